@@ -1,0 +1,160 @@
+"""The configuration of a run: TOML text to one validated, frozen model; every error a line that names the key.
+
+The sections of algorithms are not here: each algorithm declares its own settings beside its code, and ``algorithm.name``
+chooses among them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class TopologySection(Section):
+    """Who is whose neighbour."""
+
+    kind: Literal[
+        "erdos-renyi",
+        "watts-strogatz",
+        "barabasi-albert",
+        "ring",
+        "torus",
+        "star",
+        "complete",
+        "random-regular",
+        "file",
+    ] = "erdos-renyi"
+    """The family of graphs, or "file" to read one."""
+    p: Fraction = 0.2
+    """erdos-renyi: probability of an edge; watts-strogatz: probability of rewiring one."""
+    k: Count = 4
+    """watts-strogatz: neighbours of a client before rewiring (even); random-regular: neighbours of a client."""
+    m: Count = 2
+    """barabasi-albert: edges that a new client brings."""
+    rows: Annotated[int, Field(ge=0)] = 0
+    """torus: rows of the grid; 0 takes the most nearly square grid."""
+    path: Path | None = None
+    """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
+    tries: Count = 100
+    """How many graphs may be drawn until one is connected."""
+    weights: Literal["metropolis-hastings", "uniform-neighbours"] = "metropolis-hastings"
+    """Mixing weights W of the algorithms that average."""
+
+
+class DataSection(Section):
+    """What is learned, and how it is spread over the clients."""
+
+    dataset: Literal["digits", "mnist", "fashion-mnist", "cifar10", "npz"] = "digits"
+    """digits comes with scikit-learn (1,797 images of 8x8); npz is your own file with arrays x, y and optionally client."""
+    root: Path | None = None
+    """Folder with the data set's files; without it they are downloaded to a cache. npz: the file itself."""
+    task: Literal["classification", "regression"] = "classification"
+    """npz: what y is; the other data sets are classification."""
+    samples: Annotated[int, Field(ge=0)] = 0
+    """Use only this many samples, drawn at random; 0 uses all."""
+    partition: Literal["even", "classes", "dirichlet", "quantity", "natural"] = "even"
+    """even: shuffled and split evenly; classes: a few classes a client; dirichlet: class shares drawn from Dirichlet(beta);
+    quantity: sizes follow a power law; natural: by the npz file's client column."""
+    classes_per_client: Count = 2
+    """classes: how many classes a client holds."""
+    beta: Positive = 0.5
+    """dirichlet: concentration; smaller is more skewed."""
+    exponent: Positive = 1.5
+    """quantity: client k (in a random order) gets a share proportional to k**-exponent."""
+    rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
+    """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    """Share of each client's samples that is kept for testing."""
+    reduced_clients: Fraction = 0.0
+    """Share of the clients (drawn at random) whose training data is cut."""
+    reduced_to: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """What is left of the training data of those clients: 0.2 keeps a fifth."""
+    standardize: bool = False
+    """npz: shift and scale every feature of a client to mean 0 and deviation 1 by its own training samples."""
+
+
+class ArchitectureSection(Section):
+    """A model; ``share`` counts where several are mixed."""
+
+    kind: Literal["logistic", "linear", "mlp", "cnn"] = "logistic"
+    """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer."""
+    filters: tuple[Count, ...] = (32, 64)
+    """cnn: filters of each 3x3 convolution (no padding, ReLU, 2x2 max-pool after each)."""
+    hidden: tuple[Count, ...] = ()
+    """mlp, cnn: widths of the hidden fully connected layers."""
+    share: Positive = 1.0
+    """With several architectures: this one's share of the clients, relative to the others."""
+
+
+class ModelSection(ArchitectureSection):
+    """The clients' model."""
+
+    mix: tuple[ArchitectureSection, ...] = ()
+    """Further architectures; clients are dealt among [model] and these in proportion to their shares."""
+    init: Literal["uniform", "zeros"] = "uniform"
+    """Start of theta: uniform in +-1/sqrt(fan-in), or zeros (logistic and linear only)."""
+    same_start: bool = True
+    """Clients with one architecture start from the same theta; otherwise each draws its own."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Precision of theta, of gradients, and of vectors on the wire."""
+
+
+class TrainingSection(Section):
+    """The local work of a round."""
+
+    work: Literal["full", "steps", "epochs"] = "full"
+    """full: one step on all training samples; steps: mini-batch steps; epochs: passes over the training samples."""
+    alpha: Positive = 0.1
+    """Learning rate."""
+    steps: Count = 1
+    """steps: mini-batch steps a round."""
+    epochs: Count = 1
+    """epochs: passes a round."""
+    batch_size: Count = 32
+    """Samples of a mini-batch."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of SGD, kept between rounds."""
+    l2: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of l2/2 ||theta||^2 in the local loss."""
+
+
+class EvaluationSection(Section):
+    """When the test samples are looked at. Round 0 and the last round always are."""
+
+    every: Annotated[int, Field(ge=0)] = 1
+    """Rounds between evaluations; 0 evaluates only at the start and the end."""
+
+
+class CheckpointSection(Section):
+    """When state is written. Round 0 and the last round always are."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """Rounds between checkpoints; 0 writes only the first and the last."""
+    save_maps: bool = False
+    """Also write every restriction map as a dense matrix P.<neighbour> (large)."""
+
+
+class TransportSection(Section):
+    """How vectors move."""
+
+    protocol: Literal["ipc", "tcp"] = "ipc"
+    """ipc: Unix sockets in a private folder; tcp: ports on the loopback interface."""
+    timeout: Positive = 600.0
+    """Seconds a client waits for its neighbours in one exchange before the run fails."""
+
+
+class MeasuringSection(Section):
+    """What is sampled beside the rounds."""
+
+    every: Positive = 1.0
+    """Seconds between two samples of a process's memory and CPU time (taken at the end of a round)."""

@@ -1,0 +1,179 @@
+"""What the processes of a run report: plain records, and their form on the wire.
+
+One record class is one table of ``run.sqlite``; its fields are the columns. Every room may import this module, so it
+imports nothing of ours and nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from operator import attrgetter
+
+import msgpack
+
+LAUNCHER, COLLECTOR, FORK_SERVER = -1, -2, -3
+"""Node numbers of the processes that are not clients."""
+
+MAX_BATCH_BYTES = 4 << 20
+"""A longer message on the metrics plane is refused by its receiver; writers split before it."""
+
+
+class MalformedRecords(ValueError):
+    """Bytes on the metrics plane that are no batch of records."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A process of the run. ``address`` is where its data socket is bound; ``degree`` counts its neighbours."""
+
+    node: int
+    role: str
+    model: str
+    parameters: int
+    train_samples: int
+    test_samples: int
+    degree: int
+    host: str
+    pid: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """A client after a round (round 0: before the first exchange). ``test_*`` are None when not evaluated.
+
+    ``disagreement`` is sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2) as seen by the client in that round, where the
+    algorithm has one.
+    """
+
+    node: int
+    round: int
+    train_loss: float | None
+    test_loss: float | None
+    test_metric: float | None
+    theta_norm: float
+    wall_s: float
+    virtual_s: float | None = None
+    disagreement: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRecord:
+    """What ``src`` sent to ``dst`` in a round. Payload: the vectors alone; message: all frames; wire: with ZMTP framing."""
+
+    src: int
+    dst: int
+    round: int
+    messages: int
+    payload_bytes: int
+    message_bytes: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadRecord:
+    """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, hello or records."""
+
+    src: int
+    dst: int
+    kind: str
+    messages: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRecord:
+    """A process at a moment: bytes of memory, CPU seconds since its start, bytes of its algorithm's own state."""
+
+    node: int
+    wall_s: float
+    rss: int
+    pss: int
+    uss: int
+    peak_rss: int
+    cpu_s: float
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """Something worth telling: start, finish, crash, warning, drop, timeout, interrupt..."""
+
+    wall_s: float
+    virtual_s: float | None
+    node: int
+    kind: str
+    detail: str
+
+
+Record = NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord | EventRecord
+
+TABLES: dict[str, type[Record]] = {
+    "node": NodeRecord,
+    "round": RoundRecord,
+    "traffic": TrafficRecord,
+    "overhead": OverheadRecord,
+    "resource": ResourceRecord,
+    "event": EventRecord,
+}
+"""Table name -> record class. The position in this table is the record's tag on the wire: append, never reorder."""
+
+_CLASSES = tuple(TABLES.values())
+_TAGS = {record_class: tag for tag, record_class in enumerate(_CLASSES)}
+_WIDTHS = tuple(len(fields(record_class)) for record_class in _CLASSES)
+_VALUES = {c: attrgetter(*(field.name for field in fields(c))) for c in _CLASSES}  # astuple() would deep-copy
+_SCALARS = (int, float, str, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One message on the metrics plane: the ``sequence``-th (from 0) of ``sender``."""
+
+    sender: int
+    sequence: int
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The launcher's last word to the collector: how many batches each sender has sent in all."""
+
+    batches: dict[int, int]
+
+
+def pack_batch(sender: int, sequence: int, records: Iterable[Record]) -> bytes:
+    return msgpack.packb([sender, sequence, [[_TAGS[type(record)], *_VALUES[type(record)](record)] for record in records]])
+
+
+def pack_end(batches: dict[int, int]) -> bytes:
+    return msgpack.packb(["end", sorted(batches.items())])
+
+
+def unpack(message: bytes) -> Batch | End:
+    """Raises MalformedRecords on anything that ``pack_batch`` or ``pack_end`` cannot have written."""
+    try:
+        body = msgpack.unpackb(message, max_str_len=1 << 20, max_bin_len=0, max_ext_len=0)
+        if isinstance(body, list) and len(body) == 2 and body[0] == "end":
+            return End({_integer(sender): _integer(count) for sender, count in body[1]})
+        sender, sequence, rows = body
+        return Batch(_integer(sender), _integer(sequence), tuple(_record(row) for row in rows))
+    except MalformedRecords:
+        raise
+    except Exception as error:  # whatever msgpack or the shape of the data raises, the bytes are at fault
+        raise MalformedRecords(f"not a batch of records: {error}") from error
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise MalformedRecords(f"expected an integer, got {type(value).__name__}")
+    return value
+
+
+def _record(row: list) -> Record:
+    tag, *values = row
+    if not 0 <= _integer(tag) < len(_CLASSES) or len(values) != _WIDTHS[tag]:
+        raise MalformedRecords(f"no record has tag {tag} and {len(values)} fields")
+    if not all(type(value) in _SCALARS for value in values):
+        raise MalformedRecords("a field is not a number, a text or nothing")
+    return _CLASSES[tag](*values)

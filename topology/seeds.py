@@ -1,0 +1,14 @@
+"""Every random draw of a run comes from here: a generator named by (run seed, purpose, key)."""
+
+import hashlib
+
+import numpy as np
+
+
+def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
+    """The generator of one purpose, independent of every other purpose and key and of the order of calls.
+
+    ``key`` tells draws of one purpose apart: a client, an edge, a round (non-negative integers).
+    """
+    digest = hashlib.sha256(purpose.encode()).digest()[:8]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, int.from_bytes(digest, "little"), *key])))
