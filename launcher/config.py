@@ -6,10 +6,17 @@ chooses among them.
 
 from __future__ import annotations
 
+import difflib
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..node.algorithms import ALGORITHMS
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -47,8 +54,8 @@ class TopologySection(Section):
     """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
     tries: Count = 100
     """How many graphs may be drawn until one is connected."""
-    weights: Literal["metropolis-hastings", "uniform-neighbours"] = "metropolis-hastings"
-    """Mixing weights W of the algorithms that average."""
+    weights: Literal["metropolis-hastings", "max-degree"] = "metropolis-hastings"
+    """Mixing weights W of the algorithms that average: 1/(1 + max(deg_i, deg_j)), or 1/(1 + the largest degree)."""
 
 
 class DataSection(Section):
@@ -158,3 +165,149 @@ class MeasuringSection(Section):
 
     every: Positive = 1.0
     """Seconds between two samples of a process's memory and CPU time (taken at the end of a round)."""
+
+
+AlgorithmSection = Annotated[
+    Union[tuple(algorithm.Settings for algorithm in ALGORITHMS.values())],  # noqa: UP007 (made from the table)
+    Field(discriminator="name"),
+]
+
+
+class RunConfig(Section):
+    """One run, completely: the same values give the same bits."""
+
+    name: str = ""
+    """What the run is called in tables; by default the algorithm's name."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Every random draw of the run follows from it."""
+    clients: Count = 20
+    """Client processes."""
+    rounds: Count = 100
+    """Rounds of local work and exchange."""
+    topology: TopologySection = TopologySection()
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    training: TrainingSection = TrainingSection()
+    algorithm: AlgorithmSection = ALGORITHMS["sheaf-fmtl"].Settings()
+    """Settings of the algorithm that ``algorithm.name`` chooses."""
+    evaluation: EvaluationSection = EvaluationSection()
+    checkpoints: CheckpointSection = CheckpointSection()
+    transport: TransportSection = TransportSection()
+    measuring: MeasuringSection = MeasuringSection()
+
+    @property
+    def label(self) -> str:
+        return self.name or self.algorithm.name
+
+    def to_toml(self) -> str:
+        """The resolved configuration; reading it again gives an equal one."""
+        return tomli_w.dumps(RunConfig.__pydantic_serializer__.to_python(self, mode="json", exclude_none=True))
+
+
+class ConfigError(ValueError):
+    """What is wrong with a configuration: a line for each key at fault."""
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> list[RunConfig]:
+    """The runs that a configuration file describes: one, or one for each of its [[compare]] tables.
+
+    ``overrides`` are "key=value" texts; they win over the file, and a [[compare]] table wins over them. Relative paths
+    start at the file's folder, those in overrides at the current one. Raises ConfigError.
+    """
+    try:
+        tree = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    variants = tree.pop("compare", [])
+    if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
+        raise ConfigError(f"{path}: compare must be written as [[compare]] tables")
+    tree = _merge(_absolute_paths(tree, path.parent), _overrides(overrides))
+    if not variants:
+        return [validate(tree)]
+    return [validate(_merge(tree, _absolute_paths(variant, path.parent))) for variant in variants]
+
+
+def validate(tree: dict[str, Any]) -> RunConfig:
+    """Raises ConfigError with a line for each key at fault."""
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(problem, tree) for problem in error.errors())) from None
+
+
+_PATH_KEYS = (("topology", "path"), ("data", "root"))
+
+
+def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
+    for section, key in _PATH_KEYS:
+        values = tree.get(section)
+        if isinstance(values, dict) and isinstance(values.get(key), str):
+            values[key] = str((start / Path(values[key]).expanduser()).resolve())
+    return tree
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Tables merge key by key; a table that names another algorithm replaces the whole one."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            other = key == "algorithm" and value.get("name", below.get("name")) != below.get("name")
+            merged[key] = value if other else _merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _overrides(texts: Sequence[str]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text}: write it as key=value, for example --set training.alpha=0.05")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()  # bare words need no quotes
+        *sections, last = key.strip().split(".")
+        table = tree
+        for section in sections:
+            table = table.setdefault(section, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"--set {text}: {section} is a value, not a section")
+        table[last] = parsed
+    return _absolute_paths(tree, Path.cwd())
+
+
+def _explain(problem: Any, tree: dict[str, Any]) -> str:
+    """One line: the key, the value given, what is allowed."""
+    kind, value = problem["type"], problem["input"]
+    where = [part for part in problem["loc"] if part not in ALGORITHMS]
+    key = ".".join(map(str, where)) or "the configuration"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        allowed = _allowed_keys(where[:-1], tree)
+        close = difflib.get_close_matches(str(where[-1]), allowed, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        return f"{key}: unknown key{hint}; allowed here: {', '.join(allowed)}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        given = value.get("name") if isinstance(value, dict) else value
+        said = "is missing" if kind == "union_tag_not_found" else f"= {given!r}"
+        return f"{key}.name {said}; allowed: {', '.join(map(repr, ALGORITHMS))}"
+    if kind == "literal_error":
+        return f"{key} = {value!r}; allowed: {problem['ctx']['expected']}"
+    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{key} = {value!r}: {message[0].lower()}{message[1:]}"
+
+
+def _allowed_keys(where: Sequence[Any], tree: dict[str, Any]) -> list[str]:
+    section: Any = RunConfig
+    for part in where:
+        if part == "algorithm":
+            name = tree.get("algorithm", {}).get("name", "sheaf-fmtl")
+            return [field.name for field in fields(ALGORITHMS[name].Settings)]
+        if isinstance(part, int):
+            continue
+        section = ArchitectureSection if part == "mix" else section.model_fields[part].annotation
+    return list(section.model_fields) + (["compare"] if section is RunConfig else [])

@@ -1,0 +1,1 @@
+"""How vectors move between clients, and what that costs in bytes."""

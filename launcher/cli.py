@@ -1,0 +1,164 @@
+"""The command line. Everything heavy is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Decentralized federated learning in which every client is a real process.",
+)
+config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
+topology_app = typer.Typer(no_args_is_help=True, help="Look at graphs.")
+app.add_typer(config_app, name="config")
+app.add_typer(topology_app, name="topology")
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Configuration of the run.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. --set algorithm.gamma=0.03."),
+]
+
+
+@app.command()
+def run(
+    config: ConfigFile,
+    set_: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME, numbered.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+) -> None:
+    """Start the client processes, let them learn, and show what it came to.
+
+    A file with [[compare]] tables describes several runs; they go one after the other and end in one table.
+    """
+    from ..metrics.summary import summarize
+    from ..metrics.summary_table import render
+    from .config import load
+    from .progress import Progress
+    from .session import Finished, Prepared, new_folder, run_all
+
+    configs = load(config, set_ or [])
+    root = new_folder(out, config)
+
+    def watch(prepared: Prepared) -> Progress:
+        return Progress(prepared, silent=quiet)
+
+    def done(finished: Finished) -> None:
+        if not quiet and finished.outcome.status == "finish" and len(configs) > 1:
+            typer.echo(f"{finished.prepared.config.label}: finished", err=True)
+
+    results = run_all(configs, root, watch, done)
+    _print(render([summarize(result.prepared.folder) for result in results]))
+    _print(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
+    outcome = results[-1].outcome
+    for cause in outcome.causes:
+        typer.echo(f"error: {cause}", err=True)
+    if outcome.status == "interrupt":
+        typer.echo("interrupted: the records so far are kept", err=True)
+    raise typer.Exit({"finish": 0, "failure": 1, "interrupt": 130}[outcome.status])
+
+
+@app.command()
+def summary(folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]) -> None:
+    """Show what finished (or running) runs came to. A folder of several runs stands for all of them."""
+    from ..metrics.summary import summarize
+    from ..metrics.summary_table import render
+
+    found = [run for folder in folders for run in _runs_in(folder)]
+    _print(render([summarize(folder) for folder in found]))
+
+
+@config_app.command("show")
+def config_show(config: ConfigFile, set_: Overrides = None) -> None:
+    """Print the resolved configuration, every key included."""
+    from .config import load
+
+    for resolved in load(config, set_ or []):
+        typer.echo(resolved.to_toml())
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """Describe every key, its default and what is allowed, as Markdown."""
+    from .schema import describe
+
+    typer.echo(describe())
+
+
+@topology_app.command("show")
+def topology_show(
+    config: ConfigFile,
+    set_: Overrides = None,
+    picture: Annotated[Path | None, typer.Option(help="Save a picture of the graph: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Print figures of the configuration's graph, and save a picture of it if asked."""
+    from ..topology.figures import measure
+    from .config import load
+    from .preparation import draw_graph
+
+    resolved = load(config, set_ or [])[0]
+    graph = draw_graph(resolved)
+    figures = measure(graph)
+    rows = {
+        "kind": resolved.topology.kind,
+        "clients": f"{figures.clients}",
+        "edges": f"{figures.edges}",
+        "degree (least / mean / most)": f"{figures.degree_min} / {figures.degree_mean:.2f} / {figures.degree_max}",
+        "diameter": f"{figures.diameter}",
+        "mean clustering": f"{figures.clustering:.3f}",
+        "spectral gap": f"{figures.spectral_gap:.4f}",
+    }
+    for name, value in rows.items():
+        typer.echo(f"{name:<30}{value}")
+    if picture is not None:
+        from ..topology.picture import draw_picture
+
+        draw_picture(graph, picture, title=f"{resolved.topology.kind}, {figures.clients} clients")
+        typer.echo(f"{'picture':<30}{picture}")
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    below = sorted(path.parent for path in folder.glob("*/run.sqlite"))
+    return below if below and not (folder / "run.sqlite").exists() else [folder]
+
+
+def _relative(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _print(what: object) -> None:
+    from rich.console import Console
+
+    Console(highlight=False, soft_wrap=isinstance(what, str)).print(what)
+
+
+def main() -> None:
+    """Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 interrupted."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except Exception as error:
+        if not isinstance(error, _user_mistakes()):
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+def _user_mistakes() -> tuple[type[Exception], ...]:
+    from ..metrics.schema import RunFolderError
+    from ..topology import TopologyError
+    from .config import ConfigError
+
+    return ConfigError, TopologyError, RunFolderError
+
+
+if __name__ == "__main__":
+    main()

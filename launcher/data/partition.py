@@ -1,0 +1,145 @@
+"""Which samples each client owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sheafgossip.launcher.data.errors import DataError
+from sheafgossip.launcher.data.pool import Pool
+from sheafgossip.topology.seeds import generator
+
+if TYPE_CHECKING:
+    from sheafgossip.launcher.config import DataSection
+
+MINIMUM = 4
+"""Samples of the smallest client: three to train on and one to test with, at a quarter for testing."""
+
+Partition = list[np.ndarray]
+"""Row numbers of the pool, one array a client; no row twice."""
+
+
+def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partition:
+    """At least MINIMUM samples a client. Raises DataError where that can't be."""
+    if len(pool) < MINIMUM * clients:
+        raise DataError(
+            f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each), "
+            f'but data.dataset = "{section.dataset}" gives {len(pool)}'
+        )
+    owned = PARTITIONS[section.partition](section, pool, clients, generator(seed, "partition"))
+    smallest = min(range(clients), key=lambda client: len(owned[client]))
+    if len(owned[smallest]) < MINIMUM:
+        raise DataError(
+            f'data.partition = "{section.partition}" leaves client {smallest} with {len(owned[smallest])} samples: '
+            f"at least {MINIMUM} are needed"
+        )
+    return owned
+
+
+def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """Sizes differ by at most one."""
+    return np.array_split(rng.permutation(len(pool)), clients)
+
+
+def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """Each client holds ``classes_per_client`` classes; the holders of a class share its samples evenly.
+
+    Numbers of holders of two classes differ by at most one. Classes are left out only where there are more of them
+    than clients * classes_per_client.
+    """
+    rows_of_class = _rows_by_class(section, pool, rng)
+    per_client = section.classes_per_client
+    if per_client > len(rows_of_class):
+        raise DataError(
+            f"data.classes_per_client is {per_client}, but the samples have {len(rows_of_class)} classes: "
+            f"allowed are 1 to {len(rows_of_class)}"
+        )
+    holders: list[list[int]] = [[] for _ in rows_of_class]
+    for client in rng.permutation(clients):
+        order = rng.permutation(len(holders))
+        for label in sorted(order, key=lambda label: len(holders[label]))[:per_client]:
+            holders[label].append(client)
+    owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for rows, sharing in zip(rows_of_class, holders, strict=True):
+        if sharing:
+            for client, share in zip(sharing, np.array_split(rows, len(sharing)), strict=True):
+                owned[client].append(share)
+    return [np.concatenate(shares) for shares in owned]
+
+
+def dirichlet(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """The samples of each class are dealt in proportions drawn from Dirichlet(beta, ..., beta) over the clients."""
+    owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for rows in _rows_by_class(section, pool, rng):
+        shares = rng.dirichlet(np.full(clients, section.beta))
+        for client, part in enumerate(_deal(rows, shares)):
+            owned[client].append(part)
+    return _top_up([np.concatenate(parts) for parts in owned], rng)
+
+
+def quantity(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """The k-th client of a random order gets a share proportional to k**-exponent, k = 1, 2, ..."""
+    share_of_rank = np.arange(1, clients + 1, dtype=float) ** -section.exponent
+    shares = rng.permutation(share_of_rank / share_of_rank.sum())
+    return _top_up(_deal(rng.permutation(len(pool)), shares), rng)
+
+
+def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """Owners in sorted order are clients 0, 1, ..."""
+    if pool.client is None:
+        raise DataError('data.partition = "natural" needs an array client, which only npz files can have')
+    owners, owner = np.unique(pool.client, return_inverse=True)
+    if len(owners) != clients:
+        raise DataError(f'data.partition = "natural": the data has {len(owners)} clients, the run has {clients}')
+    return _group(owner, clients)
+
+
+PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Partition]] = {
+    "even": even,
+    "classes": classes,
+    "dirichlet": dirichlet,
+    "quantity": quantity,
+    "natural": natural,
+}
+
+
+def _rows_by_class(section: DataSection, pool: Pool, rng: np.random.Generator) -> list[np.ndarray]:
+    """The rows of each class that has any, in random order."""
+    if pool.task != "classification":
+        raise DataError(
+            f'data.partition = "{section.partition}" needs classes, but data.task is "{pool.task}": '
+            f"allowed are even, quantity and natural"
+        )
+    return [rng.permutation(rows) for rows in _group(pool.y, pool.outputs) if len(rows)]
+
+
+def _group(code: np.ndarray, groups: int) -> list[np.ndarray]:
+    """The rows that carry code 0, code 1, ..."""
+    ends = np.cumsum(np.bincount(code, minlength=groups))[:-1]
+    return np.split(np.argsort(code, kind="stable"), ends)
+
+
+def _deal(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
+    """Consecutive pieces of the given relative sizes (they sum to 1); each is off by less than one row."""
+    ends = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+    return np.split(rows, ends)
+
+
+def _top_up(owned: Partition, rng: np.random.Generator) -> Partition:
+    """Clients below MINIMUM are given what they lack, at random, by the largest client of the moment.
+
+    Drawing again instead until nobody is short hardly ever ends with many clients and a strong skew.
+    """
+    owned = list(owned)
+    sizes = np.array([len(rows) for rows in owned])
+    for poor in np.flatnonzero(sizes < MINIMUM):
+        while sizes[poor] < MINIMUM:
+            rich = int(np.argmax(sizes))
+            given = rng.integers(sizes[rich])
+            owned[poor] = np.append(owned[poor], owned[rich][given])
+            owned[rich] = np.delete(owned[rich], given)
+            sizes[poor] += 1
+            sizes[rich] -= 1
+    return owned

@@ -1,0 +1,45 @@
+"""All samples of a run, before they are spread over the clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples in the number type of their files: 70,000 images as bytes take 55 MB, as floats 220 MB."""
+
+    x: np.ndarray
+    """Images (n, channels, height, width) or rows of features (n, features); a model sees x / scale as float32."""
+    y: np.ndarray
+    """classification: class numbers 0 .. outputs - 1, int64 (n,); regression: float32 (n, outputs)."""
+    task: Task
+    outputs: int
+    """Number of classes, or of regression targets."""
+    scale: float = 1.0
+    client: np.ndarray | None = None
+    """Owner of each sample, int64 (n,), where the data set says who that is."""
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.x.shape[1:]
+
+    @property
+    def holds_images(self) -> bool:
+        return self.x.ndim == 4
+
+    def take(self, rows: np.ndarray) -> Pool:
+        client = None if self.client is None else self.client[rows]
+        return replace(self, x=self.x[rows], y=self.y[rows], client=client)
+
+    def inputs(self, rows: np.ndarray) -> np.ndarray:
+        """x / scale of the given rows, float32."""
+        return np.divide(self.x[rows], np.float32(self.scale), dtype=np.float32)

@@ -1,0 +1,48 @@
+"""From the configuration to one shard file a client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sheafgossip.launcher.data.pool import Task
+from sheafgossip.launcher.data.sets import load
+from sheafgossip.launcher.data.shards import cut, write
+
+if TYPE_CHECKING:
+    from sheafgossip.launcher.config import DataSection
+
+
+@dataclass(frozen=True)
+class ClientSummary:
+    train_samples: int
+    test_samples: int
+    group: int
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """What is known of the data without opening a shard."""
+
+    input_shape: tuple[int, ...]
+    """Of one sample: (channels, height, width) or (features,)."""
+    outputs: int
+    task: Task
+    clients: tuple[ClientSummary, ...]
+
+
+def shard_path(folder: Path, client: int) -> Path:
+    return folder / f"node-{client:04d}.safetensors"
+
+
+def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> DataSummary:
+    """Writes the shard of every client into ``folder``, one in memory at a time. Raises DataError."""
+    pool = load(section, seed)
+    shards = cut(section, pool, clients, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    summaries = []
+    for client, shard in enumerate(shards):
+        write(shard, shard_path(folder, client))
+        summaries.append(ClientSummary(len(shard.x_train), len(shard.x_test), shard.group))
+    return DataSummary(pool.input_shape, pool.outputs, pool.task, tuple(summaries))

@@ -1,0 +1,38 @@
+"""The data sets by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sheafgossip.launcher.data.cifar import load_cifar10
+from sheafgossip.launcher.data.digits import load_digits
+from sheafgossip.launcher.data.errors import DataError
+from sheafgossip.launcher.data.mnist import load_fashion_mnist, load_mnist
+from sheafgossip.launcher.data.npz import load_npz
+from sheafgossip.launcher.data.pool import Pool
+from sheafgossip.topology.seeds import generator
+
+if TYPE_CHECKING:
+    from sheafgossip.launcher.config import DataSection
+
+LOADERS: dict[str, Callable[[DataSection], Pool]] = {
+    "digits": load_digits,
+    "mnist": load_mnist,
+    "fashion-mnist": load_fashion_mnist,
+    "cifar10": load_cifar10,
+    "npz": load_npz,
+}
+
+
+def load(section: DataSection, seed: int) -> Pool:
+    """The chosen data set, or ``section.samples`` of it in their original order. Raises DataError."""
+    pool = LOADERS[section.dataset](section)
+    if section.samples > len(pool):
+        raise DataError(f"data.samples is {section.samples}, but {section.dataset} holds {len(pool)}: 0 takes them all")
+    if section.samples == 0:
+        return pool
+    chosen = generator(seed, "samples").choice(len(pool), section.samples, replace=False)
+    return pool.take(np.sort(chosen))

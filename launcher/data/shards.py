@@ -1,0 +1,102 @@
+"""What one client alone may read: its training and test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sheafgossip.launcher.data.errors import DataError
+from sheafgossip.launcher.data.partition import split
+from sheafgossip.launcher.data.pool import Pool, Task
+from sheafgossip.topology.seeds import generator
+
+if TYPE_CHECKING:
+    from sheafgossip.launcher.config import DataSection
+
+
+@dataclass(frozen=True)
+class Shard:
+    """x float32; y int64 (n,) or, for regression, float32 (n, outputs)."""
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    task: Task
+    outputs: int
+    group: int
+    """Which of the rotations this client's images have."""
+
+
+def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
+    """The shards of clients 0, 1, ..., each made when it is asked for. Raises DataError at once.
+
+    Client i belongs to rotation group i * groups // clients: contiguous blocks of clients.
+    """
+    _check_rotations(section, pool, clients)
+    owned = split(section, pool, clients, seed)
+    reduced = _reduced_clients(section, clients, seed)
+
+    def shard(client: int) -> Shard:
+        rows = generator(seed, "split", client).permutation(owned[client])
+        train, test = _divide(rows, section.test_fraction, section.reduced_to if client in reduced else 1.0)
+        group = client * len(section.rotations) // clients
+        x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[group]) for rows in (train, test))
+        if section.standardize:
+            x_train, x_test = _standardize(x_train, x_test)
+        return Shard(x_train, pool.y[train], x_test, pool.y[test], pool.task, pool.outputs, group)
+
+    return map(shard, range(clients))
+
+
+def write(shard: Shard, path: Path) -> None:
+    """A safetensors file that is there whole or not at all."""
+    from safetensors.numpy import save_file
+
+    tensors = {name: np.ascontiguousarray(getattr(shard, name)) for name in ("x_train", "y_train", "x_test", "y_test")}
+    unfinished = path.with_name(path.name + ".part")
+    save_file(tensors, unfinished, {"task": shard.task, "outputs": str(shard.outputs), "group": str(shard.group)})
+    unfinished.replace(path)
+
+
+def _check_rotations(section: DataSection, pool: Pool, clients: int) -> None:
+    angles = list(section.rotations)
+    if not 1 <= len(angles) <= clients:
+        raise DataError(f"data.rotations names {len(angles)} angles; allowed are 1 to {clients}, the number of clients")
+    if any(angles) and not pool.holds_images:
+        raise DataError(f"data.rotations is {angles}, but the samples are not images: allowed is [0]")
+    if {90, 270} & set(angles) and pool.input_shape[1] != pool.input_shape[2]:
+        height, width = pool.input_shape[1:]
+        raise DataError(f"data.rotations is {angles}, but images of {height}x{width} allow 0 and 180 only")
+
+
+def _reduced_clients(section: DataSection, clients: int, seed: int) -> set[int]:
+    order = generator(seed, "reduced").permutation(clients).tolist()
+    return set(order[: round(section.reduced_clients * clients)])
+
+
+def _divide(rows: np.ndarray, test_fraction: float, kept: float) -> tuple[np.ndarray, np.ndarray]:
+    """Training rows, of which the share ``kept`` stays, and test rows: at least one of each."""
+    tests = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
+    trains = max(round(kept * (len(rows) - tests)), 1)
+    return rows[tests : tests + trains], rows[:tests]
+
+
+def _rotate(images: np.ndarray, degrees: int) -> np.ndarray:
+    """Counter-clockwise, in the plane of the last two axes."""
+    return np.rot90(images, degrees // 90, axes=(-2, -1)) if degrees else images
+
+
+def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every feature shifted by its mean and divided by its standard deviation over ``x_train``."""
+    mean = x_train.mean(axis=0, dtype=np.float64)
+    deviation = x_train.std(axis=0, dtype=np.float64)
+    # A feature that never varies is only shifted; rounding may give it a tiny deviation instead of 0.
+    constant = x_train.min(axis=0) == x_train.max(axis=0)
+    deviation = np.where(constant, 1.0, deviation)
+    train, test = (((x - mean) / deviation).astype(np.float32) for x in (x_train, x_test))
+    return train, test

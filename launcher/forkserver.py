@@ -1,0 +1,223 @@
+"""The fork server: one process that has everything loaded, and forks the clients off itself.
+
+A forked client shares the loaded libraries' memory with all others and is ready within milliseconds. The launcher holds
+one control line to the fork server, whatever the number of clients; the fork server holds one to each client, passes
+messages on both ways, and tells when a client has ended.
+
+Forking is safe here because this process never starts a second thread: libraries are limited to one thread before they
+are loaded, and nothing is computed in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..metrics.lifetime import end_with_parent
+from ..transport.control import Control, ControlClosed
+
+if TYPE_CHECKING:
+    from ..node.assignment import Assignment
+
+_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB_MAXIMUM")}
+
+
+class ForkServer:
+    """The launcher's handle. A context manager: leaving it ends the fork server and every client it still has.
+
+    ``sockets`` is a private folder for the run's Unix sockets; it goes when the fork server ends, however that happens.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.sockets = Path(tempfile.mkdtemp(prefix="sheafgossip-"))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), str(self.sockets)],
+                pass_fds=[theirs.fileno()],
+                env=os.environ | _ONE_THREAD,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
+            )
+        self.pid = self._process.pid
+        self.control = Control(ours)
+
+    def fork(self, assignments: Iterable[Assignment]) -> None:
+        for assignment in assignments:
+            self.control.send({"fork": assignment.to_json()})
+
+    def tell(self, node: int, message: dict[str, Any]) -> None:
+        self.control.send({"tell": node, "message": message})
+
+    def tell_all(self, message: dict[str, Any]) -> None:
+        self.control.send({"tell_all": message})
+
+    def kill_all(self) -> None:
+        self.control.send({"kill": True})
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.control.close()
+        self._process.terminate()  # it may still be loading, and not be listening yet
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class _Server:
+    def __init__(self, control: Control):
+        self._control = control
+        self._pid = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._clients: dict[int, Control] = {}
+        self._nodes: dict[int, int] = {}  # pid -> node
+        self._wake, wake_end = socket.socketpair()
+        wake_end.setblocking(False)
+        self._wake.setblocking(False)
+        self._wake_end = wake_end
+        signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only its wake-up is wanted
+        self._selector.register(control, selectors.EVENT_READ, self._heed_launcher)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._reap)
+
+    def serve(self) -> None:
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    key.data()
+        except ControlClosed:
+            pass  # the launcher has closed the line, or is gone
+        finally:
+            self._end()
+
+    def _heed_launcher(self) -> None:
+        for message in self._control.receive_some():
+            match message:
+                case {"fork": assignment}:
+                    self._fork(assignment)
+                case {"tell": node, "message": text}:
+                    self._tell(node, text)
+                case {"tell_all": text}:
+                    for node in list(self._clients):
+                        self._tell(node, text)
+                case {"kill": True}:
+                    self._kill()
+
+    def _tell(self, node: int, message: dict[str, Any]) -> None:
+        if node in self._clients:
+            with contextlib.suppress(ControlClosed):  # it has just ended; the launcher hears of that in a moment
+                self._clients[node].send(message)
+
+    def _fork(self, assignment: dict[str, Any]) -> None:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            _become_client(assignment, theirs, self._pid)
+        theirs.close()
+        node = assignment["node"]
+        self._nodes[pid] = node
+        client = self._clients[node] = Control(ours)
+        self._selector.register(client, selectors.EVENT_READ, lambda: self._relay(node))
+
+    def _relay(self, node: int) -> None:
+        client = self._clients.get(node)
+        if client is None:
+            return
+        try:
+            for message in client.receive_some():
+                self._control.send({"from": node, "message": message})
+        except ControlClosed:
+            self._selector.unregister(client)
+            client.close()
+            del self._clients[node]
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake.recv(4096)
+        while self._nodes:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            node = self._nodes.pop(pid)
+            while node in self._clients:  # its last words first
+                self._relay(node)
+            self._control.send({"exit": node, "status": os.waitstatus_to_exitcode(status)})
+
+    def _kill(self) -> None:
+        for pid in self._nodes:
+            os.kill(pid, signal.SIGKILL)
+
+    def _end(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._kill()
+        for pid in self._nodes:
+            os.waitpid(pid, 0)
+
+
+def _become_client(assignment_json: dict[str, Any], control: socket.socket, server: int) -> None:
+    """Turns the forked copy of the server into a client; never returns."""
+    status = 1
+    try:
+        from ..node.assignment import Assignment
+        from ..node.process import live
+
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with_parent(server, signal.SIGKILL)
+        assignment = Assignment.from_json(assignment_json)
+        log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        line = os.dup2(control.fileno(), 3)
+        os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
+        status = live(assignment, Control(socket.socket(fileno=line)))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def main(line: int, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _close)
+    end_with_parent(parent)
+    import torch
+
+    from ..node import process  # noqa: F401  (loaded for the clients)
+
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # a collection in a client must not touch, and so copy, the shared pages
+    _Server(Control(socket.socket(fileno=line))).serve()
+
+
+def _close(*_: object) -> None:
+    raise ControlClosed
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[3])
+    try:
+        with contextlib.suppress(ControlClosed):  # ended while it was still loading
+            main(int(sys.argv[1]), int(sys.argv[2]))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

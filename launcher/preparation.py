@@ -1,0 +1,141 @@
+"""From a configuration to everything that must exist before the first process: folder, graph, shards, assignments."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..metrics.store import Store
+from ..node.algorithms import ALGORITHMS
+from ..node.algorithms.base import SettingsError
+from ..node.architecture import Architecture, ArchitectureError
+from ..node.assignment import Assignment, LocalWork, Neighbour
+from ..topology import Graph, TopologyError, TopologySpec, draw
+from ..topology.weights import mixing_row
+from .config import ConfigError, RunConfig
+from .data import DataError, DataSummary, prepare
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to start."""
+
+    config: RunConfig
+    folder: Path
+    graph: Graph
+    assignments: tuple[Assignment, ...]
+
+
+def draw_graph(config: RunConfig) -> Graph:
+    """Raises ConfigError."""
+    try:
+        return draw(TopologySpec(**config.topology.model_dump(exclude={"weights"})), config.clients, config.seed)
+    except TopologyError as error:
+        raise ConfigError(str(error)) from None
+
+
+def prepare_run(config: RunConfig, folder: Path, *, sockets: Path, records: str) -> Prepared:
+    """Fills a new run folder: shards, resolved configuration, empty database. Raises ConfigError.
+
+    ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector.
+    """
+    graph = draw_graph(config)
+    try:
+        data = prepare(config.data, config.clients, config.seed, folder / "shards")
+        architectures = deal_architectures(config, data)
+        assignments = _assign(config, folder, graph, architectures, data, sockets, records)
+    except (DataError, ArchitectureError, SettingsError) as error:
+        raise ConfigError(str(error)) from None
+    (folder / "log").mkdir()
+    (folder / "config.toml").write_text(config.to_toml())
+    store = Store(folder / "run.sqlite")
+    store.describe(
+        metric="accuracy" if data.task == "classification" else "mse",
+        groups=",".join(str(client.group) for client in data.clients),
+    )
+    store.close()
+    return Prepared(config, folder, graph, assignments)
+
+
+def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architecture]:
+    """One a client, dealt so that every first n clients hold the architectures in proportion to their shares."""
+    sections = (config.model, *config.model.mix)
+    choices = [
+        Architecture(section.kind, data.input_shape, data.outputs, section.filters, section.hidden)
+        for section in sections
+    ]
+    _check_task(config, data)
+    total = sum(section.share for section in sections)
+    dealt = [0] * len(sections)
+    architectures = []
+    for client in range(config.clients):
+        owed = [section.share / total * (client + 1) - count for section, count in zip(sections, dealt, strict=True)]
+        chosen = max(range(len(sections)), key=lambda index: (owed[index], -index))
+        dealt[chosen] += 1
+        architectures.append(choices[chosen])
+    return architectures
+
+
+def _check_task(config: RunConfig, data: DataSummary) -> None:
+    for section in (config.model, *config.model.mix):
+        if (section.kind, data.task) in (("linear", "classification"), ("logistic", "regression")):
+            fitting = "linear" if data.task == "regression" else "logistic"
+            raise ConfigError(
+                f"model.kind = {section.kind!r}: the data is a {data.task} task; use {fitting!r}, 'mlp' or 'cnn'"
+            )
+        if config.model.init == "zeros" and section.kind in ("mlp", "cnn"):
+            raise ConfigError(
+                "model.init = 'zeros': hidden layers would never learn; allowed with 'logistic' and 'linear'"
+            )
+
+
+def _assign(
+    config: RunConfig,
+    folder: Path,
+    graph: Graph,
+    architectures: Sequence[Architecture],
+    data: DataSummary,
+    sockets: Path,
+    records: str,
+) -> tuple[Assignment, ...]:
+    algorithm = ALGORITHMS[config.algorithm.name]
+    sizes = [architecture.size for architecture in architectures]
+    both_ways = [*graph.edges, *((j, i) for i, j in graph.edges)]
+    algorithm.check(config.algorithm, [(sizes[i], sizes[j]) for i, j in both_ways])
+    pairs = {(sizes[i], sizes[j]) for i, j in both_ways}
+    largest = max((length for pair in pairs for length in algorithm.vectors(config.algorithm, *pair)), default=0)
+    settings = {key: value for key, value in vars(config.algorithm).items()}
+    training = LocalWork(**config.training.model_dump())
+    run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
+    assignments = []
+    for node in range(config.clients):
+        weights = mixing_row(graph, node, config.topology.weights)
+        address = f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else "tcp://127.0.0.1:*"
+        assignments.append(
+            Assignment(
+                node=node,
+                run=run,
+                seed=config.seed,
+                rounds=config.rounds,
+                folder=folder,
+                address=address,
+                records=records,
+                architecture=architectures[node],
+                task=data.task,
+                init=config.model.init,
+                same_start=config.model.same_start,
+                dtype=config.model.dtype,
+                training=training,
+                algorithm=settings,
+                neighbours=tuple(Neighbour(j, sizes[j], weights[j]) for j in graph.neighbours(node)),
+                largest_vector=largest,
+                timeout=config.transport.timeout,
+                evaluate_every=config.evaluation.every,
+                checkpoint_every=config.checkpoints.every,
+                save_maps=config.checkpoints.save_maps,
+                sample_every=config.measuring.every,
+            )
+        )
+    return tuple(assignments)

@@ -1,0 +1,295 @@
+"""One run: its processes from start to end, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import zmq
+
+from ..metrics.reader import open_records
+from ..metrics.records import (
+    COLLECTOR,
+    FORK_SERVER,
+    LAUNCHER,
+    EventRecord,
+    NodeRecord,
+    OverheadRecord,
+    Record,
+    pack_end,
+)
+from ..metrics.store import Store
+from ..node.assignment import name_of
+from ..node.resources import sample
+from ..transport.control import ControlClosed
+from ..transport.recorder import Recorder
+from .forkserver import ForkServer
+from .preparation import Prepared
+
+_GRACE_S = 1.5
+"""How long clients that were asked to stop may take before they are killed."""
+
+_COMPANY_S = 0.3
+"""A failure rarely comes alone: how long to listen for the one that caused it."""
+
+_PATIENCE_S = 10.0
+"""How long processes that are done may take to leave."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. ``causes`` are texts for the user, the root of the trouble first."""
+
+    status: Literal["finish", "failure", "interrupt"]
+    causes: tuple[str, ...] = ()
+
+
+class _Failure(Exception):
+    """The run cannot go on."""
+
+
+@dataclass
+class _Clients:
+    """What is known of the client processes."""
+
+    running: set[int]
+    addresses: dict[int, str] = field(default_factory=dict)
+    ready: set[int] = field(default_factory=set)
+    batches: dict[int, int] = field(default_factory=dict)
+    errors: dict[int, dict[str, str]] = field(default_factory=dict)
+    deaths: dict[int, int] = field(default_factory=dict)
+
+
+class Run:
+    """Drives one prepared run on a fork server. ``watch`` is called a few times a second while the clients work."""
+
+    def __init__(self, prepared: Prepared, server: ForkServer, watch: Callable[[], None]):
+        self._prepared = prepared
+        self._server = server
+        self._watch = watch
+        self._total = len(prepared.assignments)
+        self._clients = _Clients({assignment.node for assignment in prepared.assignments})
+        self._leaving = False
+        self._started = self._epoch = time.monotonic()
+        self.ready_s: float | None = None
+        """Seconds from the call until all clients had met their neighbours."""
+
+    def __call__(self) -> Outcome:
+        """Raises nothing but what is a fault of this program; no client is left running in any case."""
+        self._started = self._epoch = time.monotonic()
+        with _Collector(self._prepared) as self._collector:
+            outcome = self._attempt()
+            with _deaf_to_ctrl_c():  # what follows is short, and must not be cut
+                if self._clients.running:
+                    self._stop_clients(outcome.status)
+                self._collector.write(*self._last_words())
+                lost = self._collector.end(self._clients.batches)
+                if outcome.status == "failure":
+                    outcome = Outcome("failure", tuple(self._causes()) + outcome.causes)
+                elif lost:
+                    outcome = Outcome("failure", ("the collector ended early: records of this run are missing",))
+                self._note(outcome)
+        return outcome
+
+    def _attempt(self) -> Outcome:
+        try:
+            self._server.fork(self._prepared.assignments)
+            self._conduct()
+        except KeyboardInterrupt:
+            return Outcome("interrupt")
+        except _Failure as failure:
+            return Outcome("failure", failure.args)
+        except ControlClosed:
+            self._clients.running.clear()
+            return Outcome("failure", ("the fork server ended, and every client with it",))
+        return Outcome("finish")
+
+    def _conduct(self) -> None:
+        """The run's steps; each begins when every client has completed the one before."""
+        clients = self._clients
+        self._until(lambda: len(clients.addresses) == self._total)
+        for assignment in self._prepared.assignments:
+            addresses = {peer.node: clients.addresses[peer.node] for peer in assignment.neighbours}
+            self._server.tell(assignment.node, {"connect": addresses})
+        self._until(lambda: len(clients.ready) == self._total)
+        self.ready_s = time.monotonic() - self._started
+        self._epoch = time.monotonic()
+        self._collector.write(*self._introductions())
+        self._server.tell_all({"go": self._epoch})
+        self._until(lambda: len(clients.batches) == self._total)
+        self._leaving = True
+        self._server.tell_all({"exit": True})
+        self._until(lambda: not clients.running, seconds=_PATIENCE_S)
+
+    def _until(self, reached: Callable[[], bool], seconds: float = float("inf")) -> None:
+        """Acts on what the clients say until ``reached``. Raises _Failure when one fails, or after ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while not reached():
+            if self._clients.errors or self._clients.deaths:
+                self._listen(_COMPANY_S)
+                raise _Failure
+            if not self._collector.alive:
+                raise _Failure("the collector of the records ended unexpectedly")
+            if time.monotonic() > deadline:
+                raise _Failure(f"{len(self._clients.running)} clients did not leave within {seconds:g} s")
+            if not self._listen_once(0.25):
+                self._watch()
+
+    def _listen(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._clients.running and (remaining := deadline - time.monotonic()) > 0:
+            self._listen_once(remaining)
+
+    def _listen_once(self, seconds: float) -> bool:
+        """Waits for word from the fork server and notes it down; False when none came."""
+        if not select.select([self._server.control], [], [], seconds)[0]:
+            return False
+        for message in self._server.control.receive_some():
+            match message:
+                case {"from": node, "message": {"bound": address}}:
+                    self._clients.addresses[node] = address
+                case {"from": node, "message": {"ready": True}}:
+                    self._clients.ready.add(node)
+                case {"from": node, "message": {"done": batches}}:
+                    self._clients.batches[node] = batches
+                case {"from": node, "message": {"failed": _, **_rest} as error}:
+                    self._clients.errors[node] = error
+                case {"exit": node, "status": status}:
+                    self._clients.running.discard(node)
+                    if status < 0 or not self._leaving:
+                        self._clients.deaths[node] = status
+        return True
+
+    def _stop_clients(self, reason: str) -> None:
+        deaths = dict(self._clients.deaths)  # those who end from here on are no cause of anything
+        try:
+            self._server.tell_all({"stop": reason})
+            self._listen(_GRACE_S)
+            if self._clients.running:
+                self._server.kill_all()
+                self._listen(_GRACE_S)
+        except ControlClosed:
+            self._clients.running.clear()
+        self._clients.deaths = deaths
+
+    def _causes(self) -> Iterator[str]:
+        """Deaths by signal first: what they leave behind makes others fail."""
+        rounds = _completed_rounds(self._prepared.folder)
+        for node, status in sorted(self._clients.deaths.items()):
+            if status < 0:
+                yield f"client {node} died in {_round(rounds, node)}: {_signal_name(-status)}"
+        for node, error in sorted(self._clients.errors.items()):
+            yield f"client {node} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
+        for node, status in sorted(self._clients.deaths.items()):
+            if status >= 0 and node not in self._clients.errors:
+                log = self._prepared.folder / "log" / f"{name_of(node)}.log"
+                yield f"client {node} ended in {_round(rounds, node)} with exit status {status}; see {log}"
+
+    def _introductions(self) -> Iterator[Record]:
+        roles = {LAUNCHER: ("launcher", os.getpid()), FORK_SERVER: ("fork server", self._server.pid)}
+        for node, (role, pid) in roles.items():
+            yield NodeRecord(node, role, "", 0, 0, 0, 0, socket.gethostname(), pid, "")
+        yield EventRecord(0.0, None, LAUNCHER, "start", f"{self._total} clients ready after {self.ready_s:.2f} s")
+
+    def _last_words(self) -> Iterator[Record]:
+        now = time.monotonic() - self._epoch
+        for node, pid in ((LAUNCHER, None), (FORK_SERVER, self._server.pid)):
+            try:
+                yield sample(node, now, pid=pid)
+            except psutil.Error:  # the fork server may be what failed
+                continue
+        yield OverheadRecord(LAUNCHER, COLLECTOR, "records", self._collector.batches, self._collector.wire_bytes)
+
+    def _note(self, outcome: Outcome) -> None:
+        """The collector has ended: this process is the database's only writer now."""
+        now = time.monotonic() - self._epoch
+        store = Store(self._prepared.folder / "run.sqlite")
+        store.write([EventRecord(now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))])
+        store.commit()
+        store.close()
+
+
+class _Collector:
+    """The process that stores the records, and the launcher's own line to it."""
+
+    def __init__(self, prepared: Prepared):
+        endpoint = prepared.assignments[0].records
+        command = [sys.executable, "-m", "sheafgossip.metrics.collector", "--endpoint", endpoint]
+        command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
+        log = (prepared.folder / "log" / "collector.log").open("w")
+        with log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._context = zmq.Context()
+        self._recorder = Recorder(self._context, endpoint, LAUNCHER)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def batches(self) -> int:
+        return self._recorder.batches
+
+    @property
+    def wire_bytes(self) -> int:
+        return self._recorder.wire_bytes
+
+    def write(self, *records: Record) -> None:
+        self._recorder.write(*records)
+
+    def end(self, batches: dict[int, int]) -> bool:
+        """Tells the collector what is still to come and waits for its end; True when it failed."""
+        self._recorder.send(pack_end(batches | {LAUNCHER: self._recorder.batches}))
+        try:
+            return self._process.wait(timeout=_PATIENCE_S) != 0
+        except subprocess.TimeoutExpired:
+            return True
+
+    def __enter__(self) -> _Collector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.alive:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._context.destroy(linger=0)
+
+
+class _deaf_to_ctrl_c:
+    def __enter__(self) -> None:
+        self._before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+
+def _completed_rounds(folder: Path) -> dict[int, int]:
+    with open_records(folder) as records:
+        return dict(records.execute("SELECT node, max(round) FROM round GROUP BY node").fetchall())
+
+
+def _round(completed: dict[int, int], node: int) -> str:
+    return f"round {completed[node] + 1}" if node in completed else "start-up"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"killed by {signal.Signals(number).name}"
+    except ValueError:
+        return f"killed by signal {number}"

@@ -1,0 +1,88 @@
+"""What one ``sheafgossip run`` does: every run of a configuration file, one after the other, in one folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .config import ConfigError, RunConfig
+from .forkserver import ForkServer
+from .preparation import Prepared, prepare_run
+from .run import Outcome, Run
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended, however it ended."""
+
+    prepared: Prepared
+    outcome: Outcome
+    ready_s: float | None
+
+
+Watch = Callable[[], None]
+
+
+def new_folder(wanted: Path | None, config_file: Path) -> Path:
+    """``wanted`` if it is free, else runs/NAME, runs/NAME-2, ... by the configuration's name. Raises ConfigError."""
+    if wanted is not None:
+        if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+            raise ConfigError(f"--out {wanted}: is not an empty folder; nothing is overwritten, choose another name")
+        return wanted.resolve()
+    count, folder = 1, Path("runs") / config_file.stem
+    while folder.exists():
+        count += 1
+        folder = Path("runs") / f"{config_file.stem}-{count}"
+    return folder.resolve()
+
+
+def run_all(
+    configs: Sequence[RunConfig], root: Path, watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
+) -> list[Finished]:
+    """Prepares every run, then runs them in turn until one does not finish. Raises ConfigError before any has started.
+
+    A single run lives in ``root`` itself, several in folders below it. ``watch`` is told of a run that starts and gives
+    what to call while it goes on; ``done`` is told when it has ended.
+    """
+    finished: list[Finished] = []
+    folders = [root] if len(configs) == 1 else _folders(configs, root)
+    with ForkServer() as server:  # loads its libraries while the data is cut
+        signal.signal(signal.SIGTERM, _interrupt)
+        prepared = _prepare_all(configs, folders, root, server.sockets)
+        for each in prepared:
+            run = Run(each, server, watch(each))
+            finished.append(Finished(each, run(), run.ready_s))
+            done(finished[-1])
+            if finished[-1].outcome.status != "finish":
+                break
+    return finished
+
+
+def _prepare_all(configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, sockets: Path) -> list[Prepared]:
+    existed = root.exists()
+    prepared = []
+    try:
+        for number, (config, folder) in enumerate(zip(configs, folders, strict=True)):
+            own = sockets / str(number)
+            own.mkdir(mode=0o700)
+            prepared.append(prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records"))
+    except BaseException:
+        if not existed:
+            shutil.rmtree(root, ignore_errors=True)  # a refused run leaves nothing behind
+        raise
+    return prepared
+
+
+def _folders(configs: Sequence[RunConfig], root: Path) -> list[Path]:
+    names = [re.sub(r"[^a-z0-9.]+", "-", config.label.lower()).strip("-") for config in configs]
+    if len(set(names)) < len(names):
+        raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")
+    return [root / name for name in names]
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,199 @@
+"""The process that receives the records of a run and stores them.
+
+python -m sheafgossip.metrics.collector --endpoint ipc:///tmp/run/records --database RUN/run.sqlite
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import resource
+import socket
+import sqlite3
+import sys
+import time
+from collections import defaultdict
+
+import zmq
+
+from .lifetime import end_with_parent, stop_requests
+from .records import (
+    COLLECTOR,
+    MAX_BATCH_BYTES,
+    End,
+    EventRecord,
+    MalformedRecords,
+    NodeRecord,
+    ResourceRecord,
+    unpack_rows,
+)
+from .schema import RunFolderError
+from .sequences import Sequences
+from .store import Store
+
+_COMMIT_EVERY_S = 0.5
+_DROPS_TOLD_EVERY_S = 1.0
+_WAIT_FOR_MISSING_S = 5.0
+_DRAIN_S = 0.5
+_QUIET_MS = 50  # nothing for so long: nothing was waiting
+# A sender waits once so many of its messages do. Far above what is usual: libzmq discards what is still in the kernel's
+# buffer when a peer disconnects while the receiver is at this limit.
+_WAITING_PER_SENDER = 10_000
+_BURST = 256  # messages written in one go; also bounds how late a commit can be
+
+
+class Collector:
+    """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic()."""
+
+    def __init__(self, receiver: zmq.Socket, store: Store, epoch: float):
+        self._receiver = receiver
+        self._store = store
+        self._epoch = epoch
+        self._sequences: defaultdict[int, Sequences] = defaultdict(Sequences)
+        self._end: End | None = None
+        self._end_due = math.inf
+        self._committed = self._drops_told = 0.0  # long ago
+        self._dropped = 0
+
+    def run(self, stop: socket.socket) -> None:
+        """Until End and all it announces, or until ``stop`` is readable."""
+        poller = zmq.Poller()
+        poller.register(self._receiver, zmq.POLLIN)
+        poller.register(stop, zmq.POLLIN)
+        while not self._complete():
+            if stop.fileno() in dict(poller.poll(self._patience_ms())):
+                self._drain()
+                break
+            self._receive()
+            self._commit_if_due()
+        self._last_words()
+        self._store.close()
+
+    def _complete(self) -> bool:
+        return self._end is not None and (not self._missing() or time.monotonic() >= self._end_due)
+
+    def _missing(self) -> dict[int, int]:
+        """Sender -> batches that it has sent and that have not come."""
+        announced = self._end.batches if self._end else {}
+        missing = {sender: self._sequences[sender].missing(count) for sender, count in announced.items()}
+        return {sender: count for sender, count in missing.items() if count}
+
+    def _patience_ms(self) -> int | None:
+        """Until the next thing to do unasked; None: there is none."""
+        due = self._end_due
+        if self._store.uncommitted or self._dropped:
+            due = min(due, self._committed + _COMMIT_EVERY_S)
+        return None if due == math.inf else max(0, math.ceil((due - time.monotonic()) * 1000))
+
+    def _receive(self) -> None:
+        tables: defaultdict[str, list] = defaultdict(list)
+        for _ in range(_BURST):
+            try:
+                message = unpack_rows(self._receiver.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                break
+            except MalformedRecords:
+                self._dropped += 1
+                continue
+            if isinstance(message, End):
+                self._end, self._end_due = message, time.monotonic() + _WAIT_FOR_MISSING_S
+            elif self._sequences[message.sender].accept(message.sequence):
+                for name, rows in message.tables.items():
+                    tables[name] += rows
+        self._store.write_rows(tables)
+
+    def _commit_if_due(self) -> None:
+        now = time.monotonic()
+        if (self._store.uncommitted or self._dropped) and now - self._committed >= _COMMIT_EVERY_S:
+            if now - self._drops_told >= _DROPS_TOLD_EVERY_S:
+                self._tell_drops()
+            self._store.commit()
+            self._committed = time.monotonic()
+
+    def _drain(self) -> None:
+        due = time.monotonic() + _DRAIN_S
+        while time.monotonic() < due and self._receiver.poll(_QUIET_MS):
+            self._receive()
+
+    def _last_words(self) -> None:
+        self._tell_drops()
+        if self._end is None:
+            self._tell("interrupt", "asked to end before the launcher's last word")
+        elif missing := self._missing():
+            senders = ", ".join(
+                f"{count} of {self._end.batches[sender]} from sender {sender}" for sender, count in missing.items()
+            )
+            self._tell("lost-records", f"batches that never came: {senders}")
+        endpoint = self._receiver.getsockopt_string(zmq.LAST_ENDPOINT)
+        host = socket.gethostname()
+        self._store.write([NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)])
+        self._store.write([_own_resources(time.monotonic() - self._epoch)])
+
+    def _tell_drops(self) -> None:
+        if self._dropped:
+            self._tell("drop", f"{self._dropped} malformed messages on the metrics plane")
+            self._dropped, self._drops_told = 0, time.monotonic()
+
+    def _tell(self, kind: str, detail: str) -> None:
+        self._store.write([EventRecord(time.monotonic() - self._epoch, None, COLLECTOR, kind, detail)])
+
+
+def _own_resources(wall_s: float) -> ResourceRecord:
+    import psutil  # needed once, at the end; the start should be quick
+
+    memory = psutil.Process().memory_full_info()
+    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return ResourceRecord(
+        node=COLLECTOR,
+        wall_s=wall_s,
+        rss=memory.rss,
+        pss=getattr(memory, "pss", memory.rss),  # Linux only
+        uss=memory.uss,
+        peak_rss=peak_rss,
+        cpu_s=time.process_time(),
+        state_bytes=0,
+    )
+
+
+def _bound_receiver(context: zmq.Context, endpoint: str) -> zmq.Socket:
+    receiver = context.socket(zmq.PULL)
+    receiver.maxmsgsize = MAX_BATCH_BYTES
+    receiver.rcvhwm = _WAITING_PER_SENDER
+    receiver.bind(endpoint)
+    return receiver
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="sheafgossip.metrics.collector", description="Stores the records of a run.")
+    parser.add_argument(
+        "--endpoint", required=True, help="where to listen: ipc://PATH or tcp://ADDRESS:PORT (port *: any)"
+    )
+    parser.add_argument("--database", required=True, help="the run.sqlite to write")
+    parser.add_argument("--epoch", type=float, default=time.monotonic(), help="the run's second 0 (time.monotonic())")
+    parser.add_argument("--parent", type=int, help="process number of the launcher, to end with it")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _arguments()
+    stop = stop_requests()
+    end_with_parent(arguments.parent)
+    context = zmq.Context()
+    try:
+        receiver = _bound_receiver(context, arguments.endpoint)
+        store = Store(arguments.database)
+        print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
+        Collector(receiver, store, arguments.epoch).run(stop)
+    except zmq.ZMQError as error:
+        sys.exit(f"the collector cannot listen at {arguments.endpoint}: {error}")
+    except RunFolderError as error:
+        sys.exit(str(error))
+    except sqlite3.Error as error:
+        sys.exit(f"the collector cannot write {arguments.database}: {error}")
+    finally:
+        context.destroy(linger=0)
+
+
+if __name__ == "__main__":
+    main()

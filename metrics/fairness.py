@@ -1,0 +1,71 @@
+"""How a figure is spread over the clients of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+# Round-off must not add a client: 0.07 * 100 is a little more than 7.
+_ROUND_OFF = 1e-9
+
+
+def mean(values: ArrayLike) -> float:
+    return float(np.mean(_checked(values)))
+
+
+def variance(values: ArrayLike) -> float:
+    """Population variance: the clients are all there are."""
+    return float(np.var(_checked(values)))
+
+
+def std(values: ArrayLike) -> float:
+    """Square root of the population variance."""
+    return math.sqrt(variance(values))
+
+
+def standard_error(values: ArrayLike) -> float:
+    """Of the mean, with the sample variance (n - 1): here the values are a sample. nan for one value."""
+    checked = _checked(values)
+    return float(np.std(checked, ddof=1) / math.sqrt(checked.size)) if checked.size > 1 else math.nan
+
+
+def worst(values: ArrayLike, share: float = 0.1, higher_is_better: bool = True) -> float:
+    """Mean over the ceil(share * n) clients that fare worst; 0 < share <= 1."""
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}; it must be above 0 and at most 1")
+    ascending = np.sort(_checked(values))
+    count = max(1, math.ceil(share * ascending.size - _ROUND_OFF))
+    return float(np.mean(ascending[:count] if higher_is_better else ascending[-count:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Definitions as in the functions of this module."""
+
+    mean: float
+    std: float
+    standard_error: float
+    variance: float
+    worst_10: float
+    worst_20: float
+
+    @classmethod
+    def of(cls, values: ArrayLike, *, higher_is_better: bool = True) -> Spread:
+        return cls(
+            mean(values),
+            std(values),
+            standard_error(values),
+            variance(values),
+            worst(values, 0.1, higher_is_better),
+            worst(values, 0.2, higher_is_better),
+        )
+
+
+def _checked(values: ArrayLike) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"expected one value a client, got shape {array.shape}")
+    return array

@@ -1,0 +1,35 @@
+"""How a helper process ends: with its parent, or when asked to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent: int | None, how: signal.Signals = signal.SIGTERM) -> None:
+    """Asks the kernel for the signal ``how`` when the thread that started this process ends. SystemExit if it already has.
+
+    ``parent`` is the process number the starter knows itself by; None skips that check.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
+    if parent is not None and os.getppid() != parent:  # it died before the kernel was asked
+        sys.exit(f"the parent process {parent} has ended")
+
+
+def stop_requests() -> socket.socket:
+    """A socket that becomes readable on SIGTERM, for a poller: a handler that raises could break a write in two.
+
+    Ctrl-C reaches every process of the terminal; the launcher decides what it means, so SIGINT is ignored.
+    """
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writing.detach())
+    return reading

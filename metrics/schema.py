@@ -1,0 +1,100 @@
+"""The tables and views of ``run.sqlite``; the tables follow the record classes."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import fields
+
+from .records import TABLES
+
+VERSION = "1"
+"""Kept in ``meta`` under "schema"; raised whenever a reader of the old layout would be misled."""
+
+_COLUMN_TYPES = {  # SQLite stores NaN as NULL, so a number that training computes may always be missing
+    "int": "INTEGER NOT NULL",
+    "float": "REAL",
+    "float | None": "REAL",
+    "str": "TEXT NOT NULL",
+}
+_PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows land side by side
+    "node": "node",
+    "round": "round, node",
+    "traffic": "round, src, dst",
+}
+_INDICES = """
+CREATE INDEX IF NOT EXISTS resource_of_node ON resource(node);
+CREATE INDEX IF NOT EXISTS event_of_kind ON event(kind, node);
+"""
+_VIEWS = """
+CREATE VIEW IF NOT EXISTS round_total AS
+SELECT round, clients, mean_test_metric, min_test_metric, max_test_metric,
+       messages, payload_bytes, message_bytes, wire_bytes
+FROM (SELECT round, count(*) AS clients, avg(test_metric) AS mean_test_metric,
+             min(test_metric) AS min_test_metric, max(test_metric) AS max_test_metric
+      FROM round WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client') GROUP BY round)
+LEFT JOIN (SELECT round, sum(messages) AS messages, sum(payload_bytes) AS payload_bytes,
+                  sum(message_bytes) AS message_bytes, sum(wire_bytes) AS wire_bytes
+           FROM traffic GROUP BY round) USING (round);
+
+CREATE VIEW IF NOT EXISTS edge_total AS
+SELECT src, dst, sum(messages) AS messages, sum(payload_bytes) AS payload_bytes,
+       sum(message_bytes) AS message_bytes, sum(wire_bytes) AS wire_bytes
+FROM traffic GROUP BY src, dst;
+
+-- A process that is started again counts its CPU seconds from 0: add up what each of them last said.
+CREATE VIEW IF NOT EXISTS cpu_total AS
+SELECT node, sum(cpu_s) AS cpu_s
+FROM (SELECT node, cpu_s, lead(cpu_s) OVER (PARTITION BY node ORDER BY rowid) AS next_cpu_s FROM resource)
+WHERE next_cpu_s IS NULL OR next_cpu_s < cpu_s GROUP BY node;
+
+-- With a single max() SQLite takes the bare columns from the row that holds the maximum.
+CREATE VIEW IF NOT EXISTS last_test_metric AS
+SELECT node, max(round) AS round, test_metric FROM round WHERE test_metric IS NOT NULL GROUP BY node;
+
+CREATE VIEW IF NOT EXISTS client_total AS
+WITH sent AS (SELECT src AS node, sum(payload_bytes) AS payload_bytes_sent, sum(message_bytes) AS message_bytes_sent,
+                     sum(wire_bytes) AS wire_bytes_sent FROM traffic GROUP BY src),
+     received AS (SELECT dst AS node, sum(payload_bytes) AS payload_bytes_received,
+                         sum(message_bytes) AS message_bytes_received, sum(wire_bytes) AS wire_bytes_received
+                  FROM traffic GROUP BY dst),
+     memory AS (SELECT node, max(peak_rss) AS peak_rss FROM resource GROUP BY node)
+SELECT node.node, payload_bytes_sent, message_bytes_sent, wire_bytes_sent,
+       payload_bytes_received, message_bytes_received, wire_bytes_received,
+       last_test_metric.round AS test_round, test_metric, peak_rss, cpu_s
+FROM node LEFT JOIN sent USING (node) LEFT JOIN received USING (node) LEFT JOIN last_test_metric USING (node)
+     LEFT JOIN memory USING (node) LEFT JOIN cpu_total USING (node)
+WHERE role = 'client';
+"""
+
+
+class RunFolderError(Exception):
+    """A folder that holds no run of this version; the message is one line for the user."""
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Creates what is missing and leaves the rest."""
+    tables = "".join(map(_table, TABLES))
+    connection.executescript(f"""
+        BEGIN;
+        CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+        INSERT OR IGNORE INTO meta VALUES ('schema', '{VERSION}');
+        {tables} {_INDICES} {_VIEWS}
+        COMMIT;
+    """)
+
+
+def require_version(connection: sqlite3.Connection, path: object) -> None:
+    """Raises RunFolderError if the database at ``path`` was not written with this schema."""
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchone():
+        raise RunFolderError(f"{path}: not the database of a run: it has no table 'meta'")
+    version = connection.execute("SELECT max(value) FROM meta WHERE key = 'schema'").fetchone()[0]
+    if version != VERSION:
+        raise RunFolderError(f"{path}: schema version {version}, but this program reads version {VERSION}")
+
+
+def _table(name: str) -> str:
+    columns = [f"{field.name} {_COLUMN_TYPES[str(field.type)]}" for field in fields(TABLES[name])]
+    if name not in _PRIMARY_KEYS:
+        return f"CREATE TABLE IF NOT EXISTS {name}({', '.join(columns)});\n"
+    columns.append(f"PRIMARY KEY ({_PRIMARY_KEYS[name]})")
+    return f"CREATE TABLE IF NOT EXISTS {name}({', '.join(columns)}) WITHOUT ROWID;\n"

@@ -1,0 +1,68 @@
+"""Where records are kept: ``run.sqlite``, written by one process while others may read it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from pathlib import Path
+
+from . import schema
+from .records import TABLES, Record
+
+# REPLACE: a client that goes back to a checkpoint repeats rounds, and the repetition is what the run is made of.
+_INSERT = {
+    name: f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * len(fields(record_class)))})"
+    for name, record_class in TABLES.items()
+}
+_NAMES = {record_class: name for name, record_class in TABLES.items()}
+_VALUES = {c: attrgetter(*(field.name for field in fields(c))) for c in TABLES.values()}
+_CHECKPOINT_WAIT_MS = 500
+
+
+class Store:
+    """What is committed survives the death of the process at any moment; what is not, is gone as a whole.
+
+    Raises RunFolderError if the file at ``path`` is something else than the database of a run.
+    """
+
+    def __init__(self, path: Path | str):
+        try:
+            self._connection = sqlite3.connect(path)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")  # only a power cut can undo a commit
+            if self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                schema.require_version(self._connection, path)
+            schema.create(self._connection)
+        except sqlite3.Error as error:
+            raise schema.RunFolderError(f"{path}: cannot be opened as the database of a run: {error}") from error
+
+    @property
+    def uncommitted(self) -> bool:
+        return self._connection.in_transaction
+
+    def write(self, records: Iterable[Record]) -> None:
+        tables: dict[str, list[tuple]] = {}
+        for record in records:
+            tables.setdefault(_NAMES[type(record)], []).append(_VALUES[type(record)](record))
+        self.write_rows(tables)
+
+    def write_rows(self, tables: Mapping[str, Iterable[Sequence]]) -> None:
+        """Rows by table, in the order of the columns."""
+        for name, rows in tables.items():
+            self._connection.executemany(_INSERT[name], rows)
+
+    def describe(self, **facts: str) -> None:
+        """Facts about the run as a whole, for table ``meta``: ``metric="mse"``."""
+        self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def close(self) -> None:
+        """Commits, and folds the write-ahead log into the file unless a reader holds on to it."""
+        self.commit()
+        self._connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_WAIT_MS}")
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._connection.close()

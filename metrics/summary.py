@@ -1,0 +1,181 @@
+"""What a run came to: one frozen object of plain numbers, read from the run's folder."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from .fairness import Spread
+from .reader import open_records
+from .records import COLLECTOR, LAUNCHER
+from .schema import RunFolderError
+
+Status = Literal["running", "finished", "interrupted", "failed"]
+_STATUS: dict[str, Status] = {
+    "start": "running",
+    "finish": "finished",
+    "interrupt": "interrupted",
+    "failure": "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficTotal:
+    """Sums over all directed edges and rounds; the three levels are defined at TrafficRecord."""
+
+    messages: int
+    payload_bytes: int
+    message_bytes: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTotal:
+    """Bytes. The sums are over what each process said last; others: all processes that are not clients."""
+
+    clients_pss: int
+    clients_max_peak_rss: int
+    clients_median_uss: int
+    others_pss: int
+    others_max_peak_rss: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """``rounds`` are those that every client has completed. ``final`` spreads each client's last evaluation; None
+    before the first one. ``overhead_bytes``: wire bytes outside the rounds, by kind."""
+
+    name: str
+    algorithm: str
+    status: Status
+    clients: int
+    rounds: int
+    metric: str
+    final: Spread | None
+    traffic: TrafficTotal
+    overhead_bytes: dict[str, int]
+    memory: MemoryTotal
+    clients_cpu_s: float
+    others_cpu_s: float
+    wall_s: float
+
+    def as_dict(self) -> dict:
+        """Nested plain values that JSON can carry: None stands for a figure that is not defined."""
+        return _without_nan(asdict(self))
+
+
+def summarize(run_folder: Path | str) -> RunSummary:
+    """Raises RunFolderError. A run that still goes on is summarized as far as it is committed."""
+    folder = Path(run_folder)
+    with open_records(folder) as records:
+        name, algorithm = _labels(folder)
+        metric = _first(records, "SELECT max(value) FROM meta WHERE key = 'metric'") or "accuracy"
+        clients_cpu_s, others_cpu_s = _cpu(records)
+        return RunSummary(
+            name=name,
+            algorithm=algorithm,
+            status=_status(records),
+            clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
+            rounds=_completed_rounds(records),
+            metric=metric,
+            final=_final(records, metric),
+            traffic=_traffic(records),
+            overhead_bytes=dict(
+                records.execute("SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind")
+            ),
+            memory=_memory(records),
+            clients_cpu_s=clients_cpu_s,
+            others_cpu_s=others_cpu_s,
+            wall_s=_first(records, "SELECT max(wall_s) FROM round") or 0.0,
+        )
+
+
+def _labels(folder: Path) -> tuple[str, str]:
+    """Name of the run and of its algorithm; the folder's name and "?" where the configuration does not tell."""
+    path = folder / "config.toml"
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise RunFolderError(f"{path}: {error}") from error
+    section = config.get("algorithm")
+    algorithm = section if isinstance(section, dict) else {}
+    name = config.get("name") or folder.resolve().name
+    return str(name), str(algorithm.get("label") or algorithm.get("name") or "?")
+
+
+def _status(records: sqlite3.Connection) -> Status:
+    """The launcher's last word; where it has none, the collector's, who outlives it for a moment."""
+    status: Status = "running"
+    events = records.execute(
+        "SELECT node, kind FROM event WHERE node IN (?, ?) AND kind IN ('start', 'finish', 'interrupt', 'failure')"
+        " ORDER BY rowid",
+        (LAUNCHER, COLLECTOR),
+    )
+    for node, kind in events:
+        if node == LAUNCHER or (kind == "interrupt" and status == "running"):
+            status = _STATUS[kind]
+    return status
+
+
+def _completed_rounds(records: sqlite3.Connection) -> int:
+    return _first(
+        records,
+        "SELECT coalesce(min(coalesce(last, 0)), 0) FROM node LEFT JOIN"
+        " (SELECT node, max(round) AS last FROM round GROUP BY node) USING (node) WHERE role = 'client'",
+    )
+
+
+def _final(records: sqlite3.Connection, metric: str) -> Spread | None:
+    values = [
+        value
+        for (value,) in records.execute(
+            "SELECT test_metric FROM last_test_metric WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client')"
+        )
+    ]
+    return Spread.of(values, higher_is_better=metric == "accuracy") if values else None
+
+
+def _traffic(records: sqlite3.Connection) -> TrafficTotal:
+    sums = "sum(messages), sum(payload_bytes), sum(message_bytes), sum(wire_bytes)"
+    return TrafficTotal(*(total or 0 for total in records.execute(f"SELECT {sums} FROM traffic").fetchone()))
+
+
+def _memory(records: sqlite3.Connection) -> MemoryTotal:
+    latest = records.execute(
+        "SELECT coalesce(role = 'client', 0), pss, uss, top FROM resource"
+        " JOIN (SELECT max(rowid) AS id, max(peak_rss) AS top FROM resource GROUP BY node) ON resource.rowid = id"
+        " LEFT JOIN node USING (node)"
+    ).fetchall()
+    clients = [row for row in latest if row[0]]
+    others = [row for row in latest if not row[0]]
+    return MemoryTotal(
+        clients_pss=sum(pss for _, pss, _, _ in clients),
+        clients_max_peak_rss=max((top for *_, top in clients), default=0),
+        clients_median_uss=round(median(uss for _, _, uss, _ in clients)) if clients else 0,
+        others_pss=sum(pss for _, pss, _, _ in others),
+        others_max_peak_rss=max((top for *_, top in others), default=0),
+    )
+
+
+def _cpu(records: sqlite3.Connection) -> tuple[float, float]:
+    """CPU seconds of the clients and of all other processes."""
+    spent = records.execute(
+        "SELECT coalesce(role = 'client', 0), sum(cpu_s) FROM cpu_total LEFT JOIN node USING (node) GROUP BY 1"
+    )
+    by_client = dict(spent.fetchall())
+    return by_client.get(1) or 0.0, by_client.get(0) or 0.0
+
+
+def _first(records: sqlite3.Connection, query: str):
+    return records.execute(query).fetchone()[0]
+
+
+def _without_nan(value):
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

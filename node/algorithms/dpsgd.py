@@ -1,0 +1,39 @@
+"""D-PSGD (Lian et al. 2017): average the neighbours' models, then step along one's own gradient.
+
+    theta_i <- sum_j W_ij theta_j - alpha grad f_i(theta_i)
+
+W is the run's mixing matrix. With more local work than one step, its whole change takes the gradient step's place.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ...transport.peers import Peers
+from ..client import Client
+from .base import Algorithm, same_size
+
+
+@dataclass(frozen=True)
+class Settings:
+    name: Literal["d-psgd"] = "d-psgd"
+
+
+class DPSGD(Algorithm):
+    Settings = Settings
+
+    @classmethod
+    def vectors(cls, settings: Settings, d_i: int, d_j: int) -> tuple[int, ...]:
+        return (d_i,)
+
+    @classmethod
+    def check(cls, settings: Settings, edges: Iterable[tuple[int, int]]) -> None:
+        same_size("d-psgd", edges)
+
+    def round(self, client: Client, peers: Peers) -> None:
+        theta = client.theta
+        theirs = peers.exchange(dict.fromkeys(client.neighbours, theta))
+        # W's rows sum to 1: sum_j W_ij theta_j = theta_i + sum_{j != i} W_ij (theta_j - theta_i)
+        pull = sum((peer.weight * (theirs[j] - theta) for j, peer in client.neighbours.items()), start=0 * theta)
+        client.learn()
+        theta += pull

@@ -1,0 +1,98 @@
+"""The shapes of the models, without torch: what the launcher, the algorithms and the plan need to know of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..topology.seeds import generator
+
+
+class ArchitectureError(ValueError):
+    """A model that does not fit its data; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One block of theta. ``fan_in`` inputs feed each output of its layer."""
+
+    name: str
+    shape: tuple[int, ...]
+    fan_in: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """kind logistic | linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn: 3x3
+    convolutions without padding, ReLU and 2x2 max-pool after each, then the layers of the mlp (SPEC of the paper's models).
+
+    ``input_shape`` is that of one sample: (features,) or (channels, height, width); ``outputs`` is the number of classes,
+    or of regression targets. Raises ArchitectureError.
+    """
+
+    kind: Literal["logistic", "linear", "mlp", "cnn"]
+    input_shape: tuple[int, ...]
+    outputs: int
+    filters: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind == "cnn" and len(self.input_shape) != 3:
+            raise ArchitectureError(
+                f"model.kind = 'cnn' needs images, the data has samples of shape {self.input_shape}"
+            )
+        self.parameters()
+
+    @property
+    def label(self) -> str:
+        """Short name for tables, such as "cnn 32-64 + 120"."""
+        layers = "-".join(map(str, self.filters)) if self.kind == "cnn" else ""
+        hidden = "-".join(map(str, self.hidden)) if self.kind in ("cnn", "mlp") else ""
+        return " ".join(filter(None, [self.kind, layers, f"+ {hidden}" if layers and hidden else hidden]))
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The blocks of theta in their order: weight and bias of each layer, shaped as torch.nn.functional takes them."""
+        blocks = []
+        width = math.prod(self.input_shape)
+        if self.kind == "cnn":
+            channels, *sides = self.input_shape
+            for depth, filters in enumerate(self.filters):
+                blocks += _layer(f"conv{depth}", (filters, channels, 3, 3))
+                channels, sides = filters, [(side - 2) // 2 for side in sides]
+                if min(sides) < 1:
+                    raise ArchitectureError(
+                        f"model.filters = {list(self.filters)} leaves nothing of images of {self.input_shape[1]}x"
+                        f"{self.input_shape[2]} pixels after layer {depth + 1}; use fewer than {depth + 1} layers"
+                    )
+            width = channels * math.prod(sides)
+        for depth, hidden in enumerate(self.hidden if self.kind in ("cnn", "mlp") else ()):
+            blocks += _layer(f"hidden{depth}", (hidden, width))
+            width = hidden
+        return (*blocks, *_layer("output", (self.outputs, width)))
+
+    @property
+    def size(self) -> int:
+        """d: the length of theta."""
+        return sum(block.size for block in self.parameters())
+
+    def start(self, seed: int, *client: int, init: Literal["uniform", "zeros"] = "uniform") -> np.ndarray:
+        """theta^0, (d,) float64: zeros, or uniform in +-1/sqrt(fan-in) of its layer (torch's own bounds).
+
+        With ``client`` the draw is that client's own; without, it is the same for every client of this architecture.
+        """
+        if init == "zeros":
+            return np.zeros(self.size)
+        rng = generator(seed, f"initial theta of {self}", *client)
+        return np.concatenate([rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in) for block in self.parameters()])
+
+
+def _layer(name: str, shape: tuple[int, ...]) -> list[Parameter]:
+    fan_in = math.prod(shape[1:])
+    return [Parameter(f"{name}.weight", shape, fan_in), Parameter(f"{name}.bias", shape[:1], fan_in)]

@@ -1,0 +1,34 @@
+"""A client as its algorithm sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..topology.seeds import generator
+from .assignment import Assignment, Neighbour
+
+if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for it
+    from .learner import Learner
+
+
+class Client:
+    """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, never rebind it."""
+
+    def __init__(self, assignment: Assignment, learner: Learner):
+        self.node = assignment.node
+        self.seed = assignment.seed
+        self.theta: np.ndarray = learner.theta
+        self.alpha = assignment.training.alpha
+        self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
+        self.train_loss: float | None = None
+        self._learner = learner
+
+    def learn(self) -> None:
+        """theta <- theta - alpha grad f(theta), or whatever local work the run asks for."""
+        self.train_loss = self._learner.learn()
+
+    def generator(self, purpose: str, *key: int) -> np.random.Generator:
+        """Random draws of this client for one purpose."""
+        return generator(self.seed, purpose, self.node, *key)

@@ -1,0 +1,121 @@
+"""A client's model on its own shard: gradients, local work, evaluation. The only place where torch computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from ..topology.seeds import generator
+from .architecture import Architecture
+from .assignment import Assignment
+from .models import forward, loss, metric, views
+
+_CHUNK = 512  # samples in one pass of a full gradient or an evaluation: bounds memory, not the result
+
+
+class Learner:
+    """theta and its gradient are one contiguous buffer each; parameters are views of them.
+
+    The local loss is the mean over samples of the architecture's loss plus l2/2 ||theta||^2.
+    """
+
+    def __init__(self, assignment: Assignment):
+        self._assignment = assignment
+        self._architecture: Architecture = assignment.architecture
+        self._training = assignment.training
+        dtype = getattr(torch, assignment.dtype)
+        self._x_train, self._y_train, self._x_test, self._y_test = _open_shard(assignment.shard, dtype)
+        self.train_samples, self.test_samples = len(self._x_train), len(self._x_test)
+        own = () if assignment.same_start else (assignment.node,)
+        start = self._architecture.start(assignment.seed, *own, init=assignment.init)
+        # torch's buffers start at multiples of 64 bytes: the same kernels, hence the same bits, in every process
+        self._theta = torch.from_numpy(start).to(dtype, copy=True)
+        self._gradient = torch.zeros_like(self._theta)
+        self._parameters = views(self._architecture, self._theta)
+        for parameter, gradient in zip(self._parameters, views(self._architecture, self._gradient), strict=True):
+            parameter.requires_grad_().grad = gradient  # backward() adds into the flat buffer
+        self._velocity = torch.zeros_like(self._theta) if self._training.momentum else None
+        self._batches_drawn = 0
+        self.theta: np.ndarray = self._theta.numpy()
+
+    def learn(self) -> float:
+        """One round's local work on theta, in place; returns the mean of the losses met on the way."""
+        losses = [self._step(x, y) for x, y in self._batches()]
+        return sum(losses) / len(losses)
+
+    def gradient(self, x: Tensor | None = None, y: Tensor | None = None) -> tuple[float, np.ndarray]:
+        """The loss at theta and its gradient (d,), by default on all training samples. The next call overwrites it."""
+        x, y = (self._x_train, self._y_train) if x is None or y is None else (x, y)
+        self._gradient.zero_()
+        total = 0.0
+        for start in range(0, len(x), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            summed = loss(self._assignment.task, forward(self._architecture, self._parameters, x[part]), y[part])
+            mean = summed / len(x)
+            mean.backward()
+            total += float(mean.detach())
+        if self._training.l2:
+            total += self._training.l2 / 2 * float(self._theta @ self._theta)
+            self._gradient.add_(self._theta, alpha=self._training.l2)
+        return total, self._gradient.numpy()
+
+    def evaluate(self) -> tuple[float, float]:
+        """(mean loss without the l2 term, accuracy or MSE) on the test samples."""
+        task, summed, scored = self._assignment.task, 0.0, 0.0
+        with torch.no_grad():
+            for start in range(0, self.test_samples, _CHUNK):
+                part = slice(start, start + _CHUNK)
+                predictions = forward(self._architecture, self._parameters, self._x_test[part])
+                summed += float(loss(task, predictions, self._y_test[part]))
+                scored += metric(task, predictions, self._y_test[part])
+        # MSE is a mean over samples and targets
+        values = self.test_samples * (1 if task == "classification" else self._architecture.outputs)
+        return summed / self.test_samples, scored / values
+
+    def _step(self, x: Tensor, y: Tensor) -> float:
+        value, _ = self.gradient(x, y)
+        direction = self._gradient
+        if self._velocity is not None:
+            direction = self._velocity.mul_(self._training.momentum).add_(self._gradient)
+        self._theta.add_(direction, alpha=-self._training.alpha)
+        return value
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The mini-batches of one round. Shuffled passes over the shard follow each other across rounds."""
+        if self._training.work == "full":
+            yield self._x_train, self._y_train
+            return
+        size = min(self._training.batch_size, self.train_samples)
+        a_pass = -(-self.train_samples // size)
+        count = self._training.steps if self._training.work == "steps" else self._training.epochs * a_pass
+        for batch in range(self._batches_drawn, self._batches_drawn + count):
+            passes, place = divmod(batch, a_pass)
+            if place == 0 or batch == self._batches_drawn:
+                rng = generator(self._assignment.seed, "mini-batches", self._assignment.node, passes)
+                order = torch.from_numpy(rng.permutation(self.train_samples))
+            chosen = order[place * size : (place + 1) * size]
+            yield self._x_train[chosen], self._y_train[chosen]
+        self._batches_drawn += count
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What a later process needs to go on exactly here."""
+        state = {"theta": self.theta, "batches_drawn": np.array([self._batches_drawn])}
+        if self._velocity is not None:
+            state["velocity"] = self._velocity.numpy()
+        return state
+
+    def state_bytes(self) -> int:
+        return self.theta.nbytes * (2 if self._velocity is None else 3)
+
+
+def _open_shard(path: Path, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The shard's tensors, mapped from the file; only another floating point type makes copies."""
+    with safe_open(path, framework="pt") as file:
+        x_train, y_train, x_test, y_test = map(file.get_tensor, ("x_train", "y_train", "x_test", "y_test"))
+    targets = [y.to(dtype) if y.is_floating_point() else y for y in (y_train, y_test)]
+    return x_train.to(dtype), targets[0], x_test.to(dtype), targets[1]

@@ -1,0 +1,191 @@
+"""The life of one client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+import zmq
+
+from ..metrics.records import COLLECTOR, EventRecord, NodeRecord, OverheadRecord, Record, RoundRecord
+from ..transport.control import Control, ControlClosed
+from ..transport.endpoint import Endpoint, Stopped, identity_of
+from ..transport.peers import Link, Peers
+from ..transport.recorder import Recorder
+from ..transport.wire import GREETING_BYTES, ready_bytes
+from .algorithms import ALGORITHMS
+from .architecture import Architecture
+from .assignment import Assignment
+from .checkpoint import write_state
+from .client import Client
+from .learner import Learner
+from .resources import sample
+
+
+class Diverged(Exception):
+    """theta is no longer finite."""
+
+
+def live(assignment: Assignment, control: Control) -> int:
+    """Runs the client to its end; returns the exit status of its process."""
+    try:
+        _ClientProcess(assignment, control).live()
+    except (Stopped, ControlClosed) as end:
+        print(f"stopped: {end or 'the launcher is gone'}", flush=True)
+        return 0
+    except Exception as error:
+        print(traceback.format_exc(), flush=True)
+        text = str(error) if isinstance(error, Diverged) else traceback.format_exc()
+        control.send({"failed": text, "line": f"{type(error).__name__}: {error}"})
+        return 1
+    return 0
+
+
+class _ClientProcess:
+    def __init__(self, assignment: Assignment, control: Control):
+        self.assignment = assignment
+        self.control = control
+        self.epoch = time.monotonic()
+        self.last_sample = 0.0
+
+    def live(self) -> None:
+        assignment = self.assignment
+        context = zmq.Context(io_threads=1)
+        dtype = np.dtype(assignment.dtype)
+        limit = assignment.largest_vector * dtype.itemsize
+        self.endpoint = Endpoint(context, assignment.node, assignment.run, self.control, limit)
+        self.recorder = Recorder(context, assignment.records, assignment.node)
+        try:
+            address = self.endpoint.bind(assignment.address)
+            self.control.send({"bound": address})
+            self._prepare(address)
+            self._meet()
+            self._learn()
+            self.control.send({"done": self.recorder.batches})
+            self._wait_for("exit")
+        finally:
+            self.recorder.close()
+            self.endpoint.close()
+            context.term()  # waits until the last records have left
+
+    def _prepare(self, address: str) -> None:
+        assignment = self.assignment
+        self.learner = Learner(assignment)
+        self.client = Client(assignment, self.learner)
+        algorithm = ALGORITHMS[assignment.algorithm["name"]]
+        settings = algorithm.Settings(**assignment.algorithm)
+        own = assignment.architecture.size
+        links = {
+            peer.node: Link(
+                sends=algorithm.vectors(settings, own, peer.parameters),
+                receives=algorithm.vectors(settings, peer.parameters, own),
+            )
+            for peer in assignment.neighbours
+        }
+        self.peers = Peers(self.endpoint, links, np.dtype(assignment.dtype), assignment.timeout)
+        self.algorithm = algorithm(settings, self.client)
+        self.recorder.write(self._node_record(assignment.architecture, address))
+        print(f"client {assignment.node}: {own} parameters, {self.learner.train_samples} training samples", flush=True)
+
+    def _node_record(self, architecture: Architecture, address: str) -> NodeRecord:
+        return NodeRecord(
+            node=self.assignment.node,
+            role="client",
+            model=architecture.label,
+            parameters=architecture.size,
+            train_samples=self.learner.train_samples,
+            test_samples=self.learner.test_samples,
+            degree=len(self.assignment.neighbours),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            address=address,
+        )
+
+    def _meet(self) -> None:
+        addresses = {int(node): address for node, address in self._wait_for("connect").items()}
+        hello = self.endpoint.connect(addresses, time.monotonic() + self.assignment.timeout)
+        own = ready_bytes(identity_of(self.assignment.node))
+        self.recorder.write(
+            *(
+                OverheadRecord(self.assignment.node, node, kind, messages, wire_bytes)
+                for node in addresses
+                for kind, messages, wire_bytes in (
+                    ("greeting", 0, GREETING_BYTES),
+                    ("ready", 0, own),
+                    ("hello", 1, hello.get(node, 0)),
+                )
+            )
+        )
+        self.control.send({"ready": True})
+        self.epoch = self._wait_for("go")
+
+    def _learn(self) -> None:
+        assignment, client = self.assignment, self.client
+        self._close_round(0)
+        for round in range(1, assignment.rounds + 1):
+            self.algorithm.round(client, self.peers)
+            self._close_round(round)
+
+    def _close_round(self, round: int) -> None:
+        """Evaluates, writes state and records, all of it after the round's learning."""
+        assignment = self.assignment
+        last = round == assignment.rounds
+        theta_norm = float(np.linalg.norm(self.client.theta))
+        if not np.isfinite(theta_norm):
+            raise Diverged(
+                f"theta of client {assignment.node} is not finite after round {round}; lower training.alpha, "
+                "algorithm.lam or algorithm.eta"
+            )
+        test_loss, test_metric = (
+            self.learner.evaluate() if _due(round, assignment.evaluate_every, last) else (None, None)
+        )
+        if _due(round, assignment.checkpoint_every, last):
+            maps = self.algorithm.dense_maps() if assignment.save_maps else {}
+            state = self.learner.state() | self.algorithm.state() | {f"P.{j}": P for j, P in maps.items()}
+            write_state(assignment.state(round), round, state)
+        now = time.monotonic() - self.epoch
+        records: list[Record] = [
+            RoundRecord(
+                node=assignment.node,
+                round=round,
+                train_loss=self.client.train_loss,
+                test_loss=test_loss,
+                test_metric=test_metric,
+                theta_norm=theta_norm,
+                wall_s=now,
+                disagreement=self.algorithm.disagreement,
+            ),
+            *self.peers.next_round(),
+            *(
+                EventRecord(now, None, assignment.node, "drop", f"{count} messages dropped: {reason}")
+                for reason, count in self.peers.rejected().items()
+            ),
+        ]
+        if last or now - self.last_sample >= assignment.sample_every:
+            records.append(sample(assignment.node, now, self.learner.state_bytes() + self.algorithm.state_bytes()))
+            self.last_sample = now
+        if last:
+            records.append(self._records_sent())
+        self.recorder.write(*records)
+
+    def _records_sent(self) -> OverheadRecord:
+        return OverheadRecord(
+            self.assignment.node, COLLECTOR, "records", self.recorder.batches, self.recorder.wire_bytes
+        )
+
+    def _wait_for(self, word: str) -> Any:
+        """Blocks until the launcher says ``word``; returns what came with it. Raises Stopped, ControlClosed."""
+        while True:
+            for message in self.control.receive():
+                if "stop" in message:
+                    raise Stopped(message["stop"])
+                if word in message:
+                    return message[word]
+
+
+def _due(round: int, every: int, last: bool) -> bool:
+    return round == 0 or last or (every > 0 and round % every == 0)

@@ -1,0 +1,163 @@
+"""How the samples are spread over the clients."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sheafgossip.launcher.config import DataSection
+from sheafgossip.launcher.data import DataError, Pool, split
+
+SEEDS = st.integers(0, 2**32)
+
+
+def pool(samples, *, labels=3, client=None, task="classification"):
+    """Sample k has class k mod labels."""
+    y = np.arange(samples) % labels
+    if task == "regression":
+        return Pool(np.zeros((samples, 2)), y[:, None].astype(np.float32), task, outputs=1, client=client)
+    return Pool(np.zeros((samples, 2)), y, task, outputs=labels, client=client)
+
+
+def classes_held(y, owned):
+    return [set(y[rows].tolist()) for rows in owned]
+
+
+@given(
+    partition=st.sampled_from(["even", "dirichlet", "quantity"]),
+    clients=st.integers(1, 30),
+    spare=st.integers(0, 300),
+    beta=st.floats(1e-3, 1e3),
+    exponent=st.floats(0.01, 20),
+    seed=SEEDS,
+)
+def test_every_sample_has_exactly_one_owner_and_every_client_four_samples(
+    partition, clients, spare, beta, exponent, seed
+):
+    samples = 4 * clients + spare
+    section = DataSection(partition=partition, beta=beta, exponent=exponent)
+    owned = split(section, pool(samples), clients, seed)
+    assert len(owned) == clients
+    assert sorted(np.concatenate(owned).tolist()) == list(range(samples))
+    assert min(map(len, owned)) >= 4
+
+
+@given(clients=st.integers(1, 20), spare=st.integers(0, 50), seed=SEEDS)
+def test_even_sizes_differ_by_at_most_one(clients, spare, seed):
+    sizes = [len(rows) for rows in split(DataSection(), pool(4 * clients + spare), clients, seed)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(labels=st.integers(2, 12), per_client=st.integers(1, 12), clients=st.integers(1, 20), seed=SEEDS)
+def test_classes_gives_every_client_its_number_of_classes_and_shares_all_of_them_fairly(
+    labels, per_client, clients, seed
+):
+    per_client = min(per_client, labels)
+    everyone = pool(labels * clients * 4, labels=labels)
+    owned = split(DataSection(partition="classes", classes_per_client=per_client), everyone, clients, seed)
+    held = classes_held(everyone.y, owned)
+    assert {len(classes) for classes in held} == {per_client}
+    holders = [sum(label in classes for classes in held) for label in range(labels)]
+    assert max(holders) - min(holders) <= 1
+    rows = np.concatenate(owned)
+    assert len(set(rows.tolist())) == len(rows) == 4 * clients * np.count_nonzero(holders)
+    for label in range(labels):
+        shares = [np.count_nonzero(everyone.y[rows] == label) for rows in owned if label in everyone.y[rows]]
+        assert not shares or max(shares) - min(shares) <= 1
+
+
+def test_more_classes_per_client_than_classes_is_refused():
+    with pytest.raises(DataError, match=r"^data\.classes_per_client is 4, but .* 3 classes: allowed are 1 to 3$"):
+        split(DataSection(partition="classes", classes_per_client=4), pool(100), 2, 0)
+
+
+def test_a_large_beta_gives_every_client_nearly_the_same_classes():
+    everyone = pool(3000)
+    owned = split(DataSection(partition="dirichlet", beta=1e5), everyone, 10, 0)
+    counts = np.array([np.bincount(everyone.y[rows], minlength=3) for rows in owned])
+    assert np.all(np.abs(counts - 100) < 10)
+
+
+def test_a_small_beta_gives_nearly_every_class_to_one_client():
+    everyone = pool(3000)
+    owned = split(DataSection(partition="dirichlet", beta=1e-3), everyone, 10, 0)
+    counts = np.array([np.bincount(everyone.y[rows], minlength=3) for rows in owned])
+    assert np.all(counts.max(axis=0) > 900)
+
+
+def test_dirichlet_shares_vary_as_the_distribution_says():
+    """Over K clients a share's variance is (K - 1) / (K^2 (K beta + 1))."""
+    clients, beta, samples = 5, 0.7, 30_000
+    everyone = pool(samples, labels=30)
+    shares = []
+    for seed in range(20):
+        owned = split(DataSection(partition="dirichlet", beta=beta), everyone, clients, seed)
+        shares += [np.bincount(everyone.y[rows], minlength=30) / (samples / 30) for rows in owned]
+    variance = np.var(np.concatenate(shares))
+    assert variance == pytest.approx((clients - 1) / (clients**2 * (clients * beta + 1)), rel=0.1)
+
+
+def test_quantity_sizes_follow_the_power_law():
+    owned = split(DataSection(partition="quantity", exponent=1.5), pool(100_000), 20, 0)
+    sizes = sorted((len(rows) for rows in owned), reverse=True)
+    law = np.arange(1, 21) ** -1.5
+    assert np.allclose(sizes, 100_000 * law / law.sum(), atol=1)
+
+
+def test_quantity_does_not_always_favour_the_same_client():
+    largest = set()
+    for seed in range(10):
+        owned = split(DataSection(partition="quantity"), pool(1000), 20, seed)
+        largest.add(max(range(20), key=lambda client: len(owned[client])))
+    assert len(largest) > 1
+
+
+def test_natural_gives_every_client_the_samples_of_one_owner_in_sorted_order():
+    owner = np.array([5, 2, 9] * 6)
+    owned = split(DataSection(partition="natural"), pool(18, client=owner), 3, 0)
+    assert [set(owner[rows].tolist()) for rows in owned] == [{2}, {5}, {9}]
+    assert [len(rows) for rows in owned] == [6, 6, 6]
+
+
+def test_natural_with_another_number_of_clients_says_how_many_there_are():
+    with pytest.raises(DataError, match="the data has 3 clients, the run has 2"):
+        split(DataSection(partition="natural"), pool(18, client=np.arange(18) % 3), 2, 0)
+
+
+def test_natural_without_owners_is_refused():
+    with pytest.raises(DataError, match="needs an array client"):
+        split(DataSection(partition="natural"), pool(18), 3, 0)
+
+
+def test_an_owner_with_too_few_samples_is_named():
+    owner = np.array([0] * 20 + [1] * 3 + [2] * 20)
+    with pytest.raises(DataError, match=r"leaves client 1 with 3 samples: at least 4 are needed"):
+        split(DataSection(partition="natural"), pool(43, client=owner), 3, 0)
+
+
+@pytest.mark.parametrize("partition", ["classes", "dirichlet"])
+def test_partitions_by_class_are_refused_for_regression(partition):
+    with pytest.raises(DataError, match=rf'^data\.partition = "{partition}" needs classes, .*allowed are even'):
+        split(DataSection(partition=partition), pool(100, task="regression"), 2, 0)
+
+
+def test_more_clients_than_there_are_samples_for_is_refused():
+    with pytest.raises(DataError, match=r"^11 clients need 44 samples \(4 each\), .* gives 43$"):
+        split(DataSection(), pool(43), 11, 0)
+
+
+@pytest.mark.parametrize("partition", ["even", "classes", "dirichlet", "quantity"])
+def test_the_seed_alone_decides(partition):
+    section = DataSection(partition=partition)
+    first, again, other = (split(section, pool(500), 6, seed) for seed in (3, 3, 4))
+    assert all(map(np.array_equal, first, again))
+    assert not all(map(np.array_equal, first, other))
+
+
+def test_what_the_samples_look_like_does_not_matter():
+    plain = pool(100)
+    shifted = replace(plain, x=plain.x + 1)
+    owned = (split(DataSection(partition="dirichlet"), data, 5, 0) for data in (plain, shifted))
+    assert all(map(np.array_equal, *owned))

@@ -1,0 +1,179 @@
+"""The data sets by name: what is in them, and what is said when they are not there."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sheafgossip.launcher.config import DataSection
+from sheafgossip.launcher.data import DataError, load
+
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
+
+
+def idx(array):
+    """An IDX file's bytes, by the format's definition."""
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+def write_mnist(folder, *, train=6, test=3, compress=False):
+    """Image number k (training first) has k + 10 times its pixel's number, mod 256; its label is k."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = 10 * np.arange(6).reshape(1, 2, 3)
+    for part, numbers in (("train", np.arange(train)), ("t10k", train + np.arange(test))):
+        contents = {
+            f"{part}-images-idx3-ubyte": idx((numbers[:, None, None] + pixels) % 256),
+            f"{part}-labels-idx1-ubyte": idx(numbers),
+        }
+        for name, content in contents.items():
+            if compress:
+                (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+            else:
+                (folder / name).write_bytes(content)
+    return folder
+
+
+def mnist(root):
+    return load(DataSection(dataset="mnist", root=root), 0)
+
+
+def test_importing_the_package_loads_none_of_the_slow_libraries():
+    code = "import sys, sheafgossip.launcher.data; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "sheafgossip.launcher.data" in loaded
+    assert not {"sklearn", "torch", "torchvision", "safetensors", "pydantic"} & set(loaded)
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    pool, theirs = load(DataSection(), 0), load_digits()
+    assert pool.x.shape == (1797, 1, 8, 8)
+    assert np.array_equal(pool.inputs(np.arange(1797))[:, 0], theirs.images / 16)
+    assert np.array_equal(pool.y, theirs.target)
+    assert (pool.y.dtype, pool.outputs, pool.task) == (np.int64, 10, "classification")
+
+
+def test_samples_takes_that_many_different_ones_and_the_seed_says_which():
+    everything = load(DataSection(), 0)
+    some, same, other = (load(DataSection(samples=100), seed) for seed in (1, 1, 2))
+    rows = {row.tobytes(): label for row, label in zip(everything.x, everything.y, strict=True)}
+    assert len(some) == 100
+    assert len({row.tobytes() for row in some.x}) == 100
+    assert all(rows[row.tobytes()] == label for row, label in zip(some.x, some.y, strict=True))
+    assert np.array_equal(some.x, same.x)
+    assert not np.array_equal(some.x, other.x)
+
+
+def test_more_samples_than_there_are_is_refused():
+    with pytest.raises(DataError, match=r"^data\.samples is 2000, but digits holds 1797: 0 takes them all$"):
+        load(DataSection(samples=2000), 0)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("place", [".", "MNIST/raw"])
+def test_mnist_is_found_plain_or_packed_in_the_folder_or_where_torchvision_puts_it(tmp_path, place, compress):
+    write_mnist(tmp_path / place, compress=compress)
+    pool = mnist(tmp_path)
+    assert pool.x.shape == (9, 1, 2, 3)
+    assert pool.y.tolist() == list(range(9))
+    assert pool.outputs == 10
+
+
+def test_mnist_pixels_are_scaled_to_one(tmp_path):
+    pool = mnist(write_mnist(tmp_path))
+    inputs = pool.inputs(np.array([8]))
+    assert inputs.dtype == np.float32
+    assert np.allclose(inputs[0, 0], np.array([[8, 18, 28], [38, 48, 58]]) / 255, rtol=1e-7)
+
+
+def test_fashion_mnist_has_the_same_layout(tmp_path):
+    write_mnist(tmp_path / "FashionMNIST" / "raw")
+    assert len(load(DataSection(dataset="fashion-mnist", root=tmp_path), 0)) == 9
+
+
+def test_a_folder_without_the_files_is_answered_with_their_names(tmp_path):
+    write_mnist(tmp_path)
+    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match=r"^data\.root = .* lacks files of mnist: .*t10k-labels-idx1-ubyte[^\n]*$"):
+        mnist(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (idx(np.zeros((6, 2, 3)))[:-1], "announces 36 entries and holds 35"),
+        (idx(np.zeros((6, 2, 3))) + b"\0", "announces 36 entries and holds 37"),
+        (idx(np.zeros(6)), "not an IDX file of unsigned bytes in 3 dimensions"),
+        (b"\0\0\x08", "not an IDX file"),
+        (b"\0\0\x0d\x03" + bytes(12), "not an IDX file"),
+        (b"\0\0\x08\x03" + b"\xff" * 12, "announces"),
+        (idx(np.zeros((5, 2, 3))), "has 5 images, .* has 6 labels"),
+    ],
+)
+def test_a_damaged_image_file_is_refused(tmp_path, content, complaint):
+    write_mnist(tmp_path)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        mnist(tmp_path)
+
+
+def test_a_cut_off_packed_file_is_refused(tmp_path):
+    write_mnist(tmp_path, compress=True)
+    file = tmp_path / "train-images-idx3-ubyte.gz"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz can't be read"):
+        mnist(tmp_path)
+
+
+def test_a_label_beyond_nine_is_refused(tmp_path):
+    write_mnist(tmp_path, train=11)
+    with pytest.raises(DataError, match="holds label 10: labels are 0 to 9"):
+        mnist(tmp_path)
+
+
+def test_the_real_mnist_has_70000_images():
+    if not (SHARED / "mnist").is_dir():
+        pytest.skip(f"no MNIST files in {SHARED / 'mnist'}")
+    pool = mnist(SHARED / "mnist")
+    assert pool.x.shape == (70000, 1, 28, 28)
+    assert pool.x.dtype == np.uint8  # a quarter of the memory of floats
+    # Published counts of the ten digits in the training and test parts together.
+    assert np.bincount(pool.y).tolist() == [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist"])
+def test_without_files_or_network_one_line_says_what_to_put_where(tmp_path, monkeypatch, dataset):
+    import sheafgossip.launcher.data.torchvision_readers as readers
+
+    def unreachable(name, folder):
+        raise readers.Failed("Name or service not known")
+
+    monkeypatch.setattr(readers, "download", unreachable)
+    monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path))
+    with pytest.raises(DataError) as raised:
+        load(DataSection(dataset=dataset), 0)
+    line = str(raised.value)
+    assert "\n" not in line
+    for needed in (f'"{dataset}"', "Name or service not known", "without a network", "data.root", "train-images-idx3"):
+        assert needed in line
+
+
+def test_a_download_is_read_from_the_cache_and_not_repeated(tmp_path, monkeypatch):
+    import sheafgossip.launcher.data.torchvision_readers as readers
+
+    downloads = []
+
+    def fetch(name, folder):
+        downloads.append(name)
+        write_mnist(folder / name / "raw")
+
+    monkeypatch.setattr(readers, "download", fetch)
+    monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path / "cache"))
+    for _ in range(2):
+        assert len(load(DataSection(dataset="fashion-mnist"), 0)) == 9
+    assert downloads == ["FashionMNIST"]

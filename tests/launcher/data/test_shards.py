@@ -1,0 +1,194 @@
+"""What ends up in the shard of a client."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+from sheafgossip.launcher.config import DataSection
+from sheafgossip.launcher.data import DataError, Pool, cut, load, prepare, shard_path, write
+
+
+def numbered(samples, *, shape=(1,), client=None):
+    """Every feature of sample k is k; two classes in turn."""
+    x = np.broadcast_to(np.arange(samples).reshape(-1, *[1] * len(shape)), (samples, *shape)).astype(np.float32)
+    return Pool(x, np.arange(samples) % 2, "classification", outputs=2, client=client)
+
+
+def corners(samples):
+    """Images of 2x2 pixels 0 1 / 2 3."""
+    x = np.tile(np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2), (samples, 1, 1, 1))
+    return Pool(x, np.arange(samples) % 2, "classification", outputs=2)
+
+
+def shards_of(pool, clients, seed=0, **keys):
+    return list(cut(DataSection(**keys), pool, clients, seed))
+
+
+def ids(x):
+    return set(x[:, 0].astype(int).tolist())
+
+
+@given(
+    sizes=st.lists(st.integers(4, 60), min_size=1, max_size=8),
+    test_fraction=st.floats(0.01, 0.99),
+    seed=st.integers(0, 2**32),
+)
+def test_every_sample_of_a_client_is_trained_on_or_tested_with_and_neither_is_empty(sizes, test_fraction, seed):
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    pool = numbered(len(owner), client=owner)
+    for client, shard in enumerate(shards_of(pool, len(sizes), seed, partition="natural", test_fraction=test_fraction)):
+        train, test = ids(shard.x_train), ids(shard.x_test)
+        assert train
+        assert test
+        assert not train & test
+        assert train | test == set(np.flatnonzero(owner == client).tolist())
+        assert len(test) == pytest.approx(test_fraction * sizes[client], abs=1)
+
+
+def test_a_quarter_is_for_testing():
+    (shard,) = shards_of(numbered(100), 1)
+    assert (len(shard.x_train), len(shard.x_test)) == (75, 25)
+
+
+def test_labels_stay_with_their_samples():
+    for shard in shards_of(numbered(100), 3):
+        assert np.array_equal(shard.x_train[:, 0] % 2, shard.y_train)
+        assert np.array_equal(shard.x_test[:, 0] % 2, shard.y_test)
+
+
+def test_samples_are_shuffled_before_they_are_split():
+    (shard,) = shards_of(numbered(400, client=np.zeros(400, int)), 1, partition="natural")
+    assert 150 < shard.x_test.mean() < 250
+    assert np.any(np.diff(shard.x_train[:, 0]) < 0)
+
+
+def test_a_clients_split_does_not_depend_on_how_many_others_there_are():
+    owner = np.repeat([0, 1, 2], 20)
+    three = shards_of(numbered(60, client=owner), 3, partition="natural")
+    two = shards_of(numbered(40, client=owner[:40]), 2, partition="natural")
+    assert np.array_equal(three[1].x_train, two[1].x_train)
+
+
+def test_numbers_are_float32_and_class_numbers_int64():
+    shard = shards_of(load(DataSection(), 0), 40)[7]
+    assert {shard.x_train.dtype, shard.x_test.dtype} == {np.dtype(np.float32)}
+    assert {shard.y_train.dtype, shard.y_test.dtype} == {np.dtype(np.int64)}
+    assert shard.x_train.max() == 1
+    assert shard.x_train.min() == 0
+
+
+def test_groups_of_equal_size_turn_their_images_counter_clockwise():
+    shards = shards_of(corners(80), 8, rotations=(0, 90, 180, 270))
+    assert [shard.group for shard in shards] == [0, 0, 1, 1, 2, 2, 3, 3]
+    turned = {0: [[0, 1], [2, 3]], 1: [[1, 3], [0, 2]], 2: [[3, 2], [1, 0]], 3: [[2, 0], [3, 1]]}
+    for shard in shards:
+        assert np.all(shard.x_train == turned[shard.group])
+        assert np.all(shard.x_test == turned[shard.group])
+
+
+@pytest.mark.parametrize(
+    ("shape", "rotations", "complaint"),
+    [
+        ((2,), (0, 90), r"\[0, 90\], but the samples are not images: allowed is \[0\]"),
+        ((1, 2, 3), (0, 90), r"\[0, 90\], but images of 2x3 allow 0 and 180 only"),
+        ((1, 2, 2), (0, 90, 180), "names 3 angles; allowed are 1 to 2"),
+        ((1, 2, 2), (), "names 0 angles; allowed are 1 to 2"),
+    ],
+)
+def test_rotations_that_cannot_be_are_refused_before_anything_is_cut(shape, rotations, complaint):
+    with pytest.raises(DataError, match=rf"^data\.rotations .*{complaint}"):
+        cut(DataSection(rotations=rotations), numbered(40, shape=shape), 2, 0)
+
+
+def test_images_that_are_not_square_may_be_turned_upside_down():
+    (shard,) = shards_of(numbered(40, shape=(1, 2, 3)), 1, rotations=(180,))
+    assert shard.x_train.shape == (30, 1, 2, 3)
+
+
+def test_half_of_the_clients_keep_a_fifth_of_their_training_data_and_all_of_their_test_data():
+    full = shards_of(numbered(400), 10)
+    reduced = shards_of(numbered(400), 10, reduced_clients=0.5, reduced_to=0.2)
+    assert sorted(len(shard.x_train) for shard in reduced) == [6] * 5 + [30] * 5
+    for before, after in zip(full, reduced, strict=True):
+        assert ids(after.x_train) <= ids(before.x_train)
+        assert np.array_equal(after.x_test, before.x_test)
+
+
+def test_which_clients_are_reduced_is_drawn():
+    def reduced(seed):
+        shards = shards_of(numbered(400), 10, seed, reduced_clients=0.5)
+        return tuple(len(shard.x_train) < 30 for shard in shards)
+
+    assert len({reduced(seed) for seed in range(5)}) > 1
+
+
+def test_a_reduced_client_keeps_one_training_sample_at_least():
+    (shard,) = shards_of(numbered(4), 1, reduced_clients=1, reduced_to=0.001)
+    assert len(shard.x_train) == 1
+
+
+def test_standardize_uses_a_clients_own_training_samples():
+    rng = np.random.default_rng(0)
+    pool = Pool(rng.normal([5, -3], [10, 0.1], (300, 2)).astype(np.float32), np.arange(300) % 2, "classification", 2)
+    raw, own = (shards_of(pool, 3, reduced_clients=0.5, standardize=on) for on in (False, True))
+    for before, after in zip(raw, own, strict=True):
+        mean, deviation = before.x_train.mean(axis=0), before.x_train.std(axis=0)
+        assert np.allclose(after.x_train.mean(axis=0), 0, atol=1e-5)
+        assert np.allclose(after.x_train.std(axis=0), 1, atol=1e-5)
+        assert np.allclose(after.x_test, (before.x_test - mean) / deviation, atol=1e-3)
+        assert after.x_train.dtype == np.float32
+
+
+def test_standardize_only_shifts_a_feature_that_never_varies():
+    x = np.column_stack([np.full(40, 0.1), np.arange(40)]).astype(np.float32)
+    (shard,) = shards_of(Pool(x, np.arange(40) % 2, "classification", 2), 1, standardize=True)
+    assert np.allclose(shard.x_train[:, 0], 0, atol=1e-6)
+    assert np.allclose(shard.x_test[:, 0], 0, atol=1e-6)
+
+
+def test_a_written_shard_reads_back_the_same(tmp_path):
+    shard = shards_of(corners(40), 4, rotations=(0, 90))[3]
+    path = tmp_path / "shard.safetensors"
+    write(shard, path)
+    with safe_open(path, "np") as file:
+        assert set(file.keys()) == {"x_train", "y_train", "x_test", "y_test"}
+        for name in file.keys():  # noqa: SIM118 (the file itself can't be iterated)
+            assert np.array_equal(file.get_tensor(name), getattr(shard, name))
+        assert file.metadata() == {"task": "classification", "outputs": "2", "group": "1"}
+
+
+def test_a_shard_that_fails_to_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    import safetensors.numpy
+
+    def disk_full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    path = tmp_path / "shard.safetensors"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(safetensors.numpy, "save_file", disk_full)
+    with pytest.raises(OSError, match="disk full"):
+        write(shards_of(corners(40), 4)[0], path)
+    assert path.read_bytes() == b"old"
+
+
+def test_prepare_writes_a_file_a_client_and_says_what_is_in_them(tmp_path):
+    section = DataSection(partition="quantity", rotations=(0, 180), reduced_clients=0.3)
+    summary = prepare(section, 12, 5, tmp_path / "shards")
+    assert (summary.input_shape, summary.outputs, summary.task) == ((1, 8, 8), 10, "classification")
+    assert sorted(path.name for path in (tmp_path / "shards").iterdir()) == [
+        f"node-{client:04d}.safetensors" for client in range(12)
+    ]
+    for client, told in enumerate(summary.clients):
+        with safe_open(shard_path(tmp_path / "shards", client), "np") as file:
+            assert file.get_slice("x_train").get_shape() == [told.train_samples, 1, 8, 8]
+            assert file.get_slice("y_test").get_shape() == [told.test_samples]
+            assert file.metadata()["group"] == str(told.group)
+
+
+def test_prepare_refuses_before_it_writes_anything(tmp_path):
+    with pytest.raises(DataError, match="1000 clients need 4000 samples"):
+        prepare(DataSection(), 1000, 0, tmp_path / "shards")
+    assert not (tmp_path / "shards").exists()

@@ -1,0 +1,248 @@
+"""The collector as a real process behind real sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+import zmq
+
+from sheafgossip.metrics.records import COLLECTOR, MAX_BATCH_BYTES, EventRecord, RoundRecord, pack_batch, pack_end
+
+COMMAND = [sys.executable, "-m", "sheafgossip.metrics.collector"]
+
+
+class RunningCollector:
+    def __init__(self, folder, context: zmq.Context, endpoint: str | None = None):
+        self.database = folder / "run.sqlite"
+        self._context = context
+        options = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(self.database)]
+        options += ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
+        self.process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, text=True)
+        word, self.endpoint = self.process.stdout.readline().split()
+        assert word == "ready"
+
+    def push(self) -> zmq.Socket:
+        socket = self._context.socket(zmq.PUSH)
+        socket.connect(self.endpoint)
+        return socket
+
+    def send(self, *messages: bytes) -> None:
+        with self.push() as socket:
+            for message in messages:
+                socket.send(message)
+
+    def query(self, sql: str) -> list[tuple]:
+        with closing(sqlite3.connect(self.database)) as connection:
+            return connection.execute(sql).fetchall()
+
+    def query_until_found(self, sql: str, limit_s: float) -> list[tuple]:
+        due = time.monotonic() + limit_s
+        while not (rows := self.query(sql)) and time.monotonic() < due:
+            time.sleep(0.02)
+        return rows
+
+    def exit_code(self) -> int:
+        return self.process.wait(timeout=8)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def context():
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def collector(tmp_path, context):
+    collector = RunningCollector(tmp_path, context)
+    yield collector
+    collector.close()
+
+
+def batch(sender: int, sequence: int) -> bytes:
+    return pack_batch(sender, sequence, [RoundRecord(sender, sequence, 0.5, None, None, 1.0, 0.1)])
+
+
+def test_it_stores_what_is_sent_and_ends_with_the_last_announced_batch(collector):
+    collector.send(*(batch(0, number) for number in range(50)), pack_end({0: 50}))
+    assert collector.exit_code() == 0
+    assert collector.query("SELECT count(*) FROM round") == [(50,)]
+    assert collector.query("SELECT * FROM event") == []
+
+
+def test_end_may_overtake_the_batches_it_announces(collector):
+    collector.send(pack_end({0: 1}))
+    time.sleep(0.2)
+    collector.send(batch(0, 0))
+    assert collector.exit_code() == 0
+    assert collector.query("SELECT count(*) FROM round") == [(1,)]
+
+
+def test_batches_that_never_come_are_told_by_sender(collector):
+    collector.send(batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3}))
+    assert collector.exit_code() == 0
+    [(detail,)] = collector.query("SELECT detail FROM event WHERE kind = 'lost-records'")
+    assert "2 of 3 from sender 1" in detail
+    assert "sender 0" not in detail
+
+
+def test_a_batch_that_comes_twice_is_stored_once(collector):
+    event = pack_batch(0, 0, [EventRecord(1.0, None, 0, "warning", "once")])
+    collector.send(event, event, pack_end({0: 1}))
+    assert collector.exit_code() == 0
+    assert collector.query("SELECT detail FROM event WHERE kind = 'warning'") == [("once",)]
+
+
+def test_malformed_messages_are_dropped_counted_and_told(collector):
+    collector.send(*[b"nonsense"] * 20, batch(0, 0), pack_end({0: 1}))
+    assert collector.exit_code() == 0
+    drops = collector.query(f"SELECT detail FROM event WHERE kind = 'drop' AND node = {COLLECTOR}")
+    assert sum(int(detail.split()[0]) for (detail,) in drops) == 20
+    assert collector.query("SELECT count(*) FROM round") == [(1,)]
+
+
+def test_drops_are_told_at_most_once_a_second(collector):
+    for _ in range(15):
+        collector.send(b"nonsense")
+        time.sleep(0.1)
+    told = collector.query("SELECT wall_s FROM event WHERE kind = 'drop' ORDER BY wall_s")
+    assert 1 <= len(told) <= 2
+
+
+def test_a_message_over_the_limit_does_not_reach_it(collector):
+    collector.send(b"\x00" * (MAX_BATCH_BYTES + 1))
+    collector.send(batch(0, 0), pack_end({0: 1}))
+    assert collector.exit_code() == 0
+    assert collector.query("SELECT kind FROM event") == []
+
+
+def test_records_are_committed_within_a_second_without_further_messages(collector):
+    collector.send(batch(0, 0))
+    collector.send(batch(0, 1))
+    assert collector.query_until_found("SELECT * FROM round WHERE round = 1", limit_s=1.0)
+
+
+def test_a_kill_loses_at_most_the_last_second(collector):
+    sent_at = {}
+    with collector.push() as socket:
+        for number in range(150):
+            socket.send(batch(0, number))
+            sent_at[number] = time.monotonic()
+            time.sleep(0.01)
+        killed_at = time.monotonic()
+        collector.process.kill()
+        collector.process.wait()
+    stored = {number for (number,) in collector.query("SELECT round FROM round")}
+    assert {number for number, when in sent_at.items() if when < killed_at - 1.0} <= stored
+    assert collector.query("PRAGMA integrity_check") == [("ok",)]
+
+
+def test_when_told_to_stop_it_stores_what_is_waiting(collector):
+    collector.send(*(batch(0, number) for number in range(2000)))
+    time.sleep(0.1)
+    collector.process.send_signal(signal.SIGTERM)
+    assert collector.exit_code() == 0
+    assert collector.query("SELECT count(*) FROM round") == [(2000,)]
+    assert collector.query(f"SELECT kind FROM event WHERE node = {COLLECTOR}") == [("interrupt",)]
+
+
+def test_ctrl_c_is_left_to_the_launcher(collector):
+    collector.process.send_signal(signal.SIGINT)
+    collector.send(batch(0, 0), pack_end({0: 1}))
+    assert collector.exit_code() == 0
+    assert collector.query("SELECT count(*) FROM round") == [(1,)]
+
+
+def test_it_reports_itself_last(collector):
+    collector.send(pack_end({}))
+    assert collector.exit_code() == 0
+    assert collector.query("SELECT node, role, pid FROM node") == [(COLLECTOR, "collector", collector.process.pid)]
+    [(wall_s, rss, peak_rss)] = collector.query("SELECT wall_s, rss, peak_rss FROM resource")
+    assert 0 < wall_s < 60
+    assert 0 < rss < 2 * peak_rss
+
+
+def test_waiting_costs_no_cpu(collector):
+    import psutil
+
+    collector.send(batch(0, 0))
+    time.sleep(0.7)
+    process = psutil.Process(collector.process.pid)
+    before, switches = sum(process.cpu_times()[:2]), process.num_ctx_switches().voluntary
+    time.sleep(1.0)
+    assert sum(process.cpu_times()[:2]) - before <= 0.02
+    assert process.num_ctx_switches().voluntary - switches <= 20
+
+
+def test_it_tells_the_tcp_port_that_it_was_given(tmp_path, context):
+    with closing(RunningCollector(tmp_path, context, endpoint="tcp://127.0.0.1:*")) as collector:
+        assert collector.endpoint.rsplit(":", 1)[1].isdigit()
+        collector.send(batch(0, 0), pack_end({0: 1}))
+        assert collector.exit_code() == 0
+
+
+def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
+    options = ["--endpoint", f"ipc://{tmp_path}/records", "--database", str(tmp_path / "run.sqlite")]
+    launcher = f"""if True:
+        import os, subprocess, time
+        process = subprocess.Popen({[*COMMAND, *options]!r} + ["--parent", str(os.getpid())], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        print(process.pid, flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True) as parent:
+        collector = int(parent.stdout.readline())
+        with context.socket(zmq.PUSH) as socket:
+            socket.connect(f"ipc://{tmp_path}/records")
+            socket.send(batch(0, 0))
+        time.sleep(0.2)
+        parent.kill()
+    due = time.monotonic() + 2.0
+    while is_running(collector) and time.monotonic() < due:
+        time.sleep(0.02)
+    assert not is_running(collector)
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM round").fetchall() == [(1,)]
+
+
+def test_it_does_not_start_for_a_parent_that_is_gone(tmp_path):
+    options = ["--endpoint", f"ipc://{tmp_path}/records", "--database", str(tmp_path / "run.sqlite"), "--parent", "1"]
+    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=5)
+    assert ended.returncode == 1
+    assert ended.stderr.strip() == "the parent process 1 has ended"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "database", "complaint"),
+    [
+        ("ipc:///no/such/folder/records", "run.sqlite", "cannot listen"),
+        ("ipc://{}/records", "no/run.sqlite", "cannot be opened"),
+    ],
+)
+def test_what_it_cannot_open_is_told_in_one_line(tmp_path, endpoint, database, complaint):
+    options = ["--endpoint", endpoint.format(tmp_path), "--database", str(tmp_path / database)]
+    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=5)
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert complaint in ended.stderr
+
+
+def is_running(pid: int) -> bool:
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,112 @@
+"""Records on the wire: what is packed comes out the same, and nothing else comes in."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import astuple, fields
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sheafgossip.metrics.records import (
+    TABLES,
+    Batch,
+    End,
+    MalformedRecords,
+    TrafficRecord,
+    pack_batch,
+    pack_end,
+    unpack,
+    unpack_rows,
+)
+
+integers = st.integers(-(2**63), 2**63 - 1)
+by_annotation = {
+    "int": integers,
+    "float": st.floats(allow_nan=False),
+    "float | None": st.none() | st.floats(allow_nan=False),
+    "str": st.text(max_size=20),
+}
+records = st.one_of(
+    *(st.builds(c, **{field.name: by_annotation[str(field.type)] for field in fields(c)}) for c in TABLES.values())
+)
+traffic = TrafficRecord(0, 1, 2, 3, 4, 5, 6)
+
+
+@given(integers, integers, st.lists(records, max_size=5))
+def test_a_batch_comes_out_as_it_was_packed(sender, sequence, given_records):
+    packed = pack_batch(sender, sequence, given_records)
+    assert unpack(packed) == Batch(sender, sequence, tuple(given_records))
+
+
+@given(st.dictionaries(integers, integers))
+def test_an_end_comes_out_as_it_was_packed(batches):
+    assert unpack(pack_end(batches)) == End(batches)
+
+
+@given(st.lists(records, max_size=5))
+def test_plain_rows_hold_the_same_values_by_table(given_records):
+    rows = unpack_rows(pack_batch(7, 8, given_records))
+    assert (rows.sender, rows.sequence) == (7, 8)
+    for name, record_class in TABLES.items():
+        expected = [list(astuple(record)) for record in given_records if type(record) is record_class]
+        assert rows.tables.get(name, []) == expected
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_a_batch_or_raise_only_malformed_records(message):
+    with suppress(MalformedRecords):
+        assert isinstance(unpack(message), Batch | End)
+
+
+leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=3), inner))
+
+
+@given(trees)
+def test_well_formed_msgpack_of_another_meaning_raises_only_malformed_records(tree):
+    with suppress(MalformedRecords):
+        assert isinstance(unpack(msgpack.packb(tree)), Batch | End)
+
+
+@given(st.lists(records, min_size=1, max_size=3), st.data())
+def test_a_message_that_was_cut_short_is_malformed(given_records, data):
+    packed = pack_batch(1, 2, given_records)
+    length = data.draw(st.integers(0, len(packed) - 1))
+    with pytest.raises(MalformedRecords):
+        unpack(packed[:length])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [0, 0, ""],
+        [0, 0, [[]]],
+        [0, 0, [[99, 1]]],
+        [0, 0, [[-1, 1]]],
+        [0, 0, [[True, 0, 0, 0, 0, 0, 0, 0, 0]]],
+        [0.0, 0, []],
+        [True, 0, []],
+        ["end", {"0": 1}],
+        ["end", [[0, None]]],
+    ],
+    ids=repr,
+)
+def test_bodies_that_no_writer_packs_are_malformed(body):
+    with pytest.raises(MalformedRecords):
+        unpack(msgpack.packb(body))
+
+
+@pytest.mark.parametrize("value", ["1", None, 1.5, True, [1], 2**63], ids=repr)
+def test_a_field_of_another_type_than_its_column_is_malformed(value):
+    row = [list(TABLES).index("traffic"), value, 1, 2, 3, 4, 5, 6]
+    with pytest.raises(MalformedRecords):
+        unpack(msgpack.packb([0, 0, [row]]))
+
+
+def test_a_field_too_many_is_malformed():
+    row = [list(TABLES).index("traffic"), *astuple(traffic), 7]
+    with pytest.raises(MalformedRecords):
+        unpack(msgpack.packb([0, 0, [row]]))

@@ -1,0 +1,155 @@
+"""run.sqlite as other programs find it."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import fields
+
+import pytest
+
+from sheafgossip.metrics.reader import open_records
+from sheafgossip.metrics.records import (
+    TABLES,
+    EventRecord,
+    NodeRecord,
+    ResourceRecord,
+    RoundRecord,
+    TrafficRecord,
+)
+from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "run.sqlite")
+    yield store
+    store.close()
+
+
+def client(node: int, pid: int = 100, role: str = "client") -> NodeRecord:
+    return NodeRecord(node, role, "logistic", 650, 30, 10, 2, "host", pid, f"ipc://{node}")
+
+
+def after_round(node: int, number: int, test_metric: float | None = None) -> RoundRecord:
+    return RoundRecord(node, number, 0.5, None, test_metric, 1.0, float(number))
+
+
+def resource(node: int, cpu_s: float, peak_rss: int = 100) -> ResourceRecord:
+    return ResourceRecord(node, 1.0, 90, 80, 70, peak_rss, cpu_s, 60)
+
+
+def query(store: Store, tmp_path, sql: str) -> list[tuple]:
+    store.commit()
+    with open_records(tmp_path) as records:
+        return records.execute(sql).fetchall()
+
+
+def test_the_columns_of_a_table_are_the_fields_of_its_record(store, tmp_path):
+    for name, record_class in TABLES.items():
+        columns = [row[1] for row in query(store, tmp_path, f"PRAGMA table_info({name})")]
+        assert columns == [field.name for field in fields(record_class)]
+
+
+def test_a_record_is_read_back_as_it_was_written(store, tmp_path):
+    store.write([after_round(3, 7, test_metric=0.25)])
+    assert query(store, tmp_path, "SELECT * FROM round") == [(3, 7, 0.5, None, 0.25, 1.0, 7.0, None, None)]
+
+
+def test_nothing_is_seen_before_it_is_committed(store, tmp_path):
+    store.write([client(0)])
+    assert store.uncommitted
+    with open_records(tmp_path) as records:
+        assert records.execute("SELECT * FROM node").fetchall() == []
+    store.commit()
+    assert not store.uncommitted
+    with open_records(tmp_path) as records:
+        assert len(records.execute("SELECT * FROM node").fetchall()) == 1
+
+
+def test_a_client_that_starts_again_replaces_its_node_row(store, tmp_path):
+    store.write([client(0, pid=100), client(0, pid=200)])
+    assert query(store, tmp_path, "SELECT pid FROM node") == [(200,)]
+
+
+def test_a_repeated_round_replaces_its_rows(store, tmp_path):
+    store.write([after_round(0, 1, 0.1), after_round(0, 1, 0.2)])
+    store.write([TrafficRecord(0, 1, 1, 1, 8, 40, 50), TrafficRecord(0, 1, 1, 2, 16, 80, 100)])
+    assert query(store, tmp_path, "SELECT test_metric FROM round") == [(0.2,)]
+    assert query(store, tmp_path, "SELECT messages FROM traffic") == [(2,)]
+
+
+def test_events_add_up_in_their_order(store, tmp_path):
+    store.write([EventRecord(1.0, None, 0, "warning", "again")] * 2)
+    assert len(query(store, tmp_path, "SELECT * FROM event")) == 2
+
+
+def test_a_diverged_client_is_stored_with_nan_as_null(store, tmp_path):
+    store.write([RoundRecord(0, 1, math.nan, math.inf, None, math.nan, 1.0)])
+    assert query(store, tmp_path, "SELECT train_loss, test_loss, theta_norm FROM round") == [(None, math.inf, None)]
+
+
+def test_round_total_sums_traffic_and_spreads_the_metric_over_the_clients(store, tmp_path):
+    store.write([client(0), client(1), client(2, role="server")])
+    store.write([after_round(0, 1, 0.2), after_round(1, 1, 0.6), after_round(2, 1)])
+    store.write([TrafficRecord(0, 1, 1, 1, 8, 40, 50), TrafficRecord(1, 0, 1, 1, 4, 20, 25)])
+    columns = "clients, mean_test_metric, min_test_metric, max_test_metric, payload_bytes, message_bytes, wire_bytes"
+    assert query(store, tmp_path, f"SELECT {columns} FROM round_total") == [
+        (2, pytest.approx(0.4), 0.2, 0.6, 12, 60, 75)
+    ]
+
+
+def test_edge_total_sums_a_directed_edge_over_the_rounds(store, tmp_path):
+    store.write(
+        [TrafficRecord(0, 1, number, 1, 8, 40, 50) for number in (1, 2, 3)] + [TrafficRecord(1, 0, 1, 1, 4, 20, 25)]
+    )
+    assert query(store, tmp_path, "SELECT * FROM edge_total") == [(0, 1, 3, 24, 120, 150), (1, 0, 1, 4, 20, 25)]
+
+
+def test_client_total_gives_bytes_last_metric_and_peak_memory(store, tmp_path):
+    store.write([client(0), client(1)])
+    store.write([after_round(0, 1, 0.1), after_round(0, 2, 0.3), after_round(0, 3)])
+    store.write([TrafficRecord(0, 1, 1, 1, 8, 40, 50), TrafficRecord(1, 0, 1, 1, 4, 20, 25)])
+    store.write([resource(0, 1.0, peak_rss=500), resource(0, 2.0, peak_rss=400)])
+    columns = "payload_bytes_sent, payload_bytes_received, test_round, test_metric, peak_rss, cpu_s"
+    assert query(store, tmp_path, f"SELECT {columns} FROM client_total WHERE node = 0") == [(8, 4, 2, 0.3, 500, 2.0)]
+
+
+def test_cpu_seconds_of_a_client_that_was_started_again_add_up(store, tmp_path):
+    store.write([resource(0, cpu_s) for cpu_s in (1.0, 5.0, 0.5, 2.0)])
+    assert query(store, tmp_path, "SELECT * FROM cpu_total") == [(0, 7.0)]
+
+
+def test_a_run_can_be_taken_up_again(tmp_path):
+    first = Store(tmp_path / "run.sqlite")
+    first.write([client(0)])
+    first.describe(metric="mse")
+    first.close()
+    second = Store(tmp_path / "run.sqlite")
+    second.write([client(1)])
+    assert query(second, tmp_path, "SELECT node FROM node") == [(0,), (1,)]
+    assert query(second, tmp_path, "SELECT value FROM meta WHERE key = 'metric'") == [("mse",)]
+    second.close()
+
+
+def test_after_closing_everything_is_in_the_one_file(tmp_path):
+    store = Store(tmp_path / "run.sqlite")
+    store.write([client(0)])
+    store.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["run.sqlite"]
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    (tmp_path / "run.sqlite").write_text("these are not the bytes of a database " * 100)
+    with pytest.raises(RunFolderError, match=r"run\.sqlite"):
+        Store(tmp_path / "run.sqlite")
+
+
+def test_a_database_of_another_version_is_refused(tmp_path):
+    Store(tmp_path / "run.sqlite").close()
+    with sqlite3.connect(tmp_path / "run.sqlite") as connection:
+        connection.execute("UPDATE meta SET value = '0' WHERE key = 'schema'")
+    connection.close()
+    with pytest.raises(RunFolderError, match="schema version 0"):
+        Store(tmp_path / "run.sqlite")

@@ -1,0 +1,99 @@
+import networkx
+import pytest
+
+from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw, files
+
+GRAPHML = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{}</graphml>'
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="edges.txt"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def read(path, clients):
+    return draw(TopologySpec("file", path=path), clients, seed=0)
+
+
+def test_an_edge_list_may_hold_comments_and_blank_lines(write):
+    path = write("# my graph\n\n2 1   # the bridge\n\t0 1\n")
+    assert read(path, 3) == Graph(3, ((0, 1), (1, 2)))
+
+
+def test_an_edge_list_saved_on_windows_is_read(tmp_path):
+    (tmp_path / "edges.txt").write_bytes(b"\xef\xbb\xbf0 1\r\n1 2\r\n")
+    assert read(tmp_path / "edges.txt", 3) == Graph(3, ((0, 1), (1, 2)))
+
+
+def test_graphml_of_networkx_is_read_back(tmp_path):
+    oracle = networkx.petersen_graph()
+    networkx.write_graphml(oracle, tmp_path / "petersen.graphml")
+    assert read(tmp_path / "petersen.graphml", 10).edges == tuple(sorted(tuple(sorted(e)) for e in oracle.edges))
+
+
+def test_graphml_nodes_may_be_named_n_and_the_number(write):
+    body = '<graph edgedefault="undirected"><node id="n0"/><node id="n1"/><edge source="n1" target="n0"/></graph>'
+    assert read(write(GRAPHML.format(body), "g.graphml"), 2) == Graph(2, ((0, 1),))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("0 1\n1 2 0.5\n", 'edges.txt, line 2: "1 2 0.5" is not an edge: two client numbers are expected'),
+        ("0 1\n\none two\n", 'line 3: "one two" is not an edge'),
+        ("0 -1\n", "line 1: .* is not an edge"),
+        ("0 1\n1 3\n", "line 2: client 3: with 3 clients the numbers are 0 to 2"),
+        ("0 1\n" + "9" * 5000 + " 1\n", "line 2: .* is not an edge"),
+        ("0 1\n1 1\n", "line 2: edge 1-1: a client cannot be its own neighbour"),
+        ("0 1\n1 2\n1 0\n", "line 3: edge 1-0 was already given on line 1"),
+        ("0 1\n", r"edges.txt: the graph of 3 clients falls into 2 components \(client 2 has no edge\)"),
+        ("", "3 components"),
+    ],
+)
+def test_a_bad_edge_list_is_refused_by_file_and_line(write, text, complaint):
+    with pytest.raises(TopologyError, match=complaint) as refusal:
+        read(write(text), 3)
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (GRAPHML.format('<graph edgedefault="directed"/>'), 'line 1: edgedefault="directed"'),
+        (GRAPHML.format('<graph><edge directed="true" source="0" target="1"/></graph>'), 'directed="true"'),
+        (GRAPHML.format('<graph>\n<node id="alice"/></graph>'), 'line 2: "alice" is not a client'),
+        (GRAPHML.format('<graph><edge source="0"/></graph>'), '"" is not a client'),
+        (GRAPHML.format("<graph/><graph/>"), "a second <graph>"),
+        (GRAPHML.format("<graph><hyperedge/></graph>"), "hyperedge"),
+        (GRAPHML.format(""), "holds no <graph> element"),
+        ("<graphml>\n<graph>", r"line 2: not well-formed XML \(no element found\)"),
+    ],
+)
+def test_bad_graphml_is_refused(write, text, complaint):
+    with pytest.raises(TopologyError, match=complaint):
+        read(write(text, "g.graphml"), 2)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_graphml_that_declares_entities_is_refused(tmp_path, encoding):
+    declared = '<!ENTITY a "0"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">'
+    path = tmp_path / "bomb.graphml"
+    path.write_text(f'<!DOCTYPE graphml [{declared}]><graphml><graph id="&b;"/></graphml>', encoding=encoding)
+    with pytest.raises(TopologyError, match="DOCTYPE is not allowed"):
+        read(path, 2)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TopologyError, match=r"topology.path = .*gone.txt: cannot be read \(No such file"):
+        read(tmp_path / "gone.txt", 2)
+
+
+def test_a_huge_file_is_refused(write, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST_FILE", 2**20)
+    with pytest.raises(TopologyError, match="larger than 1 MB"):
+        read(write("0 1\n" * 2**18 + "\n"), 2)

@@ -1,0 +1,197 @@
+"""Drawing the graph that a user asked for: one function a kind, redrawn until connected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .graph import Graph, TopologyError
+
+# networkx and numpy are imported where they are used: every client process imports this room.
+if TYPE_CHECKING:
+    import numpy as np
+
+Pairs = Iterable[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class TopologySpec:
+    """The keys of the user's [topology] section that decide the graph."""
+
+    kind: str = "erdos-renyi"
+    p: float = 0.2
+    k: int = 4
+    m: int = 2
+    rows: int = 0
+    path: Path | None = None
+    tries: int = 100
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A family of graphs over two or more clients."""
+
+    pairs: Callable[[TopologySpec, int, np.random.Generator], Pairs]
+    """Raises TopologyError where the parameters do not fit the number of clients."""
+    parameters: tuple[str, ...] = ()
+    cure: str = ""
+    """What helps when draws come out disconnected; empty for kinds that are always connected."""
+
+
+def draw(spec: TopologySpec, clients: int, seed: int) -> Graph:
+    """The connected graph of ``spec``: equal arguments give equal graphs.
+
+    Raises TopologyError for parameters that do not fit, a bad file, or no connected graph in ``spec.tries`` draws.
+    """
+    if clients < 1:
+        raise TopologyError(f"{clients} clients: at least 1 is needed")
+    if spec.kind == "file":
+        return _from_file(spec, clients)
+    if spec.kind not in KINDS:
+        raise _refusal(spec, "kind", f"one of {', '.join([*KINDS, 'file'])}")
+    if clients == 1:
+        return Graph(1, ())
+    return _first_connected(KINDS[spec.kind], spec, clients, seed)
+
+
+def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int) -> Graph:
+    if spec.tries < 1:
+        raise _refusal(spec, "tries", "1 or more")
+    fewest = clients
+    for attempt in range(spec.tries):
+        graph = Graph.of(clients, kind.pairs(spec, clients, _rng(seed, attempt)))
+        if graph.is_connected:
+            return graph
+        fewest = min(fewest, graph.components)
+    parameters = ", ".join(f"{name} = {getattr(spec, name)}" for name in kind.parameters)
+    cure = kind.cure.format(threshold=math.log(clients) / clients)
+    raise TopologyError(
+        f'topology.kind = "{spec.kind}" with {parameters}: none of {spec.tries} graphs drawn for {clients} clients was '
+        f"connected (the best had {fewest} components); {cure}"
+    )
+
+
+def _from_file(spec: TopologySpec, clients: int) -> Graph:
+    from .files import read_graph
+
+    if spec.path is None:
+        raise TopologyError('topology.path is missing: topology.kind = "file" needs an edge list or a .graphml file')
+    return read_graph(spec.path, clients)
+
+
+def _rng(seed: int, attempt: int) -> np.random.Generator:
+    from .seeds import generator
+
+    return generator(seed, "topology", attempt)
+
+
+def _refusal(spec: TopologySpec, key: str, allowed: str) -> TopologyError:
+    value = getattr(spec, key)
+    shown = f'"{value}"' if isinstance(value, str) else value
+    return TopologyError(f"topology.{key} = {shown} is not allowed: {allowed}")
+
+
+def _check_probability(spec: TopologySpec) -> None:
+    if not 0 <= spec.p <= 1:
+        raise _refusal(spec, "p", "a probability from 0 to 1")
+
+
+def _erdos_renyi(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    _check_probability(spec)
+    # A row of the adjacency matrix at a time: networkx draws edge by edge, ten times slower at 3,000 clients.
+    for i in range(clients - 1):
+        for offset in (rng.random(clients - 1 - i) < spec.p).nonzero()[0].tolist():
+            yield i, i + 1 + offset
+
+
+def _watts_strogatz(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    import networkx
+
+    _check_probability(spec)
+    if spec.k < 2 or spec.k % 2 or spec.k >= clients:
+        raise _refusal(spec, "k", f"watts-strogatz with {clients} clients takes {_even_below(clients)}")
+    return networkx.watts_strogatz_graph(clients, spec.k, spec.p, seed=_integer(rng)).edges
+
+
+def _even_below(clients: int) -> str:
+    largest = (clients - 1) // 2 * 2
+    return f"an even number from 2 to {largest}" if largest else "no k at all, it needs 3 clients or more"
+
+
+def _barabasi_albert(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    import networkx
+
+    if not 1 <= spec.m < clients:
+        raise _refusal(spec, "m", f"barabasi-albert with {clients} clients takes 1 to {clients - 1}")
+    return networkx.barabasi_albert_graph(clients, spec.m, seed=_integer(rng)).edges
+
+
+def _random_regular(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    import networkx
+
+    if not 1 <= spec.k < clients:
+        raise _refusal(spec, "k", f"random-regular with {clients} clients takes 1 to {clients - 1}")
+    if spec.k * clients % 2:
+        raise _refusal(spec, "k", f"random-regular with an odd number of clients ({clients}) takes an even k")
+    if spec.k <= (clients - 1) // 2:
+        return networkx.random_regular_graph(spec.k, clients, seed=_integer(rng)).edges
+    # Pairing stubs at random hardly ever ends on dense graphs; leaving out a sparse regular graph is the same draw.
+    left_out = networkx.random_regular_graph(clients - 1 - spec.k, clients, seed=_integer(rng))
+    return networkx.complement(left_out).edges
+
+
+def _ring(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    return _circle(range(clients))
+
+
+def _torus(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    """Client c stands in row c // cols and column c % cols."""
+    rows = spec.rows or max(r for r in range(1, math.isqrt(clients) + 1) if clients % r == 0)
+    if rows < 1 or clients % rows:
+        divisors = ", ".join(str(r) for r in range(1, clients + 1) if clients % r == 0)
+        raise _refusal(
+            spec, "rows", f"a torus of {clients} clients takes 0 (the most nearly square grid) or {divisors}"
+        )
+    cols = clients // rows
+    for row in range(rows):
+        yield from _circle(range(row * cols, (row + 1) * cols))
+    for col in range(cols):
+        yield from _circle(range(col, clients, cols))
+
+
+def _circle(members: range) -> Pairs:
+    """The cycle through ``members``: no edge for one member, one for two."""
+    yield from pairwise(members)
+    if len(members) > 2:
+        yield members[-1], members[0]
+
+
+def _star(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    return ((0, leaf) for leaf in range(1, clients))
+
+
+def _complete(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    return ((i, j) for i in range(clients) for j in range(i + 1, clients))
+
+
+def _integer(rng: np.random.Generator) -> int:
+    """A seed for networkx, whose generators are written for Python's random.Random."""
+    return int(rng.integers(2**63))
+
+
+KINDS: dict[str, Kind] = {
+    "erdos-renyi": Kind(
+        _erdos_renyi, ("p",), "raise topology.p (connected above about ln(n)/n = {threshold:.3f}) or topology.tries"
+    ),
+    "watts-strogatz": Kind(_watts_strogatz, ("k", "p"), "raise topology.k, lower topology.p or raise topology.tries"),
+    "barabasi-albert": Kind(_barabasi_albert, ("m",)),
+    "ring": Kind(_ring),
+    "torus": Kind(_torus),
+    "star": Kind(_star),
+    "complete": Kind(_complete),
+    "random-regular": Kind(_random_regular, ("k",), "raise topology.k or topology.tries"),
+}

@@ -1,0 +1,185 @@
+"""A graph as a picture: clients as dots, larger the more neighbours they have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .graph import Graph, TopologyError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = (".png", ".svg", ".pdf")
+# Okabe and Ito's colours, told apart with every common colour blindness; a marker is added when they run out.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+INK = "#2B2B2B"
+NUMBERED_UP_TO = 60  # clients; more numbers than that cannot be read
+STRESS_UP_TO = 150  # clients; Kamada-Kawai looks best and costs n^3
+
+
+def draw_picture(
+    graph: Graph, path: Path, *, title: str | None = None, groups: Sequence[Hashable] | None = None
+) -> None:
+    """Writes ``path`` as .png, .svg or .pdf, by its ending; ``groups`` holds one label a client (a colour each).
+
+    Raises TopologyError for another ending or where ``groups`` does not fit.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise TopologyError(f"{path}: a picture's name ends in {', '.join(FORMATS)}")
+    if groups is not None and len(groups) != graph.clients:
+        raise TopologyError(f"{len(groups)} group labels for {graph.clients} clients: one each is needed")
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 7), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    axes.margins(0.07)
+    if title:
+        axes.set_title(title, fontsize=13, color=INK, pad=12)
+    positions = layout(graph)
+    sizes = _sizes(graph)
+    _draw_edges(axes, graph, positions)
+    _draw_clients(axes, positions, sizes, groups)
+    if graph.clients <= NUMBERED_UP_TO:
+        _draw_numbers(axes, positions, sizes, groups)
+    figure.savefig(path, dpi=160)
+
+
+def layout(graph: Graph) -> np.ndarray:
+    """Positions (n, 2), the same for the same graph; clients on a circle go clockwise from the top."""
+    if _is_star(graph):
+        return np.vstack([[0.0, 0.0], _circle(graph.clients - 1)])
+    if _follows_circle(graph):
+        return _circle(graph.clients)
+
+    import networkx
+
+    drawn = networkx.Graph()
+    drawn.add_nodes_from(range(graph.clients))
+    drawn.add_edges_from(graph.edges)
+    if graph.clients <= STRESS_UP_TO and graph.is_connected:
+        places = networkx.kamada_kawai_layout(drawn)
+    else:
+        # An iteration costs n^2: larger graphs get fewer, down to some seconds for 3,000 clients.
+        iterations = min(50, max(5, 30_000 // graph.clients))
+        places = networkx.spring_layout(drawn, seed=0, iterations=iterations, method="force")
+    return np.array([places[client] for client in range(graph.clients)])
+
+
+def _circle(clients: int) -> np.ndarray:
+    angles = np.pi / 2 - 2 * np.pi * np.arange(clients) / clients
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def _is_star(graph: Graph) -> bool:
+    return graph.clients > 3 and len(graph.edges) == graph.clients - 1 == graph.degree(0)
+
+
+def _follows_circle(graph: Graph) -> bool:
+    """Whether most edges join clients that are near on the circle of numbers: rings, small worlds, complete graphs."""
+    reach = math.ceil(len(graph.edges) / graph.clients)  # half the mean degree
+    near = sum(min(j - i, graph.clients - (j - i)) <= reach for i, j in graph.edges)
+    return near >= 0.6 * len(graph.edges)
+
+
+def _curves(graph: Graph, positions: np.ndarray) -> np.ndarray:
+    """Each edge as points (edges, points, 2): straight, or on a circle bent off the rim that would hide it."""
+    ends = np.array(graph.edges, dtype=int).reshape(-1, 2)
+    start, end = positions[ends[:, 0], None], positions[ends[:, 1], None]
+    if _is_star(graph) or not _follows_circle(graph):
+        return np.concatenate([start, end], axis=1)
+    middle = (start + end) / 2
+    hops = np.abs(ends[:, 1] - ends[:, 0])
+    along_rim = np.minimum(hops, graph.clients - hops) == 1
+    bend = np.where(along_rim, 0, 0.35 * np.linalg.norm(middle[:, 0], axis=1) ** 4)
+    control = middle * (1 - bend)[:, None, None]
+    t = np.linspace(0, 1, 16)[None, :, None]
+    return (1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end
+
+
+def _sizes(graph: Graph) -> np.ndarray:
+    """Areas in square points."""
+    degrees = np.array([graph.degree(client) for client in range(graph.clients)])
+    room = min(420.0, 22000 / graph.clients)
+    return room * (0.45 + 0.9 * degrees / max(graph.max_degree, 1))
+
+
+def _draw_edges(axes: Axes, graph: Graph, positions: np.ndarray) -> None:
+    from matplotlib.collections import LineCollection
+
+    crowding = len(graph.edges) / 400
+    lines = LineCollection(
+        list(_curves(graph, positions)),
+        colors="#5B6770",
+        linewidths=1.1 / (1 + crowding) ** 0.4,
+        alpha=max(0.04, 0.55 / (1 + crowding) ** 0.6),
+        zorder=1,
+        rasterized=len(graph.edges) > 20_000,  # vector files of so many lines open slowly
+    )
+    axes.add_collection(lines)
+
+
+def _draw_clients(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: Sequence[Hashable] | None) -> None:
+    from matplotlib.lines import Line2D
+
+    outline = 1.2 if len(positions) <= 300 else 0.4
+    x, y = positions.T
+    if groups is None:
+        axes.scatter(x, y, s=sizes, c=COLOURS[0], edgecolors="white", linewidths=outline, zorder=2)
+        return
+    keys = []
+    for index, label in enumerate(_in_order(groups)):
+        of = [client for client, group in enumerate(groups) if group == label]
+        colour, marker = _look(index)
+        axes.scatter(
+            x[of], y[of], s=sizes[of], c=colour, marker=marker, edgecolors="white", linewidths=outline, zorder=2
+        )
+        keys.append(Line2D([], [], color=colour, marker=marker, markersize=8, linestyle="none", label=str(label)))
+    axes.legend(
+        handles=keys,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        ncols=min(len(keys), 6),
+        frameon=False,
+        labelcolor=INK,
+        handletextpad=0.2,
+    )
+
+
+def _draw_numbers(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: Sequence[Hashable] | None) -> None:
+    labels = _in_order(groups) if groups is not None else []
+    for client, (x, y) in enumerate(positions):
+        colour = COLOURS[0] if groups is None else _look(labels.index(groups[client]))[0]
+        axes.text(
+            x,
+            y,
+            str(client),
+            ha="center",
+            va="center_baseline",
+            fontsize=min(9.0, 0.5 * math.sqrt(sizes[client])),
+            color=_readable_on(colour),
+            zorder=3,
+        )
+
+
+def _in_order(groups: Sequence[Hashable]) -> list[Hashable]:
+    """Each label once, as first seen."""
+    return list(dict.fromkeys(groups))
+
+
+def _look(group: int) -> tuple[str, str]:
+    """Colour and marker of a group."""
+    return COLOURS[group % len(COLOURS)], MARKERS[group // len(COLOURS) % len(MARKERS)]
+
+
+def _readable_on(colour: str) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else INK

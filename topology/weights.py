@@ -1,0 +1,53 @@
+"""Mixing weights W of the algorithms that average: symmetric, doubly stochastic, zero between clients that do not talk.
+
+A rule gives the weight W_ij of an edge; the diagonal takes the rest of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .graph import Graph, TopologyError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Rule = Callable[[Graph, int, int], float]
+
+
+def metropolis_hastings(graph: Graph, i: int, j: int) -> float:
+    """W_ij = 1 / (1 + max(deg_i, deg_j)): needs only what the two ends know."""
+    return 1 / (1 + max(graph.degree(i), graph.degree(j)))
+
+
+def max_degree(graph: Graph, i: int, j: int) -> float:
+    """W_ij = 1 / (1 + max_k deg_k): the same for every edge."""
+    return 1 / (1 + graph.max_degree)
+
+
+WEIGHTS: dict[str, Rule] = {"metropolis-hastings": metropolis_hastings, "max-degree": max_degree}
+
+
+def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
+    """{j: W_ij} of i = ``client``, itself first; no n x n matrix is made. ``weights`` is a name of WEIGHTS."""
+    rule = _rule(weights)
+    neighbours = {j: rule(graph, client, j) for j in graph.neighbours(client)}
+    return {client: 1 - sum(neighbours.values())} | neighbours
+
+
+def mixing_matrix(graph: Graph, weights: str) -> np.ndarray:
+    """W as a dense float64 (n, n) array. ``weights`` is a name of WEIGHTS."""
+    import numpy as np
+
+    matrix = np.zeros((graph.clients, graph.clients))
+    for client in range(graph.clients):
+        row = mixing_row(graph, client, weights)
+        matrix[client, list(row)] = list(row.values())
+    return matrix
+
+
+def _rule(weights: str) -> Rule:
+    if weights not in WEIGHTS:
+        raise TopologyError(f'topology.weights = "{weights}" is not allowed: one of {", ".join(WEIGHTS)}')
+    return WEIGHTS[weights]

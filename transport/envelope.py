@@ -1,0 +1,78 @@
+"""One message: a small msgpack header frame, then one raw little-endian frame a tensor. Nothing is ever pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack
+import numpy as np
+
+VERSION = 1
+MAX_HEADER_BYTES = 255
+
+_DTYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1")
+_CODES = {np.dtype(name): code for code, name in enumerate(_DTYPES)}
+
+
+class Rejected(Exception):
+    """A message that is not a legal one. ``reason`` is one of few fixed phrases, so that events can be counted by it."""
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """``phase`` numbers the messages that src sends dst within one round, from 0. Round 0 is the hello of a new link."""
+
+    run: int
+    src: int
+    dst: int
+    round: int
+    phase: int
+
+
+def pack_header(header: Header, tensors: tuple[np.ndarray, ...]) -> bytes:
+    """Raises TypeError for a dtype that does not travel."""
+    shapes = []
+    for tensor in tensors:
+        if tensor.dtype not in _CODES:
+            raise TypeError(f"arrays of {tensor.dtype} do not travel; use one of {', '.join(map(str, _CODES))}")
+        shapes.append([_CODES[tensor.dtype], *tensor.shape])
+    return msgpack.packb([VERSION, header.run, header.src, header.dst, header.round, header.phase, shapes])
+
+
+def unpack_header(frame: bytes, frames: int) -> tuple[Header, list[tuple[np.dtype, tuple[int, ...]]]]:
+    """The header and the (dtype, shape) of each of the ``frames`` tensor frames. Raises Rejected."""
+    if len(frame) > MAX_HEADER_BYTES:
+        raise Rejected("malformed header", f"{len(frame)} bytes")
+    try:
+        version, run, src, dst, round_, phase, shapes = msgpack.unpackb(frame, max_ext_len=0, max_map_len=0)
+        if version != VERSION:
+            raise Rejected("unknown protocol version", str(version)[:20])
+        numbers = (run, src, dst, round_, phase)
+        if any(type(number) is not int or number < 0 for number in numbers) or len(shapes) != frames:
+            raise Rejected("malformed header")
+        tensors = []
+        for code, *shape in shapes:
+            if type(code) is not int or not 0 <= code < len(_DTYPES):
+                raise Rejected("unknown dtype")
+            if any(type(length) is not int or length < 0 for length in shape):
+                raise Rejected("malformed header")
+            tensors.append((np.dtype(_DTYPES[code]), tuple(shape)))
+    except Rejected:
+        raise
+    except Exception as error:  # whatever msgpack or the shape of the data raises, the bytes are at fault
+        raise Rejected("malformed header", type(error).__name__) from error
+    return Header(*numbers), tensors
+
+
+def view_tensor(frame: bytes, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """A read-only array over the frame's bytes. Raises Rejected when their number does not fit."""
+    count = 1
+    for length in shape:  # Python integers: a hostile shape must not overflow
+        count *= length
+    if count * dtype.itemsize != len(frame):
+        raise Rejected("wrong shape", f"{len(frame)} bytes for {dtype} {shape}"[:80])
+    return np.frombuffer(frame, dtype=dtype).reshape(shape)
