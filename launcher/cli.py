@@ -99,7 +99,7 @@ def topology_show(
 ) -> None:
     """Print figures of the configuration's graph, and save a picture of it if asked."""
     from ..topology.figures import measure
-    from .config import load
+    from .config import ConfigError, load
     from .preparation import draw_graph
 
     resolved = load(config, set_ or [])[0]
@@ -119,12 +119,16 @@ def topology_show(
     if picture is not None:
         from ..topology.picture import draw_picture
 
-        draw_picture(graph, picture, title=f"{resolved.topology.kind}, {figures.clients} clients")
+        try:
+            draw_picture(graph, picture, title=f"{resolved.topology.kind}, {figures.clients} clients")
+        except OSError as error:
+            raise ConfigError(f"--picture {picture}: cannot be written: {error.strerror}") from error
         typer.echo(f"{'picture':<30}{picture}")
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    below = sorted(path.parent for path in folder.glob("*/run.sqlite"))
+    below = [path.parent for path in folder.glob("*/run.sqlite")]
+    below.sort(key=lambda run: (run / "config.toml").stat().st_mtime_ns)  # as they stand in the configuration
     return below if below and not (folder / "run.sqlite").exists() else [folder]
 
 

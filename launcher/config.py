@@ -1,17 +1,18 @@
 """The configuration of a run: TOML text to one validated, frozen model; every error a line that names the key.
 
-The sections of algorithms are not here: each algorithm declares its own settings beside its code, and ``algorithm.name``
-chooses among them.
+The sections of algorithms are not here: each algorithm declares its own settings beside its code, and
+``algorithm.name`` chooses among them.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -62,7 +63,8 @@ class DataSection(Section):
     """What is learned, and how it is spread over the clients."""
 
     dataset: Literal["digits", "mnist", "fashion-mnist", "cifar10", "npz"] = "digits"
-    """digits comes with scikit-learn (1,797 images of 8x8); npz is your own file with arrays x, y and optionally client."""
+    """digits comes with scikit-learn (1,797 images of 8x8); npz is your own file with arrays x, y and optionally
+    client."""
     root: Path | None = None
     """Folder with the data set's files; without it they are downloaded to a cache. npz: the file itself."""
     task: Literal["classification", "regression"] = "classification"
@@ -70,8 +72,8 @@ class DataSection(Section):
     samples: Annotated[int, Field(ge=0)] = 0
     """Use only this many samples, drawn at random; 0 uses all."""
     partition: Literal["even", "classes", "dirichlet", "quantity", "natural"] = "even"
-    """even: shuffled and split evenly; classes: a few classes a client; dirichlet: class shares drawn from Dirichlet(beta);
-    quantity: sizes follow a power law; natural: by the npz file's client column."""
+    """even: shuffled and split evenly; classes: a few classes a client; dirichlet: class shares drawn from
+    Dirichlet(beta); quantity: sizes follow a power law; natural: by the npz file's client column."""
     classes_per_client: Count = 2
     """classes: how many classes a client holds."""
     beta: Positive = 0.5
@@ -167,10 +169,13 @@ class MeasuringSection(Section):
     """Seconds between two samples of a process's memory and CPU time (taken at the end of a round)."""
 
 
-AlgorithmSection = Annotated[
-    Union[tuple(algorithm.Settings for algorithm in ALGORITHMS.values())],  # noqa: UP007 (made from the table)
-    Field(discriminator="name"),
-]
+if TYPE_CHECKING:
+    AlgorithmSection = Any
+else:
+    AlgorithmSection = Annotated[
+        Union[tuple(algorithm.Settings for algorithm in ALGORITHMS.values())],  # noqa: UP007 (made from the table)
+        Field(discriminator="name"),
+    ]
 
 
 class RunConfig(Section):
@@ -223,7 +228,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> list[RunConfig]:
     variants = tree.pop("compare", [])
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
         raise ConfigError(f"{path}: compare must be written as [[compare]] tables")
-    tree = _merge(_absolute_paths(tree, path.parent), _overrides(overrides))
+    wanted = _overrides(overrides)
+    if "compare" in wanted:
+        raise ConfigError("--set compare: [[compare]] tables are written in the file")
+    tree = _merge(_absolute_paths(tree, path.parent), wanted)
     if not variants:
         return [validate(tree)]
     return [validate(_merge(tree, _absolute_paths(variant, path.parent))) for variant in variants]
@@ -232,7 +240,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> list[RunConfig]:
 def validate(tree: dict[str, Any]) -> RunConfig:
     """Raises ConfigError with a line for each key at fault."""
     try:
-        return RunConfig.model_validate(tree)
+        # Strict, so that true is no number; as JSON, so that a list may become a tuple all the same
+        return RunConfig.model_validate_json(json.dumps(tree, default=str), strict=True)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(problem, tree) for problem in error.errors())) from None
 
@@ -281,10 +290,21 @@ def _overrides(texts: Sequence[str]) -> dict[str, Any]:
     return _absolute_paths(tree, Path.cwd())
 
 
+_SHAPES = {
+    "model_type": "a table",
+    "dataclass_type": "a table",
+    "model_attributes_type": "a table",
+    "dict_type": "a table",
+    "tuple_type": "a list",
+}
+
+
 def _explain(problem: Any, tree: dict[str, Any]) -> str:
     """One line: the key, the value given, what is allowed."""
     kind, value = problem["type"], problem["input"]
-    where = [part for part in problem["loc"] if part not in ALGORITHMS]
+    where = list(problem["loc"])
+    if where[0] == "algorithm":
+        del where[1:2]  # the algorithm's name, which pydantic puts between the section and its key
     key = ".".join(map(str, where)) or "the configuration"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         allowed = _allowed_keys(where[:-1], tree)
@@ -297,6 +317,8 @@ def _explain(problem: Any, tree: dict[str, Any]) -> str:
         return f"{key}.name {said}; allowed: {', '.join(map(repr, ALGORITHMS))}"
     if kind == "literal_error":
         return f"{key} = {value!r}; allowed: {problem['ctx']['expected']}"
+    if kind in _SHAPES:
+        return f"{key} = {value!r}: must be {_SHAPES[kind]}"
     message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     return f"{key} = {value!r}: {message[0].lower()}{message[1:]}"
 

@@ -78,6 +78,7 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        shutil.rmtree(self.sockets, ignore_errors=True)  # it may have ended before it could
 
 
 class _Server:

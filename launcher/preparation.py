@@ -106,7 +106,7 @@ def _assign(
     algorithm.check(config.algorithm, [(sizes[i], sizes[j]) for i, j in both_ways])
     pairs = {(sizes[i], sizes[j]) for i, j in both_ways}
     largest = max((length for pair in pairs for length in algorithm.vectors(config.algorithm, *pair)), default=0)
-    settings = {key: value for key, value in vars(config.algorithm).items()}
+    settings = dict(vars(config.algorithm))
     training = LocalWork(**config.training.model_dump())
     run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
     assignments = []

@@ -63,18 +63,27 @@ def run_all(
 
 
 def _prepare_all(configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, sockets: Path) -> list[Prepared]:
-    existed = root.exists()
     prepared = []
+    existed, made = root.exists(), _topmost_missing(root)
     try:
         for number, (config, folder) in enumerate(zip(configs, folders, strict=True)):
             own = sockets / str(number)
             own.mkdir(mode=0o700)
             prepared.append(prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records"))
-    except BaseException:
-        if not existed:
-            shutil.rmtree(root, ignore_errors=True)  # a refused run leaves nothing behind
+    except BaseException as error:  # a refused run leaves nothing behind
+        for path in root.iterdir() if existed else [made]:
+            shutil.rmtree(path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise ConfigError(f"--out {root}: cannot be written: {error.strerror or error}") from error
         raise
     return prepared
+
+
+def _topmost_missing(folder: Path) -> Path:
+    """Of ``folder`` and those above it, the highest that does not exist."""
+    while not folder.exists() and not folder.parent.exists():
+        folder = folder.parent
+    return folder
 
 
 def _folders(configs: Sequence[RunConfig], root: Path) -> list[Path]:

@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int | None, how: signal.Signals = signal.SIGTERM) -> None:
-    """Asks the kernel for the signal ``how`` when the thread that started this process ends. SystemExit if it already has.
+    """Asks the kernel for ``how`` when the thread that started this process ends. SystemExit if it already has.
 
     ``parent`` is the process number the starter knows itself by; None skips that check.
     """

@@ -12,23 +12,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _FEW_FIGURES: dict[str, Callable[[RunSummary], str]] = {
-    "algorithm": lambda run: run.algorithm,
-    "status": lambda run: run.status,
-    "clients": lambda run: str(run.clients),
-    "rounds": lambda run: str(run.rounds),
-    "test metric ± s.e.": lambda run: _with_error(run),
-    "worst 10%": lambda run: _of_final(run, "worst_10"),
-    "payload MB": lambda run: _mb(run.traffic.payload_bytes),
-    "wire MB": lambda run: _mb(run.traffic.wire_bytes),
-    "PSS MB": lambda run: _mb(run.memory.clients_pss),
-    "wall s": lambda run: f"{run.wall_s:,.1f}",
+    "{metric}\n± s.e.": lambda run: _with_error(run),
+    "worst\n10%": lambda run: _of_final(run, "worst_10"),
+    "payload\nMB": lambda run: _mb(run.traffic.payload_bytes),
+    "message\nMB": lambda run: _mb(run.traffic.message_bytes),
+    "wire\nMB": lambda run: _mb(run.traffic.wire_bytes),
+    "PSS\nMB": lambda run: f"{run.memory.clients_pss / 1e6:,.0f}",
+    "CPU\ns": lambda run: f"{run.clients_cpu_s:,.1f}",
+    "wall\ns": lambda run: f"{run.wall_s:,.1f}",
 }
 _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "algorithm": lambda run: run.algorithm,
     "status": lambda run: run.status,
     "clients": lambda run: str(run.clients),
     "rounds completed by all": lambda run: str(run.rounds),
-    "test metric, mean over clients ± standard error": lambda run: _with_error(run),
+    "test {metric}, mean over clients ± standard error": lambda run: _with_error(run),
     "standard deviation": lambda run: _of_final(run, "std"),
     "mean of the worst 10% of clients": lambda run: _of_final(run, "worst_10"),
     "mean of the worst 20% of clients": lambda run: _of_final(run, "worst_20"),
@@ -59,24 +57,33 @@ def render(summaries: Sequence[RunSummary]) -> Table:
         table.add_column()
         table.add_column(justify="right")
         for title, figure in _ALL_FIGURES.items():
-            table.add_row(title, figure(run))
+            table.add_row(title.format(metric=run.metric), figure(run))
         return table
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, title in enumerate(["run", *_FEW_FIGURES]):
-        table.add_column(title, justify="left" if number < 3 else "right", overflow="fold")
+    metrics = " / ".join(sorted({run.metric for run in summaries}))
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=_common(summaries), caption_justify="left")
+    table.add_column("run", overflow="fold")
+    for title in _FEW_FIGURES:
+        table.add_column(title.format(metric=metrics), justify="right", vertical="bottom")
     for run in summaries:
-        table.add_row(run.name, *(figure(run) for figure in _FEW_FIGURES.values()))
+        state = "" if run.status == "finished" else f" ({run.status} after {run.rounds} rounds)"
+        table.add_row(run.name + state, *(figure(run) for figure in _FEW_FIGURES.values()))
     return table
+
+
+def _common(summaries: Sequence[RunSummary]) -> str:
+    clients = " / ".join(sorted({str(run.clients) for run in summaries}, key=int))
+    rounds = " / ".join(sorted({str(run.rounds) for run in summaries}, key=int))
+    return f"{clients} clients, {rounds} rounds; metric, PSS and CPU of clients; 1 MB = 10^6 bytes"
 
 
 def _with_error(run: RunSummary) -> str:
     if run.final is None:
         return "not evaluated"
     if math.isnan(run.final.standard_error):
-        return f"{run.metric} {_of_metric(run, run.final.mean)}"
+        return _of_metric(run, run.final.mean)
     unit = " %" if run.metric == "accuracy" else ""
     mean, error = (_of_metric(run, value).removesuffix(" %") for value in (run.final.mean, run.final.standard_error))
-    return f"{run.metric} {mean} ± {error}{unit}"
+    return f"{mean} ± {error}{unit}"
 
 
 def _of_final(run: RunSummary, figure: str) -> str:

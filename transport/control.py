@@ -1,4 +1,4 @@
-"""The control plane: short JSON lines over an inherited socket, between the launcher, its fork server and the clients."""
+"""The control plane: short JSON lines over inherited sockets, between the launcher, its fork server and the clients."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -59,6 +60,7 @@ class Endpoint:
         self.rejected: Counter[str] = Counter()
         self._control = control
         self._max_frame = max(max_frame, MAX_HEADER_BYTES)
+        self._route_to: dict[int, bytes] = {}
         self._peer_of: dict[bytes, int] = {}
         self._router = context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.IDENTITY, identity_of(node))
@@ -83,11 +85,14 @@ class Endpoint:
 
         Returns {neighbour: wire bytes of the hello sent}. Raises NeighbourTimeout when some are silent at ``deadline``.
         """
-        self._peer_of = {identity_of(node): node for node in addresses}
+        # Routes of connections made here are local names, never sent. They are secret: libzmq aborts the whole process
+        # when a stranger has bound the name of such a route to itself before the connection is made.
+        self._route_to = {node: identity_of(node) if node < self.node else os.urandom(16) for node in addresses}
+        self._peer_of = {route: node for node, route in self._route_to.items()}
         hellos = {}
         for node, address in addresses.items():
             if self.node < node:
-                self._router.setsockopt(zmq.CONNECT_ROUTING_ID, identity_of(node))
+                self._router.setsockopt(zmq.CONNECT_ROUTING_ID, self._route_to[node])
                 self._router.connect(address)
                 hellos |= self._hello(node)
         missing = set(addresses)
@@ -118,7 +123,7 @@ class Endpoint:
         sent = {}
         for node in to:
             header = pack_header(Header(self.run, self.node, node, round, phase), tensors)
-            if self._put([identity_of(node), header, *frames]):
+            if self._put([self._route_to[node], header, *frames]):
                 wire = message_wire_bytes([len(header), *lengths])
                 sent[node] = SentBytes(payload, payload + len(header), wire)
         return sent
@@ -152,6 +157,9 @@ class Endpoint:
                 return self._open(identity, frames)
             except Rejected as rejected:
                 self.reject(rejected)
+                self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
+                if time.monotonic() >= deadline:
+                    raise NeighbourTimeout from None
 
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1

@@ -15,7 +15,7 @@ _CODES = {np.dtype(name): code for code, name in enumerate(_DTYPES)}
 
 
 class Rejected(Exception):
-    """A message that is not a legal one. ``reason`` is one of few fixed phrases, so that events can be counted by it."""
+    """A message that is not legal. ``reason`` is one of few fixed phrases, so that events can be counted by it."""
 
     def __init__(self, reason: str, detail: str = ""):
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -24,7 +24,7 @@ class Rejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """``phase`` numbers the messages that src sends dst within one round, from 0. Round 0 is the hello of a new link."""
+    """``phase`` numbers the messages that src sends dst within a round, from 0. Round 0 is the hello of a new link."""
 
     run: int
     src: int
@@ -49,10 +49,12 @@ def unpack_header(frame: bytes, frames: int) -> tuple[Header, list[tuple[np.dtyp
         raise Rejected("malformed header", f"{len(frame)} bytes")
     try:
         version, run, src, dst, round_, phase, shapes = msgpack.unpackb(frame, max_ext_len=0, max_map_len=0)
-        if version != VERSION:
+        if type(version) is not int or version != VERSION:  # True and 1.0 are equal to 1
             raise Rejected("unknown protocol version", str(version)[:20])
         numbers = (run, src, dst, round_, phase)
-        if any(type(number) is not int or number < 0 for number in numbers) or len(shapes) != frames:
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise Rejected("malformed header")
+        if type(shapes) is not list or len(shapes) != frames or any(type(entry) is not list for entry in shapes):
             raise Rejected("malformed header")
         tensors = []
         for code, *shape in shapes:
@@ -75,4 +77,7 @@ def view_tensor(frame: bytes, dtype: np.dtype, shape: tuple[int, ...]) -> np.nda
         count *= length
     if count * dtype.itemsize != len(frame):
         raise Rejected("wrong shape", f"{len(frame)} bytes for {dtype} {shape}"[:80])
-    return np.frombuffer(frame, dtype=dtype).reshape(shape)
+    try:
+        return np.frombuffer(frame, dtype=dtype).reshape(shape)
+    except ValueError as error:  # more dimensions than numpy has, or a huge length beside a length of 0
+        raise Rejected("wrong shape", str(error)) from error

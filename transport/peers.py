@@ -27,8 +27,9 @@ class Link:
 class Peers:
     """Sends to and receives from one client's neighbours, and counts what it sends.
 
-    Within a round the k-th message from i to j has phase k; a message is taken in when its round and phase lie ahead, by
-    one round at most, and its vector is exactly the one that the link announces. Anything else is dropped and counted.
+    Within a round the k-th message from i to j has phase k; a message is taken in when its round and phase lie ahead,
+    by one round at most, and its vector is exactly the one that the link announces. Anything else is dropped and
+    counted.
     """
 
     def __init__(self, endpoint: Endpoint, links: Mapping[int, Link], dtype: np.dtype, timeout: float):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sheafgossip.launcher.data.errors import DataError
-from sheafgossip.launcher.data.pool import Pool
+from .errors import DataError
+from .pool import Pool
 
 if TYPE_CHECKING:
-    from sheafgossip.launcher.config import DataSection
+    from ..config import DataSection
 
 
 def load_digits(section: DataSection) -> Pool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sheafgossip.launcher.data.errors import DataError
+from .errors import DataError
 
 UNSIGNED_BYTE = 0x08
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sheafgossip.launcher.data import torchvision_readers
-from sheafgossip.launcher.data.cache import cache_folder
-from sheafgossip.launcher.data.errors import DataError
-from sheafgossip.launcher.data.idx import read_idx
-from sheafgossip.launcher.data.pool import Pool
+from . import torchvision_readers
+from .cache import cache_folder
+from .errors import DataError
+from .idx import read_idx
+from .pool import Pool
 
 if TYPE_CHECKING:
-    from sheafgossip.launcher.config import DataSection
+    from ..config import DataSection
 
 PARTS = ("train", "t10k")
 CLASSES = 10

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sheafgossip.launcher.data.errors import DataError
-from sheafgossip.launcher.data.pool import Pool
-from sheafgossip.topology.seeds import generator
+from ...topology.seeds import generator
+from .errors import DataError
+from .pool import Pool
 
 if TYPE_CHECKING:
-    from sheafgossip.launcher.config import DataSection
+    from ..config import DataSection
 
 MINIMUM = 4
 """Samples of the smallest client: three to train on and one to test with, at a quarter for testing."""

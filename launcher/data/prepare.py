@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sheafgossip.launcher.data.pool import Task
-from sheafgossip.launcher.data.sets import load
-from sheafgossip.launcher.data.shards import cut, write
+from .pool import Task
+from .sets import load
+from .shards import cut, write
 
 if TYPE_CHECKING:
-    from sheafgossip.launcher.config import DataSection
+    from ..config import DataSection
 
 
 @dataclass(frozen=True)

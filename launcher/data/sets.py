@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sheafgossip.launcher.data.cifar import load_cifar10
-from sheafgossip.launcher.data.digits import load_digits
-from sheafgossip.launcher.data.errors import DataError
-from sheafgossip.launcher.data.mnist import load_fashion_mnist, load_mnist
-from sheafgossip.launcher.data.npz import load_npz
-from sheafgossip.launcher.data.pool import Pool
-from sheafgossip.topology.seeds import generator
+from ...topology.seeds import generator
+from .cifar import load_cifar10
+from .digits import load_digits
+from .errors import DataError
+from .mnist import load_fashion_mnist, load_mnist
+from .npz import load_npz
+from .pool import Pool
 
 if TYPE_CHECKING:
-    from sheafgossip.launcher.config import DataSection
+    from ..config import DataSection
 
 LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     "digits": load_digits,

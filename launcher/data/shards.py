@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sheafgossip.launcher.data.errors import DataError
-from sheafgossip.launcher.data.partition import split
-from sheafgossip.launcher.data.pool import Pool, Task
-from sheafgossip.topology.seeds import generator
+from ...topology.seeds import generator
+from .errors import DataError
+from .partition import split
+from .pool import Pool, Task
 
 if TYPE_CHECKING:
-    from sheafgossip.launcher.config import DataSection
+    from ..config import DataSection
 
 
 @dataclass(frozen=True)

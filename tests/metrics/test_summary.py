@@ -168,10 +168,11 @@ def test_every_figure_of_a_rendered_table_is_there(run, runs):
     summary = run(
         node(0), node(1), after_round(0, 1, 0.5), after_round(1, 1, 0.6), TrafficRecord(0, 1, 1, 1, 2_500_000, 3, 4)
     )
-    console = Console(width=80 if runs == 1 else 160, file=StringIO())
+    console = Console(width=80, file=StringIO())
     console.print(render([summary] * runs))
     text = console.file.getvalue()
-    assert text.count("accuracy 55.0 ± 5.0 %") == runs
+    assert "accuracy" in text
+    assert text.count("55.0 ± 5.0 %") == runs
     assert text.count("2.50") == runs
     assert "…" not in text
 

@@ -1,0 +1,50 @@
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+ROOMS := topology transport node launcher metrics
+TYPES := build/types
+
+.PHONY: help setup demo test lint format typecheck bench docs clean
+
+help:  ## Show these targets.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+setup: $(INSTALLED)  ## Install everything into .venv (again when pyproject.toml has changed).
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+demo: setup  ## Run twenty client processes and compare five algorithms.
+	$(BIN)/sheafgossip run examples/demo.toml
+
+test: setup  ## Run all tests.
+	$(BIN)/python -m pytest
+
+lint: setup  ## Check style.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup  ## Repair what a machine can repair of the style.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Type checkers do not see that topology/ is sheafgossip.topology, so they are shown a tree of links in which it is.
+typecheck: setup  ## Check types.
+	rm -rf $(TYPES)
+	mkdir -p $(TYPES)/sheafgossip
+	ln -s $(addprefix ../../../,$(ROOMS)) $(TYPES)/sheafgossip/
+	cd $(TYPES) && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
+		--cache-dir $(CURDIR)/.mypy_cache --namespace-packages --explicit-package-bases \
+		$(addprefix -p sheafgossip.,$(ROOMS))
+
+bench: setup  ## Say which benchmarks there are.
+	@echo "Benchmarks live in benchmarks/; there are none yet."
+
+docs: setup  ## Make the pages that are made from the code.
+	$(BIN)/sheafgossip config schema > docs/configuration.md
+
+clean:  ## Remove what was built; .venv and runs/ stay.
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,184 @@
+"""The reference of the configuration, made from the sections and the algorithms themselves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from ..node.algorithms import ALGORITHMS
+from ..node.algorithms.base import Algorithm
+from .config import ArchitectureSection, ModelSection, RunConfig, Section
+
+
+@dataclass(frozen=True)
+class _Key:
+    name: str
+    values: str
+    default: str
+    meaning: str
+
+    def __str__(self) -> str:
+        head = " · ".join(filter(None, [f"- **`{self.name}`**", self.values, self.default]))
+        return f"{head}\n\n  {_escaped(self.meaning)}" if self.meaning else head
+
+
+def describe() -> str:
+    """Markdown: every key of every table with what is allowed, its default and its meaning."""
+    return "\n\n".join([_INTRODUCTION, *_top_level(), *_tables(), *_algorithms(), _COMPARE, _SET])
+
+
+def _top_level() -> Iterator[str]:
+    yield "## Keys outside any table"
+    yield from (str(_key_of(name, field)) for name, field in RunConfig.model_fields.items() if not _is_table(name))
+
+
+def _tables() -> Iterator[str]:
+    for name in filter(_is_table, RunConfig.model_fields):
+        if name == "algorithm":
+            continue
+        section: type[Section] = RunConfig.model_fields[name].annotation  # type: ignore[assignment]
+        yield f"## `[{name}]`"
+        yield _escaped(_one_line(section.__doc__))
+        yield from (str(_key_of(key, field)) for key, field in section.model_fields.items())
+        if section is ModelSection:
+            keys = ", ".join(f"`{key}`" for key in ArchitectureSection.model_fields)
+            yield f"A `[[model.mix]]` table takes {keys}, as above, with the same defaults."
+
+
+def _algorithms() -> Iterator[str]:
+    default = RunConfig.model_fields["algorithm"].default.name
+    names = ", ".join(f"`{_toml(name)}`" for name in ALGORITHMS)
+    yield "## `[algorithm]`"
+    yield f"- **`name`** · one of {names} · required in this table; without the table, `{_toml(default)}`"
+    yield "The other keys depend on the algorithm."
+    for name, algorithm in ALGORITHMS.items():
+        yield f"### `name = {_toml(name)}`"
+        yield _escaped(_opening(algorithm))
+        yield from map(str, _settings(algorithm)) if len(fields(algorithm.Settings)) > 1 else ["No further keys."]
+
+
+def _opening(algorithm: type[Algorithm]) -> str:
+    """The first paragraph of the algorithm's file."""
+    return _one_line((sys.modules[algorithm.__module__].__doc__ or "").partition("\n\n")[0])
+
+
+def _settings(algorithm: type[Algorithm]) -> Iterator[_Key]:
+    hints = get_type_hints(algorithm.Settings, include_extras=True)
+    for field in fields(algorithm.Settings):
+        if field.name == "name":
+            continue
+        texts = [text for text in getattr(hints[field.name], "__metadata__", ()) if isinstance(text, str)]
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        yield _Key(field.name, _values(hints[field.name]), _default(default), _one_line(" ".join(texts)))
+
+
+def _is_table(key: str) -> bool:
+    return key == "algorithm" or isinstance(RunConfig.model_fields[key].default, Section)
+
+
+def _key_of(name: str, field: FieldInfo) -> _Key:
+    return _Key(name, _values(field.annotation, field.metadata), _default(field.default), _one_line(field.description))
+
+
+def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
+    """What a value of this type may be, in words."""
+    if get_origin(kind) is Annotated:
+        return _values(kind.__origin__, [*bounds, *kind.__metadata__])
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(f"`{_toml(value)}`" for value in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"list, each entry: {_values(get_args(kind)[0])}"
+    alternatives = [part for part in get_args(kind) if part is not type(None)]
+    if alternatives:
+        return " or ".join(map(_values, alternatives))
+    words = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Path: "path"}
+    return " ".join([words[kind] if kind in words else f"`[[{_TABLE_OF[kind]}]]` table", *_limits(bounds)])
+
+
+_TABLE_OF = {ArchitectureSection: "model.mix"}
+
+
+def _limits(bounds: Iterable[Any]) -> list[str]:
+    """["above 0, at most 1"], or nothing."""
+    flat = [limit for bound in bounds for limit in (bound.metadata if isinstance(bound, FieldInfo) else [bound])]
+    texts = []
+    for limit in flat:
+        match limit:
+            case Ge(ge=value):
+                texts.append(f"at least {value}")
+            case Gt(gt=value):
+                texts.append(f"above {value}")
+            case Le(le=value):
+                texts.append(f"at most {value}")
+            case Lt(lt=value):
+                texts.append(f"below {value}")
+    return [", ".join(texts)] if texts else []
+
+
+def _default(value: Any) -> str:
+    return "required" if value is MISSING else "not set by default" if value is None else f"default `{_toml(value)}`"
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value)  # of these plain values, both languages write the same
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _escaped(text: str) -> str:
+    for mark in ("\\", "*", "<"):
+        text = text.replace(mark, f"\\{mark}")
+    return text
+
+
+_INTRODUCTION = """\
+# Configuration
+
+A run is described by a [TOML](https://toml.io) file. Every key may be left out: its default holds. A key that does not
+exist, or a value that is not allowed, is refused with one line that names it before anything is started.
+`sheafgossip config show FILE` prints a configuration with every key filled in; this page is what
+`sheafgossip config schema` prints.
+
+Paths that are not absolute start at the configuration file's folder."""
+
+_COMPARE = """\
+## `[[compare]]`
+
+Each of these tables describes one run: the rest of the file, with the keys of the table in place of its own. The runs
+go one after the other and end in one table of results; without `[[compare]]` there is one run. Runs of the same
+algorithm need a `name` each.
+
+```toml
+rounds = 200
+
+[data]
+dataset = "digits"
+
+[[compare]]
+algorithm = { name = "local" }
+
+[[compare]]
+name = "a tenth"
+algorithm = { name = "sheaf-fmtl", gamma = 0.1 }
+training = { alpha = 0.05 }
+```
+
+Tables inside a `[[compare]]` table merge key by key with those outside. `algorithm` does so as long as the name stays
+the same; another name starts again from that algorithm's defaults."""
+
+_SET = """\
+## `--set KEY=VALUE`
+
+`run`, `config show` and `topology show` take any number of these. The key is written with dots
+(`--set training.alpha=0.05`), the value as in TOML; text needs no quotes unless it could be read as something else.
+An override wins over the file, and a `[[compare]]` table wins over an override. Relative paths in an override start at
+the current folder."""

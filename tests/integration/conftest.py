@@ -1,0 +1,131 @@
+"""Real runs: the command line in a process of its own, its clients, its sockets, its files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import load_file
+
+
+@dataclass
+class RunFolder:
+    path: Path
+
+    def rows(self, query: str) -> list[tuple]:
+        connection = sqlite3.connect(self.path / "run.sqlite", timeout=10)
+        try:
+            return connection.execute(query).fetchall()
+        finally:
+            connection.close()
+
+    def theta(self, round: int) -> dict[int, np.ndarray]:
+        return {node: arrays["theta"] for node, arrays in self.states(round).items()}
+
+    def states(self, round: int) -> dict[int, dict[str, np.ndarray]]:
+        files = sorted((self.path / "state" / f"round-{round:06d}").glob("node-*.safetensors"))
+        return {int(file.stem.removeprefix("node-")): load_file(file) for file in files}
+
+    def shards(self) -> dict[int, dict[str, np.ndarray]]:
+        files = sorted((self.path / "shards").glob("node-*.safetensors"))
+        return {int(file.stem.removeprefix("node-")): load_file(file) for file in files}
+
+    def edges(self) -> list[tuple[int, int]]:
+        return sorted({(min(pair), max(pair)) for pair in self.rows("SELECT src, dst FROM overhead WHERE dst >= 0")})
+
+    def payload(self) -> dict[tuple[int, int, int], tuple]:
+        rows = self.rows("SELECT src, dst, round, messages, payload_bytes, message_bytes, wire_bytes FROM traffic")
+        return {row[:3]: row[3:] for row in rows}
+
+
+def _command(config: Path, folder: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(folder), *options]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., RunFolder]:
+    """Runs a configuration text to its end, which must be a good one."""
+    count = 0
+
+    def run(text: str, *options: str) -> RunFolder:
+        nonlocal count
+        count += 1
+        config, folder = tmp_path / f"config-{count}.toml", tmp_path / f"run-{count}"
+        config.write_text(text)
+        done = subprocess.run(_command(config, folder, *options), capture_output=True, text=True, timeout=150)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return RunFolder(folder)
+
+    return run
+
+
+@dataclass
+class Going:
+    """A run in progress, to be disturbed."""
+
+    process: subprocess.Popen[str]
+    folder: RunFolder
+
+    def until_round(self, round: int, seconds: float = 60) -> None:
+        """Waits until every client has completed a round."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.process.communicate()
+            try:
+                clients = self.folder.rows("SELECT count(*) FROM node WHERE role = 'client'")[0][0]
+                done = self.folder.rows(f"SELECT count(*) FROM round WHERE round = {round}")[0][0]
+            except sqlite3.Error:
+                clients = done = 0
+            if clients and done >= clients:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"round {round} was not reached within {seconds} s")
+
+    def pid(self, node: int) -> int:
+        return self.folder.rows(f"SELECT pid FROM node WHERE node = {node}")[0][0]
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that belongs to the run: the launcher and all its descendants."""
+        launcher = psutil.Process(self.process.pid)
+        return [launcher, *launcher.children(recursive=True)]
+
+    def end(self, seconds: float) -> tuple[int, str]:
+        """(exit code, everything printed) of a run that ends by itself within ``seconds``."""
+        out, err = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out + err
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Going]]:
+    """Starts a configuration text and returns at once; what is left of it at the end is killed and fails the test."""
+    started: list[Going] = []
+
+    def start(text: str, *options: str) -> Going:
+        config, folder = tmp_path / "going.toml", tmp_path / f"going-{len(started)}"
+        config.write_text(text)
+        process = subprocess.Popen(
+            _command(config, folder, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(Going(process, RunFolder(folder)))
+        return started[-1]
+
+    yield start
+    for going in started:
+        if going.process.poll() is None:
+            os.kill(going.process.pid, signal.SIGKILL)
+            going.process.communicate()
+            pytest.fail("the run did not end")
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

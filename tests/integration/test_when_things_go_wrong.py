@@ -1,0 +1,183 @@
+"""Kills, interrupts and hostile messages, against real runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import msgpack
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+LONG = """
+clients = 6
+rounds = 100000
+[topology]
+kind = "ring"
+[data]
+samples = 300
+[algorithm]
+name = "dfedu"
+"""
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_nothing_of_a_run_is_left_two_seconds_after_its_launcher_was_killed(start):
+    going = start(LONG)
+    going.until_round(3)
+    processes = going.processes()
+    assert len(processes) == 1 + 1 + 1 + 6  # launcher, fork server, collector, clients
+    os.kill(going.process.pid, signal.SIGKILL)
+    going.process.communicate()
+    time.sleep(2)
+    assert alive(processes) == []
+    assert len(going.folder.rows("SELECT * FROM round WHERE round = 3")) == 6
+
+
+def test_the_socket_folder_goes_with_a_killed_launcher(start):
+    going = start(LONG)
+    going.until_round(1)
+    address = going.folder.rows("SELECT address FROM node WHERE node = 0")[0][0]
+    socket_file = address.removeprefix("ipc://")
+    folder = os.path.dirname(os.path.dirname(socket_file))
+    assert os.path.exists(socket_file)
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+    os.kill(going.process.pid, signal.SIGKILL)
+    going.process.communicate()
+    time.sleep(2)
+    assert not os.path.exists(folder)
+
+
+def test_a_killed_client_ends_the_run_and_is_named_with_its_round(start):
+    going = start(LONG)
+    going.until_round(5)
+    processes = going.processes()
+    os.kill(going.pid(4), signal.SIGKILL)
+    code, printed = going.end(seconds=5)
+    assert code == 1
+    completed = going.folder.rows("SELECT max(round) FROM round WHERE node = 4")[0][0]
+    assert completed >= 5
+    assert f"client 4 died in round {completed + 1}: killed by SIGKILL" in printed
+    assert printed.count("died") == 1  # its neighbours are not blamed
+    assert "Traceback" not in printed
+    assert alive(processes) == []
+    assert going.folder.rows("SELECT kind FROM event WHERE node = -1 ORDER BY rowid") == [("start",), ("failure",)]
+    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == 6
+
+
+def test_ctrl_c_stops_cleanly_and_keeps_the_records(start):
+    going = start(LONG)
+    going.until_round(5)
+    processes = going.processes()
+    os.kill(going.process.pid, signal.SIGINT)
+    code, printed = going.end(seconds=5)
+    assert code == 130
+    assert "interrupted" in printed
+    assert "Traceback" not in printed
+    assert alive(processes) == []
+    assert ("interrupt",) in going.folder.rows("SELECT kind FROM event WHERE node = -1")
+    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == 6
+
+
+def test_ctrl_c_while_clients_start_leaves_nothing_behind(start):
+    going = start(LONG.replace("clients = 6", "clients = 40"))
+    deadline = time.monotonic() + 30
+    while len(going.processes()) < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    processes = going.processes()
+    os.kill(going.process.pid, signal.SIGINT)
+    code, _ = going.end(seconds=8)
+    assert code == 130
+    assert alive(processes) == []
+
+
+def test_an_exception_in_a_client_shows_its_traceback(start):
+    going = start(LONG + "[checkpoints]\nevery = 20000\n")
+    going.until_round(1)
+    (going.folder.path / "state" / "round-020000").write_text("in the way of the checkpoint's folder")
+    code, printed = going.end(seconds=100)
+    assert code == 1
+    assert "failed in round 20000: Traceback" in printed
+    assert "FileExistsError" in printed
+
+
+def test_a_silent_client_fails_its_neighbours_after_the_timeout(start):
+    going = start(LONG + "[transport]\ntimeout = 1.5\n")
+    going.until_round(3)
+    processes = going.processes()
+    os.kill(going.pid(2), signal.SIGSTOP)
+    code, printed = going.end(seconds=12)
+    assert code == 1
+    assert "client 2 sent nothing for 1.5 s in round" in printed
+    assert alive(processes) == []
+
+
+def test_divergence_ends_the_run_with_its_cause(start):
+    going = start(LONG.replace('name = "dfedu"', 'name = "dfedu"\nlam = 1e6') + '[model]\nkind="mlp"\nhidden=[8]\n')
+    code, printed = going.end(seconds=60)
+    assert code == 1
+    assert "is not finite after round" in printed
+    assert "algorithm.lam" in printed
+    assert "Traceback" not in printed
+
+
+def test_poison_is_dropped_and_shown_and_the_run_is_unharmed(start, run):
+    """The same run with and without an attacker that is sent to a client's socket."""
+    config = LONG.replace("rounds = 100000", "rounds = 1500")
+    going = start(config)
+    going.until_round(2)
+    address = going.folder.rows("SELECT address FROM node WHERE node = 3")[0][0]
+    context = zmq.Context()
+    header = [1, 1 << 62, 2, 3, 50, 0, [[0, 650]]]
+    vector = np.ones(650, dtype="<f4").tobytes()
+    poisons = [
+        [b"\xff" * 40],
+        [b""],
+        [msgpack.packb(header), vector],  # a foreign run id, and no neighbour's socket
+        [msgpack.packb([*header[:-1], [[0, 3]]]), vector],
+        [b"x"] * 50,
+    ]
+    for poison in poisons:
+        socket = context.socket(zmq.DEALER)
+        socket.linger = 2000
+        socket.connect(address)
+        socket.send_multipart(poison)
+        socket.close()
+    giant = context.socket(zmq.DEALER)
+    giant.linger = 500
+    giant.connect(address)
+    giant.send_multipart([b"x", bytes(100_000_000)])
+    time.sleep(1)
+    giant.close()
+    context.term()
+    code, printed = going.end(seconds=60)
+    assert code == 0, printed
+    dropped = [detail for (detail,) in going.folder.rows("SELECT detail FROM event WHERE kind = 'drop' AND node = 3")]
+    assert any("unknown peer" in detail for detail in dropped)
+    assert any("over 2600 bytes" in detail for detail in dropped)
+    calm = run(config)
+    for node, theta in calm.theta(1500).items():
+        assert np.array_equal(theta, going.folder.theta(1500)[node])
+    assert calm.payload() == going.folder.payload()
+
+
+@pytest.mark.parametrize("victim", [-2, -3], ids=["collector", "fork server"])
+def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, victim):
+    going = start(LONG)
+    going.until_round(3)
+    processes = going.processes()
+    names = {"collector": "sheafgossip.metrics.collector", "fork server": "sheafgossip.launcher.forkserver"}
+    wanted = names["collector" if victim == -2 else "fork server"]
+    (pid,) = [p.pid for p in processes if p.ppid() == going.process.pid and wanted in p.cmdline()]
+    os.kill(pid, signal.SIGKILL)
+    code, printed = going.end(seconds=15)
+    assert code == 1
+    assert ("collector" if victim == -2 else "fork server") in printed
+    assert "Traceback" not in printed
+    assert alive(processes) == []

@@ -1,0 +1,242 @@
+import tomllib
+
+import pytest
+from pydantic import ValidationError
+
+from sheafgossip.launcher.config import ConfigError, load, validate
+
+EVERYTHING = """
+name = "all of it"
+seed = 7
+clients = 12
+rounds = 3
+
+[topology]
+kind = "watts-strogatz"
+p = 0.1
+
+[data]
+samples = 500
+rotations = [0, 180]
+reduced_clients = 0.5
+
+[model]
+kind = "mlp"
+hidden = [16, 8]
+mix = [{ kind = "logistic", share = 2.0 }]
+
+[training]
+work = "steps"
+alpha = 1
+
+[algorithm]
+name = "sheaf-fmtl"
+gamma = 0.25
+start = "orthogonal"
+
+[checkpoints]
+save_maps = true
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="run.toml"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def refusal(call, *arguments):
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+def test_a_resolved_configuration_reads_back_equal(write):
+    (config,) = load(write(EVERYTHING))
+    assert load(write(config.to_toml(), "again.toml")) == [config]
+
+
+def test_an_empty_file_is_the_default_run(write):
+    assert load(write("")) == [validate({})]
+
+
+def test_a_resolved_configuration_names_every_key_that_has_a_value():
+    resolved = tomllib.loads(validate({}).to_toml())
+    assert resolved["training"]["batch_size"] == 32
+    assert resolved["algorithm"]["name"] == "sheaf-fmtl"
+
+
+def test_a_configuration_cannot_be_changed():
+    config = validate({})
+    with pytest.raises(ValidationError):
+        config.rounds = 5
+    with pytest.raises(ValidationError):
+        config.training.alpha = 5.0
+    with pytest.raises(AttributeError):
+        config.algorithm.lam = 5.0
+
+
+MISTAKES = {
+    "a key that does not exist, with a suggestion": (
+        {"training": {"aplha": 0.1}},
+        ["training.aplha", "unknown key", "did you mean alpha?", "batch_size"],
+    ),
+    "a table that does not exist, with a suggestion": ({"toplogy": {}}, ["toplogy", "did you mean topology?", "data"]),
+    "a key that has an algorithm's name": ({"local": 1}, ["local", "unknown key", "clients"]),
+    "a word that is not one of a few": (
+        {"topology": {"kind": "mesh"}},
+        ["topology.kind = 'mesh'", "'ring'", "'torus'", "'file'"],
+    ),
+    "a number below what is allowed": ({"clients": 0}, ["clients = 0", "greater than or equal to 1"]),
+    "a number above what is allowed": ({"topology": {"p": 1.5}}, ["topology.p = 1.5", "less than or equal to 1"]),
+    "text for a number": ({"rounds": "many"}, ["rounds = 'many'", "integer"]),
+    "true for a number": ({"clients": True}, ["clients = True", "integer"]),
+    "a fraction for a whole number": ({"rounds": 2.5}, ["rounds = 2.5", "integer"]),
+    "a value for a table": ({"model": 3}, ["model = 3", "a table"]),
+    "a value for a list": ({"model": {"filters": 3}}, ["model.filters = 3", "a list"]),
+    "a wrong entry of a list": ({"model": {"filters": [8, 0]}}, ["model.filters.1 = 0", "greater than or equal to 1"]),
+    "a wrong key in one of several architectures": (
+        {"model": {"mix": [{}, {"kidn": "mlp"}]}},
+        ["model.mix.1.kidn", "did you mean kind?", "share"],
+    ),
+    "an angle that is no quarter turn": ({"data": {"rotations": [45]}}, ["data.rotations.0 = 45", "90", "270"]),
+    "NaN": ({"training": {"alpha": float("nan")}}, ["training.alpha = nan", "finite"]),
+    "an infinity": ({"algorithm": {"name": "dfedu", "lam": float("inf")}}, ["algorithm.lam = inf", "finite"]),
+    "an algorithm that does not exist": (
+        {"algorithm": {"name": "fedavgg"}},
+        ["algorithm.name = 'fedavgg'", "'local'", "'sheaf-fmtl'"],
+    ),
+    "an algorithm without its name": ({"algorithm": {"gamma": 0.1}}, ["algorithm.name is missing", "'sheaf-fmtl'"]),
+    "an algorithm that is no table": ({"algorithm": "local"}, ["algorithm = 'local'", "a table"]),
+    "a key of another algorithm": (
+        {"algorithm": {"name": "dfedu", "gamma": 0.1}},
+        ["algorithm.gamma", "unknown key", "name, lam"],
+    ),
+    "a setting of an algorithm out of bounds": (
+        {"algorithm": {"name": "sheaf-fmtl", "gamma": 0}},
+        ["algorithm.gamma = 0", "greater than 0"],
+    ),
+    "a setting of an algorithm that is not one of a few": (
+        {"algorithm": {"name": "sheaf-fmtl", "start": "zeros"}},
+        ["algorithm.start = 'zeros'", "'gaussian'", "'orthogonal'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_that_names_key_value_and_what_is_allowed(mistake):
+    tree, expected = MISTAKES[mistake]
+    message = refusal(validate, tree)
+    assert "\n" not in message
+    assert [text for text in expected if text not in message] == []
+
+
+def test_several_mistakes_are_a_line_each():
+    lines = refusal(validate, {"clients": 0, "training": {"alpha": 0}}).splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["clients", "training.alpha"]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    message = refusal(load, tmp_path / "nowhere.toml")
+    assert "nowhere.toml" in message
+    assert "No such file" in message
+
+
+def test_a_file_that_is_not_toml_is_named_with_the_line(write):
+    message = refusal(load, write("clients = 3\nrounds = = 3\n"))
+    assert "run.toml: not valid TOML" in message
+    assert "line 2" in message
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "binary.toml: cannot be read" in refusal(load, path)
+
+
+@pytest.mark.parametrize("text", ["compare = 3", "[compare]\nname = 'a'", "compare = [1, 2]"])
+def test_compare_that_is_not_a_list_of_tables_is_refused(write, text):
+    assert "[[compare]]" in refusal(load, write(text))
+
+
+def test_a_mistake_in_a_compare_table_is_told_like_any_other(write):
+    assert "training.aplha: unknown key" in refusal(load, write("[[compare]]\ntraining = { aplha = 1 }"))
+
+
+@pytest.mark.parametrize("override", ["training.alpha", "=3", ""])
+def test_an_override_without_key_or_value_is_refused(write, override):
+    assert "write it as key=value" in refusal(load, write(""), [override])
+
+
+def test_an_override_below_a_value_is_refused(write):
+    assert "clients is a value" in refusal(load, write(""), ["clients=3", "clients.more=4"])
+
+
+def test_an_override_of_a_key_that_does_not_exist_is_refused(write):
+    assert "did you mean alpha?" in refusal(load, write(""), ["training.alhpa=0.1"])
+
+
+def test_compare_tables_are_not_for_overrides(write):
+    assert "--set compare" in refusal(load, write(""), ["compare=1"])
+
+
+def test_an_override_wins_over_the_file_and_a_compare_table_over_both(write):
+    path = write("rounds = 1\nclients = 3\n[[compare]]\nname = 'a'\nrounds = 9\n[[compare]]\nname = 'b'")
+    runs = load(path, ["rounds=5", "clients=4"])
+    assert [(run.label, run.rounds, run.clients) for run in runs] == [("a", 9, 4), ("b", 5, 4)]
+
+
+def test_of_two_overrides_the_later_wins(write):
+    (run,) = load(write(""), ["rounds=5", "rounds=6"])
+    assert run.rounds == 6
+
+
+def test_values_of_overrides_are_toml_and_words_need_no_quotes(write):
+    overrides = ["topology.kind=ring", 'name="5"', "model.hidden=[8, 4]", "checkpoints.save_maps=true"]
+    (run,) = load(write(""), overrides)
+    assert (run.topology.kind, run.name) == ("ring", "5")
+    assert (run.model.hidden, run.checkpoints.save_maps) == ((8, 4), True)
+
+
+def test_a_compare_table_that_names_another_algorithm_replaces_the_whole_algorithm(write):
+    text = """
+        [algorithm]
+        name = "sheaf-fmtl"
+        lam = 0.5
+        gamma = 0.3
+        [[compare]]
+        algorithm = { name = "dfedu" }
+        [[compare]]
+        algorithm = { gamma = 0.7 }
+    """
+    other, same = load(write(text))
+    assert (other.algorithm.name, other.algorithm.lam) == ("dfedu", 0.001)
+    assert (same.algorithm.name, same.algorithm.lam, same.algorithm.gamma) == ("sheaf-fmtl", 0.5, 0.7)
+
+
+def test_a_compare_table_merges_with_other_tables_key_by_key(write):
+    (run,) = load(write("[training]\nalpha = 0.5\nl2 = 0.1\n[[compare]]\ntraining = { alpha = 0.25 }"))
+    assert (run.training.alpha, run.training.l2) == (0.25, 0.1)
+
+
+def test_relative_paths_start_at_the_files_folder_and_those_of_overrides_at_the_current_one(
+    write, tmp_path, monkeypatch
+):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    path = write("data.root = 'mine'\ntopology.path = '../edges.txt'", "configs/run.toml")
+    (run,) = load(path)
+    assert (run.data.root, run.topology.path) == (tmp_path / "configs" / "mine", tmp_path / "edges.txt")
+    (run,) = load(path, ["data.root=mine"])
+    assert run.data.root == here / "mine"
+
+
+def test_relative_paths_of_a_compare_table_start_at_the_files_folder(write, tmp_path):
+    (run,) = load(write("[[compare]]\ndata.root = 'mine'"))
+    assert run.data.root == tmp_path / "mine"

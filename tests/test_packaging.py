@@ -1,0 +1,59 @@
+"""The rooms stand at the top of the repository: nothing finds them but the lists in pyproject.toml."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from shutil import copyfile
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("launcher", "metrics", "node", "topology", "transport")
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def folders_with_code():
+    return sorted(str(path.parent.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("__init__.py"))
+
+
+def files_of_the_checkout():
+    """What a clean checkout of the current state would hold: tracked files, and new ones that git does not ignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this is not a git checkout")
+    return [name for name in listed if (ROOT / name).is_file()]
+
+
+def test_every_folder_of_code_is_a_package_by_its_place():
+    assert SETUPTOOLS["package-dir"] == {f"sheafgossip.{name.replace('/', '.')}": name for name in folders_with_code()}
+
+
+def test_every_package_is_listed_for_the_wheel():
+    assert sorted(SETUPTOOLS["packages"]) == sorted(SETUPTOOLS["package-dir"])
+
+
+def test_every_module_stands_in_a_package():
+    modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    assert [path for path in modules if not (path.parent / "__init__.py").exists()] == []
+
+
+def test_no_folder_of_the_checkout_can_be_taken_for_the_installed_package():
+    assert not (ROOT / "sheafgossip").exists()
+
+
+def test_a_wheel_built_from_a_clean_checkout_holds_every_module(tmp_path):
+    names = files_of_the_checkout()
+    for name in names:
+        copy = tmp_path / "checkout" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copyfile(ROOT / name, copy)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist"]
+    result = subprocess.run([*build, tmp_path / "checkout"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == {f"sheafgossip/{name}" for name in names if name.endswith(".py") and name.split("/")[0] in ROOMS}

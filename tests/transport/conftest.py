@@ -1,0 +1,126 @@
+"""Real endpoints on TCP loopback, and puppets: bare ZeroMQ sockets that say whatever a test wants said."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+
+import msgpack
+import pytest
+import zmq
+
+from sheafgossip.transport.control import Control
+from sheafgossip.transport.endpoint import Endpoint, NeighbourTimeout
+
+RUN = 77
+PATIENCE = 10.0
+"""Seconds after which a test gives up on something that takes milliseconds."""
+
+
+@dataclass
+class Client:
+    """An endpoint, where it is bound, its control line, and the launcher's end of that."""
+
+    endpoint: Endpoint
+    address: str
+    control: Control
+    launcher: Control
+
+    def receive(self):
+        return self.endpoint.receive(time.monotonic() + PATIENCE)
+
+    def receive_nothing_until(self, reason: str, times: int = 1) -> None:
+        """Lets the endpoint take in what comes until it has dropped something for this reason so often."""
+        end = time.monotonic() + PATIENCE
+        while self.endpoint.rejected[reason] < times and time.monotonic() < end:
+            with pytest.raises(NeighbourTimeout):
+                self.endpoint.receive(time.monotonic() + 0.02)
+        assert self.endpoint.rejected[reason] == times
+
+
+class Network:
+    """Makes clients and puppets, and closes them all."""
+
+    def __init__(self) -> None:
+        self.context = zmq.Context()
+        self.clients: list[Client] = []
+        self.puppets: list[zmq.Socket] = []
+        self._unnamed = count()
+
+    def client(self, node: int, max_frame: int = 1_000_000) -> Client:
+        launcher, control = map(Control, socket.socketpair())
+        endpoint = Endpoint(self.context, node, RUN, control, max_frame)
+        client = Client(endpoint, endpoint.bind("tcp://127.0.0.1:*"), control, launcher)
+        self.clients.append(client)
+        return client
+
+    def linked(self, nodes: int, edges: Iterable[tuple[int, int]], max_frame: int = 1_000_000) -> list[Client]:
+        """Clients 0, 1, ... that have met their neighbours."""
+        clients = [self.client(node, max_frame) for node in range(nodes)]
+        neighbours: dict[int, list[int]] = {node: [] for node in range(nodes)}
+        for i, j in edges:
+            neighbours[i].append(j)
+            neighbours[j].append(i)
+        self.in_parallel(
+            *(
+                lambda i=i: clients[i].endpoint.connect(
+                    {j: clients[j].address for j in neighbours[i]}, time.monotonic() + PATIENCE
+                )
+                for i in range(nodes)
+            )
+        )
+        return clients
+
+    def puppet(self, client: Client, identity: bytes | None = None) -> zmq.Socket:
+        puppet = self.context.socket(zmq.DEALER)
+        puppet.identity = identity or b"stranger-%d" % next(self._unnamed)
+        puppet.linger = 0
+        puppet.rcvtimeo = int(PATIENCE * 1000)
+        puppet.connect(client.address)
+        self.puppets.append(puppet)
+        return puppet
+
+    def client_of_puppets(self, node: int, *, max_frame: int = 1_000_000) -> tuple[Client, list[zmq.Socket]]:
+        """Client ``node``, and a puppet in the place of each client of a lower number, all of them its neighbours."""
+        client = self.client(node, max_frame)
+        puppets = [self.puppet(client, b"node-%04d" % i) for i in range(node)]
+        for i, puppet in enumerate(puppets):
+            puppet.send(self.header(src=i, dst=node))
+        client.endpoint.connect(dict.fromkeys(range(node), "never used"), time.monotonic() + PATIENCE)
+        for puppet in puppets:
+            puppet.recv_multipart()  # the answer to its hello
+        return client, puppets
+
+    @staticmethod
+    def header(
+        *, src: int, dst: int, round: int = 0, phase: int = 0, shapes=(), run: int = RUN, version: int = 1
+    ) -> bytes:
+        """Written by hand: protocol version, run, source, destination, round, phase, then the code (0: float32) and the
+        lengths of each tensor."""
+        return msgpack.packb([version, run, src, dst, round, phase, list(shapes)])
+
+    @staticmethod
+    def in_parallel(*calls: Callable) -> list:
+        """Runs blocking calls side by side, a thread each; returns what they return, raises what they raise."""
+        with ThreadPoolExecutor(len(calls)) as threads:
+            return [future.result() for future in [threads.submit(call) for call in calls]]
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.endpoint.close()
+            client.launcher.close()
+            client.control.close()
+        for puppet in self.puppets:
+            puppet.close()
+        self.context.term()
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    yield network
+    network.close()

@@ -1,0 +1,97 @@
+"""The control line: whole JSON messages, however the bytes come."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sheafgossip.transport.control import Control, ControlClosed
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+messages = st.dictionaries(st.text(), json_values, min_size=1, max_size=3)
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[Control, socket.socket]]:
+    """One end as the code has it, the other as a bare socket."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Control(ours), theirs
+
+
+@given(st.lists(messages, min_size=1, max_size=4))
+def test_what_is_sent_comes_out_the_same_and_in_order(sent):
+    one, other = socket.socketpair()
+    with one, other:
+        here, there = Control(one), Control(other)
+        for message in sent:
+            here.send(message)
+        received = []
+        while len(received) < len(sent):
+            received += there.receive()
+    assert received == sent
+
+
+def test_a_message_split_over_many_reads_comes_out_whole(line):
+    control, theirs = line
+    parts = []
+    for byte in json.dumps({"connect": {"3": "tcp://\u00e4"}}, ensure_ascii=False).encode() + b"\n":
+        theirs.send(bytes([byte]))
+        parts.append(control.receive_some())
+    assert parts == [[]] * (len(parts) - 1) + [[{"connect": {"3": "tcp://ä"}}]]
+
+
+def test_one_read_may_complete_many_messages_and_begin_another(line):
+    control, theirs = line
+    theirs.send(b'{"a":1}\n{"b":2}\n{"c"')
+    assert control.receive() == [{"a": 1}, {"b": 2}]
+    theirs.send(b":3}\n")
+    assert control.receive() == [{"c": 3}]
+
+
+def test_a_message_longer_than_a_read_comes_out_whole(line):
+    control, theirs = line
+    long = {"failed": "x" * 150_000}
+    theirs.sendall(json.dumps(long).encode() + b"\n")
+    assert control.receive() == [long]
+
+
+def test_what_was_sent_before_the_end_was_closed_still_comes_out(line):
+    control, theirs = line
+    theirs.send(b'{"done":4}\n')
+    theirs.close()
+    assert control.receive() == [{"done": 4}]
+    with pytest.raises(ControlClosed):
+        control.receive()
+
+
+def test_a_message_cut_off_by_the_close_is_not_a_message(line):
+    control, theirs = line
+    theirs.send(b'{"done":')
+    theirs.close()
+    with pytest.raises(ControlClosed):
+        control.receive()
+
+
+def test_sending_to_a_closed_end_raises_control_closed(line):
+    control, theirs = line
+    theirs.close()
+    with pytest.raises(ControlClosed):
+        control.send({"ready": True})
+
+
+def test_a_reset_by_the_other_end_raises_control_closed(line):
+    control, theirs = line
+    control.send({"never": "read"})
+    theirs.close()  # with unread bytes: the kernel resets the connection
+    with pytest.raises(ControlClosed):
+        control.receive()

@@ -1,0 +1,326 @@
+"""A client's data socket over real TCP: what it takes in, what it drops, and what ends its waiting."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+
+from sheafgossip.transport.control import ControlClosed
+from sheafgossip.transport.endpoint import Endpoint, NeighbourTimeout, SentBytes, Stopped
+
+VECTOR = np.arange(10, dtype=np.float32)
+LEGAL = {"src": 0, "dst": 1, "round": 1, "shapes": [[0, 10]]}
+
+
+def send(endpoint: Endpoint, *to: int, vector: np.ndarray = VECTOR) -> dict[int, SentBytes]:
+    return endpoint.send(to, round=1, phase=0, tensors=(vector,))
+
+
+def soon(seconds: float = 10) -> float:
+    return time.monotonic() + seconds
+
+
+# -- meeting and talking -----------------------------------------------------------------------------------------------
+
+
+def test_three_clients_meet_and_every_message_arrives_where_it_should(network):
+    edges = ((0, 1), (0, 2), (1, 2))
+    clients = network.linked(3, edges)
+    for i in range(3):
+        for j in {0, 1, 2} - {i}:
+            send(clients[i].endpoint, j, vector=np.full(4, 10 * i + j, dtype=np.float32))
+    for j, client in enumerate(clients):
+        received = [client.receive() for _ in range(2)]
+        assert {m.header.src: m.tensors[0].tolist() for m in received} == {i: [10 * i + j] * 4 for i in {0, 1, 2} - {j}}
+        assert client.endpoint.rejected == Counter()
+
+
+def test_the_header_says_who_when_and_what(network):
+    client, other = network.linked(2, [(0, 1)])
+    client.endpoint.send([1], round=7, phase=2, tensors=(VECTOR, np.ones((2, 3))))
+    message = other.receive()
+    assert (message.header.src, message.header.dst, message.header.round, message.header.phase) == (0, 1, 7, 2)
+    assert [(t.dtype, t.shape) for t in message.tensors] == [(np.dtype("f4"), (10,)), (np.dtype("f8"), (2, 3))]
+
+
+def test_each_end_says_hello_once_and_knows_its_weight(network):
+    client, other = network.client(0), network.client(1)
+    hello = len(msgpack.packb([1, 77, 0, 1, 0, 0, []])) + 2
+    weights = network.in_parallel(
+        lambda: client.endpoint.connect({1: other.address}, soon()),
+        lambda: other.endpoint.connect({0: client.address}, soon()),
+    )
+    assert weights == [{1: hello}, {0: hello}]
+
+
+def test_a_neighbour_that_binds_later_is_still_reached(network):
+    client, other = network.client(0), network.client(1)
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        later = f"tcp://127.0.0.1:{reserved.getsockname()[1]}"
+
+    def bind_late():
+        time.sleep(0.15)
+        other.endpoint.bind(later)
+        return other.endpoint.connect({0: client.address}, soon())
+
+    met = network.in_parallel(lambda: client.endpoint.connect({1: later}, soon()), bind_late)
+    assert [set(neighbours) for neighbours in met] == [{1}, {0}]
+
+
+def test_a_neighbour_that_is_never_there_is_named(network):
+    client = network.client(5)
+    with pytest.raises(NeighbourTimeout, match="no connection to client 2, 4$"):
+        client.endpoint.connect({4: "never used", 2: "never used"}, soon(0.05))
+
+
+def test_a_vector_may_be_changed_right_after_it_was_sent(network):
+    client, other = network.linked(2, [(0, 1)])
+    for size in (3, 500, 100_000):  # ZeroMQ handles small and large frames differently
+        vector = np.arange(size, dtype=np.float32)
+        send(client.endpoint, 1, vector=vector)
+        vector[:] = -1
+        np.testing.assert_array_equal(other.receive().tensors[0], np.arange(size))
+
+
+@pytest.mark.parametrize("stride", [2, -1])
+def test_a_vector_that_is_not_contiguous_arrives_as_it_looks(network, stride):
+    client, other = network.linked(2, [(0, 1)])
+    vector = np.arange(20, dtype=np.float64)[::stride]
+    send(client.endpoint, 1, vector=vector)
+    np.testing.assert_array_equal(other.receive().tensors[0], vector)
+
+
+def test_an_empty_vector_arrives(network):
+    client, other = network.linked(2, [(0, 1)])
+    send(client.endpoint, 1, vector=np.zeros(0, dtype=np.float32))
+    assert other.receive().tensors[0].shape == (0,)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO with byte counters is Linux's")
+def test_hello_and_messages_weigh_what_the_kernel_sent(network):
+    client, other = network.client(0), network.client(1)
+    hellos = network.in_parallel(
+        lambda: client.endpoint.connect({1: other.address}, soon()),
+        lambda: other.endpoint.connect({0: client.address}, soon()),
+    )
+    wire = [64 + 43 + len("node-0000") + hellos[0][1], 64 + 43 + len("node-0001") + hellos[1][0]]
+    for size in (1, 60, 70, 20_000):
+        wire[0] += send(client.endpoint, 1, vector=np.zeros(size, dtype=np.float32))[1].wire
+        wire[1] += send(other.endpoint, 0, vector=np.zeros(size, dtype=np.float64))[0].wire
+        other.receive()
+        client.receive()
+    port = int(other.address.rpartition(":")[2])
+    sent = {at_its_own_port: count for at_its_own_port, count in kernel_counts_of_bytes_sent(port)}
+    assert [sent[False], sent[True]] == wire
+
+
+def kernel_counts_of_bytes_sent(port: int) -> list[tuple[bool, int]]:
+    """(is it the bound end?, bytes sent) for both ends of this process's connection to a port of its own."""
+    counts = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            sock = socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_STREAM)
+        except OSError:
+            continue
+        with sock:
+            try:
+                ports = sock.getsockname()[1], sock.getpeername()[1]
+                info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 240)
+            except (OSError, IndexError):  # no socket, or one without a peer, or not of TCP
+                continue
+            if port in ports:
+                if len(info) < 216:
+                    pytest.skip(f"this kernel's TCP_INFO has {len(info)} bytes, and no byte counters")
+                sent, retransmitted = struct.unpack_from("=QQ", info, 200)
+                counts.append((ports[0] == port, sent - retransmitted))
+    return counts
+
+
+# -- what comes in is not trusted --------------------------------------------------------------------------------------
+
+POISON = {
+    "garbage": ([b"\xc1\xff garbage"], "malformed header"),
+    "nothing at all": ([b""], "malformed header"),
+    "a pickle": ([b"\x80\x04K\x01."], "malformed header"),
+    "a header of 10,000 bytes": ([b"\x93" * 10_000], "malformed header"),
+    "another run": ({"run": 78}, "foreign run id"),
+    "another's name": ({"src": 2}, "wrong source or destination"),
+    "one's own name": ({"src": 1}, "wrong source or destination"),
+    "another's message": ({"dst": 2}, "wrong source or destination"),
+    "another version": ({"version": 2}, "unknown protocol version"),
+    "an unknown dtype": ({"shapes": [[9, 10]]}, "unknown dtype"),
+    "too short a tensor": ({"shapes": [[0, 11]]}, "wrong shape"),
+    "too long a tensor": ({"shapes": [[0, 9]]}, "wrong shape"),
+    "a shape that numpy cannot have": ({"shapes": [[0, 10, *[1] * 70]]}, "wrong shape"),
+    "a shape that overflows": ({"shapes": [[0, 2**63, 2**63]]}, "wrong shape"),
+    "fewer tensors than frames": ({"shapes": []}, "malformed header"),
+    "more tensors than frames": ({"shapes": [[0, 10], [0, 10]]}, "malformed header"),
+}
+
+
+@pytest.mark.parametrize(("poison", "reason"), POISON.values(), ids=POISON)
+def test_an_illegal_message_of_a_neighbour_is_dropped_counted_and_survived(network, poison, reason):
+    client, [neighbour] = network.client_of_puppets(1)
+    changed = isinstance(poison, dict)
+    neighbour.send_multipart([network.header(**LEGAL | poison), VECTOR.tobytes()] if changed else poison)
+    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+    assert client.endpoint.rejected == {reason: 1}
+
+
+def test_a_strangers_message_is_dropped_counted_and_survived(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    network.puppet(client).send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+    client.receive_nothing_until("unknown peer")
+    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+    assert client.endpoint.rejected == {"unknown peer": 1}
+
+
+def test_a_second_socket_with_a_neighbours_name_is_not_heard(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    liar = network.puppet(client, b"node-0000")
+    liar.send_multipart([network.header(**LEGAL), (-VECTOR).tobytes()])
+    time.sleep(0.1)
+    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+    with pytest.raises(NeighbourTimeout):
+        client.endpoint.receive(soon(0.05))
+
+
+def test_a_client_of_another_run_with_a_neighbours_name_is_not_taken_for_it(network):
+    client = network.client(1)
+    impostor = network.puppet(client, b"node-0000")
+    impostor.send(network.header(src=0, dst=1, run=78))
+    with pytest.raises(NeighbourTimeout, match="no connection to client 0"):
+        client.endpoint.connect({0: "never used"}, soon(0.3))
+    assert client.endpoint.rejected == {"foreign run id": 1}
+
+
+def test_a_stranger_who_took_a_neighbours_name_first_does_not_keep_a_client_from_connecting_to_it(network):
+    client, other = network.client(0), network.client(1)
+    impostor = network.puppet(client, b"node-0001")
+    impostor.send_multipart([network.header(src=1, dst=0, round=1, shapes=[[0, 10]]), (-VECTOR).tobytes()])
+    client.receive_nothing_until("unknown peer")  # it is connected now
+    network.in_parallel(
+        lambda: client.endpoint.connect({1: other.address}, soon()),
+        lambda: other.endpoint.connect({0: client.address}, soon()),
+    )
+    impostor.send_multipart([network.header(src=1, dst=0, round=1, shapes=[[0, 10]]), (-VECTOR).tobytes()])
+    client.receive_nothing_until("unknown peer", 2)
+    send(other.endpoint, 0)
+    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+
+
+def test_an_oversized_frame_closes_its_connection_and_is_counted_and_others_go_on(network):
+    client, [first, second] = network.client_of_puppets(2, max_frame=1000)
+    first.send_multipart([network.header(src=0, dst=2, round=1, shapes=[[0, 251]]), bytes(1004)])
+    client.receive_nothing_until("connection closed by its peer, or for a frame over 1000 bytes")
+    second.send_multipart([network.header(src=1, dst=2, round=1, shapes=[[0, 10]]), VECTOR.tobytes()])
+    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+
+
+def test_a_frame_of_exactly_the_limit_is_taken_in(network):
+    client, [neighbour] = network.client_of_puppets(1, max_frame=1000)
+    neighbour.send_multipart([network.header(src=0, dst=1, round=1, shapes=[[0, 250]]), bytes(1000)])
+    assert client.receive().tensors[0].nbytes == 1000
+
+
+def test_bytes_that_are_not_zeromq_are_counted_and_survived(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    host, port = client.address.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port))) as foreign:
+        foreign.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 10)
+        client.receive_nothing_until("connection closed by its peer, or for a frame over 1000000 bytes")
+    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+
+
+# -- waiting and its ends ----------------------------------------------------------------------------------------------
+
+
+def test_waiting_ends_at_the_deadline_and_costs_no_cpu(network):
+    client, _ = network.linked(2, [(0, 1)])
+    start, cpu = time.monotonic(), time.thread_time()
+    with pytest.raises(NeighbourTimeout):
+        client.endpoint.receive(start + 0.3)
+    assert 0.299 <= time.monotonic() - start < 2
+    assert time.thread_time() - cpu < 0.05
+
+
+def test_what_is_there_already_is_received_even_after_the_deadline(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+    client.receive()
+    time.sleep(0.1)
+    assert client.endpoint.receive(deadline=0).header.round == 1
+
+
+def test_garbage_does_not_hold_up_the_deadline(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    for _ in range(20):
+        neighbour.send(b"garbage")
+    time.sleep(0.2)  # until they are here
+    with pytest.raises(NeighbourTimeout):
+        client.endpoint.receive(deadline=0)
+    assert client.endpoint.rejected == {"malformed header": 1}
+
+
+def test_the_launchers_stop_ends_a_blocked_receive(network):
+    client, _ = network.linked(2, [(0, 1)])
+    threading.Timer(0.1, client.launcher.send, [{"stop": "Ctrl-C"}]).start()
+    with pytest.raises(Stopped, match="Ctrl-C"):
+        client.receive()
+
+
+def test_other_words_of_the_launcher_do_not_end_a_receive(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    client.launcher.send({"go": 1.5})
+    threading.Timer(0.1, neighbour.send_multipart, [[network.header(**LEGAL), VECTOR.tobytes()]]).start()
+    assert client.receive().header.src == 0
+
+
+def test_a_launcher_that_is_gone_ends_a_blocked_receive(network):
+    client, _ = network.linked(2, [(0, 1)])
+    threading.Timer(0.1, client.launcher.close).start()
+    with pytest.raises(ControlClosed):
+        client.receive()
+
+
+def test_the_launchers_stop_ends_the_wait_for_neighbours(network):
+    client = network.client(1)
+    threading.Timer(0.1, client.launcher.send, [{"stop": "another client failed"}]).start()
+    with pytest.raises(Stopped, match="another client failed"):
+        client.endpoint.connect({0: "never used"}, soon())
+
+
+def test_a_neighbour_that_is_gone_is_counted_and_not_weighed_and_the_others_are_served(network):
+    gone, stays, client = network.linked(3, [(0, 2), (1, 2)])
+    gone.endpoint.close()
+    sent, end = send(client.endpoint, 0, 1), soon()
+    while 0 in sent and time.monotonic() < end:  # until the news of the closed connection is here
+        time.sleep(0.01)
+        sent = send(client.endpoint, 0, 1)
+    assert set(sent) == {1}
+    assert client.endpoint.rejected["neighbour is gone, message not sent"] == 1
+    assert stays.receive().header.src == 2
+
+
+def test_importing_the_transport_brings_in_nothing_of_learning():
+    code = (
+        "import sys, sheafgossip.transport.peers, sheafgossip.transport.recorder;"
+        "print([m for m in sys.modules if m.startswith(('torch', 'sheafgossip.node', 'sheafgossip.launcher'))])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
