@@ -201,9 +201,10 @@ def main(line: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _close)
     end_with_parent(parent)
+    import scipy.fft  # noqa: F401  (loaded for the clients, like the next)
     import torch
 
-    from ..node import process  # noqa: F401  (loaded for the clients)
+    from ..node import process  # noqa: F401
 
     torch.set_num_threads(1)
     gc.collect()

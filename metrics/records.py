@@ -44,8 +44,10 @@ class NodeRecord:
 class RoundRecord:
     """A client after a round (round 0: before the first exchange). ``test_*`` are None when not evaluated.
 
-    ``disagreement`` is sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2) as seen by the client in that round, where the
-    algorithm has one.
+    The last columns belong to algorithms on restriction maps, and tell of the moment when the round began:
+    ``disagreement`` is sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2); ``objective`` the client's part of the objective,
+    train_loss + lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2, so that the sum over clients counts each edge once;
+    ``gradient_norm`` its part of that objective's gradient norm, where the local work is one full gradient step.
     """
 
     node: int
@@ -57,6 +59,24 @@ class RoundRecord:
     wall_s: float
     virtual_s: float | None = None
     disagreement: float | None = None
+    objective: float | None = None
+    gradient_norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRecord:
+    """The map P_ij of client i = ``node`` for its neighbour j, in a round.
+
+    ``disagreement`` is ||P_ij theta_i - P_ji theta_j|| as the round began, ``map_norm`` ||P_ij||_F as it ended.
+    ``error_bound`` bounds what a rank cap may have cost all of the client's maps together (0 where maps are exact).
+    """
+
+    node: int
+    neighbour: int
+    round: int
+    disagreement: float
+    map_norm: float
+    error_bound: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +131,7 @@ class EventRecord:
     detail: str
 
 
-Record = NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord | EventRecord
+Record = NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord | EventRecord | EdgeRecord
 
 TABLES: dict[str, type[Record]] = {
     "node": NodeRecord,
@@ -120,6 +140,7 @@ TABLES: dict[str, type[Record]] = {
     "overhead": OverheadRecord,
     "resource": ResourceRecord,
     "event": EventRecord,
+    "edge": EdgeRecord,
 }
 """Table name -> record class. The position in this table is the record's tag on the wire: append, never reorder."""
 

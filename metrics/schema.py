@@ -20,6 +20,7 @@ _PRIMARY_KEYS = {  # the round comes first: clients move on together, so new row
     "node": "node",
     "round": "round, node",
     "traffic": "round, src, dst",
+    "edge": "round, node, neighbour",
 }
 _INDICES = """
 CREATE INDEX IF NOT EXISTS resource_of_node ON resource(node);

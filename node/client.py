@@ -23,6 +23,9 @@ class Client:
         self.alpha = assignment.training.alpha
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
         self.train_loss: float | None = None
+        training = assignment.training
+        self.takes_one_full_step = training.work == "full" and not training.momentum
+        """Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly."""
         self._learner = learner
 
     def learn(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from ..metrics.records import COLLECTOR, EventRecord, NodeRecord, OverheadRecord, Record, RoundRecord
+from ..metrics.records import COLLECTOR, EdgeRecord, EventRecord, NodeRecord, OverheadRecord, Record, RoundRecord
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import Endpoint, Stopped, identity_of
 from ..transport.peers import Link, Peers
@@ -137,17 +138,16 @@ class _ClientProcess:
         theta_norm = float(np.linalg.norm(self.client.theta))
         if not np.isfinite(theta_norm):
             raise Diverged(
-                f"theta of client {assignment.node} is not finite after round {round}; lower training.alpha, "
-                "algorithm.lam or algorithm.eta"
+                f"theta of client {assignment.node} is not finite after round {round}: "
+                f"{self.algorithm.report.cause_of_divergence}"
             )
         test_loss, test_metric = (
             self.learner.evaluate() if _due(round, assignment.evaluate_every, last) else (None, None)
         )
         if _due(round, assignment.checkpoint_every, last):
-            maps = self.algorithm.dense_maps() if assignment.save_maps else {}
-            state = self.learner.state() | self.algorithm.state() | {f"P.{j}": P for j, P in maps.items()}
-            write_state(assignment.state(round), round, state)
+            write_state(assignment.state(round), round, self._state())
         now = time.monotonic() - self.epoch
+        report = self.algorithm.report
         records: list[Record] = [
             RoundRecord(
                 node=assignment.node,
@@ -157,20 +157,41 @@ class _ClientProcess:
                 test_metric=test_metric,
                 theta_norm=theta_norm,
                 wall_s=now,
-                disagreement=self.algorithm.disagreement,
+                disagreement=math.hypot(*report.disagreements.values()) if report.disagreements else None,
+                objective=None if self.client.train_loss is None else self.client.train_loss + report.penalty,
+                gradient_norm=report.gradient_norm,
             ),
             *self.peers.next_round(),
+            *self._edges(round),
+            *(EventRecord(now, None, assignment.node, "warning", text) for text in report.warnings),
             *(
                 EventRecord(now, None, assignment.node, "drop", f"{count} messages dropped: {reason}")
                 for reason, count in self.peers.rejected().items()
             ),
         ]
+        report.warnings.clear()
         if last or now - self.last_sample >= assignment.sample_every:
             records.append(sample(assignment.node, now, self.learner.state_bytes() + self.algorithm.state_bytes()))
             self.last_sample = now
         if last:
             records.append(self._records_sent())
         self.recorder.write(*records)
+
+    def _edges(self, round: int) -> list[EdgeRecord]:
+        maps, disagreements = self.algorithm.maps, self.algorithm.report.disagreements
+        if maps is None or not disagreements:
+            return []
+        return [
+            EdgeRecord(self.assignment.node, j, round, disagreements[j], map_norm, maps.error_bound)
+            for j, map_norm in maps.norms().items()
+        ]
+
+    def _state(self) -> dict[str, np.ndarray]:
+        state = self.learner.state() | self.algorithm.state()
+        maps = self.algorithm.maps
+        if self.assignment.save_maps and maps is not None:
+            state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
+        return state
 
     def _records_sent(self) -> OverheadRecord:
         return OverheadRecord(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -89,7 +90,7 @@ class Endpoint:
         # when a stranger has bound the name of such a route to itself before the connection is made.
         self._route_to = {node: identity_of(node) if node < self.node else os.urandom(16) for node in addresses}
         self._peer_of = {route: node for node, route in self._route_to.items()}
-        hellos = {}
+        hellos: dict[int, int] = {}
         for node, address in addresses.items():
             if self.node < node:
                 self._router.setsockopt(zmq.CONNECT_ROUTING_ID, self._route_to[node])
@@ -180,7 +181,7 @@ class Endpoint:
 
     def _heed(self, seconds: float) -> None:
         """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message."""
-        ready = dict(self._poller.poll(seconds * 1000))
+        ready = dict(self._poller.poll(math.ceil(seconds * 1000)))
         if self._monitor in ready:
             self._note_closed_connections()
         if self._control.fileno() in ready:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...transport.peers import Peers
 from ..client import Client
+from ..maps import Maps
 
 
 class SettingsError(ValueError):
@@ -16,6 +18,22 @@ class SettingsError(ValueError):
 
     def __init__(self, key: str, message: str):
         super().__init__(f"{key}: {message}")
+
+
+@dataclass(slots=True)
+class RoundReport:
+    """What an algorithm tells of its last round, for the records."""
+
+    disagreements: dict[int, float] = field(default_factory=dict)
+    """{j: ||P_ij theta_i - P_ji theta_j||} as the round began."""
+    penalty: float = 0.0
+    """The client's half of its edges' terms in the objective: lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
+    gradient_norm: float | None = None
+    """The client's part of ||grad Psi(theta, P)|| as the round began, where one full gradient step tells it."""
+    warnings: list[str] = field(default_factory=list)
+    """Texts for the user, each once a run."""
+    cause_of_divergence: str = "the local steps diverged; lower training.alpha"
+    """What to blame, should theta turn out to be infinite."""
 
 
 class Algorithm:
@@ -27,11 +45,12 @@ class Algorithm:
 
     Settings: ClassVar[type[Any]]
 
-    disagreement: float | None = None
-    """sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2) met in the last round, where there is such a thing."""
+    maps: Maps | None = None
+    """The client's restriction maps, where the algorithm has them."""
 
     def __init__(self, settings: Any, client: Client):
         self.settings = settings
+        self.report = RoundReport()
 
     @classmethod
     def vectors(cls, settings: Any, d_i: int, d_j: int) -> tuple[int, ...]:
@@ -47,15 +66,11 @@ class Algorithm:
 
     def state_bytes(self) -> int:
         """Memory of what the algorithm keeps between rounds, theta apart."""
-        return 0
+        return 0 if self.maps is None else self.maps.state_bytes()
 
     def state(self) -> dict[str, np.ndarray]:
         """What a later process needs, beside theta, to go on exactly here."""
-        return {}
-
-    def dense_maps(self) -> dict[int, np.ndarray]:
-        """{neighbour: P_ij (d_ij, d_i)}, for those who want to look at them."""
-        return {}
+        return {} if self.maps is None else self.maps.state()
 
 
 def same_size(name: str, edges: Iterable[tuple[int, int]]) -> None:

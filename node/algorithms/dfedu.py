@@ -1,6 +1,7 @@
-"""dFedU (Dinh et al. 2022), the conventional federated multi-task objective (9): Sheaf-FMTL with P_ij = I, fixed.
+"""dFedU (Dinh et al. 2022), the conventional federated multi-task objective (9): Sheaf-FMTL with
+P_ij = sqrt(a_ij) I, fixed.
 
-theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j (theta_i - theta_j))
+theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))
 """
 
 from collections.abc import Iterable
@@ -16,22 +17,30 @@ from .sheaf_fmtl import SheafFMTL
 
 
 @dataclass(frozen=True)
-class Settings:
+class DFedUSettings:
     name: Literal["dfedu"] = "dfedu"
     lam: Annotated[float, Ge(0), "Weight lambda of the neighbours' agreement in the objective (9)."] = 0.001
+    weights: Annotated[
+        Literal["ones", "mixing"],
+        "Weights a_ij of the edges in (9): all 1, as in the paper's experiments, or the run's mixing weights W_ij.",
+    ] = "ones"
     eta: ClassVar[float] = 0.0  # the maps stay as they are
+    rotate_every: ClassVar[int] = 0
 
 
 class DFedU(SheafFMTL):
-    Settings = Settings
+    Settings = DFedUSettings
 
     @classmethod
-    def vectors(cls, settings: Settings, d_i: int, d_j: int) -> tuple[int, ...]:
+    def vectors(cls, settings: DFedUSettings, d_i: int, d_j: int) -> tuple[int, ...]:
         return (d_i,)
 
     @classmethod
-    def check(cls, settings: Settings, edges: Iterable[tuple[int, int]]) -> None:
+    def check(cls, settings: DFedUSettings, edges: Iterable[tuple[int, int]]) -> None:
         same_size("dfedu", edges)
 
     def starting_maps(self, client: Client) -> Maps:
-        return IdentityMaps(client.neighbours)
+        return IdentityMaps(
+            {j: peer.weight if self.settings.weights == "mixing" else 1.0 for j, peer in client.neighbours.items()},
+            client.theta.size,
+        )

@@ -15,19 +15,19 @@ from .base import Algorithm, same_size
 
 
 @dataclass(frozen=True)
-class Settings:
+class DPSGDSettings:
     name: Literal["d-psgd"] = "d-psgd"
 
 
 class DPSGD(Algorithm):
-    Settings = Settings
+    Settings = DPSGDSettings
 
     @classmethod
-    def vectors(cls, settings: Settings, d_i: int, d_j: int) -> tuple[int, ...]:
+    def vectors(cls, settings: DPSGDSettings, d_i: int, d_j: int) -> tuple[int, ...]:
         return (d_i,)
 
     @classmethod
-    def check(cls, settings: Settings, edges: Iterable[tuple[int, int]]) -> None:
+    def check(cls, settings: DPSGDSettings, edges: Iterable[tuple[int, int]]) -> None:
         same_size("d-psgd", edges)
 
     def round(self, client: Client, peers: Peers) -> None:

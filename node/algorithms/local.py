@@ -9,12 +9,12 @@ from .base import Algorithm
 
 
 @dataclass(frozen=True)
-class Settings:
+class LocalSettings:
     name: Literal["local"] = "local"
 
 
 class Local(Algorithm):
-    Settings = Settings
+    Settings = LocalSettings
 
     def round(self, client: Client, peers: Peers) -> None:
         client.learn()

@@ -7,88 +7,188 @@ P_ij    <- P_ij - eta lam (P_ij theta_i - P_ji theta_j) theta_i^T               
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from ...transport.peers import Peers
 from ..client import Client
-from ..maps import DenseMaps, Maps
-from ..maps.starts import StartKind
-from .base import Algorithm
+from ..maps import FactoredMaps, Maps, StartKind, Storage, starting_maps, store
+from ..maps.base import Vectors
+from ..maps.start import TransformStart, shared_rows
+from .base import Algorithm, SettingsError
+from .stability import StabilityWatch
 
 
 @dataclass(frozen=True)
-class Settings:
+class SheafFMTLSettings:
     name: Literal["sheaf-fmtl"] = "sheaf-fmtl"
     gamma: Annotated[float, Gt(0), Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j)))."] = (
         0.01
     )
     lam: Annotated[float, Ge(0), "Weight lambda of the neighbours' agreement in the objective (17)."] = 0.001
-    eta: Annotated[float, Ge(0), "Learning rate of the restriction maps (19); 0 keeps them as they start."] = 0.1
+    eta: Annotated[
+        float, Ge(0), "Learning rate of the restriction maps (19); 0 keeps them as they start, and sends half as much."
+    ] = 0.1
     start: Annotated[
         StartKind,
-        "Restriction maps at the start: gaussian N(0, 1), uniform U(-1, 1), orthogonal rows, or identity rows plus "
-        "N(0, 0.01^2); all times start_scale.",
+        "Restriction maps at the start. The paper's: gaussian N(0, 1), uniform U(-1, 1), orthogonal (random orthonormal "
+        "rows), identity (rows of the identity plus N(0, 0.01^2)). Ours: shared (both ends of an edge have the same "
+        "orthonormal rows). All times start_scale.",
     ] = "gaussian"
     start_scale: Annotated[float, Gt(0), "Factor on the starting maps; zero maps would never learn."] = 1.0
+    rotate_every: Annotated[
+        int,
+        Ge(0),
+        "shared, with eta = 0: both ends draw new rows every so many rounds; 0 never does. Ours, not the paper's.",
+    ] = 0
+    exchange: Annotated[
+        Literal["two-phase", "fused"],
+        "two-phase: as Algorithm 1 is written; fused: the same iterates from one message a round, which also carries "
+        "||theta||^2.",
+    ] = "two-phase"
+    storage: Annotated[
+        Storage,
+        "How maps are kept, exactly in every case: dense matrices, factored into start and history, or auto: factored "
+        "until dense is cheaper.",
+    ] = "auto"
+    rank_cap: Annotated[
+        int,
+        Ge(0),
+        "At most so many rows of history in factored maps, the rest approximated, with a bound on the error in the "
+        "records; 0 keeps all, exactly.",
+    ] = 0
 
 
 class SheafFMTL(Algorithm):
-    Settings = Settings
+    Settings: ClassVar[type[Any]] = SheafFMTLSettings
+    maps: Maps
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)
         self.maps = self.starting_maps(client)
+        self._stability = StabilityWatch()
 
     def starting_maps(self, client: Client) -> Maps:
-        rows = {
-            j: shared_size(self.settings, client.theta.size, peer.parameters) for j, peer in client.neighbours.items()
-        }
-        return DenseMaps.start(client, rows, kind=self.settings.start, scale=self.settings.start_scale)
+        settings, size = self.settings, client.theta.size
+        start = starting_maps(
+            settings.start,
+            seed=client.seed,
+            node=client.node,
+            rows={j: shared_size(settings, size, peer.parameters) for j, peer in client.neighbours.items()},
+            size=size,
+            scale=settings.start_scale,
+            dtype=client.theta.dtype,
+        )
+        storage: Storage = "factored" if settings.rotate_every else settings.storage
+        return store(start, storage, settings.rank_cap or None)
 
     @classmethod
-    def vectors(cls, settings: Settings, d_i: int, d_j: int) -> tuple[int, ...]:
+    def vectors(cls, settings: Any, d_i: int, d_j: int) -> tuple[int, ...]:
         d_ij = shared_size(settings, d_i, d_j)
-        return (d_ij, d_ij) if settings.eta else (d_ij,)
+        if not settings.eta:
+            return (d_ij,)
+        return (d_ij + 1,) if settings.exchange == "fused" else (d_ij, d_ij)
+
+    @classmethod
+    def check(cls, settings: Any, edges: Iterable[tuple[int, int]]) -> None:
+        if settings.start == "shared":
+            for d_i, d_j in edges:
+                if d_i != d_j:
+                    raise SettingsError(
+                        "algorithm.start",
+                        f"'shared' maps need models of one size, but neighbours have {d_i} and {d_j} parameters; "
+                        "allowed here: 'gaussian', 'uniform', 'orthogonal', 'identity'",
+                    )
+        if settings.rotate_every and (settings.start != "shared" or settings.eta):
+            raise SettingsError(
+                "algorithm.rotate_every",
+                f"= {settings.rotate_every} needs start = 'shared' and eta = 0; or set it to 0",
+            )
+        if settings.rank_cap and settings.storage == "dense":
+            raise SettingsError(
+                "algorithm.rank_cap", "dense maps have no history; use storage = 'factored', or rank_cap = 0"
+            )
 
     def round(self, client: Client, peers: Peers) -> None:
+        if self.settings.rotate_every:
+            self._rotate(client, peers.round)
+        if self.settings.eta and self.settings.exchange == "fused":
+            self._fused_round(client, peers)
+        else:
+            self._two_phase_round(client, peers)
+
+    def _two_phase_round(self, client: Client, peers: Peers) -> None:
         theta, lam, eta = client.theta, self.settings.lam, self.settings.eta
 
         mine = self.maps.project(theta)
         theirs = peers.exchange(mine)  # Algorithm 1, line 5
-        r = difference(mine, theirs)
-        pull = self.maps.pull_back(r)
-        client.learn()
-        theta -= client.alpha * lam * pull  # (18)
-        self.disagreement = norm(r)
+        self._descend(client, difference(mine, theirs))  # (18)
 
         if eta:  # fixed maps need no second exchange
             mine = self.maps.project(theta)
             theirs = peers.exchange(mine)  # line 7
-            self.maps.update(difference(mine, theirs), theta, eta * lam)  # (19)
+            self.maps.update(mine, difference(mine, theirs), theta, eta * lam)  # (19)
 
-    def state_bytes(self) -> int:
-        return self.maps.state_bytes()
+    def _fused_round(self, client: Client, peers: Peers) -> None:
+        """Lines 7-8 of the round before and line 5 of this one, from one exchange.
 
-    def state(self) -> dict[str, np.ndarray]:
-        return self.maps.state()
+        The message is P_ij^k theta_i^{k+1} and n_i = ||theta_i^{k+1}||^2. Both ends then know r_ij = -r_ji, and with it
+        what line 5 of the next round would bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c (n_i + n_j)) r_ij.
+        """
+        theta, c = client.theta, self.settings.eta * self.settings.lam
 
-    def dense_maps(self) -> dict[int, np.ndarray]:
-        return {j: self.maps.dense(j) for j in self.maps.neighbours}
+        mine = self.maps.project(theta)
+        n = theta.dtype.type(theta @ theta)
+        received = peers.exchange({j: np.append(vector, n) for j, vector in mine.items()})
+        r = {j: mine[j] - received[j][:-1] for j in mine}
+        if peers.round > 1:  # before the first round no map has been used yet
+            self.maps.update(mine, r, theta, c)  # (19)
+            r = {j: (1 - c * (n + received[j][-1])) * r[j] for j in r}
+        self._descend(client, r)  # (18)
+
+    def _descend(self, client: Client, r: Vectors) -> None:
+        """(18), from the disagreements r_ij = P_ij theta_i - P_ji theta_j."""
+        theta, alpha, lam = client.theta, client.alpha, self.settings.lam
+        before = theta.copy()
+        pull = self.maps.pull_back(r)
+        client.learn()
+        theta -= alpha * lam * pull
+        self._report(client, r, pull, before)
+
+    def _report(self, client: Client, r: Vectors, pull: np.ndarray, before: np.ndarray) -> None:
+        report, lam, eta = self.report, self.settings.lam, self.settings.eta
+        report.disagreements = {j: norm(vector) for j, vector in r.items()}
+        squared = sum(value**2 for value in report.disagreements.values())
+        report.penalty = lam / 4 * squared
+        theta_squared = float(before @ before)
+        if client.takes_one_full_step:
+            of_theta = norm(before - client.theta) / client.alpha
+            of_maps = lam**2 * squared * theta_squared if eta else 0.0
+            report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
+        self._stability.models = lam * client.alpha * (norm(pull) ** 2 / squared if squared else 0.0)
+        self._stability.maps = eta * lam * theta_squared
+        report.warnings += self._stability.news()
+        report.cause_of_divergence = self._stability.cause()
+
+    def _rotate(self, client: Client, round: int) -> None:
+        turn, place = divmod(round - 1, self.settings.rotate_every)
+        if place == 0 and isinstance(self.maps, FactoredMaps) and isinstance(self.maps.start, TransformStart):
+            rows = {j: part.stop - part.start for j, part in self.maps.stacking.parts.items()}
+            self.maps.start.choose(shared_rows(client.seed, client.node, rows, client.theta.size, turn))
 
 
-def shared_size(settings: Settings, d_i: int, d_j: int) -> int:
+def shared_size(settings: Any, d_i: int, d_j: int) -> int:
     """d_ij, the same at both ends of an edge."""
     return max(1, math.floor(settings.gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
 
 
-def difference(mine: Mapping[int, np.ndarray], theirs: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+def difference(mine: Vectors, theirs: Vectors) -> dict[int, np.ndarray]:
     return {j: mine[j] - theirs[j] for j in mine}
 
 
-def norm(vectors: Mapping[int, np.ndarray]) -> float:
-    return math.sqrt(sum(float(vector @ vector) for vector in vectors.values()))
+def norm(vector: np.ndarray) -> float:
+    return math.sqrt(float(vector @ vector))

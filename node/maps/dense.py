@@ -1,4 +1,4 @@
-"""Restriction maps as plain matrices, stacked: one product serves all edges of a client."""
+"""Restriction maps as plain matrices, as the paper writes them."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..client import Client
-from .base import Maps
-from .starts import StartKind, starting_map
+from .base import Maps, Stacking, Vectors
+from .start import StartingMaps
+
+_CACHED_NUMBERS = 1 << 16  # an outer product of this size is subtracted before it leaves the processor's cache
 
 
 class DenseMaps(Maps):
-    def __init__(self, maps: Mapping[int, np.ndarray]):
-        """``maps`` is {j: P_ij}; the stacked copy takes sum_j d_ij x d_i numbers."""
-        self.neighbours = tuple(maps)
-        ends = np.cumsum([len(matrix) for matrix in maps.values()]).tolist()
-        self._rows = dict(zip(maps, map(slice, [0, *ends[:-1]], ends), strict=True))
-        self._stack = np.concatenate(list(maps.values())) if maps else None
+    """Memory: sum_j d_ij x d_i numbers, all of them read or written five times a round."""
+
+    def __init__(self, matrix: np.ndarray, stacking: Stacking, squared_norms: Mapping[int, float]):
+        """``matrix`` is all maps stacked, (sum_j d_ij, d_i); it is changed in place."""
+        super().__init__(stacking, squared_norms)
+        self._matrix = matrix
 
     @classmethod
-    def start(cls, client: Client, rows: Mapping[int, int], *, kind: StartKind, scale: float) -> DenseMaps:
-        """Maps with ``rows[j]`` = d_ij rows, drawn for this client and edge."""
-        dtype, d_i = client.theta.dtype, client.theta.size
-        return cls(
-            {
-                j: (scale * starting_map(kind, client.generator, j, (d_ij, d_i))).astype(dtype, copy=False)
-                for j, d_ij in rows.items()
-            }
-        )
+    def start(cls, start: StartingMaps) -> DenseMaps:
+        matrix = np.empty((start.stacking.height, start.size), start.dtype)
+        for part in start.stacking.parts.values():
+            matrix[part] = start.matrix(part)
+        return cls(matrix, start.stacking, start.squared_norms())
 
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
-        if self._stack is None:
-            return {}
-        projected = self._stack @ theta
-        return {j: projected[rows] for j, rows in self._rows.items()}
+        return self.stacking.split(self._matrix @ theta)
 
-    def pull_back(self, vectors: Mapping[int, np.ndarray]) -> np.ndarray:
-        if self._stack is None:
-            return np.zeros(1)
-        return np.concatenate([vectors[j] for j in self.neighbours]) @ self._stack
+    def pull_back(self, vectors: Vectors) -> np.ndarray:
+        if not self.neighbours:
+            return np.zeros_like(self._matrix, shape=self._matrix.shape[1])
+        return self.stacking.join(vectors) @ self._matrix
 
-    def update(self, r: Mapping[int, np.ndarray], theta: np.ndarray, step: float) -> None:
-        for j, rows in self._rows.items():
-            self._stack[rows] -= np.outer(step * r[j], theta)
+    def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
+        scaled = step * self.stacking.join(r)
+        rows = max(1, _CACHED_NUMBERS // theta.size)
+        for start in range(0, len(scaled), rows):
+            self._matrix[start : start + rows] -= np.outer(scaled[start : start + rows], theta)
 
     def dense(self, neighbour: int) -> np.ndarray:
-        return self._stack[self._rows[neighbour]]
+        return self._matrix[self.stacking.parts[neighbour]]
 
     def state_bytes(self) -> int:
-        return 0 if self._stack is None else self._stack.nbytes
+        return self._matrix.nbytes
 
     def state(self) -> dict[str, np.ndarray]:
-        return {f"P.{j}": self.dense(j) for j in self.neighbours}
+        return {"maps": self._matrix, "map_squared_norms": np.array(list(self._squared_norms.values()))}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        self._matrix[:] = state["maps"]
+        self._squared_norms = dict(zip(self.neighbours, state["map_squared_norms"].tolist(), strict=True))

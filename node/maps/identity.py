@@ -1,34 +1,33 @@
-"""P_ij = I: neighbours compare their models themselves. Nothing is stored, nothing is multiplied."""
+"""P_ij = sqrt(a_ij) I: neighbours compare their models themselves. Nothing is stored, nothing is multiplied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from .base import Maps
+from .base import FixedMaps, Stacking, Vectors
 
 
-class IdentityMaps(Maps):
-    def __init__(self, neighbours: Iterable[int]):
-        self.neighbours = tuple(neighbours)
-        self._size = 0
+class IdentityMaps(FixedMaps):
+    def __init__(self, weights: Mapping[int, float], size: int):
+        """``weights`` is {j: a_ij}; ``size`` is d, the same at both ends of every edge."""
+        super().__init__(Stacking(dict.fromkeys(weights, size)), {j: a * size for j, a in weights.items()})
+        self._roots = {j: math.sqrt(a) for j, a in weights.items()}
+        self._size = size
 
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
-        self._size = theta.size
-        return dict.fromkeys(self.neighbours, theta)
+        return {j: theta if root == 1 else root * theta for j, root in self._roots.items()}
 
-    def pull_back(self, vectors: Mapping[int, np.ndarray]) -> np.ndarray:
-        return sum(vectors.values(), start=np.zeros(1, dtype=np.float32))
-
-    def update(self, r: Mapping[int, np.ndarray], theta: np.ndarray, step: float) -> None:
-        raise TypeError("identity maps are fixed")
+    def pull_back(self, vectors: Vectors) -> np.ndarray:
+        total = np.zeros(self._size)
+        for j, root in self._roots.items():
+            total = total + root * vectors[j]
+        return total
 
     def dense(self, neighbour: int) -> np.ndarray:
-        return np.eye(self._size)
+        return self._roots[neighbour] * np.eye(self._size)
 
     def state_bytes(self) -> int:
         return 0
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {}

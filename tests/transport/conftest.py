@@ -109,11 +109,15 @@ class Network:
         with ThreadPoolExecutor(len(calls)) as threads:
             return [future.result() for future in [threads.submit(call) for call in calls]]
 
+    def end(self, client: Client) -> None:
+        self.clients.remove(client)
+        client.endpoint.close()
+        client.launcher.close()
+        client.control.close()
+
     def close(self) -> None:
-        for client in self.clients:
-            client.endpoint.close()
-            client.launcher.close()
-            client.control.close()
+        for client in tuple(self.clients):
+            self.end(client)
         for puppet in self.puppets:
             puppet.close()
         self.context.term()

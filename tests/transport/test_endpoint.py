@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgpack
@@ -80,7 +82,7 @@ def test_a_neighbour_that_binds_later_is_still_reached(network):
 
 def test_a_neighbour_that_is_never_there_is_named(network):
     client = network.client(5)
-    with pytest.raises(NeighbourTimeout, match="no connection to client 2, 4$"):
+    with pytest.raises(NeighbourTimeout, match=r"no connection to client 2, 4$"):
         client.endpoint.connect({4: "never used", 2: "never used"}, soon(0.05))
 
 
@@ -121,13 +123,12 @@ def test_hello_and_messages_weigh_what_the_kernel_sent(network):
         other.receive()
         client.receive()
     port = int(other.address.rpartition(":")[2])
-    sent = {at_its_own_port: count for at_its_own_port, count in kernel_counts_of_bytes_sent(port)}
-    assert [sent[False], sent[True]] == wire
+    assert kernel_counts_of_bytes_sent(port) == {"connecting": wire[0], "bound": wire[1]}
 
 
-def kernel_counts_of_bytes_sent(port: int) -> list[tuple[bool, int]]:
-    """(is it the bound end?, bytes sent) for both ends of this process's connection to a port of its own."""
-    counts = []
+def kernel_counts_of_bytes_sent(port: int) -> dict[str, int]:
+    """What each end of this process's connection to a port of its own has sent."""
+    counts = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             sock = socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_STREAM)
@@ -143,7 +144,7 @@ def kernel_counts_of_bytes_sent(port: int) -> list[tuple[bool, int]]:
                 if len(info) < 216:
                     pytest.skip(f"this kernel's TCP_INFO has {len(info)} bytes, and no byte counters")
                 sent, retransmitted = struct.unpack_from("=QQ", info, 200)
-                counts.append((ports[0] == port, sent - retransmitted))
+                counts["bound" if ports[0] == port else "connecting"] = sent - retransmitted
     return counts
 
 
@@ -204,7 +205,8 @@ def test_a_client_of_another_run_with_a_neighbours_name_is_not_taken_for_it(netw
     impostor = network.puppet(client, b"node-0000")
     impostor.send(network.header(src=0, dst=1, run=78))
     with pytest.raises(NeighbourTimeout, match="no connection to client 0"):
-        client.endpoint.connect({0: "never used"}, soon(0.3))
+        client.endpoint.connect({0: "never used"}, soon(0.1))
+    client.receive_nothing_until("foreign run id")
     assert client.endpoint.rejected == {"foreign run id": 1}
 
 
@@ -237,12 +239,16 @@ def test_a_frame_of_exactly_the_limit_is_taken_in(network):
     assert client.receive().tensors[0].nbytes == 1000
 
 
-def test_bytes_that_are_not_zeromq_are_counted_and_survived(network):
+@pytest.mark.parametrize(
+    "speech", [b"GET / HTTP/1.1\r\n\r\n" * 20, bytes(500), b"\xff" * 500, b"\x16\x03\x01\x02\x00\x01"]
+)
+def test_a_foreign_protocol_does_no_harm(network, speech):
     client, [neighbour] = network.client_of_puppets(1)
     host, port = client.address.removeprefix("tcp://").split(":")
     with socket.create_connection((host, int(port))) as foreign:
-        foreign.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 10)
-        client.receive_nothing_until("connection closed by its peer, or for a frame over 1000000 bytes")
+        foreign.sendall(speech)
+        neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+        np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
     neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
     np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
 
@@ -255,7 +261,7 @@ def test_waiting_ends_at_the_deadline_and_costs_no_cpu(network):
     start, cpu = time.monotonic(), time.thread_time()
     with pytest.raises(NeighbourTimeout):
         client.endpoint.receive(start + 0.3)
-    assert 0.299 <= time.monotonic() - start < 2
+    assert 0.299 <= time.monotonic() - start < 5
     assert time.thread_time() - cpu < 0.05
 
 
@@ -264,17 +270,27 @@ def test_what_is_there_already_is_received_even_after_the_deadline(network):
     neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
     neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
     client.receive()
-    time.sleep(0.1)
-    assert client.endpoint.receive(deadline=0).header.round == 1
+    late = partial(client.endpoint.receive, deadline=0)
+    assert until_it_has_arrived(late).header.round == 1
+
+
+def until_it_has_arrived(receive):
+    end = soon()
+    while time.monotonic() < end:
+        with suppress(NeighbourTimeout):
+            return receive()
+    pytest.fail("nothing came")
 
 
 def test_garbage_does_not_hold_up_the_deadline(network):
     client, [neighbour] = network.client_of_puppets(1)
     for _ in range(20):
         neighbour.send(b"garbage")
-    time.sleep(0.2)  # until they are here
-    with pytest.raises(NeighbourTimeout):
-        client.endpoint.receive(deadline=0)
+    time.sleep(0.2)  # until they are here, most likely
+    end = soon()
+    while not client.endpoint.rejected and time.monotonic() < end:
+        with pytest.raises(NeighbourTimeout):
+            client.endpoint.receive(deadline=0)
     assert client.endpoint.rejected == {"malformed header": 1}
 
 
@@ -308,7 +324,7 @@ def test_the_launchers_stop_ends_the_wait_for_neighbours(network):
 
 def test_a_neighbour_that_is_gone_is_counted_and_not_weighed_and_the_others_are_served(network):
     gone, stays, client = network.linked(3, [(0, 2), (1, 2)])
-    gone.endpoint.close()
+    network.end(gone)
     sent, end = send(client.endpoint, 0, 1), soon()
     while 0 in sent and time.monotonic() < end:  # until the news of the closed connection is here
         time.sleep(0.01)

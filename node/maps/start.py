@@ -1,0 +1,193 @@
+"""What restriction maps begin as: the four families of the paper's Table 6, and shared maps, which are ours.
+
+Each is a ``StartingMaps``: either matrices, or one orthogonal transform of which every edge picks some rows.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Literal, get_args
+
+import numpy as np
+
+from ...topology.seeds import generator
+from .base import Stacking
+
+StartKind = Literal["gaussian", "uniform", "orthogonal", "identity", "shared"]
+START_KINDS: tuple[str, ...] = get_args(StartKind)
+
+_NOISE = 0.01  # standard deviation of the identity start's noise, as in the paper
+_ROWS_AT_A_TIME = 64  # of random numbers: a double precision copy of all rows would not fit large models
+
+
+class StartingMaps(ABC):
+    """P_ij^0 of all edges of client i, stacked to (sum_j d_ij, d_i)."""
+
+    def __init__(self, stacking: Stacking, size: int, dtype: np.dtype):
+        self.stacking = stacking
+        self.size = size
+        self.dtype = dtype
+
+    @abstractmethod
+    def project(self, theta: np.ndarray) -> np.ndarray:
+        """P^0 theta, (sum_j d_ij,)."""
+
+    @abstractmethod
+    def pull_back(self, stacked: np.ndarray) -> np.ndarray:
+        """(P^0)^T v, (d_i,)."""
+
+    @abstractmethod
+    def matrix(self, part: slice) -> np.ndarray:
+        """Rows of the stacked maps."""
+
+    @abstractmethod
+    def squared_norms(self) -> dict[int, float]:
+        """{j: ||P_ij^0||_F^2}"""
+
+    @abstractmethod
+    def state_bytes(self) -> int: ...
+
+    @abstractmethod
+    def cost(self) -> float:
+        """Numbers read from memory for one projection, or as many as take as long."""
+
+
+class MatrixStart(StartingMaps):
+    """Gaussian, uniform and identity-plus-noise maps: random numbers have to be kept."""
+
+    def __init__(self, matrix: np.ndarray, stacking: Stacking):
+        super().__init__(stacking, matrix.shape[1], matrix.dtype)
+        self._matrix = matrix
+
+    def project(self, theta: np.ndarray) -> np.ndarray:
+        return self._matrix @ theta
+
+    def pull_back(self, stacked: np.ndarray) -> np.ndarray:
+        return stacked @ self._matrix
+
+    def matrix(self, part: slice) -> np.ndarray:
+        return self._matrix[part]
+
+    def squared_norms(self) -> dict[int, float]:
+        return {j: float(np.vdot(self._matrix[part], self._matrix[part])) for j, part in self.stacking.parts.items()}
+
+    def state_bytes(self) -> int:
+        return self._matrix.nbytes
+
+    def cost(self) -> float:
+        return self._matrix.size
+
+
+class TransformStart(StartingMaps):
+    """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows.
+
+    Rows are orthonormal times s. No matrix is stored: a projection is one fast transform for all edges, and of it each
+    edge picks its rows; the transposes of all edges add up before the one inverse transform.
+    """
+
+    def __init__(self, rows: Mapping[int, np.ndarray], signs: np.ndarray, *, scale: float, dtype: np.dtype):
+        """``rows`` is {j: the d_ij distinct rows of edge j}; ``signs`` is the diagonal of D, (d_i,)."""
+        super().__init__(Stacking({j: len(chosen) for j, chosen in rows.items()}), len(signs), dtype)
+        self._scaled_signs = (scale * signs).astype(dtype)
+        self._scale = scale
+        self.choose(rows)
+
+    def choose(self, rows: Mapping[int, np.ndarray]) -> None:
+        """Gives every edge other rows, as many as before."""
+        self._rows = np.concatenate(list(rows.values())).astype(np.int32) if rows else np.zeros(0, np.int32)
+
+    def project(self, theta: np.ndarray) -> np.ndarray:
+        from scipy.fft import dct
+
+        return dct(self._scaled_signs * theta, norm="ortho", overwrite_x=True)[self._rows]
+
+    def pull_back(self, stacked: np.ndarray) -> np.ndarray:
+        from scipy.fft import idct
+
+        spectrum = np.zeros(self.size, self.dtype)
+        for part in self.stacking.parts.values():
+            spectrum[self._rows[part]] += stacked[part]  # within an edge no row comes twice
+        return self._scaled_signs * idct(spectrum, norm="ortho", overwrite_x=True)
+
+    def matrix(self, part: slice) -> np.ndarray:
+        return (cosine_rows(self._rows[part].astype(np.int64), self.size) * self._scaled_signs).astype(self.dtype)
+
+    def squared_norms(self) -> dict[int, float]:
+        return {j: self._scale**2 * (part.stop - part.start) for j, part in self.stacking.parts.items()}
+
+    def state_bytes(self) -> int:
+        return self._scaled_signs.nbytes + self._rows.nbytes
+
+    def cost(self) -> float:
+        return 3 * self.size * math.log2(self.size + 1)
+
+
+def starting_maps(
+    kind: StartKind,
+    *,
+    seed: int,
+    node: int,
+    rows: Mapping[int, int],
+    size: int,
+    scale: float,
+    dtype: np.dtype,
+) -> StartingMaps:
+    """The maps of client ``node`` with ``rows`` = {j: d_ij}, times ``scale``. The same seed draws the same maps in
+    float32 and float64, up to rounding."""
+    stacking = Stacking(rows)
+    if kind == "orthogonal":
+        signs = _signs(generator(seed, "signs of the orthogonal maps", node), size)
+        chosen = {
+            j: _distinct(generator(seed, "rows of the orthogonal maps", node, j), size, d_ij)
+            for j, d_ij in rows.items()
+        }
+        return TransformStart(chosen, signs, scale=scale, dtype=dtype)
+    if kind == "shared":
+        signs = _signs(generator(seed, "signs of the shared maps"), size)
+        return TransformStart(shared_rows(seed, node, rows, size, 0), signs, scale=scale, dtype=dtype)
+    matrix = np.empty((stacking.height, size), dtype)
+    for j, part in stacking.parts.items():
+        rng = generator(seed, f"{kind} starting map", node, j)
+        for block in _blocks(part):
+            matrix[block] = scale * _random_rows(kind, rng, block, part.start, size)
+    return MatrixStart(matrix, stacking)
+
+
+def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, turn: int) -> dict[int, np.ndarray]:
+    """The rows that both ends of each edge have in common; every turn draws new ones."""
+    return {
+        j: _distinct(generator(seed, "rows of the shared maps", min(node, j), max(node, j), turn), size, d_ij)
+        for j, d_ij in rows.items()
+    }
+
+
+def cosine_rows(rows: np.ndarray, length: int) -> np.ndarray:
+    """Rows of the orthonormal DCT-II matrix of the given length, (len(rows), length) float64."""
+    # Reduced exactly, in integers: the cosine of a huge angle would lose digits
+    angles = np.outer(rows, 2 * np.arange(length) + 1) % (4 * length)
+    norms = np.where(rows == 0, math.sqrt(1 / length), math.sqrt(2 / length))
+    return norms[:, None] * np.cos(angles * (math.pi / (2 * length)))
+
+
+def _random_rows(kind: str, rng: np.random.Generator, block: slice, first: int, size: int) -> np.ndarray:
+    shape = (block.stop - block.start, size)
+    if kind == "gaussian":
+        return rng.standard_normal(shape)
+    if kind == "uniform":
+        return rng.uniform(-1, 1, shape)
+    return np.eye(*shape, k=block.start - first) + _NOISE * rng.standard_normal(shape)
+
+
+def _blocks(part: slice) -> Iterator[slice]:
+    for start in range(part.start, part.stop, _ROWS_AT_A_TIME):
+        yield slice(start, min(start + _ROWS_AT_A_TIME, part.stop))
+
+
+def _signs(rng: np.random.Generator, size: int) -> np.ndarray:
+    return 1.0 - 2.0 * rng.integers(0, 2, size)
+
+
+def _distinct(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
+    return rng.choice(size, count, replace=False)

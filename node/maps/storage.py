@@ -1,0 +1,87 @@
+"""Which storage a client's maps take: as asked for, or whichever makes the coming round cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from .base import Maps, Vectors
+from .dense import DenseMaps
+from .factored import FactoredMaps
+from .start import StartingMaps
+
+Storage = Literal["auto", "dense", "factored"]
+
+_CALLS = 30_000.0  # numbers that could be read while a factored round's own small calls are made
+
+
+def store(start: StartingMaps, storage: Storage, rank_cap: int | None = None) -> Maps:
+    if storage == "dense":
+        return DenseMaps.start(start)
+    if storage == "factored" or rank_cap is not None:
+        return FactoredMaps(start, rank_cap)
+    return AutoMaps(start)
+
+
+def dense_cost(start: StartingMaps) -> float:
+    """Numbers read or written by a round on dense maps: two projections, a pull-back, a subtraction in place."""
+    return 5.0 * start.stacking.height * start.size
+
+
+def factored_cost(start: StartingMaps, rows: int) -> float:
+    """The same for factored maps with a history of ``rows``: one projection, one pull-back."""
+    return _CALLS + 2 * (start.cost() + rows * (start.size + start.stacking.height))
+
+
+class AutoMaps(Maps):
+    """Factored maps that turn into dense ones, exactly, once their history makes them the dearer.
+
+    The choice follows from sizes alone, never from a measured time: the same run chooses the same everywhere.
+    """
+
+    def __init__(self, start: StartingMaps):
+        super().__init__(start.stacking, {})
+        self._start = start
+        self._maps: Maps = FactoredMaps(start)
+        self._limit = dense_cost(start)
+        self._reconsider()
+
+    def _reconsider(self) -> None:
+        maps = self._maps
+        if isinstance(maps, FactoredMaps) and factored_cost(self._start, maps.history.rows) > self._limit:
+            matrix = np.empty((self.stacking.height, self._start.size), self._start.dtype)
+            for j, part in self.stacking.parts.items():
+                matrix[part] = maps.dense(j)
+            self._maps = DenseMaps(matrix, self.stacking, maps._squared_norms)
+
+    def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
+        return self._maps.project(theta)
+
+    def pull_back(self, vectors: Vectors) -> np.ndarray:
+        return self._maps.pull_back(vectors)
+
+    def update(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
+        self._maps.update(mine, r, theta, step)
+        self._reconsider()
+
+    def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
+        raise NotImplementedError("update() is passed on whole")
+
+    def norms(self) -> dict[int, float]:
+        return self._maps.norms()
+
+    def dense(self, neighbour: int) -> np.ndarray:
+        return self._maps.dense(neighbour)
+
+    def state_bytes(self) -> int:
+        return self._maps.state_bytes()
+
+    def state(self) -> dict[str, np.ndarray]:
+        return self._maps.state()
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        if "maps" in state and isinstance(self._maps, FactoredMaps):
+            self._maps = DenseMaps.start(self._start)
+        self._maps.load(state)

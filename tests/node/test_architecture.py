@@ -1,0 +1,163 @@
+"""Sizes and starts of the models: the paper's counts, closed forms, and torch's own layers as oracle."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sheafgossip.node.architecture import Architecture, ArchitectureError
+from sheafgossip.node.models import forward, views
+
+widths = st.lists(st.integers(1, 6), max_size=3).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("image", "filters", "hidden", "parameters"),
+    [
+        ((1, 28, 28), (32, 64), (), 34_826),
+        ((3, 32, 32), (32, 64), (), 42_442),
+        ((1, 28, 28), (32, 64), (120,), 212_146),
+        ((3, 32, 32), (32, 64), (120,), 297_202),
+        ((1, 28, 28), (24, 48), (), 22_666),
+        ((3, 32, 32), (24, 48), (), 28_378),
+    ],
+)
+def test_the_papers_models_have_the_papers_number_of_parameters(image, filters, hidden, parameters):
+    assert Architecture("cnn", image, 10, filters, hidden).size == parameters
+
+
+@given(st.sampled_from(["logistic", "linear"]), st.integers(1, 600), st.integers(1, 12))
+def test_a_linear_layer_has_a_weight_a_feature_and_output_and_a_bias_an_output(kind, features, outputs):
+    assert Architecture(kind, (features,), outputs).size == (features + 1) * outputs
+
+
+@given(st.integers(1, 100), widths, st.integers(1, 12))
+def test_an_mlp_has_a_linear_layer_between_neighbouring_widths(features, hidden, outputs):
+    sizes = [features, *hidden, outputs]
+    expected = sum((a + 1) * b for a, b in pairwise(sizes))
+    assert Architecture("mlp", (features,), outputs, hidden=hidden).size == expected
+
+
+@pytest.mark.parametrize("kind", ["logistic", "linear"])
+def test_hidden_layers_and_filters_do_not_change_a_linear_model(kind):
+    assert Architecture(kind, (4,), 2, filters=(8,), hidden=(9,)).size == Architecture(kind, (4,), 2).size
+
+
+@pytest.mark.parametrize(("side", "allowed"), [(3, 0), (4, 1), (28, 3), (32, 3)])
+def test_more_convolutions_than_the_image_has_room_for_are_refused_by_their_key(side, allowed):
+    Architecture("cnn", (1, side, side), 2, filters=(1,) * allowed)
+    with pytest.raises(ArchitectureError, match=rf"^model.filters = .*use fewer than {allowed + 1} layers$"):
+        Architecture("cnn", (1, side, side), 2, filters=(1,) * (allowed + 1))
+
+
+def test_convolutions_on_data_that_are_no_images_are_refused_by_their_key():
+    with pytest.raises(ArchitectureError, match=r"^model.kind = 'cnn' needs images, .* shape \(561,\)$"):
+        Architecture("cnn", (561,), 6, filters=(8,))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "label"),
+    [
+        (Architecture("cnn", (1, 28, 28), 10, (32, 64), (120,)), "cnn 32-64 + 120"),
+        (Architecture("cnn", (1, 28, 28), 10, (32, 64)), "cnn 32-64"),
+        (Architecture("mlp", (8,), 10, hidden=(20, 30)), "mlp 20-30"),
+        (Architecture("logistic", (8,), 10), "logistic"),
+    ],
+)
+def test_the_label_names_the_layers(architecture, label):
+    assert architecture.label == label
+
+
+# -- where theta starts ------------------------------------------------------------------------------------------------
+
+CNN = Architecture("cnn", (2, 8, 8), 3, (4,), (7,))
+
+
+def test_every_start_lies_within_one_over_the_root_of_the_fan_in_of_its_layer():
+    many = np.stack([CNN.start(seed) for seed in range(200)])
+    fan_ins = [2 * 9] * (4 * 2 * 9 + 4) + [4 * 3 * 3] * (7 * 36 + 7) + [7] * (3 * 7 + 3)
+    bounds = 1 / np.sqrt(fan_ins)
+    assert many.shape == (200, CNN.size)
+    assert (np.abs(many) <= bounds).all()
+    assert (np.abs(many).max(axis=0) > 0.9 * bounds).all()  # and fills it: 200 draws miss the last tenth once in 1e9
+
+
+def test_the_same_seed_starts_all_clients_of_an_architecture_alike():
+    np.testing.assert_array_equal(CNN.start(7), Architecture("cnn", (2, 8, 8), 3, (4,), (7,)).start(7))
+
+
+def test_another_seed_client_or_architecture_starts_elsewhere():
+    starts = [CNN.start(7), CNN.start(8), CNN.start(7, 1), CNN.start(7, 2), CNN.start(8, 1)]
+    assert len({start.tobytes() for start in starts}) == len(starts)
+    assert not np.array_equal(Architecture("logistic", (6,), 2).start(7), Architecture("logistic", (13,), 1).start(7))
+
+
+def test_a_start_at_zero_is_zero():
+    np.testing.assert_array_equal(CNN.start(7, init="zeros"), np.zeros(CNN.size))
+
+
+# -- torch as oracle ---------------------------------------------------------------------------------------------------
+
+
+def torch_model(architecture: Architecture) -> torch.nn.Sequential:
+    """The same network from torch's own layers, which find out the widths by themselves."""
+    layers: list[torch.nn.Module] = []
+    if architecture.kind == "cnn":
+        for filters in architecture.filters:
+            layers += [torch.nn.LazyConv2d(filters, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+    layers.append(torch.nn.Flatten())
+    for hidden in architecture.hidden:
+        layers += [torch.nn.LazyLinear(hidden), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.LazyLinear(architecture.outputs)).double()
+    model(torch.zeros(1, *architecture.input_shape, dtype=torch.float64))
+    return model
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.one_of(
+        st.builds(Architecture, st.just("logistic"), st.tuples(st.integers(1, 9)), st.integers(1, 4)),
+        st.builds(Architecture, st.just("mlp"), st.tuples(st.integers(1, 9)), st.integers(1, 4), st.just(()), widths),
+        st.builds(
+            Architecture,
+            st.just("cnn"),
+            st.tuples(st.integers(1, 3), st.integers(10, 14), st.integers(10, 14)),
+            st.integers(1, 4),
+            st.lists(st.integers(1, 4), max_size=2).map(tuple),
+            widths,
+        ),
+    )
+)
+def test_theta_is_laid_out_like_the_parameters_of_a_torch_model_and_computes_the_same(architecture):
+    model = torch_model(architecture)
+    theta = torch.from_numpy(architecture.start(3))
+    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in model.parameters()]
+    torch.nn.utils.vector_to_parameters(theta, model.parameters())
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(4, *architecture.input_shape)))
+    torch.testing.assert_close(
+        forward(architecture, views(architecture, theta), x), model(x).detach(), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_the_bounds_of_the_start_are_those_of_torchs_own_layers():
+    torch.manual_seed(0)
+    for block in CNN.parameters():
+        if block.name.endswith("weight"):
+            drawn = torch.cat(
+                [
+                    p.flatten()
+                    for _ in range(300)
+                    for p in (
+                        torch.nn.Conv2d(block.shape[1], block.shape[0], 3)
+                        if len(block.shape) == 4
+                        else torch.nn.Linear(block.shape[1], block.shape[0])
+                    ).parameters()
+                ]
+            )
+            assert float(drawn.detach().abs().max()) == pytest.approx(1 / math.sqrt(block.fan_in), rel=1e-3)

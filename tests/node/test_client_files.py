@@ -1,0 +1,93 @@
+"""What goes in and out of a client process: its assignment, its state files, and the sample of what it uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from sheafgossip.node.architecture import Architecture
+from sheafgossip.node.assignment import Assignment
+from sheafgossip.node.checkpoint import write_state
+from sheafgossip.node.resources import sample
+
+
+def test_an_assignment_survives_its_journey_as_json(assignment):
+    sent = replace(assignment, architecture=Architecture("cnn", (1, 28, 28), 10, (32, 64), (120,)), dtype="float32")
+    assert Assignment.from_json(json.loads(json.dumps(sent.to_json()))) == sent
+
+
+def test_a_client_without_neighbours_survives_it_too(assignment):
+    sent = replace(assignment, neighbours=())
+    assert Assignment.from_json(json.loads(json.dumps(sent.to_json()))) == sent
+
+
+def test_the_files_of_a_client_lie_where_the_run_folder_promises(assignment):
+    places = assignment.shard, assignment.state(40), assignment.log
+    assert [place.relative_to(assignment.folder) for place in places] == [
+        Path("shards/node-0003.safetensors"),
+        Path("state/round-000040/node-0003.safetensors"),
+        Path("log/node-0003.log"),
+    ]
+
+
+def test_a_state_comes_out_as_it_was_written_and_names_its_round(tmp_path):
+    path = tmp_path / "state" / "round-000040" / "node-0003.safetensors"
+    arrays = {"theta": np.arange(5.0), "P.1": np.arange(6, dtype=np.float32).reshape(2, 3).T}
+    write_state(path, 40, arrays)
+    loaded = load_file(path)
+    assert set(loaded) == set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded[name], array, strict=True)
+    with safe_open(path, framework="np") as file:
+        assert file.metadata() == {"round": "40"}
+
+
+def test_a_state_is_replaced_whole_and_leaves_nothing_else_behind(tmp_path):
+    path = tmp_path / "node-0003.safetensors"
+    for value in (1.0, 2.0):
+        write_state(path, 1, {"theta": np.full(3, value)})
+    assert load_file(path)["theta"].tolist() == [2, 2, 2]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_state(tmp_path):
+    path = tmp_path / "node-0003.safetensors"
+    write_state(path, 1, {"theta": np.ones(3)})
+    with pytest.raises(Exception, match="object"):
+        write_state(path, 2, {"theta": np.array([object()])})
+    assert load_file(path)["theta"].tolist() == [1, 1, 1]
+
+
+def test_a_sample_tells_the_memory_and_cpu_time_of_this_process():
+    cpu = time.process_time()
+    record = sample(3, 1.5, state_bytes=800)
+    assert (record.node, record.wall_s, record.state_bytes) == (3, 1.5, 800)
+    assert 0 < record.uss <= record.pss <= record.rss
+    assert record.peak_rss > record.uss
+    assert cpu <= record.cpu_s <= time.process_time()
+
+
+def test_a_sample_grows_with_the_memory_in_use():
+    before = sample(3, 0.0)
+    held = np.ones(4_000_000)
+    assert sample(3, 0.0).uss - before.uss == pytest.approx(held.nbytes, rel=0.1)
+
+
+def test_a_sample_may_be_of_another_process_until_it_is_gone():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert sample(-3, 0.0, pid=child.pid).rss > 0
+    assert child.pid != os.getpid()
+    child.communicate(b"\n")
+    with pytest.raises(psutil.NoSuchProcess):
+        sample(-3, 0.0, pid=child.pid)

@@ -1,0 +1,302 @@
+"""Gradients, mini-batches and evaluation, against closed forms in numpy and torch's own modules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from sheafgossip.node.architecture import Architecture
+from sheafgossip.node.learner import Learner
+
+LOGISTIC = Architecture("logistic", (4,), 3)
+LINEAR = Architecture("linear", (4,), 2)
+CNN = Architecture("cnn", (1, 12, 12), 3, (3, 5), (6,))
+
+
+def numbers(assignment, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """x in double precision, and y, of the training or test samples."""
+    shard = load_file(assignment.shard)
+    return shard[f"x_{part}"].astype(np.float64), shard[f"y_{part}"]
+
+
+def scores(theta: np.ndarray, x: np.ndarray, outputs: int) -> np.ndarray:
+    """W x + b, theta being W row by row, then b."""
+    weight, bias = theta[:-outputs].reshape(outputs, -1), theta[-outputs:]
+    return x @ weight.T + bias
+
+
+def logistic(theta, x, y, l2=0.0) -> tuple[float, np.ndarray]:
+    """Mean cross-entropy + l2/2 ||theta||^2 and its gradient, in closed form."""
+    z = scores(theta, x, 3)
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    delta = (p - np.eye(3)[y]) / len(x)
+    loss = -np.log(p[np.arange(len(x)), y]).mean() + l2 / 2 * (theta**2).sum()
+    return loss, np.concatenate([(delta.T @ x).ravel(), delta.sum(axis=0)]) + l2 * theta
+
+
+def squares(theta, x, y, l2=0.0) -> tuple[float, np.ndarray]:
+    """Mean over samples of ||W x + b - y||^2, + l2/2 ||theta||^2, and its gradient, in closed form."""
+    residual = scores(theta, x, 2) - y
+    loss = (residual**2).sum() / len(x) + l2 / 2 * (theta**2).sum()
+    delta = 2 * residual / len(x)
+    return loss, np.concatenate([(delta.T @ x).ravel(), delta.sum(axis=0)]) + l2 * theta
+
+
+CLOSED_FORMS = pytest.mark.parametrize(
+    ("architecture", "closed_form"), [(LOGISTIC, logistic), (LINEAR, squares)], ids=["logistic", "linear"]
+)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+@CLOSED_FORMS
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+def test_the_full_gradient_and_loss_are_the_closed_form(with_shard, architecture, closed_form, l2):
+    assignment = with_shard(architecture, 40, training={"l2": l2})
+    learner = Learner(assignment)
+    loss, gradient = learner.gradient()
+    expected_loss, expected = closed_form(learner.theta, *numbers(assignment, "train"), l2)
+    assert loss == pytest.approx(expected_loss, rel=1e-12)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-12, atol=1e-12)
+
+
+@CLOSED_FORMS
+@pytest.mark.parametrize("samples", [511, 512, 513, 1500])
+def test_a_gradient_over_many_samples_is_computed_in_parts_with_the_same_result(
+    with_shard, architecture, closed_form, samples
+):
+    assignment = with_shard(architecture, samples, training={"l2": 0.1})
+    learner = Learner(assignment)
+    loss, gradient = learner.gradient()
+    expected_loss, expected = closed_form(learner.theta, *numbers(assignment, "train"), 0.1)
+    assert loss == pytest.approx(expected_loss, rel=1e-12)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_gradient_of_a_cnn_is_that_of_torchs_own_modules(with_shard):
+    assignment = with_shard(CNN, 600)
+    learner = Learner(assignment)
+    model = torch.nn.Sequential(
+        *(torch.nn.Conv2d(1, 3, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
+        *(torch.nn.Conv2d(3, 5, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
+        *(torch.nn.Flatten(), torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)),
+    ).double()
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(learner.theta), model.parameters())
+    x, y = numbers(assignment, "train")
+    expected = torch.nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))
+    expected.backward()
+    loss, gradient = learner.gradient()
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    np.testing.assert_allclose(
+        gradient, torch.cat([p.grad.flatten() for p in model.parameters()]), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_gradients_do_not_add_up_over_calls(with_shard):
+    learner = Learner(with_shard(LOGISTIC, 40))
+    first = learner.gradient()[1].copy()
+    np.testing.assert_array_equal(learner.gradient()[1], first)
+
+
+def test_theta_changed_in_place_is_the_theta_that_learns_next(with_shard):
+    assignment = with_shard(LOGISTIC, 40)
+    learner = Learner(assignment)
+    learner.theta += np.linspace(-1, 1, LOGISTIC.size)
+    theta = learner.theta
+    expected = logistic(theta.copy(), *numbers(assignment, "train"))[1]
+    np.testing.assert_allclose(learner.gradient()[1], expected, rtol=1e-12, atol=1e-12)
+    before = theta.copy()
+    learner.learn()
+    assert learner.theta is theta
+    np.testing.assert_allclose(theta, before - 0.1 * expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_everything_is_computed_in_the_runs_precision(with_shard, dtype):
+    learner = Learner(with_shard(LOGISTIC, 40, dtype=dtype))
+    assert learner.theta.dtype == learner.gradient()[1].dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize(("same_start", "key"), [(True, ()), (False, (3,))])
+def test_theta_starts_where_the_architecture_says(with_shard, same_start, key):
+    learner = Learner(with_shard(LOGISTIC, 4, same_start=same_start))
+    np.testing.assert_array_equal(learner.theta, LOGISTIC.start(11, *key))
+
+
+# -- local work --------------------------------------------------------------------------------------------------------
+
+
+class Watched(Learner):
+    """Notes which samples each gradient is taken on; sample k has k as its first feature."""
+
+    def __init__(self, assignment):
+        super().__init__(assignment)
+        self._x_train[:, 0] = torch.arange(len(self._x_train))
+        self.batches: list[list[int]] = []
+
+    def gradient(self, x=None, y=None):
+        self.batches.append([int(k) for k in x[:, 0]])
+        assert (y == self._y_train[self.batches[-1]]).all()
+        return super().gradient(x, y)
+
+
+def passes(batches: list[list[int]], samples: int) -> list[list[int]]:
+    """The samples in the order of their use, cut into passes over the shard."""
+    order = [sample for batch in batches for sample in batch]
+    return [order[start : start + samples] for start in range(0, len(order), samples)]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(samples=st.integers(1, 30), size=st.integers(1, 40), epochs=st.integers(1, 3))
+def test_an_epoch_covers_every_sample_once_in_ceil_n_over_b_batches(with_shard, samples, size, epochs):
+    work = {"work": "epochs", "epochs": epochs, "batch_size": size}
+    learner = Watched(with_shard(LOGISTIC, samples, training=work))
+    learner.learn()
+    assert len(learner.batches) == epochs * -(-samples // size)
+    assert all(len(batch) <= size for batch in learner.batches)
+    for one in passes(learner.batches, samples):
+        assert sorted(one) == list(range(samples))
+
+
+def test_steps_go_on_across_rounds_pass_after_pass(with_shard):
+    work = {"work": "steps", "steps": 3, "batch_size": 4}
+    learner = Watched(with_shard(LOGISTIC, 10, training=work))
+    for _ in range(4):
+        learner.learn()
+    assert [len(batch) for batch in learner.batches] == [4, 4, 2] * 4  # 12 steps, 4 passes of 3 batches
+    assert all(sorted(one) == list(range(10)) for one in passes(learner.batches, 10))
+    assert len({tuple(one) for one in passes(learner.batches, 10)}) == 4  # shuffled anew
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 12])
+def test_the_batches_are_the_same_however_they_are_divided_into_rounds(with_shard, steps):
+    def drawn(steps: int) -> list[list[int]]:
+        learner = Watched(with_shard(LOGISTIC, 10, training={"work": "steps", "steps": steps, "batch_size": 4}))
+        for _ in range(12 // steps):
+            learner.learn()
+        return learner.batches
+
+    assert drawn(steps) == drawn(3)
+
+
+def test_the_seed_and_the_client_alone_decide_the_batches(with_shard):
+    work = {"work": "epochs", "batch_size": 4}
+
+    def drawn(**changes) -> list[list[int]]:
+        learner = Watched(with_shard(LOGISTIC, 20, training=work, **changes))
+        learner.learn()
+        return learner.batches
+
+    expected = drawn()
+    np.random.seed(0)
+    torch.manual_seed(0)
+    torch.rand(3)
+    assert drawn() == expected
+    assert drawn(seed=12) != expected
+    assert drawn(node=4) != expected
+
+
+def test_full_work_is_one_step_on_all_samples(with_shard):
+    learner = Watched(with_shard(LOGISTIC, 600))
+    learner.learn()
+    assert learner.batches == [list(range(600))]
+
+
+def test_a_shard_smaller_than_a_batch_is_one_batch(with_shard):
+    learner = Watched(with_shard(LOGISTIC, 3, training={"work": "steps", "steps": 2, "batch_size": 100}))
+    learner.learn()
+    assert [sorted(batch) for batch in learner.batches] == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_learning_is_the_recursion_of_sgd_with_momentum(with_shard, momentum):
+    """v <- momentum v + g; theta <- theta - alpha v; v lives on from round to round."""
+    work = {"work": "steps", "steps": 3, "batch_size": 8, "momentum": momentum, "alpha": 0.05, "l2": 0.01}
+    assignment = with_shard(LOGISTIC, 20, training=work)
+    x, y = numbers(assignment, "train")
+    watched = Watched(assignment)  # for the order of the samples alone
+    learner = Learner(assignment)
+    theta, velocity = learner.theta.copy(), np.zeros(LOGISTIC.size)
+    for _ in range(3):
+        watched.batches.clear()
+        watched.learn()
+        losses = []
+        for batch in watched.batches:
+            loss, gradient = logistic(theta, x[batch], y[batch], 0.01)
+            velocity = momentum * velocity + gradient
+            theta = theta - 0.05 * velocity
+            losses.append(loss)
+        assert learner.learn() == pytest.approx(np.mean(losses), rel=1e-11)
+        np.testing.assert_allclose(learner.theta, theta, rtol=1e-11, atol=1e-12)
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_of_a_classifier_is_mean_cross_entropy_and_accuracy(with_shard):
+    assignment = with_shard(LOGISTIC, 5, 700, training={"l2": 0.5})
+    learner = Learner(assignment)
+    x, y = numbers(assignment, "test")
+    loss, accuracy = learner.evaluate()
+    assert loss == pytest.approx(logistic(learner.theta, x, y)[0], rel=1e-12)
+    assert accuracy == np.mean(scores(learner.theta, x, 3).argmax(axis=1) == y)
+
+
+def test_evaluation_of_a_regression_is_the_mean_squared_error_over_samples_and_targets(with_shard):
+    assignment = with_shard(LINEAR, 5, 700, training={"l2": 0.5})
+    learner = Learner(assignment)
+    x, y = numbers(assignment, "test")
+    squared = (scores(learner.theta, x, 2) - y) ** 2
+    assert learner.evaluate() == pytest.approx((squared.sum(axis=1).mean(), squared.mean()), rel=1e-12)
+
+
+def test_evaluation_leaves_theta_and_the_next_gradient_alone(with_shard):
+    assignment = with_shard(LOGISTIC, 20)
+    evaluated, plain = Learner(assignment), Learner(assignment)
+    evaluated.evaluate()
+    evaluated.learn()
+    plain.learn()
+    np.testing.assert_array_equal(evaluated.theta, plain.theta)
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_a_learner_is_theta_and_the_batches_drawn(with_shard):
+    learner = Learner(with_shard(LOGISTIC, 10, training={"work": "steps", "steps": 2, "batch_size": 4}))
+    learner.learn()
+    learner.learn()
+    state = learner.state()
+    assert set(state) == {"theta", "batches_drawn"}
+    np.testing.assert_array_equal(state["theta"], learner.theta)
+    assert state["batches_drawn"].tolist() == [4]
+
+
+def test_the_state_holds_the_velocity_where_there_is_momentum(with_shard):
+    assignment = with_shard(LOGISTIC, 10, training={"momentum": 0.9})
+    learner = Learner(assignment)
+    start = learner.theta.copy()
+    learner.learn()
+    np.testing.assert_allclose(learner.state()["velocity"], (start - learner.theta) / 0.1, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("momentum", "vectors"), [(0.0, 2), (0.9, 3)])
+def test_memory_of_a_learner_is_theta_its_gradient_and_the_velocity(with_shard, momentum, vectors):
+    learner = Learner(with_shard(LOGISTIC, 10, training={"momentum": momentum}))
+    assert learner.state_bytes() == vectors * 8 * LOGISTIC.size
+
+
+def test_a_shard_is_mapped_and_never_written_to(with_shard):
+    assignment = with_shard(LOGISTIC, 10, dtype="float32")
+    before = assignment.shard.read_bytes()
+    learner = Learner(replace(assignment, training=replace(assignment.training, work="epochs", batch_size=4)))
+    learner.learn()
+    learner.evaluate()
+    assert assignment.shard.read_bytes() == before

@@ -1,0 +1,85 @@
+"""What the pages say can be checked: links, configurations, queries, tables, and the example of an algorithm."""
+
+import re
+import sqlite3
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sheafgossip.launcher.config import load
+from sheafgossip.metrics.records import TABLES
+from sheafgossip.metrics.schema import create
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def records():
+    connection = sqlite3.connect(":memory:")
+    create(connection)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_repository_lead_somewhere(page):
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configurations_on_a_page_are_valid(page, tmp_path):
+    for text in blocks(page, "toml"):
+        (tmp_path / "block.toml").write_text(text)
+        assert load(tmp_path / "block.toml")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_queries_on_a_page_can_be_asked(page, records):
+    for query in blocks(page, "sql"):
+        records.execute(query)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_of_a_run_is_described(table):
+    text = (ROOT / "docs" / "run-folder.md").read_text().partition(f"**`{table}`**:")[2].partition("**`")[0]
+    described = {
+        name for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert described == {field.name for field in fields(TABLES[table])}
+
+
+def test_every_view_of_a_run_is_described(records):
+    text = (ROOT / "docs" / "run-folder.md").read_text()
+    described = re.findall(r"^\| `(\w+)` \|", text.partition("## Views")[2], re.MULTILINE)
+    views = records.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall()
+    assert sorted(described) == sorted(name for (name,) in views)
+
+
+def test_the_example_of_an_algorithm_runs():
+    np = pytest.importorskip("numpy")
+    (source,) = blocks(ROOT / "docs" / "architecture.md", "python")
+    module = {"__name__": "sheafgossip.node.algorithms.half_way", "__package__": "sheafgossip.node.algorithms"}
+    exec(compile(source, "half_way.py", "exec"), module)
+
+    class Client:
+        theta = np.array([0.0, 0.0])
+        neighbours = (1, 2)
+
+        def learn(self):
+            self.theta += 1
+
+    class Peers:
+        def exchange(self, vectors):
+            return {1: np.array([2.0, 3.0]), 2: np.array([4.0, 3.0])}
+
+    client = Client()
+    algorithm = module["HalfWay"](module["Settings"](way=0.5), client)
+    algorithm.round(client, Peers())
+    assert client.theta.tolist() == [2.0, 2.0]

@@ -1,0 +1,279 @@
+"""What an algorithm sees of its neighbours: the right vector from each, round after round, and its price."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sheafgossip.metrics.records import TrafficRecord
+from sheafgossip.transport.endpoint import NeighbourTimeout
+from sheafgossip.transport.peers import Link, Peers
+
+RUN = 77
+
+
+def peers_of(client, links: Mapping[int, Link], *, dtype="float32", timeout: float = 10) -> Peers:
+    """The neighbours of a client in round 1."""
+    peers = Peers(client.endpoint, links, np.dtype(dtype), timeout)
+    peers.next_round()
+    return peers
+
+
+def vector(*values: float, dtype="float32") -> np.ndarray:
+    return np.array(values, dtype=dtype)
+
+
+# -- between clients ---------------------------------------------------------------------------------------------------
+
+
+def test_each_neighbour_gets_its_own_vector(network):
+    """Every directed edge has a length of its own."""
+    clients = network.linked(3, [(0, 1), (0, 2), (1, 2)])
+    everyone = {0, 1, 2}
+    peers = [
+        peers_of(clients[i], {j: Link(sends=(1 + 3 * i + j,), receives=(1 + 3 * j + i,)) for j in everyone - {i}})
+        for i in range(3)
+    ]
+
+    def exchange(i: int) -> dict[int, np.ndarray]:
+        return peers[i].exchange({j: np.full(1 + 3 * i + j, 10 * i + j, dtype="f4") for j in everyone - {i}})
+
+    received = network.in_parallel(*(lambda i=i: exchange(i) for i in range(3)))
+    for j in range(3):
+        assert {i: v.tolist() for i, v in received[j].items()} == {
+            i: [10 * i + j] * (1 + 3 * i + j) for i in everyone - {j}
+        }
+
+
+def test_one_vector_may_be_sent_to_all_neighbours_and_changed_afterwards(network):
+    clients = network.linked(3, [(0, 1), (0, 2)])
+    hub = peers_of(clients[0], {j: Link((3,), (3,)) for j in (1, 2)})
+    leaves = [peers_of(clients[j], {0: Link((3,), (3,))}) for j in (1, 2)]
+    theta = vector(1, 2, 3)
+    hub.send(dict.fromkeys((1, 2), theta))
+    theta[:] = 0
+    for leaf in leaves:
+        assert leaf.receive()[0].tolist() == [1, 2, 3]
+
+
+def test_messages_of_one_round_come_in_their_order_and_rounds_follow_each_other(network):
+    clients = network.linked(2, [(0, 1)])
+    lengths = (2, 1)
+
+    def talk(i: int) -> list[list[float]]:
+        peers, heard = peers_of(clients[i], {1 - i: Link(lengths, lengths)}), []
+        for round in range(1, 31):
+            for phase, length in enumerate(lengths):
+                received = peers.exchange({1 - i: np.full(length, 1000 * i + 10 * round + phase, dtype="f4")})
+                heard.append(received[1 - i].tolist())
+            peers.next_round()
+        return heard
+
+    heard = network.in_parallel(lambda: talk(0), lambda: talk(1))
+    for i in (0, 1):
+        other = 1000 * (1 - i)
+        assert heard[i] == [[other + 10 * r + p] * n for r in range(1, 31) for p, n in enumerate(lengths)]
+        assert clients[i].endpoint.rejected == {}
+
+
+def test_a_neighbour_one_round_ahead_is_kept_for_its_round(network):
+    slow, fast = network.linked(2, [(0, 1)])
+    slow_peers, fast_peers = (peers_of(client, {j: Link((1,), (1,))}) for client, j in ((slow, 1), (fast, 0)))
+    slow_peers.send({1: vector(0)})
+    fast_peers.exchange({0: vector(1)})
+    fast_peers.next_round()
+    fast_peers.send({0: vector(2)})
+    assert slow_peers.receive()[1].tolist() == [1]
+    slow_peers.next_round()
+    assert slow_peers.receive()[1].tolist() == [2]
+    assert slow_peers.rejected() == {}
+
+
+def test_a_client_without_neighbours_waits_for_nobody(network):
+    peers = peers_of(network.client(0), {}, timeout=0)
+    assert peers.exchange({}) == {}
+    assert peers.next_round() == []
+
+
+# -- what is not taken in ----------------------------------------------------------------------------------------------
+
+
+def say(network, puppet, *values: float, round: int, phase: int = 0, dtype="float32", src: int = 0, dst: int = 1):
+    code = {"float32": 0, "float64": 1}[dtype]
+    header = network.header(src=src, dst=dst, round=round, phase=phase, shapes=[[code, len(values)]])
+    puppet.send_multipart([header, vector(*values, dtype=dtype).tobytes()])
+
+
+@pytest.mark.parametrize(
+    ("values", "illegal", "reason"),
+    [
+        ((7, 7), {"round": 4}, "round or phase out of turn"),
+        ((7, 7), {"round": 1}, "round or phase out of turn"),
+        ((7, 7), {"round": 0}, "round or phase out of turn"),
+        ((7, 7), {"round": 2, "phase": 1}, "wrong shape"),  # this link has one message a round
+        ((7, 7, 7), {"round": 2}, "wrong shape"),
+        ((), {"round": 2}, "wrong shape"),
+        ((7, 7), {"round": 2, "dtype": "float64"}, "wrong dtype"),
+        ((7,), {"round": 3}, "wrong shape"),  # ahead of its time, and wrong all the same
+    ],
+)
+def test_a_message_that_the_link_does_not_announce_is_dropped_and_counted(network, values, illegal, reason):
+    client, [neighbour] = network.client_of_puppets(1)
+    peers = peers_of(client, {0: Link((2,), (2,))})
+    peers.next_round()
+    say(network, neighbour, *values, **illegal)
+    say(network, neighbour, 1, 2, round=2)
+    assert peers.receive()[0].tolist() == [1, 2]
+    assert peers.rejected() == {reason: 1}
+
+
+def test_a_repeated_message_is_dropped_and_counted(network):
+    client, [first, second] = network.client_of_puppets(2)
+    peers = peers_of(client, {j: Link((1,), (1,)) for j in (0, 1)})
+    say(network, first, 1, round=1, src=0, dst=2)
+    say(network, first, 2, round=1, src=0, dst=2)
+    say(network, second, 3, round=1, src=1, dst=2)
+    assert {j: v.tolist() for j, v in peers.receive().items()} == {0: [1], 1: [3]}
+    peers.next_round()
+    say(network, first, 4, round=1, src=0, dst=2)
+    say(network, first, 5, round=2, src=0, dst=2)
+    say(network, second, 6, round=2, src=1, dst=2)
+    assert {j: v.tolist() for j, v in peers.receive().items()} == {0: [5], 1: [6]}
+    assert peers.rejected() == {"round or phase out of turn": 2}
+
+
+def test_a_phase_that_was_taken_already_is_dropped_and_counted(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    peers = peers_of(client, {0: Link((1, 1), (1, 1))})
+    say(network, neighbour, 1, round=1, phase=0)
+    assert peers.receive()[0].tolist() == [1]
+    say(network, neighbour, 9, round=1, phase=0)
+    say(network, neighbour, 2, round=1, phase=1)
+    assert peers.receive()[0].tolist() == [2]
+    assert peers.rejected() == {"round or phase out of turn": 1}
+
+
+def test_a_message_of_two_tensors_or_none_is_dropped_and_counted(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    peers = peers_of(client, {0: Link((1,), (1,))})
+    two = network.header(src=0, dst=1, round=1, shapes=[[0, 1], [0, 1]])
+    neighbour.send_multipart([two, bytes(4), bytes(4)])
+    neighbour.send(network.header(src=0, dst=1, round=1))
+    say(network, neighbour, 1, round=1)
+    assert peers.receive()[0].tolist() == [1]
+    assert peers.rejected() == {"wrong shape": 2}
+
+
+def test_dropped_messages_are_reported_once(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    peers = peers_of(client, {0: Link((1,), (1,))})
+    neighbour.send(b"garbage")
+    say(network, neighbour, 1, round=1)
+    peers.receive()
+    assert peers.rejected() == {"malformed header": 1}
+    assert peers.rejected() == {}
+
+
+def test_what_is_received_cannot_be_changed_by_mistake(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    peers = peers_of(client, {0: Link((1,), (1,))})
+    say(network, neighbour, 1, round=1)
+    with pytest.raises(ValueError, match="read-only"):
+        peers.receive()[0][0] = 2
+
+
+# -- what is not sent --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [vector(1, 2, 3), vector(1), vector(1, 2, dtype="float64"), vector(1, 2).reshape(1, 2)], ids=str
+)
+def test_sending_what_was_not_announced_raises_value_error_and_sends_nothing(network, wrong):
+    client, [first, _] = network.client_of_puppets(2)
+    peers = peers_of(client, {j: Link((2,), (2,)) for j in (0, 1)})
+    with pytest.raises(ValueError, match=r"message 0 of a round to client 1 was announced with the lengths \(2,\)"):
+        peers.send({0: vector(1, 2), 1: wrong})
+    assert first.poll(50) == 0
+    assert peers.next_round() == []
+
+
+def test_sending_more_messages_than_were_announced_raises_value_error(network):
+    client, _ = network.client_of_puppets(1)
+    peers = peers_of(client, {0: Link((2,), (2,))})
+    peers.send({0: vector(1, 2)})
+    with pytest.raises(ValueError, match="message 1 of a round to client 0"):
+        peers.send({0: vector(1, 2)})
+
+
+# -- silence -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_neighbour_is_named_with_the_round(network):
+    client, [first, _, _] = network.client_of_puppets(3)
+    peers = peers_of(client, {j: Link((1,), (1,)) for j in range(3)}, timeout=0.2)
+    peers.next_round()
+    say(network, first, 1, round=2, src=0, dst=3)
+    start = time.monotonic()
+    with pytest.raises(NeighbourTimeout, match=r"client 1, 2 sent nothing for 0\.2 s in round 2"):
+        peers.receive()
+    assert 0.199 <= time.monotonic() - start < 5
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def closed_form(src: int, dst: int, round: int, lengths: tuple[int, ...], itemsize: int) -> TrafficRecord:
+    """The header as documented, one tensor frame a message; ZMTP adds 2 bytes to a frame of up to 255, else 9."""
+    code = {4: 0, 8: 1}[itemsize]
+    headers = [len(msgpack.packb([1, RUN, src, dst, round, phase, [[code, n]]])) for phase, n in enumerate(lengths)]
+    tensors = [n * itemsize for n in lengths]
+    framing = sum(2 if length <= 255 else 9 for length in headers + tensors)
+    return TrafficRecord(
+        src, dst, round, len(lengths), sum(tensors), sum(tensors + headers), sum(tensors + headers) + framing
+    )
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.sampled_from([1, 31, 32, 63, 64, 65_535, 65_536]), min_size=1, max_size=3).map(tuple),
+    dtype=st.sampled_from(["float32", "float64"]),
+    silent_rounds=st.sampled_from([0, 126, 127, 254, 65_534]),
+)
+def test_traffic_is_the_closed_form_of_what_was_sent(network, lengths, dtype, silent_rounds):
+    clients = network.linked(3, [(0, 1), (0, 2)])
+    itemsize = np.dtype(dtype).itemsize
+    peers = peers_of(clients[0], {1: Link(lengths, ()), 2: Link(lengths[:1], ())}, dtype=dtype)
+    for _ in range(silent_rounds):
+        assert peers.next_round() == []
+    round = 1 + silent_rounds
+    peers.send({j: np.zeros(lengths[0], dtype=dtype) for j in (1, 2)})
+    for n in lengths[1:]:
+        peers.send({1: np.zeros(n, dtype=dtype)})
+    assert peers.next_round() == [
+        closed_form(0, 1, round, lengths, itemsize),
+        closed_form(0, 2, round, lengths[:1], itemsize),
+    ]
+    assert peers.next_round() == []
+    for client in clients:
+        network.end(client)
+
+
+def test_a_message_to_a_neighbour_that_is_gone_is_not_traffic(network):
+    gone, client = network.linked(2, [(0, 1)])
+    peers = peers_of(client, {0: Link((1,), (1,))})
+    network.end(gone)
+    end = time.monotonic() + 10
+    while time.monotonic() < end:  # until the news of the closed connection is here
+        peers.send({0: vector(1)})
+        if not peers.next_round():
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("every message was counted as sent")
+    assert peers.rejected()["neighbour is gone, message not sent"] == 1

@@ -1,0 +1,89 @@
+"""Records on their way to the collector: all of them, in order, in batches that it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from sheafgossip.metrics.records import MAX_BATCH_BYTES, EventRecord, RoundRecord, unpack
+from sheafgossip.transport.recorder import Recorder
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context]:
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+def collector(context: zmq.Context, address: str = "tcp://127.0.0.1:*") -> zmq.Socket:
+    pull = context.socket(zmq.PULL)
+    pull.rcvtimeo = 10_000
+    pull.bind(address)
+    return pull
+
+
+@pytest.fixture
+def pull(context) -> zmq.Socket:
+    return collector(context)
+
+
+@pytest.fixture
+def recorder(context, pull) -> Iterator[Recorder]:
+    recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), sender=4)
+    yield recorder
+    recorder.close()
+
+
+def rounds(*numbers: int) -> list[RoundRecord]:
+    return [RoundRecord(4, number, 0.5, None, None, 1.25, number / 10) for number in numbers]
+
+
+def test_each_write_is_a_batch_and_they_are_numbered_in_order(recorder, pull):
+    recorder.write(*rounds(1, 2))
+    recorder.write(EventRecord(0.5, None, 4, "drop", "1 messages dropped: wröng shape"))
+    batches = [unpack(pull.recv()) for _ in range(2)]
+    assert [(batch.sender, batch.sequence) for batch in batches] == [(4, 0), (4, 1)]
+    assert batches[0].records == tuple(rounds(1, 2))
+    assert batches[1].records == (EventRecord(0.5, None, 4, "drop", "1 messages dropped: wröng shape"),)
+    assert recorder.batches == 2
+
+
+def test_many_records_are_split_into_batches_and_none_is_lost(recorder, pull):
+    recorder.write(*rounds(*range(5001)))
+    batches = [unpack(pull.recv()) for _ in range(recorder.batches)]
+    assert len(batches) > 1
+    assert [batch.sequence for batch in batches] == list(range(len(batches)))
+    assert [record for batch in batches for record in batch.records] == rounds(*range(5001))
+
+
+def test_nothing_to_write_sends_nothing(recorder, pull):
+    recorder.write()
+    assert (recorder.batches, recorder.wire_bytes, pull.poll(50)) == (0, 0, 0)
+
+
+def test_the_records_own_bytes_are_counted_with_their_framing(recorder, pull):
+    recorder.write(*rounds(1))
+    recorder.write(*rounds(*range(100)))
+    short, long = len(pull.recv()), len(pull.recv())
+    assert short <= 255 < long
+    assert recorder.wire_bytes == (short + 2) + (long + 9)
+
+
+def test_a_batch_that_the_collector_would_refuse_is_not_sent(recorder, pull):
+    with pytest.raises(ValueError, match=f"at most {MAX_BATCH_BYTES} are allowed"):
+        recorder.write(EventRecord(0.0, None, 4, "crash", "x" * MAX_BATCH_BYTES))
+    recorder.write(*rounds(1))
+    batch = unpack(pull.recv())
+    assert (batch.sequence, batch.records) == (0, tuple(rounds(1)))
+
+
+def test_the_last_records_of_a_writer_that_has_ended_still_arrive(context, tmp_path):
+    address = f"ipc://{tmp_path}/records"
+    recorder = Recorder(context, address, sender=4)
+    recorder.write(*rounds(1))
+    recorder.close()
+    pull = collector(context, address)
+    assert unpack(pull.recv()).records == tuple(rounds(1))
