@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from .session import Finished
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,6 +21,9 @@ config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
 topology_app = typer.Typer(no_args_is_help=True, help="Look at graphs.")
 app.add_typer(config_app, name="config")
 app.add_typer(topology_app, name="topology")
+
+_EXIT_CODES = {"finish": 0, "failure": 1, "interrupt": 130}
+_CAUSES_SHOWN = 3
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Configuration of the run.")]
 Overrides = Annotated[
@@ -41,7 +47,7 @@ def run(
     from ..metrics.summary_table import render
     from .config import load
     from .progress import Progress
-    from .session import Finished, Prepared, new_folder, run_all
+    from .session import Prepared, new_folder, run_all
 
     configs = load(config, set_ or [])
     root = new_folder(out, config)
@@ -56,12 +62,10 @@ def run(
     results = run_all(configs, root, watch, done)
     _print(render([summarize(result.prepared.folder) for result in results]))
     _print(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
-    outcome = results[-1].outcome
-    for cause in outcome.causes:
-        typer.echo(f"error: {cause}", err=True)
-    if outcome.status == "interrupt":
-        typer.echo("interrupted: the records so far are kept", err=True)
-    raise typer.Exit({"finish": 0, "failure": 1, "interrupt": 130}[outcome.status])
+    for result in results:
+        _tell(result, of_several=len(configs) > 1)
+    worst = max((result.outcome.status for result in results), key=list(_EXIT_CODES).index)
+    raise typer.Exit(_EXIT_CODES[worst])
 
 
 @app.command()
@@ -124,6 +128,22 @@ def topology_show(
         except OSError as error:
             raise ConfigError(f"--picture {picture}: cannot be written: {error.strerror}") from error
         typer.echo(f"{'picture':<30}{picture}")
+
+
+def _tell(result: Finished, *, of_several: bool) -> None:
+    """Warnings and the reason of a bad end, on stderr."""
+    from ..metrics.notices import notices
+
+    name = f"{result.prepared.config.label}: " if of_several else ""
+    for line in notices(result.prepared.folder):
+        typer.echo(f"{name}{line}", err=True)
+    causes = result.outcome.causes
+    for cause in causes[:_CAUSES_SHOWN]:
+        typer.echo(f"error: {name}{cause}", err=True)
+    if len(causes) > _CAUSES_SHOWN:
+        typer.echo(f"error: {name}and {len(causes) - _CAUSES_SHOWN} more; see table event of run.sqlite", err=True)
+    if result.outcome.status == "interrupt":
+        typer.echo(f"{name}interrupted: the records so far are kept", err=True)
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -43,7 +43,9 @@ def new_folder(wanted: Path | None, config_file: Path) -> Path:
 def run_all(
     configs: Sequence[RunConfig], root: Path, watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
 ) -> list[Finished]:
-    """Prepares every run, then runs them in turn until one does not finish. Raises ConfigError before any has started.
+    """Prepares every run, then runs them in turn. Raises ConfigError before any has started.
+
+    A run that fails does not keep the next from running.
 
     A single run lives in ``root`` itself, several in folders below it. ``watch`` is told of a run that starts and gives
     what to call while it goes on; ``done`` is told when it has ended.
@@ -57,7 +59,7 @@ def run_all(
             run = Run(each, server, watch(each))
             finished.append(Finished(each, run(), run.ready_s))
             done(finished[-1])
-            if finished[-1].outcome.status != "finish":
+            if finished[-1].outcome.status == "interrupt":
                 break
     return finished
 

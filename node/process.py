@@ -52,6 +52,7 @@ class _ClientProcess:
         self.control = control
         self.epoch = time.monotonic()
         self.last_sample = 0.0
+        self.unheard: list[dict[str, Any]] = []  # the launcher's words that nothing has waited for yet
 
     def live(self) -> None:
         assignment = self.assignment
@@ -165,7 +166,7 @@ class _ClientProcess:
             *self._edges(round),
             *(EventRecord(now, None, assignment.node, "warning", text) for text in report.warnings),
             *(
-                EventRecord(now, None, assignment.node, "drop", f"{count} messages dropped: {reason}")
+                EventRecord(now, None, assignment.node, "drop", f"{count} x {reason}")
                 for reason, count in self.peers.rejected().items()
             ),
         ]
@@ -201,11 +202,13 @@ class _ClientProcess:
     def _wait_for(self, word: str) -> Any:
         """Blocks until the launcher says ``word``; returns what came with it. Raises Stopped, ControlClosed."""
         while True:
-            for message in self.control.receive():
+            while self.unheard:
+                message = self.unheard.pop(0)
                 if "stop" in message:
                     raise Stopped(message["stop"])
                 if word in message:
                     return message[word]
+            self.unheard += self.control.receive()
 
 
 def _due(round: int, every: int, last: bool) -> bool:

@@ -11,4 +11,6 @@ def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
     ``key`` tells draws of one purpose apart: a client, an edge, a round (non-negative integers).
     """
     digest = hashlib.sha256(purpose.encode()).digest()[:8]
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, int.from_bytes(digest, "little"), *key])))
+    # The length of the key is part of it: SeedSequence takes (1,) and (1, 0) for the same
+    entropy = [seed, int.from_bytes(digest, "little"), len(key), *key]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))

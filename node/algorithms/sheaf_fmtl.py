@@ -169,8 +169,9 @@ class SheafFMTL(Algorithm):
             of_theta = norm(before - client.theta) / client.alpha
             of_maps = lam**2 * squared * theta_squared if eta else 0.0
             report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
-        self._stability.models = lam * client.alpha * (norm(pull) ** 2 / squared if squared else 0.0)
-        self._stability.maps = eta * lam * theta_squared
+        self._stability.see(
+            models=lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0, maps=eta * lam * theta_squared
+        )
         report.warnings += self._stability.news()
         report.cause_of_divergence = self._stability.cause()
 

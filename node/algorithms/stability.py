@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -16,6 +17,10 @@ class StabilityWatch:
     models: float = 0.0
     maps: float = 0.0
     _told: set[str] = field(default_factory=set)
+
+    def see(self, *, models: float, maps: float) -> None:
+        if math.isfinite(models) and math.isfinite(maps):  # what is no longer finite tells nothing about its cause
+            self.models, self.maps = models, maps
 
     def news(self) -> list[str]:
         """Warnings that were not given before."""

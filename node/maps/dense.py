@@ -9,16 +9,14 @@ import numpy as np
 from .base import Maps, Stacking, Vectors
 from .start import StartingMaps
 
-_CACHED_NUMBERS = 1 << 16  # an outer product of this size is subtracted before it leaves the processor's cache
-
 
 class DenseMaps(Maps):
     """Memory: sum_j d_ij x d_i numbers, all of them read or written five times a round."""
 
     def __init__(self, matrix: np.ndarray, stacking: Stacking, squared_norms: Mapping[int, float]):
-        """``matrix`` is all maps stacked, (sum_j d_ij, d_i); it is changed in place."""
+        """``matrix`` is all maps stacked, (sum_j d_ij, d_i), row by row in memory; it is changed in place."""
         super().__init__(stacking, squared_norms)
-        self._matrix = matrix
+        self._matrix = np.ascontiguousarray(matrix)
 
     @classmethod
     def start(cls, start: StartingMaps) -> DenseMaps:
@@ -36,10 +34,11 @@ class DenseMaps(Maps):
         return self.stacking.join(vectors) @ self._matrix
 
     def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
-        scaled = step * self.stacking.join(r)
-        rows = max(1, _CACHED_NUMBERS // theta.size)
-        for start in range(0, len(scaled), rows):
-            self._matrix[start : start + rows] -= np.outer(scaled[start : start + rows], theta)
+        from scipy.linalg.blas import get_blas_funcs
+
+        # numpy would write the outer product out before subtracting it: two to four times slower
+        subtract_outer = get_blas_funcs("ger", dtype=self._matrix.dtype)
+        subtract_outer(-step, theta, self.stacking.join(r), a=self._matrix.T, overwrite_a=True)
 
     def dense(self, neighbour: int) -> np.ndarray:
         return self._matrix[self.stacking.parts[neighbour]]

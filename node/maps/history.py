@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 
-_BLOCK_ROWS = 32  # rows are added to blocks of this height: growing copies nothing
+# Rows are added to blocks of this many rows, or more while they are short: growing copies nothing, and products make
+# few calls
+_BLOCK_ROWS = 32
+_BLOCK_NUMBERS = 1 << 16
 
 
 class _GrowingRows:
     """A matrix that grows by rows, kept as a list of blocks of which the last is not full yet."""
 
-    def __init__(self, width: int, dtype: np.dtype):
+    def __init__(self, width: int, dtype: np.dtype, block_rows: int):
         self._width = width
         self._dtype = dtype
+        self._block_rows = block_rows
         self._blocks: list[np.ndarray] = []
         self.rows = 0
 
     def append(self, row: np.ndarray) -> None:
-        place = self.rows % _BLOCK_ROWS
+        place = self.rows % self._block_rows
         if place == 0:
-            self._blocks.append(np.empty((_BLOCK_ROWS, self._width), self._dtype))
+            self._blocks.append(np.empty((self._block_rows, self._width), self._dtype))
         self._blocks[-1][place] = row
         self.rows += 1
 
     def blocks(self) -> list[np.ndarray]:
         """The rows in order, a few dozen at a time."""
-        full, rest = divmod(self.rows, _BLOCK_ROWS)
+        full, rest = divmod(self.rows, self._block_rows)
         return self._blocks[:full] + ([self._blocks[full][:rest]] if rest else [])
 
     def row(self, place: int) -> np.ndarray:
-        return self._blocks[place // _BLOCK_ROWS][place % _BLOCK_ROWS]
+        return self._blocks[place // self._block_rows][place % self._block_rows]
 
     def array(self) -> np.ndarray:
         blocks = self.blocks()
@@ -48,8 +52,9 @@ class History:
     """
 
     def __init__(self, size: int, height: int, dtype: np.dtype):
-        self._theta = _GrowingRows(size, dtype)
-        self._r = _GrowingRows(height, dtype)
+        block_rows = max(_BLOCK_ROWS, _BLOCK_NUMBERS // size)
+        self._theta = _GrowingRows(size, dtype, block_rows)
+        self._r = _GrowingRows(height, dtype, block_rows)
 
     @property
     def rows(self) -> int:

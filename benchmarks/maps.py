@@ -1,0 +1,281 @@
+"""What restriction maps cost: matrices against start and history, over sizes, edges and rounds.
+
+    make bench-maps
+
+Times are CPU time of one thread, medians of rounds in which all contenders take turns: on a busy machine trust the
+ratios. Results: a Markdown table on the terminal and in benchmarks/results/maps.md, the same as maps.csv for
+draw_maps.py.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ[f"{_library}_NUM_THREADS"] = "1"  # must be there before numpy is
+
+import csv
+import gc
+import platform
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from statistics import median
+from time import thread_time
+
+import numpy as np
+import scipy
+from scipy.fft import dct
+
+from sheafgossip.node.maps import DenseMaps, FactoredMaps, Maps, StartingMaps, StartKind, starting_maps
+from sheafgossip.node.maps.start import MatrixStart
+from sheafgossip.node.maps.storage import dense_cost, factored_cost
+
+RESULTS = Path(__file__).parent / "results"
+
+GAMMAS = {1_000: (0.01, 0.1), 10_000: (0.01, 0.1), 34_826: (0.01, 0.03, 0.1), 212_146: (0.01, 0.1)}
+DEGREES = (3, 6, 20)
+HISTORIES = (10, 50, 100, 500)
+LENGTHS = (1_000, 1_009, 16_384, 16_411, 32_768, 34_560, 34_826, 34_843, 131_072, 212_146, 212_161)
+
+LARGEST = 4e9  # bytes; larger maps are not made
+STEP = np.float32(1e-4)
+
+
+@dataclass(frozen=True, order=True)
+class Case:
+    size: int
+    gamma: float
+    degree: int
+    start: StartKind = "orthogonal"
+
+    def starting_maps(self) -> StartingMaps:
+        rows = dict.fromkeys(range(1, self.degree + 1), max(1, int(self.gamma * self.size + 1e-9)))
+        if self.start == "gaussian":  # random numbers take long to draw, and any do for timing
+            orthogonal = Case(self.size, self.gamma, self.degree).starting_maps()
+            return MatrixStart(any_matrix(orthogonal.stacking.height, self.size), orthogonal.stacking)
+        dtype = np.dtype(np.float32)
+        return starting_maps(self.start, seed=0, node=0, rows=rows, size=self.size, scale=1.0, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: one client's maps, after K rounds. Times are None where the maps were not made."""
+
+    d: int
+    gamma: float
+    degree: int
+    start: str
+    K: int
+    dense_ms: float | None
+    factored_ms: float | None
+    dense_bytes: int
+    factored_bytes: int
+    auto: str
+
+    @property
+    def faster(self) -> float | None:
+        return self.dense_ms / self.factored_ms if self.dense_ms and self.factored_ms else None
+
+    @property
+    def smaller(self) -> float:
+        return self.dense_bytes / self.factored_bytes
+
+    @property
+    def auto_over_better(self) -> float | None:
+        if not self.dense_ms or not self.factored_ms:
+            return None
+        return (self.dense_ms if self.auto == "dense" else self.factored_ms) / min(self.dense_ms, self.factored_ms)
+
+
+class Contender:
+    """Maps, and a model that moves between their two halves of a round."""
+
+    def __init__(self, maps: Maps, size: int):
+        rng = np.random.default_rng(1)
+        self.maps = maps
+        self.theta = rng.standard_normal(size, dtype=np.float32)
+        self.drift = STEP * rng.standard_normal(size, dtype=np.float32)
+        self.theirs = {j: rng.standard_normal(len(v), dtype=np.float32) for j, v in maps.project(self.theta).items()}
+        self.times: list[float] = []
+
+    def round(self) -> None:
+        """As in SheafFMTL, exchange = "two-phase"; without the learning and the sending."""
+        before = thread_time()
+        mine = self.maps.project(self.theta)
+        pull = self.maps.pull_back({j: mine[j] - self.theirs[j] for j in mine})
+        learnt = thread_time()
+        self.theta += self.drift  # the client's own step is not the maps'
+        self.theta -= STEP * STEP * pull
+        ready = thread_time()
+        mine = self.maps.project(self.theta)
+        self.maps.update(mine, {j: mine[j] - self.theirs[j] for j in mine}, self.theta, float(STEP))
+        self.times.append(thread_time() - ready + learnt - before)
+
+
+def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
+    start = case.starting_maps()
+    size, height = case.size, start.stacking.height
+    dense_bytes = 4 * height * size
+    factored_bytes = {k: start.state_bytes() + 4 * k * (size + height) for k in histories}
+    fitting = [k for k in histories if factored_bytes[k] <= LARGEST]
+
+    total = dense_bytes + sum(factored_bytes[k] for k in fitting)
+    passes, rounds = (9, 5) if total < 2e7 else (3, 5) if total < 4e8 else (1, 5)
+    times: dict[int | str, list[float]] = {}
+    for _ in range(passes):
+        contenders: dict[int | str, Contender] = {}
+        if dense_bytes <= LARGEST:
+            dense = DenseMaps(any_matrix(height, size), start.stacking, start.squared_norms())
+            contenders["dense"] = Contender(dense, size)
+        for k in fitting:
+            contenders[k] = Contender(with_history(start, k - rounds // 2 - 1), size)
+        for _ in range(1 + rounds):
+            for contender in contenders.values():
+                contender.round()
+        for name, contender in contenders.items():
+            times.setdefault(name, []).extend(contender.times[1:])
+        del contenders
+        gc.collect()
+
+    milliseconds = {name: 1e3 * median(values) for name, values in times.items()}
+    for k in histories:
+        auto = "dense" if factored_cost(start, k) > dense_cost(start) else "factored"
+        both = milliseconds.get("dense"), milliseconds.get(k)
+        yield Row(size, case.gamma, case.degree, case.start, k, *both, dense_bytes, factored_bytes[k], auto)
+
+
+def with_history(start: StartingMaps, rows: int) -> FactoredMaps:
+    maps = FactoredMaps(start)
+    rng = np.random.default_rng(2)
+    thetas = rng.standard_normal((4, start.size), dtype=np.float32)
+    disagreements = STEP * rng.standard_normal((4, start.stacking.height), dtype=np.float32)
+    for k in range(rows):
+        maps.history.append(thetas[k % 4], disagreements[k % 4])
+    return maps
+
+
+def any_matrix(height: int, size: int) -> np.ndarray:
+    matrix = np.empty((height, size), np.float32)
+    matrix[:] = np.random.default_rng(3).standard_normal(size, dtype=np.float32)
+    return matrix
+
+
+def transform_ms(length: int) -> float:
+    vector = np.random.default_rng(4).standard_normal(length, dtype=np.float32)
+    times = []
+    for _ in range(15):
+        before = thread_time()
+        dct(vector, norm="ortho")
+        times.append(thread_time() - before)
+    return 1e3 * median(times)
+
+
+def prime_factors(number: int) -> str:
+    factors, factor = [], 2
+    while factor * factor <= number:
+        while number % factor == 0:
+            factors.append(factor)
+            number //= factor
+        factor += 1
+    factors += [number] if number > 1 else []
+    return " · ".join(f"{f}^{factors.count(f)}" if factors.count(f) > 1 else str(f) for f in sorted(set(factors)))
+
+
+def table(header: str, lines: Iterable[Iterable[str]]) -> str:
+    columns = [name.strip() for name in header.split("|")]
+    numeric = ["---:" if place else "---" for place in range(len(columns))]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, numeric, *lines))
+
+
+def figure(value: float | None, unit: float = 1) -> str:
+    if value is None:
+        return "-"
+    value /= unit
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def lines(rows: Iterable[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        yield [
+            f"{row.d:,}",
+            f"{row.gamma:g}",
+            str(row.degree),
+            row.start,
+            str(row.K),
+            figure(row.dense_ms),
+            figure(row.factored_ms),
+            figure(row.faster),
+            figure(row.dense_bytes, 1e6),
+            figure(row.factored_bytes, 1e6),
+            figure(row.smaller),
+            row.auto,
+            "-" if row.auto_over_better is None else f"{row.auto_over_better:.2f}",
+        ]
+
+
+def report(rows: list[Row], transforms: dict[int, float]) -> str:
+    def at(gamma: float, k: int) -> Row:
+        return next(r for r in rows if (r.d, r.gamma, r.degree, r.start, r.K) == (34_826, gamma, 6, "orthogonal", k))
+
+    target = at(0.03, 50)
+    worst = max((row for row in rows if row.auto_over_better), key=lambda row: row.auto_over_better or 0)
+    figures = [
+        ("d = 34,826, gamma 0.03, degree 6, K = 50: times faster than dense", figure(target.faster), "at least 25"),
+        ("the same: times smaller than dense", figure(target.smaller), "at least 25"),
+        *(
+            (f"d = 34,826, gamma {gamma}, degree 6, K = 100: ms a round", figure(at(gamma, 100).factored_ms), "at most 15")
+            for gamma in (0.01, 0.03)
+        ),
+        (
+            f"`auto` over the better storage, worst case (d = {worst.d:,}, gamma {worst.gamma:g}, degree {worst.degree}, "
+            f"K = {worst.K})",
+            f"{worst.auto_over_better:.2f}",
+            "at most 1.3",
+        ),
+    ]
+    return f"""# Restriction maps: dense against factored
+
+`make bench-maps`, Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}.
+One client, float32, one thread. A time is the maps' whole work in a round of Algorithm 1 (project, pull back, project,
+update) in milliseconds of CPU time; a size is what the maps hold after K rounds, in MB (10^6 bytes). "-": more than
+{LARGEST / 1e9:g} GB, not made. `auto` is what storage = "auto" holds after K rounds, followed by its time over that of the better
+one.
+
+## Figures to hold
+
+{table("what | measured | required", figures)}
+
+## The transform alone
+
+Orthogonal and shared starts take two of these a round. It is fast for lengths with small prime factors only.
+
+{table("length | prime factors | ms", ([f"{n:,}", prime_factors(n), figure(ms)] for n, ms in transforms.items()))}
+
+## All cases
+
+{table(
+    "d | gamma | degree | start | K | dense ms | factored ms | times faster | dense MB | factored MB | times smaller | auto "
+    "| over better", lines(rows))}
+"""
+
+
+def main() -> None:
+    cases = [Case(d, gamma, degree) for d, gammas in GAMMAS.items() for gamma in gammas for degree in DEGREES]
+    cases.append(Case(34_826, 0.01, 6, "gaussian"))
+    rows = []
+    for case in sorted(cases):
+        print(f"d = {case.size:,}, gamma {case.gamma:g}, degree {case.degree}, {case.start}", flush=True)
+        rows += measure(case)
+    text = report(rows, {length: transform_ms(length) for length in LENGTHS})
+    print(text)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "maps.md").write_text(text)
+    with (RESULTS / "maps.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(field.name for field in fields(Row))
+        writer.writerows(astuple(row) for row in rows)
+
+
+if __name__ == "__main__":
+    main()

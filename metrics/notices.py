@@ -1,0 +1,32 @@
+"""What a user should be told after a run, beside its figures: warnings and dropped messages, each kind once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .reader import open_records
+
+_KINDS = ("warning", "drop", "lost-records")
+
+
+def notices(run_folder: Path | str) -> list[str]:
+    """One line for each thing that happened, with the first client it happened to and how many others there were.
+
+    Raises RunFolderError.
+    """
+    with open_records(run_folder) as records:
+        marks = ", ".join("?" * len(_KINDS))
+        events = records.execute(
+            f"SELECT kind, node, detail FROM event WHERE kind IN ({marks}) ORDER BY wall_s, node", _KINDS
+        ).fetchall()
+    alike: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for kind, node, detail in events:
+        alike.setdefault((kind, re.sub(r"[\d.e+-]*\d", "#", detail)), []).append((node, detail))
+    lines = []
+    for (kind, _), told in alike.items():
+        node, detail = told[0]
+        others = len({other for other, _ in told} - {node})
+        who = f"client {node}" if node >= 0 else "the collector"
+        lines.append(f"{kind}: {who}{f' and {others} more' if others else ''}: {detail}")
+    return lines
