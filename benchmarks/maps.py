@@ -9,11 +9,6 @@ draw_maps.py.
 
 from __future__ import annotations
 
-import os
-
-for _library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ[f"{_library}_NUM_THREADS"] = "1"  # must be there before numpy is
-
 import csv
 import gc
 import platform
@@ -26,6 +21,7 @@ from time import thread_time
 import numpy as np
 import scipy
 from scipy.fft import dct
+from threadpoolctl import threadpool_limits
 
 from sheafgossip.node.maps import DenseMaps, FactoredMaps, Maps, StartingMaps, StartKind, starting_maps
 from sheafgossip.node.maps.start import MatrixStart
@@ -40,6 +36,13 @@ LENGTHS = (1_000, 1_009, 16_384, 16_411, 32_768, 34_560, 34_826, 34_843, 131_072
 
 LARGEST = 4e9  # bytes; larger maps are not made
 STEP = np.float32(1e-4)
+
+COLUMNS = "d|gamma|degree|start|K|dense ms|factored ms|times faster|dense MB|factored MB|times smaller|auto|over better"
+EXPLANATION = f"""\
+One client, float32, one thread. A time is the maps' whole work in a round of Algorithm 1 (project, pull back, project,
+update), in milliseconds of CPU time; a size is what the maps hold after K rounds, in MB (10^6 bytes). "-": more than
+{LARGEST / 1e9:g} GB, not made. `auto` is what storage = "auto" holds after K rounds, followed by its time over that of
+the better one."""
 
 
 @dataclass(frozen=True, order=True)
@@ -183,9 +186,8 @@ def prime_factors(number: int) -> str:
 
 
 def table(header: str, lines: Iterable[Iterable[str]]) -> str:
-    columns = [name.strip() for name in header.split("|")]
-    numeric = ["---:" if place else "---" for place in range(len(columns))]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, numeric, *lines))
+    columns = header.split("|")
+    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *lines))
 
 
 def figure(value: float | None, unit: float = 1) -> str:
@@ -215,49 +217,37 @@ def lines(rows: Iterable[Row]) -> Iterator[list[str]]:
 
 
 def report(rows: list[Row], transforms: dict[int, float]) -> str:
+    versions = f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}"
+    lengths = ([f"{length:,}", prime_factors(length), figure(ms)] for length, ms in transforms.items())
+    return "\n\n".join(
+        [
+            "# Restriction maps: dense against factored",
+            f"`make bench-maps`, {versions}.",
+            EXPLANATION,
+            "## Figures to hold",
+            table("what|measured|required", figures_to_hold(rows)),
+            "## The transform alone",
+            "Orthogonal and shared starts take two of these a round. It is fast where all prime factors are small.",
+            table("length|prime factors|ms", lengths),
+            "## All cases",
+            table(COLUMNS, lines(rows)),
+            "",
+        ]
+    )
+
+
+def figures_to_hold(rows: list[Row]) -> Iterator[tuple[str, str, str]]:
     def at(gamma: float, k: int) -> Row:
         return next(r for r in rows if (r.d, r.gamma, r.degree, r.start, r.K) == (34_826, gamma, 6, "orthogonal", k))
 
-    target = at(0.03, 50)
+    yield "d = 34,826, gamma 0.03, degree 6, K = 50: times faster", figure(at(0.03, 50).faster), "at least 25"
+    yield "the same: times smaller", figure(at(0.03, 50).smaller), "at least 25"
+    for gamma in (0.01, 0.03):
+        ms = figure(at(gamma, 100).factored_ms)
+        yield f"d = 34,826, gamma {gamma}, degree 6, K = 100: factored ms a round", ms, "at most 15"
     worst = max((row for row in rows if row.auto_over_better), key=lambda row: row.auto_over_better or 0)
-    figures = [
-        ("d = 34,826, gamma 0.03, degree 6, K = 50: times faster than dense", figure(target.faster), "at least 25"),
-        ("the same: times smaller than dense", figure(target.smaller), "at least 25"),
-        *(
-            (f"d = 34,826, gamma {gamma}, degree 6, K = 100: ms a round", figure(at(gamma, 100).factored_ms), "at most 15")
-            for gamma in (0.01, 0.03)
-        ),
-        (
-            f"`auto` over the better storage, worst case (d = {worst.d:,}, gamma {worst.gamma:g}, degree {worst.degree}, "
-            f"K = {worst.K})",
-            f"{worst.auto_over_better:.2f}",
-            "at most 1.3",
-        ),
-    ]
-    return f"""# Restriction maps: dense against factored
-
-`make bench-maps`, Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}.
-One client, float32, one thread. A time is the maps' whole work in a round of Algorithm 1 (project, pull back, project,
-update) in milliseconds of CPU time; a size is what the maps hold after K rounds, in MB (10^6 bytes). "-": more than
-{LARGEST / 1e9:g} GB, not made. `auto` is what storage = "auto" holds after K rounds, followed by its time over that of the better
-one.
-
-## Figures to hold
-
-{table("what | measured | required", figures)}
-
-## The transform alone
-
-Orthogonal and shared starts take two of these a round. It is fast for lengths with small prime factors only.
-
-{table("length | prime factors | ms", ([f"{n:,}", prime_factors(n), figure(ms)] for n, ms in transforms.items()))}
-
-## All cases
-
-{table(
-    "d | gamma | degree | start | K | dense ms | factored ms | times faster | dense MB | factored MB | times smaller | auto "
-    "| over better", lines(rows))}
-"""
+    case = f"d = {worst.d:,}, gamma {worst.gamma:g}, degree {worst.degree}, K = {worst.K}"
+    yield f"auto over the better storage, worst case ({case})", f"{worst.auto_over_better:.2f}", "at most 1.3"
 
 
 def main() -> None:
@@ -278,4 +268,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(1):
+        main()

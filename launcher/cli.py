@@ -78,6 +78,32 @@ def summary(folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help
     _print(render([summarize(folder) for folder in found]))
 
 
+@app.command()
+def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
+    """Hold a run on a convex problem against the convergence bound of Sheaf-FMTL (Theorem 1 of its paper)."""
+    from .theory import check_theorem
+
+    check = check_theorem(folder)
+    met = f"{check.averaged_gradient:.6g}"
+    bound = "none: a step size is above its limit" if check.bound is None else f"{check.bound:.6g}"
+    rows = {
+        "rounds K": f"{check.rounds}",
+        "objective at the start": f"{check.start_objective:.6g}",
+        "smoothness L of the losses": f"{check.smoothness:.6g}",
+        "largest ||theta|| (D)": f"{check.radius:.6g}",
+        "alpha (limit 2/(N L))": f"{check.alpha:g} ({check.alpha_limit:.6g})",
+        "eta (limit 2/(lam D^2))": f"{check.eta:g} ({check.eta_limit:.6g})",
+        "averaged ||gradient||^2": met,
+        "bound of Theorem 1": bound,
+    }
+    for name, value in rows.items():
+        typer.echo(f"{name:<30}{value}")
+    if check.bound is not None:
+        holds = check.averaged_gradient <= check.bound
+        typer.echo(f"the bound {'holds' if holds else 'is BROKEN'}")
+        raise typer.Exit(0 if holds else 1)
+
+
 @config_app.command("show")
 def config_show(config: ConfigFile, set_: Overrides = None) -> None:
     """Print the resolved configuration, every key included."""

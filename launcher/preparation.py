@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..metrics.store import Store
@@ -66,6 +66,8 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
         Architecture(section.kind, data.input_shape, data.outputs, section.filters, section.hidden)
         for section in sections
     ]
+    if config.data.features_held < 1:
+        return [_on_features(choices, client.features) for client in data.clients]
     _check_task(config, data)
     total = sum(section.share for section in sections)
     dealt = [0] * len(sections)
@@ -76,6 +78,25 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
         dealt[chosen] += 1
         architectures.append(choices[chosen])
     return architectures
+
+
+def _on_features(choices: Sequence[Architecture], features: tuple[int, ...] | None) -> Architecture:
+    """The run's one linear model, on the features that a client sees."""
+    if len(choices) > 1 or choices[0].kind not in ("logistic", "linear") or features is None:
+        raise ConfigError("data.features_held below 1 needs model.kind = 'logistic' or 'linear', and no model.mix")
+    return replace(choices[0], input_shape=(len(features),))
+
+
+def _common_coordinates(data: DataSummary, own: int, other: int, outputs: int) -> tuple[int, ...]:
+    """The coordinates of a linear model's theta, of client ``own``, that client ``other`` has too: the weights of the
+    features that both see, and the biases."""
+    mine, theirs = data.clients[own].features, data.clients[other].features
+    if mine is None or theirs is None:
+        return ()
+    both = set(theirs)
+    places = [place for place, feature in enumerate(mine) if feature in both]
+    weights = [output * len(mine) + place for output in range(outputs) for place in places]
+    return (*weights, *range(outputs * len(mine), outputs * (len(mine) + 1)))
 
 
 def _check_task(config: RunConfig, data: DataSummary) -> None:
@@ -102,10 +123,18 @@ def _assign(
 ) -> tuple[Assignment, ...]:
     algorithm = ALGORITHMS[config.algorithm.name]
     sizes = [architecture.size for architecture in architectures]
-    both_ways = [*graph.edges, *((j, i) for i, j in graph.edges)]
-    algorithm.check(config.algorithm, [(sizes[i], sizes[j]) for i, j in both_ways])
-    pairs = {(sizes[i], sizes[j]) for i, j in both_ways}
-    largest = max((length for pair in pairs for length in algorithm.vectors(config.algorithm, *pair)), default=0)
+    common = {
+        (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])
+    }
+    algorithm.check(config.algorithm, sizes, graph.edges)
+    for (i, j), shared in common.items():
+        if not all(algorithm.vectors(config.algorithm, sizes[i], sizes[j], len(shared))):
+            raise ConfigError(
+                f"algorithm.start = 'selection': clients {i} and {j} have no parameter in common; "
+                "set data.features_held below 1, or choose another start"
+            )
+    shapes = {(sizes[i], sizes[j], len(shared)) for (i, j), shared in common.items()}
+    largest = max((length for shape in shapes for length in algorithm.vectors(config.algorithm, *shape)), default=0)
     settings = dict(vars(config.algorithm))
     training = LocalWork(**config.training.model_dump())
     run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
@@ -129,7 +158,7 @@ def _assign(
                 dtype=config.model.dtype,
                 training=training,
                 algorithm=settings,
-                neighbours=tuple(Neighbour(j, sizes[j], weights[j]) for j in graph.neighbours(node)),
+                neighbours=tuple(Neighbour(j, sizes[j], weights[j], common[node, j]) for j in graph.neighbours(node)),
                 largest_vector=largest,
                 timeout=config.transport.timeout,
                 evaluate_every=config.evaluation.every,

@@ -31,10 +31,10 @@ class Parameter:
 @dataclass(frozen=True)
 class Architecture:
     """kind logistic | linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn: 3x3
-    convolutions without padding, ReLU and 2x2 max-pool after each, then the layers of the mlp (SPEC of the paper's models).
+    convolutions without padding, ReLU and 2x2 max-pool after each, then the layers of the mlp.
 
-    ``input_shape`` is that of one sample: (features,) or (channels, height, width); ``outputs`` is the number of classes,
-    or of regression targets. Raises ArchitectureError.
+    ``input_shape`` is that of one sample: (features,) or (channels, height, width); ``outputs`` is the number of
+    classes, or of regression targets. Raises ArchitectureError.
     """
 
     kind: Literal["logistic", "linear", "mlp", "cnn"]
@@ -58,7 +58,7 @@ class Architecture:
         return " ".join(filter(None, [self.kind, layers, f"+ {hidden}" if layers and hidden else hidden]))
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """The blocks of theta in their order: weight and bias of each layer, shaped as torch.nn.functional takes them."""
+        """The blocks of theta in their order: weight and bias of each layer, shaped as torch.nn.functional has them."""
         blocks = []
         width = math.prod(self.input_shape)
         if self.kind == "cnn":

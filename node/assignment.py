@@ -11,11 +11,15 @@ from .architecture import Architecture
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge."""
+    """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge.
+
+    Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
+    """
 
     node: int
     parameters: int
     weight: float
+    common: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,10 @@ class Assignment:
                 "folder": Path(message["folder"]),
                 "architecture": Architecture(**message["architecture"] | shapes),
                 "training": LocalWork(**message["training"]),
-                "neighbours": tuple(Neighbour(**neighbour) for neighbour in message["neighbours"]),
+                "neighbours": tuple(
+                    Neighbour(**neighbour | {"common": tuple(neighbour["common"])})
+                    for neighbour in message["neighbours"]
+                ),
             }
         )
 

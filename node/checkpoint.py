@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,4 +13,4 @@ def write_state(path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, unfinished, {"round": str(round)})
-    os.replace(unfinished, path)
+    unfinished.replace(path)

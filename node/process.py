@@ -83,8 +83,8 @@ class _ClientProcess:
         own = assignment.architecture.size
         links = {
             peer.node: Link(
-                sends=algorithm.vectors(settings, own, peer.parameters),
-                receives=algorithm.vectors(settings, peer.parameters, own),
+                sends=algorithm.vectors(settings, own, peer.parameters, len(peer.common)),
+                receives=algorithm.vectors(settings, peer.parameters, own, len(peer.common)),
             )
             for peer in assignment.neighbours
         }
@@ -96,7 +96,7 @@ class _ClientProcess:
     def _node_record(self, architecture: Architecture, address: str) -> NodeRecord:
         return NodeRecord(
             node=self.assignment.node,
-            role="client",
+            role=self.algorithm.role,
             model=architecture.label,
             parameters=architecture.size,
             train_samples=self.learner.train_samples,

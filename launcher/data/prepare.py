@@ -19,6 +19,8 @@ class ClientSummary:
     train_samples: int
     test_samples: int
     group: int
+    features: tuple[int, ...] | None
+    """Input features that it sees; None for all."""
 
 
 @dataclass(frozen=True)
@@ -44,5 +46,5 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     summaries = []
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
-        summaries.append(ClientSummary(len(shard.x_train), len(shard.x_test), shard.group))
+        summaries.append(ClientSummary(len(shard.x_train), len(shard.x_test), shard.group, shard.features))
     return DataSummary(pool.input_shape, pool.outputs, pool.task, tuple(summaries))

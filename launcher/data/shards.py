@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ class Shard:
     outputs: int
     group: int
     """Which of the rotations this client's images have."""
+    features: tuple[int, ...] | None = None
+    """The input features that this client sees, ascending; None for all."""
 
 
 def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
@@ -48,7 +51,10 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[group]) for rows in (train, test))
         if section.standardize:
             x_train, x_test = _standardize(x_train, x_test)
-        return Shard(x_train, pool.y[train], x_test, pool.y[test], pool.task, pool.outputs, group)
+        features = _features_held(section, pool, client, seed)
+        if features is not None:
+            x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
+        return Shard(x_train, pool.y[train], x_test, pool.y[test], pool.task, pool.outputs, group, features)
 
     return map(shard, range(clients))
 
@@ -77,6 +83,14 @@ def _check_rotations(section: DataSection, pool: Pool, clients: int) -> None:
 def _reduced_clients(section: DataSection, clients: int, seed: int) -> set[int]:
     order = generator(seed, "reduced").permutation(clients).tolist()
     return set(order[: round(section.reduced_clients * clients)])
+
+
+def _features_held(section: DataSection, pool: Pool, client: int, seed: int) -> tuple[int, ...] | None:
+    if section.features_held == 1:
+        return None
+    features = math.prod(pool.input_shape)
+    held = features if client == 0 else max(1, round(section.features_held * features))
+    return tuple(sorted(generator(seed, "features held", client).permutation(features)[:held].tolist()))
 
 
 def _divide(rows: np.ndarray, test_fraction: float, kept: float) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -39,8 +39,9 @@ class RoundReport:
 class Algorithm:
     """One instance lives in each client process, for the whole run.
 
-    A subclass names its ``Settings`` (a frozen dataclass whose ``name`` is the algorithm's), announces in ``vectors`` what
-    travels, and does the work of one round in ``round``. It sees a client and its peers; never a socket, clock or file.
+    A subclass names its ``Settings`` (a frozen dataclass whose ``name`` is the algorithm's), announces in ``vectors``
+    what travels, and does the work of one round in ``round``. It sees a client and its peers; never a socket, clock or
+    file.
     """
 
     Settings: ClassVar[type[Any]]
@@ -48,18 +49,24 @@ class Algorithm:
     maps: Maps | None = None
     """The client's restriction maps, where the algorithm has them."""
 
+    role = "client"
+    """What the process is in the records: a server is left out of the clients' figures."""
+
     def __init__(self, settings: Any, client: Client):
         self.settings = settings
         self.report = RoundReport()
 
     @classmethod
-    def vectors(cls, settings: Any, d_i: int, d_j: int) -> tuple[int, ...]:
-        """Lengths of the vectors that a client with d_i parameters sends a neighbour with d_j in one round, in order."""
+    def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
+        """Lengths of the vectors that a client with d_i parameters sends one with d_j in a round, in their order.
+
+        ``common`` counts the parameters that both have, where clients see different features; else it is 0.
+        """
         return ()
 
     @classmethod
-    def check(cls, settings: Any, edges: Iterable[tuple[int, int]]) -> None:
-        """Raises SettingsError when the settings do not fit; ``edges`` are the (d_i, d_j) of the run's edges."""
+    def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
+        """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
 
     def round(self, client: Client, peers: Peers) -> None:
         raise NotImplementedError
@@ -73,12 +80,12 @@ class Algorithm:
         return {} if self.maps is None else self.maps.state()
 
 
-def same_size(name: str, edges: Iterable[tuple[int, int]]) -> None:
-    """Raises SettingsError unless all neighbours' models have one size: for algorithms that compare theta itself."""
-    for d_i, d_j in edges:
-        if d_i != d_j:
+def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
+    """For algorithms that compare theta itself: raises SettingsError unless all neighbours' models have one size."""
+    for i, j in edges:
+        if sizes[i] != sizes[j]:
             raise SettingsError(
-                "algorithm.name",
-                f"'{name}' compares whole models, but neighbours have {d_i} and {d_j} parameters; "
-                "use one architecture (leave out model.mix), or 'sheaf-fmtl' or 'local'",
+                what,
+                f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; give all "
+                "one model, or use algorithm.name = 'sheaf-fmtl' with another start, or 'local'",
             )

@@ -4,7 +4,7 @@ P_ij = sqrt(a_ij) I, fixed.
 theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -13,7 +13,7 @@ from annotated_types import Ge
 from ..client import Client
 from ..maps import IdentityMaps, Maps
 from .base import same_size
-from .sheaf_fmtl import SheafFMTL
+from .sheaf_fmtl import SheafFMTL, star_around_server
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class DFedUSettings:
         Literal["ones", "mixing"],
         "Weights a_ij of the edges in (9): all 1, as in the paper's experiments, or the run's mixing weights W_ij.",
     ] = "ones"
+    server: Annotated[
+        bool,
+        "star only: client 0 is a server without a loss of its own, whose model is the mean of the clients': (15).",
+    ] = False
     eta: ClassVar[float] = 0.0  # the maps stay as they are
     rotate_every: ClassVar[int] = 0
 
@@ -32,12 +36,14 @@ class DFedU(SheafFMTL):
     Settings = DFedUSettings
 
     @classmethod
-    def vectors(cls, settings: DFedUSettings, d_i: int, d_j: int) -> tuple[int, ...]:
+    def vectors(cls, settings: DFedUSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         return (d_i,)
 
     @classmethod
-    def check(cls, settings: DFedUSettings, edges: Iterable[tuple[int, int]]) -> None:
-        same_size("dfedu", edges)
+    def check(cls, settings: DFedUSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
+        if settings.server:
+            star_around_server(edges)
+        same_size("algorithm.name = 'dfedu'", sizes, edges)
 
     def starting_maps(self, client: Client) -> Maps:
         return IdentityMaps(

@@ -5,7 +5,7 @@
 W is the run's mixing matrix. With more local work than one step, its whole change takes the gradient step's place.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,12 +23,12 @@ class DPSGD(Algorithm):
     Settings = DPSGDSettings
 
     @classmethod
-    def vectors(cls, settings: DPSGDSettings, d_i: int, d_j: int) -> tuple[int, ...]:
+    def vectors(cls, settings: DPSGDSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         return (d_i,)
 
     @classmethod
-    def check(cls, settings: DPSGDSettings, edges: Iterable[tuple[int, int]]) -> None:
-        same_size("d-psgd", edges)
+    def check(cls, settings: DPSGDSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
+        same_size("algorithm.name = 'd-psgd'", sizes, edges)
 
     def round(self, client: Client, peers: Peers) -> None:
         theta = client.theta

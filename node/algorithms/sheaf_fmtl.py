@@ -7,7 +7,7 @@ P_ij    <- P_ij - eta lam (P_ij theta_i - P_ji theta_j) theta_i^T               
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,10 +16,10 @@ from annotated_types import Ge, Gt, Le
 
 from ...transport.peers import Peers
 from ..client import Client
-from ..maps import FactoredMaps, Maps, StartKind, Storage, starting_maps, store
-from ..maps.base import Vectors
+from ..maps import FactoredMaps, Maps, SelectionMaps, StartKind, Storage, starting_maps, store
+from ..maps.base import FixedMaps, Vectors
 from ..maps.start import TransformStart, shared_rows
-from .base import Algorithm, SettingsError
+from .base import Algorithm, SettingsError, same_size
 from .stability import StabilityWatch
 
 
@@ -34,12 +34,18 @@ class SheafFMTLSettings:
         float, Ge(0), "Learning rate of the restriction maps (19); 0 keeps them as they start, and sends half as much."
     ] = 0.1
     start: Annotated[
-        StartKind,
-        "Restriction maps at the start. The paper's: gaussian N(0, 1), uniform U(-1, 1), orthogonal (random orthonormal "
-        "rows), identity (rows of the identity plus N(0, 0.01^2)). Ours: shared (both ends of an edge have the same "
-        "orthonormal rows). All times start_scale.",
+        StartKind | Literal["selection"],
+        "Restriction maps at the start. The paper's: gaussian N(0, 1), uniform U(-1, 1), orthogonal (random "
+        "orthonormal rows), identity (rows of the identity plus N(0, 0.01^2)). Ours: shared (both ends of an edge have "
+        "the same orthonormal rows). All times start_scale. Fixed, with eta = 0: selection (the parameters that both "
+        "ends have, where clients see different features).",
     ] = "gaussian"
     start_scale: Annotated[float, Gt(0), "Factor on the starting maps; zero maps would never learn."] = 1.0
+    server: Annotated[
+        bool,
+        "star only, with selection maps: client 0 is a server without a loss of its own; each of its parameters is the "
+        "mean over the clients who have it: (16).",
+    ] = False
     rotate_every: Annotated[
         int,
         Ge(0),
@@ -71,9 +77,13 @@ class SheafFMTL(Algorithm):
         super().__init__(settings, client)
         self.maps = self.starting_maps(client)
         self._stability = StabilityWatch()
+        if settings.server and client.node == 0:
+            self.role = "server"
 
     def starting_maps(self, client: Client) -> Maps:
         settings, size = self.settings, client.theta.size
+        if settings.start == "selection":
+            return SelectionMaps({j: np.array(peer.common) for j, peer in client.neighbours.items()}, size)
         start = starting_maps(
             settings.start,
             seed=client.seed,
@@ -87,22 +97,18 @@ class SheafFMTL(Algorithm):
         return store(start, storage, settings.rank_cap or None)
 
     @classmethod
-    def vectors(cls, settings: Any, d_i: int, d_j: int) -> tuple[int, ...]:
+    def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
+        if settings.start == "selection":
+            return (common,)
         d_ij = shared_size(settings, d_i, d_j)
         if not settings.eta:
             return (d_ij,)
         return (d_ij + 1,) if settings.exchange == "fused" else (d_ij, d_ij)
 
     @classmethod
-    def check(cls, settings: Any, edges: Iterable[tuple[int, int]]) -> None:
+    def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         if settings.start == "shared":
-            for d_i, d_j in edges:
-                if d_i != d_j:
-                    raise SettingsError(
-                        "algorithm.start",
-                        f"'shared' maps need models of one size, but neighbours have {d_i} and {d_j} parameters; "
-                        "allowed here: 'gaussian', 'uniform', 'orthogonal', 'identity'",
-                    )
+            same_size("algorithm.start = 'shared'", sizes, edges)
         if settings.rotate_every and (settings.start != "shared" or settings.eta):
             raise SettingsError(
                 "algorithm.rotate_every",
@@ -112,6 +118,14 @@ class SheafFMTL(Algorithm):
             raise SettingsError(
                 "algorithm.rank_cap", "dense maps have no history; use storage = 'factored', or rank_cap = 0"
             )
+        if settings.start == "selection" and settings.eta:
+            raise SettingsError("algorithm.start", "= 'selection' are fixed maps; they need eta = 0")
+        if settings.server:
+            if settings.start != "selection":
+                raise SettingsError(
+                    "algorithm.server", "= true needs start = 'selection'; or use algorithm.name = 'dfedu'"
+                )
+            star_around_server(edges)
 
     def round(self, client: Client, peers: Peers) -> None:
         if self.settings.rotate_every:
@@ -155,8 +169,12 @@ class SheafFMTL(Algorithm):
         theta, alpha, lam = client.theta, client.alpha, self.settings.lam
         before = theta.copy()
         pull = self.maps.pull_back(r)
-        client.learn()
-        theta -= alpha * lam * pull
+        if self.role == "server":
+            assert isinstance(self.maps, FixedMaps)
+            theta -= pull / np.maximum(self.maps.coverage(), 1)  # f_0 = 0: exactly the mean of what its edges sent
+        else:
+            client.learn()
+            theta -= alpha * lam * pull
         self._report(client, r, pull, before)
 
     def _report(self, client: Client, r: Vectors, pull: np.ndarray, before: np.ndarray) -> None:
@@ -165,7 +183,7 @@ class SheafFMTL(Algorithm):
         squared = sum(value**2 for value in report.disagreements.values())
         report.penalty = lam / 4 * squared
         theta_squared = float(before @ before)
-        if client.takes_one_full_step:
+        if client.takes_one_full_step and self.role == "client":
             of_theta = norm(before - client.theta) / client.alpha
             of_maps = lam**2 * squared * theta_squared if eta else 0.0
             report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
@@ -185,6 +203,14 @@ class SheafFMTL(Algorithm):
 def shared_size(settings: Any, d_i: int, d_j: int) -> int:
     """d_ij, the same at both ends of an edge."""
     return max(1, math.floor(settings.gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
+
+
+def star_around_server(edges: Sequence[tuple[int, int]]) -> None:
+    """Raises SettingsError unless every edge ends at client 0."""
+    if any(i != 0 for i, _ in edges):
+        raise SettingsError(
+            "algorithm.server", "= true needs topology.kind = 'star', with the server, client 0, in the middle"
+        )
 
 
 def difference(mine: Vectors, theirs: Vectors) -> dict[int, np.ndarray]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class StabilityWatch:
     """Two numbers, each harmless while well below 1.
 
-    ``models``: lam alpha ||P||^2, where ||P||^2 is seen as ||P^T r||^2 / ||r||^2 (never more than the true value, and equal
-    to it when (18) runs away). ``maps``: eta lam ||theta||^2; the maps diverge above 2 (Theorem 1).
+    ``models``: lam alpha ||P||^2, where ||P||^2 is seen as ||P^T r||^2 / ||r||^2 (never more than the true value, and
+    equal to it when (18) runs away). ``maps``: eta lam ||theta||^2; the maps diverge above 2 (Theorem 1).
     """
 
     models: float = 0.0

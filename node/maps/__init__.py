@@ -1,7 +1,7 @@
 """Restriction maps: how a client's model is seen from each of its edges.
 
-``Maps`` is what algorithms use. ``start`` holds what the maps begin as, ``dense`` and ``factored`` are two ways to store
-what they become, ``identity`` and ``selection`` are maps that stay as they are.
+``Maps`` is what algorithms use. ``start`` holds what the maps begin as, ``dense`` and ``factored`` are two ways to
+store what they become, ``identity`` and ``selection`` are maps that stay as they are.
 """
 
 from .base import Maps

@@ -53,19 +53,19 @@ class Maps(ABC):
 
     def update(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
         """P_ij <- P_ij - step r_j theta^T for every j; ``mine`` is what ``project(theta)`` gave."""
+        if self.neighbours:
+            self._subtract(mine, r, theta, step)
         squared = float(theta @ theta)
         for j in self.neighbours:
             # ||P - s r t'||^2 = ||P||^2 - 2 s r'(P t) + s^2 ||r||^2 ||t||^2
             self._squared_norms[j] += step * (step * float(r[j] @ r[j]) * squared - 2 * float(r[j] @ mine[j]))
-        if self.neighbours:
-            self._subtract(mine, r, theta, step)
 
     @abstractmethod
     def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None: ...
 
     def norms(self) -> dict[int, float]:
         """{j: ||P_ij||_F}, followed from round to round: no map is ever made for it."""
-        return {j: math.sqrt(max(0.0, squared)) for j, squared in self._squared_norms.items()}
+        return {j: math.sqrt(max(squared, 0.0)) for j, squared in self._squared_norms.items()}
 
     @abstractmethod
     def dense(self, neighbour: int) -> np.ndarray:
@@ -85,12 +85,16 @@ class Maps(ABC):
 
     @property
     def error_bound(self) -> float:
-        """Frobenius norm that the stacked maps may be off by, because a cap on their memory acted; 0 if they are exact."""
+        """Frobenius norm that the stacked maps may be off by, where a cap on their memory acted; 0 if they are exact."""
         return 0.0
 
 
 class FixedMaps(Maps):
     """Maps that stay as they are, and have nothing to remember."""
+
+    @abstractmethod
+    def coverage(self) -> np.ndarray:
+        """How many edges see each coordinate of theta, (d_i,)."""
 
     def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
         raise TypeError("these maps are fixed")

@@ -2,7 +2,9 @@
 
 Every update (19) of a map is of rank one, and its right factor is the client's own theta, the same for all its edges:
 
-    P_ij^k = P_ij^0 - R_ij^T T_i        T_i (k, d_i): the theta of each round;  R_ij (k, d_ij): eta lam r_ij of each round
+    P_ij^k = P_ij^0 - R_ij^T T_i
+
+T_i (k, d_i) holds the theta of each round, R_ij (k, d_ij) the eta lam r_ij of each round,
 
 so that projections and pull-backs cost one pass over T_i, whatever the number of edges and whatever their d_ij.
 """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-# Rows are added to blocks of this many rows, or more while they are short: growing copies nothing, and products make
-# few calls
-_BLOCK_ROWS = 32
-_BLOCK_NUMBERS = 1 << 16
+
+def block_rows(size: int) -> int:
+    """Rows are added to blocks of this many: growing copies nothing, and products take few calls."""
+    return max(32, (1 << 16) // size)
 
 
 class _GrowingRows:
@@ -52,9 +52,8 @@ class History:
     """
 
     def __init__(self, size: int, height: int, dtype: np.dtype):
-        block_rows = max(_BLOCK_ROWS, _BLOCK_NUMBERS // size)
-        self._theta = _GrowingRows(size, dtype, block_rows)
-        self._r = _GrowingRows(height, dtype, block_rows)
+        self._theta = _GrowingRows(size, dtype, block_rows(size))
+        self._r = _GrowingRows(height, dtype, block_rows(size))
 
     @property
     def rows(self) -> int:
@@ -84,7 +83,7 @@ class History:
         """Replaces U by its best approximation of this rank; returns the Frobenius norm of what is lost."""
         basis_t, factor_t = np.linalg.qr(self._theta.array().T)
         basis_r, factor_r = np.linalg.qr(self._r.array().T)
-        left, singular, right = np.linalg.svd(factor_r @ factor_t.T)
+        left, singular, right = np.linalg.svd(factor_r @ factor_t.T, full_matrices=False)
         root = np.sqrt(singular[:rank])[:, None]
         self._theta.replace(root * (right[:rank] @ basis_t.T))
         self._r.replace(root * (left[:, :rank].T @ basis_r.T))

@@ -26,6 +26,9 @@ class IdentityMaps(FixedMaps):
             total = total + root * vectors[j]
         return total
 
+    def coverage(self) -> np.ndarray:
+        return np.full(self._size, float(len(self.neighbours)))
+
     def dense(self, neighbour: int) -> np.ndarray:
         return self._roots[neighbour] * np.eye(self._size)
 

@@ -27,7 +27,6 @@ class SelectionMaps(FixedMaps):
         return total
 
     def coverage(self) -> np.ndarray:
-        """How many edges see each coordinate: the diagonal of sum_j P_ij^T P_ij, (d_i,)."""
         return self.pull_back({j: np.ones(len(coordinates)) for j, coordinates in self._chosen.items()})
 
     def dense(self, neighbour: int) -> np.ndarray:

@@ -10,11 +10,18 @@ import numpy as np
 from .base import Maps, Vectors
 from .dense import DenseMaps
 from .factored import FactoredMaps
-from .start import StartingMaps
+from .history import block_rows
+from .start import StartingMaps, time_of_a_number
 
 Storage = Literal["auto", "dense", "factored"]
 
-_CALLS = 30_000.0  # numbers that could be read while a factored round's own small calls are made
+# What a round takes, in nanoseconds, fitted to benchmarks/maps.py on one core of a 2.8 GHz server. Only the ratio of
+# the two storages matters, and that hardly depends on the machine. Both read matrices, at time_of_a_number each;
+# factored maps make more calls, which is what small models are about.
+_SUBTRACTION = 1.5  # an outer product is subtracted in place: more than a product that only reads
+_CALLS = 30_000.0  # of a factored round beyond those of a dense one
+_CALLS_OF_AN_EDGE = 1_000.0
+_CALLS_OF_A_BLOCK = 10_000.0  # of the history
 
 
 def store(start: StartingMaps, storage: Storage, rank_cap: int | None = None) -> Maps:
@@ -26,13 +33,18 @@ def store(start: StartingMaps, storage: Storage, rank_cap: int | None = None) ->
 
 
 def dense_cost(start: StartingMaps) -> float:
-    """Numbers read or written by a round on dense maps: two projections, a pull-back, a subtraction in place."""
-    return 5.0 * start.stacking.height * start.size
+    """Nanoseconds of a round on dense maps: two projections, a pull-back, a subtraction in place."""
+    numbers = start.stacking.height * start.size
+    return (3 + _SUBTRACTION) * numbers * time_of_a_number(numbers * start.dtype.itemsize)
 
 
 def factored_cost(start: StartingMaps, rows: int) -> float:
-    """The same for factored maps with a history of ``rows``: one projection, one pull-back."""
-    return _CALLS + 2 * (start.cost() + rows * (start.size + start.stacking.height))
+    """The same on factored maps with a history of ``rows``: one projection, one pull-back."""
+    numbers = rows * (start.size + start.stacking.height)
+    calls = (
+        _CALLS + _CALLS_OF_AN_EDGE * len(start.stacking.neighbours) + _CALLS_OF_A_BLOCK * rows / block_rows(start.size)
+    )
+    return calls + start.cost() + 2.2 * numbers * time_of_a_number(numbers * start.dtype.itemsize)
 
 
 class AutoMaps(Maps):
@@ -43,15 +55,14 @@ class AutoMaps(Maps):
 
     def __init__(self, start: StartingMaps):
         super().__init__(start.stacking, {})
-        self._start = start
         self._maps: Maps = FactoredMaps(start)
         self._limit = dense_cost(start)
         self._reconsider()
 
     def _reconsider(self) -> None:
         maps = self._maps
-        if isinstance(maps, FactoredMaps) and factored_cost(self._start, maps.history.rows) > self._limit:
-            matrix = np.empty((self.stacking.height, self._start.size), self._start.dtype)
+        if isinstance(maps, FactoredMaps) and factored_cost(maps.start, maps.history.rows) > self._limit:
+            matrix = np.empty((self.stacking.height, maps.start.size), maps.start.dtype)
             for j, part in self.stacking.parts.items():
                 matrix[part] = maps.dense(j)
             self._maps = DenseMaps(matrix, self.stacking, maps._squared_norms)
@@ -83,5 +94,5 @@ class AutoMaps(Maps):
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         if "maps" in state and isinstance(self._maps, FactoredMaps):
-            self._maps = DenseMaps.start(self._start)
+            self._maps = DenseMaps.start(self._maps.start)
         self._maps.load(state)

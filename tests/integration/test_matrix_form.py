@@ -29,7 +29,15 @@ alpha = 0.5
 every = 1
 save_maps = true
 """
-SHEAF = '[algorithm]\nname = "sheaf-fmtl"\ngamma = {gamma}\nlam = {lam}\neta = {eta}\nstart = "{start}"\nstart_scale = {scale}\n'
+SHEAF = """
+[algorithm]
+name = "sheaf-fmtl"
+gamma = {gamma}
+lam = {lam}
+eta = {eta}
+start = "{start}"
+start_scale = {scale}
+"""
 
 
 def model(dtype: str, extra: str = "") -> str:

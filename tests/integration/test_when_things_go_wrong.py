@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -44,14 +45,14 @@ def test_the_socket_folder_goes_with_a_killed_launcher(start):
     going = start(LONG)
     going.until_round(1)
     address = going.folder.rows("SELECT address FROM node WHERE node = 0")[0][0]
-    socket_file = address.removeprefix("ipc://")
-    folder = os.path.dirname(os.path.dirname(socket_file))
-    assert os.path.exists(socket_file)
-    assert os.stat(folder).st_mode & 0o777 == 0o700
+    socket_file = Path(address.removeprefix("ipc://"))
+    folder = socket_file.parent.parent
+    assert socket_file.exists()
+    assert folder.stat().st_mode & 0o777 == 0o700
     os.kill(going.process.pid, signal.SIGKILL)
     going.process.communicate()
     time.sleep(2)
-    assert not os.path.exists(folder)
+    assert not folder.exists()
 
 
 def test_a_killed_client_ends_the_run_and_is_named_with_its_round(start):

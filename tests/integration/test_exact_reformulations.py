@@ -1,0 +1,400 @@
+"""Storages, exchanges and records of Sheaf-FMTL: cheaper ways to the same iterates, and true words about them."""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch.nn.functional import cross_entropy
+
+from sheafgossip.node.maps.start import cosine_rows, shared_rows
+
+ITEM = {"float64": 8, "float32": 4}
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
+MODELS = {
+    "one size": '[model]\nkind = "logistic"\ndtype = "{dtype}"\n',
+    "two sizes": '[model]\nkind = "logistic"\ndtype = "{dtype}"\nmix = [{{ kind = "mlp", hidden = [5] }}]\n',
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """A finished run's folder."""
+
+    path: Path
+
+    def rows(self, query: str) -> list[tuple]:
+        connection = sqlite3.connect(self.path / "run.sqlite")
+        try:
+            return connection.execute(query).fetchall()
+        finally:
+            connection.close()
+
+    def state(self, round: int) -> dict[int, dict[str, np.ndarray]]:
+        files = (self.path / "state" / f"round-{round:06d}").glob("node-*.safetensors")
+        return {int(file.stem.removeprefix("node-")): load_file(file) for file in sorted(files)}
+
+    def shards(self) -> dict[int, dict[str, np.ndarray]]:
+        files = sorted((self.path / "shards").glob("node-*.safetensors"))
+        return {int(file.stem.removeprefix("node-")): load_file(file) for file in files}
+
+    def theta(self, round: int) -> np.ndarray:
+        return np.concatenate([arrays["theta"] for arrays in self.state(round).values()]).astype(np.float64)
+
+    def maps(self, round: int) -> np.ndarray:
+        """All numbers of all maps."""
+        return np.concatenate(
+            [
+                arrays[name].ravel()
+                for arrays in self.state(round).values()
+                for name in sorted(arrays)
+                if name.startswith("P.")
+            ]
+        ).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory) -> Callable[[str], dict[str, Results]]:
+    """Runs a configuration of several [[compare]] tables; gives the run of each by its name. Equal texts run once."""
+    known: dict[str, dict[str, Results]] = {}
+
+    def launch(text: str) -> dict[str, Results]:
+        if text not in known:
+            folder = tmp_path_factory.mktemp("runs")
+            (folder / "runs.toml").write_text(text)
+            command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run"]
+            done = subprocess.run(
+                [*command, folder / "runs.toml", "--out", folder / "out"], capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            known[text] = {path.name: Results(path) for path in (folder / "out").iterdir() if path.is_dir()}
+        return known[text]
+
+    return launch
+
+
+ROUNDS = 300
+WAYS = """
+clients = 8
+rounds = {rounds}
+seed = 3
+[topology]
+p = 0.4
+[data]
+samples = 600
+rotations = [0, 90]
+{model}
+[training]
+alpha = 0.5
+[checkpoints]
+every = {before_last}
+save_maps = true
+[algorithm]
+name = "sheaf-fmtl"
+gamma = 0.05
+lam = 0.05
+eta = 0.5
+start = "orthogonal"
+start_scale = 2.0
+[[compare]]
+name = "dense"
+algorithm = {{ storage = "dense" }}
+[[compare]]
+name = "factored"
+algorithm = {{ storage = "factored" }}
+[[compare]]
+name = "fused"
+algorithm = {{ storage = "factored", exchange = "fused" }}
+"""
+
+every_dtype = pytest.mark.parametrize("dtype", list(TOLERANCE))
+every_way = pytest.mark.parametrize("way", ["factored", "fused"])
+
+
+@pytest.fixture
+def ways(launch, dtype) -> dict[str, Results]:
+    """One problem solved in three ways, with maps that really move."""
+    model = MODELS["one size"].format(dtype=dtype)
+    return launch(WAYS.format(rounds=ROUNDS, before_last=ROUNDS - 1, model=model))
+
+
+def distance(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
+
+
+@every_dtype
+def test_the_maps_of_these_runs_move_so_that_what_they_agree_on_means_something(ways, dtype):
+    assert distance(ways["dense"].maps(ROUNDS), ways["dense"].maps(0)) > 0.03
+    assert distance(ways["dense"].theta(ROUNDS), ways["dense"].theta(0)) > 0.5
+
+
+@every_dtype
+@every_way
+def test_every_way_ends_at_the_models_of_dense_maps(ways, dtype, way):
+    assert distance(ways[way].theta(ROUNDS), ways["dense"].theta(ROUNDS)) < TOLERANCE[dtype]
+
+
+@every_dtype
+def test_factored_maps_end_as_the_dense_ones(ways, dtype):
+    assert distance(ways["factored"].maps(ROUNDS), ways["dense"].maps(ROUNDS)) < TOLERANCE[dtype]
+
+
+@every_dtype
+def test_fused_maps_are_those_of_two_phases_one_update_ago(ways, dtype):
+    assert distance(ways["fused"].maps(ROUNDS), ways["dense"].maps(ROUNDS - 1)) < TOLERANCE[dtype]
+
+
+@every_dtype
+@every_way
+def test_every_way_reports_the_same_disagreements_objective_and_gradient_norm(ways, dtype, way):
+    for query in (
+        "SELECT disagreement FROM edge ORDER BY round, node, neighbour",
+        "SELECT objective FROM round WHERE round > 0 ORDER BY round, node",
+        "SELECT gradient_norm FROM round WHERE round > 0 ORDER BY round, node",
+    ):
+        dense, other = np.array(ways["dense"].rows(query)), np.array(ways[way].rows(query))
+        np.testing.assert_allclose(other, dense, rtol=100 * TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+def traffic(run: Results) -> list[tuple]:
+    return run.rows("SELECT round, src, dst, messages, payload_bytes, message_bytes, wire_bytes FROM traffic")
+
+
+@every_dtype
+def test_how_maps_are_stored_is_not_seen_on_the_wire(ways, dtype):
+    assert traffic(ways["factored"]) == traffic(ways["dense"])
+    assert len(traffic(ways["dense"])) > 8 * ROUNDS
+
+
+@every_dtype
+def test_a_fused_round_sends_half_the_vectors_and_one_number(ways, dtype):
+    for two_phase, fused in zip(traffic(ways["dense"]), traffic(ways["fused"]), strict=True):
+        assert fused[:3] == two_phase[:3]  # round, src, dst
+        assert (two_phase[3], fused[3]) == (2, 1)
+        assert fused[4] == two_phase[4] // 2 + ITEM[dtype]
+        assert two_phase[4] == 2 * 32 * ITEM[dtype]  # floor(0.05 * 650) = 32
+
+
+@every_way
+def test_every_way_agrees_with_dense_maps_between_models_of_different_sizes(launch, way):
+    model = MODELS["two sizes"].format(dtype="float64")
+    runs = launch(WAYS.format(rounds=100, before_last=99, model=model))
+    sizes = {arrays["theta"].size for arrays in runs["dense"].state(0).values()}
+    assert sizes == {650, 64 * 5 + 5 + 5 * 10 + 10}
+    assert distance(runs["dense"].maps(100), runs["dense"].maps(0)) > 0.02
+    assert distance(runs[way].theta(100), runs["dense"].theta(100)) < TOLERANCE["float64"]
+    behind = 99 if way == "fused" else 100
+    assert distance(runs[way].maps(100), runs["dense"].maps(behind)) < TOLERANCE["float64"]
+
+
+LAM, ALPHA, L2, SCALE, EVERY = 0.05, 0.5, 0.01, 3.0, 3
+WATCHED = f"""
+clients = 5
+rounds = 20
+seed = 8
+[topology]
+kind = "ring"
+[data]
+samples = 300
+rotations = [0, 90]
+[model]
+dtype = "float64"
+same_start = false
+[training]
+alpha = {ALPHA}
+l2 = {L2}
+[checkpoints]
+every = 1
+save_maps = true
+[algorithm]
+name = "sheaf-fmtl"
+gamma = 0.05
+lam = {LAM}
+[[compare]]
+name = "learning"
+algorithm = {{ eta = 0.2, start = "identity" }}
+[[compare]]
+name = "frozen"
+algorithm = {{ eta = 0.0, exchange = "fused", start = "identity" }}
+training = {{ work = "steps", steps = 2 }}
+[[compare]]
+name = "rotating"
+algorithm = {{ eta = 0.0, start = "shared", start_scale = {SCALE}, rotate_every = {EVERY} }}
+"""
+
+
+@pytest.fixture
+def learning(launch) -> Results:
+    """Every round's models and maps are in its checkpoints."""
+    return launch(WATCHED)["learning"]
+
+
+@pytest.fixture
+def frozen(launch) -> Results:
+    return launch(WATCHED)["frozen"]
+
+
+@pytest.fixture
+def rotating(launch) -> Results:
+    return launch(WATCHED)["rotating"]
+
+
+def local_loss(theta: torch.Tensor, shard: dict[str, np.ndarray]) -> torch.Tensor:
+    """Of multinomial logistic regression: the mean cross-entropy and the l2 term."""
+    x = torch.from_numpy(shard["x_train"].reshape(len(shard["x_train"]), -1)).to(torch.float64)
+    scores = x @ theta[:640].reshape(10, 64).T + theta[640:]
+    return cross_entropy(scores, torch.from_numpy(shard["y_train"])) + L2 / 2 * theta @ theta
+
+
+def objective(run: Results, round: int) -> tuple[float, float]:
+    """Psi = sum_i f_i(theta_i) + lam/2 sum over edges ||P_ij theta_i - P_ji theta_j||^2 after a round, and the norm of
+    its gradient in all models and maps, by automatic differentiation."""
+    leaves = {
+        (node, name): torch.from_numpy(array).requires_grad_()
+        for node, arrays in run.state(round).items()
+        for name, array in arrays.items()
+        if name == "theta" or name.startswith("P.")
+    }
+    total = sum(local_loss(leaves[node, "theta"], shard) for node, shard in run.shards().items())
+    for node, name in leaves:
+        other = int(name.removeprefix("P.")) if name != "theta" else -1
+        if node < other:
+            gap = leaves[node, name] @ leaves[node, "theta"] - leaves[other, f"P.{node}"] @ leaves[other, "theta"]
+            total = total + LAM / 2 * gap @ gap
+    total.backward()
+    return float(total), math.sqrt(sum(float((leaf.grad**2).sum()) for leaf in leaves.values()))
+
+
+def test_every_directed_edge_has_a_record_in_every_round(learning):
+    both_ways = {(i, (i + step) % 5) for i in range(5) for step in (1, -1)}
+    expected = [(round, *edge) for round in range(1, 21) for edge in sorted(both_ways)]
+    assert learning.rows("SELECT round, node, neighbour FROM edge ORDER BY 1, 2, 3") == expected
+
+
+def test_recorded_map_norms_are_those_of_the_maps_as_the_round_ended(learning):
+    for round, node, j, recorded in learning.rows("SELECT round, node, neighbour, map_norm FROM edge"):
+        assert recorded == pytest.approx(np.linalg.norm(learning.state(round)[node][f"P.{j}"]), rel=1e-12)
+
+
+def test_recorded_disagreements_are_those_of_models_and_maps_as_the_round_began(learning):
+    for round, node, j, recorded in learning.rows("SELECT round, node, neighbour, disagreement FROM edge"):
+        state = learning.state(round - 1)
+        gap = state[node][f"P.{j}"] @ state[node]["theta"] - state[j][f"P.{node}"] @ state[j]["theta"]
+        assert recorded == pytest.approx(np.linalg.norm(gap), rel=1e-9)
+
+
+def test_a_client_s_disagreement_is_that_of_all_its_edges_together(learning):
+    totals = learning.rows("SELECT sqrt(sum(disagreement * disagreement)) FROM edge GROUP BY round, node")
+    recorded = learning.rows("SELECT disagreement FROM round WHERE round > 0 ORDER BY round, node")
+    np.testing.assert_allclose(recorded, totals, rtol=1e-12)
+
+
+def test_recorded_objectives_add_up_to_that_of_the_round_before(learning):
+    for round, total in learning.rows("SELECT round, sum(objective) FROM round WHERE round > 0 GROUP BY round"):
+        assert total == pytest.approx(objective(learning, round - 1)[0], rel=1e-10)
+
+
+def test_recorded_gradient_norms_add_up_to_that_of_the_objective_in_models_and_maps(learning):
+    query = "SELECT round, sqrt(sum(gradient_norm * gradient_norm)) FROM round WHERE round > 0 GROUP BY round"
+    for round, total in learning.rows(query):
+        assert total == pytest.approx(objective(learning, round - 1)[1], rel=1e-8)
+
+
+def test_maps_that_keep_everything_are_recorded_as_exact(learning):
+    assert learning.rows("SELECT DISTINCT error_bound FROM edge") == [(0.0,)]
+
+
+def test_step_sizes_that_are_far_from_divergence_bring_no_warning(learning):
+    assert learning.rows("SELECT * FROM event WHERE kind = 'warning'") == []
+
+
+def test_frozen_maps_send_one_vector_a_round_and_no_norm(frozen):
+    assert frozen.rows("SELECT DISTINCT messages, payload_bytes FROM traffic WHERE round > 0") == [(1, 32 * 8)]
+
+
+def test_frozen_maps_stay_as_they_started(frozen):
+    np.testing.assert_array_equal(frozen.maps(20), frozen.maps(0))
+
+
+def test_mini_batches_tell_no_gradient_norm(frozen):
+    assert frozen.rows("SELECT DISTINCT gradient_norm FROM round") == [(None,)]
+
+
+def test_rotating_maps_follow_their_equations_with_the_explicit_matrices(rotating):
+    """theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j P^T P (theta_i - theta_j)), P = s S C D of the turn."""
+    d_ij, size, shards = 32, 650, rotating.shards()
+    first = rotating.state(0)
+    theta = {node: arrays["theta"] for node, arrays in first.items()}
+    signs = np.sign((first[0]["P.1"] * cosine_rows(shared_rows(8, 0, {1: d_ij}, size, 0)[1], size)).sum(axis=0))
+    for round in range(1, 21):
+        turn = (round - 1) // EVERY
+        step = {}
+        for i in theta:
+            leaf = torch.from_numpy(theta[i]).requires_grad_()
+            local_loss(leaf, shards[i]).backward()
+            step[i] = leaf.grad.numpy()
+            for j in ((i - 1) % 5, (i + 1) % 5):
+                P = SCALE * cosine_rows(shared_rows(8, i, {j: d_ij}, size, turn)[j], size) * signs
+                step[i] = step[i] + LAM * P.T @ (P @ (theta[i] - theta[j]))
+        theta = {i: theta[i] - ALPHA * step[i] for i in theta}
+        assert distance(rotating.theta(round), np.concatenate(list(theta.values()))) < 1e-12
+
+
+def test_rotating_maps_change_when_their_turn_comes_and_not_before(rotating):
+    changed = [
+        not np.array_equal(rotating.maps(round), rotating.maps(round - 1)) for round in range(2, 21)
+    ]  # round 1 is of turn 0, as the start is
+    assert changed == [(round - 1) % EVERY == 0 for round in range(2, 21)]
+
+
+DIVERGING = """
+clients = 4
+rounds = 500
+seed = 1
+[topology]
+kind = "ring"
+[data]
+samples = 300
+[model]
+same_start = false
+[training]
+alpha = 0.1
+[algorithm]
+name = "sheaf-fmtl"
+gamma = 0.1
+lam = 0.01
+eta = 60.0
+start = "orthogonal"
+"""
+
+
+def test_maps_that_diverge_are_warned_of_and_end_the_run_with_client_round_and_the_key_to_lower(start):
+    going = start(DIVERGING)
+    code, printed = going.end(seconds=100)
+    assert code == 1
+    failure = re.search(r"theta of client (\d) is not finite after round (\d+): .*lower algorithm\.eta", printed)
+    assert failure, printed
+    assert "Traceback" not in printed
+    warnings = going.folder.rows(
+        "SELECT node, wall_s, detail FROM event WHERE kind = 'warning' AND detail LIKE 'eta lam%'"
+    )
+    assert sorted(node for node, *_ in warnings) == [0, 1, 2, 3]  # once each
+    ended = going.folder.rows("SELECT min(wall_s) FROM event WHERE kind = 'failure'")[0][0]
+    for node, wall_s, detail in warnings:
+        assert wall_s < ended
+        crossed, theta_norm = going.folder.rows(
+            f"SELECT round, theta_norm FROM round WHERE node = {node} AND 0.6 * theta_norm * theta_norm > 1 LIMIT 1"
+        )[0]
+        assert crossed < int(failure[2])
+        told = float(re.search(r"\|\|theta\|\|\^2 = (\S+) is above 1", detail)[1])
+        assert told == pytest.approx(0.6 * theta_norm**2, rel=0.01)

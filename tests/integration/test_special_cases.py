@@ -1,0 +1,172 @@
+"""The systems that section 3.3 of the paper finds inside Sheaf-FMTL, each against the objective that defines it.
+
+The problems are least squares, so that a linear system of equations gives the minimiser of every objective.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sheafgossip.launcher.theory import check_theorem
+
+CLIENTS, FEATURES, ALPHA = 6, 5, 0.05
+BASE = """
+clients = {clients}
+rounds = {rounds}
+[topology]
+kind = "{kind}"
+[data]
+dataset = "npz"
+root = "{data}"
+task = "regression"
+partition = "natural"
+{extra}
+[model]
+kind = "linear"
+dtype = "float64"
+[training]
+alpha = {alpha}
+[evaluation]
+every = 0
+[algorithm]
+"""
+
+
+@pytest.fixture
+def problem(tmp_path):
+    """Related linear tasks, a client each, in an npz file; returns a function that completes a configuration."""
+    rng = np.random.default_rng(4)
+    common = rng.standard_normal(FEATURES)
+    x = rng.standard_normal((CLIENTS * 20, FEATURES))
+    client = np.repeat(np.arange(CLIENTS), 20)
+    truth = common + 0.5 * rng.standard_normal((CLIENTS, FEATURES))
+    y = np.einsum("nf,nf->n", x, truth[client]) + 0.1 * rng.standard_normal(len(x))
+    np.savez(tmp_path / "tasks.npz", x=x, y=y, client=client)
+
+    def configuration(algorithm: str, *, kind="ring", rounds=3000, alpha=ALPHA, extra="") -> str:
+        head = BASE.format(
+            clients=CLIENTS, rounds=rounds, kind=kind, data=tmp_path / "tasks.npz", alpha=alpha, extra=extra
+        )
+        return head + algorithm
+
+    return configuration
+
+
+def normal_equations(shard) -> tuple[np.ndarray, np.ndarray]:
+    """H, b of f(theta) = theta'H theta/2 - b'theta + const, f the mean squared error with an intercept."""
+    x = np.column_stack([shard["x_train"].astype(np.float64), np.ones(len(shard["x_train"]))])
+    y = shard["y_train"].astype(np.float64).ravel()
+    return 2 * x.T @ x / len(x), 2 * x.T @ y / len(x)
+
+
+def minimiser(shards, coupling: np.ndarray, losses: list[int]) -> np.ndarray:
+    """Of sum over ``losses`` of f_i + theta' coupling theta / 2, theta (clients, d)."""
+    d = FEATURES + 1
+    matrix, right = coupling.copy(), np.zeros(len(coupling))
+    for client in losses:
+        part = slice(client * d, (client + 1) * d)
+        H, b = normal_equations(shards[client])
+        matrix[part, part] += H
+        right[part] += b
+    return np.linalg.solve(matrix, right).reshape(-1, d)
+
+
+def laplacian(edges: dict[tuple[int, int], float]) -> np.ndarray:
+    L = np.zeros((CLIENTS, CLIENTS))
+    for (i, j), weight in edges.items():
+        L[[i, j], [i, j]] += weight
+        L[[i, j], [j, i]] -= weight
+    return L
+
+
+def thetas(folder, round: int) -> np.ndarray:
+    return np.stack([theta for _, theta in sorted(folder.theta(round).items())])
+
+
+def test_dfedu_with_mixing_weights_minimises_the_weighted_objective(run, problem):
+    folder = run(problem('name = "dfedu"\nlam = 0.5\nweights = "mixing"\n', kind="star"))
+    weight = 1 / CLIENTS  # Metropolis-Hastings on a star: 1 / (1 + the middle's degree)
+    coupling = 0.5 * np.kron(laplacian({(0, j): weight for j in range(1, CLIENTS)}), np.eye(FEATURES + 1))
+    expected = minimiser(folder.shards(), coupling, list(range(CLIENTS)))
+    np.testing.assert_allclose(thetas(folder, 3000), expected, rtol=1e-8, atol=1e-8)
+
+
+def test_a_large_lambda_gives_conventional_federated_learning(run, problem):
+    """All clients near the one minimiser of the sum of their losses, ten times nearer for a tenfold lambda."""
+    gaps = []
+    for lam in (10.0, 100.0):
+        # stable below 2 / (4 lam + curvature) on a ring
+        folder = run(problem(f'name = "dfedu"\nlam = {lam}\n', rounds=6000, alpha=0.4 / lam))
+        systems = [normal_equations(shard) for shard in folder.shards().values()]
+        together = np.linalg.solve(sum(H for H, _ in systems), sum(b for _, b in systems))
+        gaps.append(np.abs(thetas(folder, 6000) - together).max())
+    assert gaps[0] < 0.2
+    assert gaps[0] / 15 < gaps[1] < gaps[0] / 7
+
+
+def test_personalised_learning_on_a_star_minimises_the_distance_to_the_mean(run, problem):
+    """(15): the server's model is the mean of its clients', and its own data is not used."""
+    lam = 0.7
+    folder = run(problem(f'name = "dfedu"\nlam = {lam}\nserver = true\n', kind="star"))
+    clients = CLIENTS - 1
+    # lam/2 sum_i ||theta_i - mean||^2 has the coupling lam (I - 11'/n)
+    around_mean = np.zeros((CLIENTS, CLIENTS))
+    around_mean[1:, 1:] = lam * (np.eye(clients) - np.full((clients, clients), 1 / clients))
+    around_mean[0, 0] = 1  # the server is no part of it
+    expected = minimiser(folder.shards(), np.kron(around_mean, np.eye(FEATURES + 1)), list(range(1, CLIENTS)))
+    found = thetas(folder, 3000)
+    np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found[0], found[1:].mean(axis=0), rtol=1e-8, atol=1e-8)
+    assert folder.rows("SELECT node FROM node WHERE role = 'server'") == [(0,)]
+
+
+def test_hybrid_learning_minimises_the_distance_to_the_selected_parameters_of_the_server(run, problem, tmp_path):
+    """(16): clients see some features each; theta_0 is free, and sees the clients through selection matrices."""
+    lam = 0.6
+    settings = f'name = "sheaf-fmtl"\nstart = "selection"\neta = 0.0\nlam = {lam}\nserver = true\n'
+    folder = run(problem(settings, kind="star", extra="features_held = 0.6"))
+    d = FEATURES + 1
+    found = folder.theta(3000)
+    shards = folder.shards()
+    sizes = [found[node].size for node in sorted(found)]
+    assert sizes[0] == d
+    assert all(size == 4 for size in sizes[1:])  # 3 of 5 features and the intercept
+    # One system for (theta_0, theta_1, ...): lam sum_i ||theta_i - S_i theta_0||^2 / 2 + losses
+    selections = {client: selection(shards[client], client, tmp_path / "tasks.npz") for client in range(1, CLIENTS)}
+    ends = np.cumsum(sizes)
+    of = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    matrix, right = np.zeros((ends[-1], ends[-1])), np.zeros(ends[-1])
+    for client, S in selections.items():
+        H, b = normal_equations(shards[client])
+        matrix[of[client], of[client]] += H + lam * np.eye(sizes[client])
+        matrix[of[client], of[0]] -= lam * S
+        matrix[of[0], of[client]] -= lam * S.T
+        matrix[of[0], of[0]] += lam * S.T @ S
+        right[of[client]] += b
+    expected = np.linalg.lstsq(matrix, right, rcond=None)[0]
+    for client in range(1, CLIENTS):
+        np.testing.assert_allclose(found[client], expected[of[client]], rtol=1e-6, atol=1e-6)
+
+
+def selection(shard, client: int, source: Path) -> np.ndarray:
+    """Pi_i, found from the data: which of the source's features the client's columns are."""
+    with np.load(source) as arrays:
+        everything = arrays["x"][arrays["client"] == client].astype(np.float32)
+    columns = shard["x_train"].T
+    chosen = [f for f in range(FEATURES) if any(np.isin(column, everything[:, f]).all() for column in columns)]
+    S = np.zeros((len(chosen) + 1, FEATURES + 1))
+    S[np.arange(len(chosen)), chosen] = 1
+    S[-1, -1] = 1
+    return S
+
+
+def test_theorem_1_holds_on_a_convex_problem(run):
+    example = Path(__file__).parents[2] / "examples" / "theorem-1.toml"
+    folder = run(example.read_text())
+    check = check_theorem(folder.path)
+    assert check.alpha < check.alpha_limit
+    assert check.eta < check.eta_limit
+    assert 0 < check.averaged_gradient <= check.bound

@@ -1,0 +1,138 @@
+"""Which Sheaf-FMTL settings are refused, and what the others announce on the wire."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sheafgossip.launcher.config import ConfigError, validate
+from sheafgossip.node.algorithms.base import SettingsError
+from sheafgossip.node.algorithms.sheaf_fmtl import SheafFMTL, SheafFMTLSettings, shared_size
+
+EDGES = [(0, 1), (1, 2)]
+EQUAL, UNEQUAL = [650, 650, 650], [650, 650, 922]
+
+
+def refused(settings: SheafFMTLSettings, sizes=EQUAL) -> str:
+    with pytest.raises(SettingsError) as caught:
+        SheafFMTL.check(settings, sizes, EDGES)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_maps_that_would_start_at_zero_are_refused_by_name(scale):
+    with pytest.raises(ConfigError) as caught:
+        validate({"algorithm": {"name": "sheaf-fmtl", "start_scale": scale}})
+    assert str(caught.value) == f"algorithm.start_scale = {scale}: must be greater than 0"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("gamma", 0.0), ("gamma", 1.5), ("lam", -0.1), ("eta", -0.1), ("rank_cap", -1), ("rotate_every", -1)],
+)
+def test_values_outside_their_range_are_refused_in_one_line_with_the_key(key, value):
+    with pytest.raises(ConfigError, match=rf"^algorithm\.{key} = {value}: must be [^\n]*$"):
+        validate({"algorithm": {"name": "sheaf-fmtl", key: value}})
+
+
+def test_an_unknown_start_is_refused_with_all_that_are_known():
+    with pytest.raises(ConfigError) as caught:
+        validate({"algorithm": {"name": "sheaf-fmtl", "start": "zeros"}})
+    assert all(kind in str(caught.value) for kind in ("gaussian", "uniform", "orthogonal", "identity", "shared"))
+
+
+def test_shared_maps_between_models_of_different_sizes_are_refused_with_both_sizes():
+    line = refused(SheafFMTLSettings(start="shared"), UNEQUAL)
+    assert line.startswith("algorithm.start = 'shared'")
+    assert "clients 1 and 2 have 650 and 922 parameters" in line
+
+
+@pytest.mark.parametrize("start", ["gaussian", "uniform", "orthogonal", "identity"])
+def test_independent_maps_may_join_models_of_different_sizes(start):
+    SheafFMTL.check(SheafFMTLSettings(start=start), UNEQUAL, EDGES)
+
+
+@pytest.mark.parametrize("changes", [{"eta": 0.0}, {"start": "shared"}, {}], ids=["not shared", "learning", "neither"])
+def test_rotating_maps_must_be_shared_and_must_not_learn(changes):
+    line = refused(SheafFMTLSettings(rotate_every=5, **changes))
+    assert line == "algorithm.rotate_every: = 5 needs start = 'shared' and eta = 0; or set it to 0"
+
+
+def test_a_rank_cap_on_dense_maps_is_refused():
+    line = refused(SheafFMTLSettings(rank_cap=20, storage="dense"))
+    assert line.startswith("algorithm.rank_cap: ")
+    assert "storage = 'factored'" in line
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SheafFMTLSettings(),
+        SheafFMTLSettings(start="shared"),
+        SheafFMTLSettings(start="shared", eta=0.0, rotate_every=1),
+        SheafFMTLSettings(rank_cap=20),
+        SheafFMTLSettings(rank_cap=20, storage="factored"),
+        SheafFMTLSettings(storage="dense"),
+        SheafFMTLSettings(exchange="fused"),
+    ],
+    ids=lambda settings: f"{settings.start} {settings.storage} {settings.rank_cap} {settings.exchange}",
+)
+def test_settings_that_fit_are_taken(settings):
+    SheafFMTL.check(settings, EQUAL, EDGES)
+
+
+def test_two_phases_announce_two_vectors_a_round():
+    assert SheafFMTL.vectors(SheafFMTLSettings(gamma=0.1), 650, 922) == (65, 65)
+
+
+def test_a_fused_exchange_announces_one_vector_with_one_number_more():
+    assert SheafFMTL.vectors(SheafFMTLSettings(gamma=0.1, exchange="fused"), 650, 922) == (66,)
+
+
+@pytest.mark.parametrize("exchange", ["two-phase", "fused"])
+def test_frozen_maps_announce_one_vector_and_no_norm(exchange):
+    assert SheafFMTL.vectors(SheafFMTLSettings(gamma=0.1, eta=0.0, exchange=exchange), 650, 922) == (65,)
+
+
+@pytest.mark.parametrize("percent", [1, 7, 28, 29, 57, 58, 100])
+def test_whole_products_are_not_lost_to_rounding(percent):
+    """0.29 * 100 is 28.999999999999996 in binary."""
+    assert shared_size(SheafFMTLSettings(gamma=percent / 100), 100, 100) == percent
+
+
+@given(
+    thousandths=st.integers(1, 1000),
+    d_i=st.integers(1, 5_000_000),
+    d_j=st.integers(1, 5_000_000),
+)
+def test_shared_vectors_are_gamma_times_the_smaller_model_rounded_down_and_at_least_one(thousandths, d_i, d_j):
+    expected = max(1, Fraction(thousandths, 1000) * min(d_i, d_j) // 1)
+    assert shared_size(SheafFMTLSettings(gamma=thousandths / 1000), d_i, d_j) == expected
+
+
+@given(gamma=st.floats(1e-6, 1), d_i=st.integers(1, 10**6), d_j=st.integers(1, 10**6))
+def test_shared_vectors_are_as_long_at_both_ends_and_no_longer_than_either_model(gamma, d_i, d_j):
+    settings = SheafFMTLSettings(gamma=gamma)
+    assert shared_size(settings, d_i, d_j) == shared_size(settings, d_j, d_i)
+    assert 1 <= shared_size(settings, d_i, d_j) <= min(d_i, d_j)
+
+
+def test_selections_are_fixed_and_refuse_to_learn():
+    assert refused(SheafFMTLSettings(start="selection", eta=0.1)).startswith("algorithm.start: = 'selection'")
+
+
+def test_selections_announce_one_vector_of_the_parameters_that_both_ends_have():
+    assert SheafFMTL.vectors(SheafFMTLSettings(start="selection", eta=0.0), 650, 922, 17) == (17,)
+
+
+def test_a_server_needs_selection_maps():
+    assert refused(SheafFMTLSettings(server=True)).startswith("algorithm.server: = true needs start = 'selection'")
+
+
+def test_a_server_needs_a_star_around_client_zero():
+    settings = SheafFMTLSettings(server=True, start="selection", eta=0.0)
+    assert "topology.kind = 'star'" in refused(settings)
+    SheafFMTL.check(settings, EQUAL, [(0, 1), (0, 2)])
