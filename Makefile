@@ -4,10 +4,10 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test lint format typecheck bench docs clean
+.PHONY: help setup demo test lint format typecheck bench bench-maps docs clean
 
 help:  ## Show these targets.
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
 setup: $(INSTALLED)  ## Install everything into .venv (again when pyproject.toml has changed).
 
@@ -40,7 +40,11 @@ typecheck: setup  ## Check types.
 		$(addprefix -p sheafgossip.,$(ROOMS))
 
 bench: setup  ## Say which benchmarks there are.
-	@echo "Benchmarks live in benchmarks/; there are none yet."
+	@echo "make bench-maps    restriction maps, dense against factored: time and memory (4 minutes)"
+
+bench-maps: setup  ## Measure restriction maps into benchmarks/results/, and draw them (4 minutes).
+	$(BIN)/python benchmarks/maps.py
+	$(BIN)/python benchmarks/draw_maps.py
 
 docs: setup  ## Make the pages that are made from the code.
 	$(BIN)/sheafgossip config schema > docs/configuration.md

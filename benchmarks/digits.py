@@ -67,13 +67,15 @@ def results(problem: str, seeds: int, out: Path) -> dict[str, list[RunSummary]]:
                 missing.append((method, folder))
         for method, folder in missing:
             print(f"{problem}, seed {seed}: {method}", flush=True)
-            run_all([configuration(problem, method, seed)], folder, lambda _: lambda: None, lambda _: None)
+            (done,) = run_all([configuration(problem, method, seed)], folder, lambda _: lambda: None, lambda _: None)
+            if done.outcome.status != "finish":
+                raise SystemExit(f"{folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
     return {method: [summarize(folders[method, seed]) for seed in range(seeds)] for method in METHODS}
 
 
 def table(problem: str, found: dict[str, list[RunSummary]]) -> str:
     lines = [
-        f"| {problem} | accuracy %, mean ± s.e. over {len(next(iter(found.values())))} seeds | worst 10% | payload MB |",
+        f"| {problem} | accuracy %, mean ± s.e. over {len(found['local'])} seeds | worst 10% | payload MB |",
         "|---|---|---|---|",
     ]
     for method, runs in found.items():

@@ -1,4 +1,4 @@
-"""Draws docs/pictures/maps-*.svg from benchmarks/results/maps.csv: time and bytes against rounds, dense and factored."""
+"""Draws docs/pictures/maps-*.svg from benchmarks/results/maps.csv: what dense and factored maps cost, over rounds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import matplotlib
 matplotlib.use("svg")
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"
@@ -22,7 +23,7 @@ DASHES = ("-", "--")
 
 def draw(name: str, rows: list[dict[str, str]]) -> None:
     d, degree, gammas = SCENES[name]
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
     for gamma, dash in zip(gammas, DASHES, strict=True):
         chosen = [
             row
@@ -43,12 +44,13 @@ def draw(name: str, rows: list[dict[str, str]]) -> None:
     for axis, what in zip(axes, ("milliseconds a round", "megabytes"), strict=True):
         axis.set(xscale="log", yscale="log", xlabel="K, rounds so far", ylabel=what)
         axis.set_xticks(rounds, [str(k) for k in rounds])
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.minorticks_off()
         axis.yaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"The maps of one client: {d:,} parameters, {degree} neighbours")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)
 

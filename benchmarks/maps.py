@@ -126,6 +126,7 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
     total = dense_bytes + sum(factored_bytes[k] for k in fitting)
     passes, rounds = (9, 5) if total < 2e7 else (3, 5) if total < 4e8 else (1, 5)
     times: dict[int | str, list[float]] = {}
+    turns = np.random.default_rng(5)
     for _ in range(passes):
         contenders: dict[int | str, Contender] = {}
         if dense_bytes <= LARGEST:
@@ -134,8 +135,8 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
         for k in fitting:
             contenders[k] = Contender(with_history(start, k - rounds // 2 - 1), size)
         for _ in range(1 + rounds):
-            for contender in contenders.values():
-                contender.round()
+            for name in turns.permutation(np.array(list(contenders), dtype=object)):
+                contenders[name].round()
         for name, contender in contenders.items():
             times.setdefault(name, []).extend(contender.times[1:])
         del contenders

@@ -103,7 +103,7 @@ save_maps = true
 name = "sheaf-fmtl"
 gamma = 0.05
 lam = 0.05
-eta = 0.5
+eta = 0.2
 start = "orthogonal"
 start_scale = 2.0
 [[compare]]
