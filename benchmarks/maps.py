@@ -35,7 +35,7 @@ HISTORIES = (10, 50, 100, 500)
 LENGTHS = (1_000, 1_009, 16_384, 16_411, 32_768, 34_560, 34_826, 34_843, 131_072, 212_146, 212_161)
 
 LARGEST = 4e9  # bytes; larger maps are not made
-STEP = np.float32(1e-4)
+SMALL = np.float32(1e-3)
 
 COLUMNS = "d|gamma|degree|start|K|dense ms|factored ms|times faster|dense MB|factored MB|times smaller|auto|over better"
 EXPLANATION = f"""\
@@ -98,7 +98,8 @@ class Contender:
         rng = np.random.default_rng(1)
         self.maps = maps
         self.theta = rng.standard_normal(size, dtype=np.float32)
-        self.drift = STEP * rng.standard_normal(size, dtype=np.float32)
+        self.step = 0.1 / size  # eta lam ||theta||^2 = 0.1
+        self.drift = SMALL * rng.standard_normal(size, dtype=np.float32)
         self.theirs = {j: rng.standard_normal(len(v), dtype=np.float32) for j, v in maps.project(self.theta).items()}
         self.times: list[float] = []
 
@@ -106,13 +107,12 @@ class Contender:
         """As in SheafFMTL, exchange = "two-phase"; without the learning and the sending."""
         before = thread_time()
         mine = self.maps.project(self.theta)
-        pull = self.maps.pull_back({j: mine[j] - self.theirs[j] for j in mine})
+        self.maps.pull_back({j: mine[j] - self.theirs[j] for j in mine})
         learnt = thread_time()
-        self.theta += self.drift  # the client's own step is not the maps'
-        self.theta -= STEP * STEP * pull
+        self.theta += self.drift  # the client's own step: not the maps' work
         ready = thread_time()
         mine = self.maps.project(self.theta)
-        self.maps.update(mine, {j: mine[j] - self.theirs[j] for j in mine}, self.theta, float(STEP))
+        self.maps.update(mine, {j: mine[j] - self.theirs[j] for j in mine}, self.theta, self.step)
         self.times.append(thread_time() - ready + learnt - before)
 
 
@@ -124,7 +124,7 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
     fitting = [k for k in histories if factored_bytes[k] <= LARGEST]
 
     total = dense_bytes + sum(factored_bytes[k] for k in fitting)
-    passes, rounds = (9, 5) if total < 2e7 else (3, 5) if total < 4e8 else (1, 5)
+    passes, rounds = (9, 5) if total < 2e7 else (3, 7) if total < 4e8 else (1, 11)
     times: dict[int | str, list[float]] = {}
     turns = np.random.default_rng(5)
     for _ in range(passes):
@@ -153,7 +153,7 @@ def with_history(start: StartingMaps, rows: int) -> FactoredMaps:
     maps = FactoredMaps(start)
     rng = np.random.default_rng(2)
     thetas = rng.standard_normal((4, start.size), dtype=np.float32)
-    disagreements = STEP * rng.standard_normal((4, start.stacking.height), dtype=np.float32)
+    disagreements = SMALL * rng.standard_normal((4, start.stacking.height), dtype=np.float32)
     for k in range(rows):
         maps.history.append(thetas[k % 4], disagreements[k % 4])
     return maps
@@ -161,7 +161,7 @@ def with_history(start: StartingMaps, rows: int) -> FactoredMaps:
 
 def any_matrix(height: int, size: int) -> np.ndarray:
     matrix = np.empty((height, size), np.float32)
-    matrix[:] = np.random.default_rng(3).standard_normal(size, dtype=np.float32)
+    matrix[:] = SMALL * np.random.default_rng(3).standard_normal(size, dtype=np.float32)
     return matrix
 
 

@@ -170,6 +170,8 @@ class MeasuringSection(Section):
 
     every: Positive = 1.0
     """Seconds between two samples of a process's memory and CPU time (taken at the end of a round)."""
+    kernel: bool = False
+    """tcp on Linux: also record the kernel's own byte counters of every connection."""
 
 
 if TYPE_CHECKING:

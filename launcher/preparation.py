@@ -165,6 +165,7 @@ def _assign(
                 checkpoint_every=config.checkpoints.every,
                 save_maps=config.checkpoints.save_maps,
                 sample_every=config.measuring.every,
+                kernel_counters=config.measuring.kernel and config.transport.protocol == "tcp",
             )
         )
     return tuple(assignments)

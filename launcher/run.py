@@ -65,6 +65,7 @@ class _Clients:
     running: set[int]
     addresses: dict[int, str] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
     batches: dict[int, int] = field(default_factory=dict)
     errors: dict[int, dict[str, str]] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
@@ -126,7 +127,7 @@ class Run:
         self._epoch = time.monotonic()
         self._collector.write(*self._introductions())
         self._server.tell_all({"go": self._epoch})
-        self._until(lambda: len(clients.batches) == self._total)
+        self._until(lambda: len(clients.done) == self._total)
         self._leaving = True
         self._server.tell_all({"exit": True})
         self._until(lambda: not clients.running, seconds=_PATIENCE_S)
@@ -160,7 +161,9 @@ class Run:
                     self._clients.addresses[node] = address
                 case {"from": node, "message": {"ready": True}}:
                     self._clients.ready.add(node)
-                case {"from": node, "message": {"done": batches}}:
+                case {"from": node, "message": {"done": True}}:
+                    self._clients.done.add(node)
+                case {"from": node, "message": {"left": batches}}:
                     self._clients.batches[node] = batches
                 case {"from": node, "message": {"failed": _, **_rest} as error}:
                     self._clients.errors[node] = error

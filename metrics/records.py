@@ -131,7 +131,20 @@ class EventRecord:
     detail: str
 
 
-Record = NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord | EventRecord | EdgeRecord
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One end of a TCP connection of the data plane, at ``node``, as the kernel counted it: wire bytes each way."""
+
+    node: int
+    local: str
+    peer: str
+    bytes_sent: int
+    bytes_received: int
+
+
+Record = (
+    NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord | EventRecord | EdgeRecord | KernelRecord
+)
 
 TABLES: dict[str, type[Record]] = {
     "node": NodeRecord,
@@ -141,6 +154,7 @@ TABLES: dict[str, type[Record]] = {
     "resource": ResourceRecord,
     "event": EventRecord,
     "edge": EdgeRecord,
+    "kernel": KernelRecord,
 }
 """Table name -> record class. The position in this table is the record's tag on the wire: append, never reorder."""
 

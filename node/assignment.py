@@ -60,6 +60,7 @@ class Assignment:
     checkpoint_every: int
     save_maps: bool
     sample_every: float
+    kernel_counters: bool
 
     @property
     def shard(self) -> Path:

@@ -12,9 +12,19 @@ from typing import Any
 import numpy as np
 import zmq
 
-from ..metrics.records import COLLECTOR, EdgeRecord, EventRecord, NodeRecord, OverheadRecord, Record, RoundRecord
+from ..metrics.records import (
+    COLLECTOR,
+    EdgeRecord,
+    EventRecord,
+    KernelRecord,
+    NodeRecord,
+    OverheadRecord,
+    Record,
+    RoundRecord,
+)
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import Endpoint, Stopped, identity_of
+from ..transport.kernel import KernelCounters
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
 from ..transport.wire import GREETING_BYTES, ready_bytes
@@ -59,7 +69,8 @@ class _ClientProcess:
         context = zmq.Context(io_threads=1)
         dtype = np.dtype(assignment.dtype)
         limit = assignment.largest_vector * dtype.itemsize
-        self.endpoint = Endpoint(context, assignment.node, assignment.run, self.control, limit)
+        self.kernel = KernelCounters() if assignment.kernel_counters else None
+        self.endpoint = Endpoint(context, assignment.node, assignment.run, self.control, limit, self.kernel)
         self.recorder = Recorder(context, assignment.records, assignment.node)
         try:
             address = self.endpoint.bind(assignment.address)
@@ -67,8 +78,9 @@ class _ClientProcess:
             self._prepare(address)
             self._meet()
             self._learn()
-            self.control.send({"done": self.recorder.batches})
-            self._wait_for("exit")
+            self.control.send({"done": True})
+            self._wait_for("exit")  # all have received all
+            self._say_goodbye()
         finally:
             self.recorder.close()
             self.endpoint.close()
@@ -177,6 +189,16 @@ class _ClientProcess:
         if last:
             records.append(self._records_sent())
         self.recorder.write(*records)
+
+    def _say_goodbye(self) -> None:
+        if self.kernel is not None:
+            self.endpoint.note_connections()
+            counts = self.kernel.read()
+            self.kernel.close()
+            self.recorder.write(
+                *(KernelRecord(self.assignment.node, c.local, c.peer, c.sent, c.received) for c in counts)
+            )
+        self.control.send({"left": self.recorder.batches})
 
     def _edges(self, round: int) -> list[EdgeRecord]:
         maps, disagreements = self.algorithm.maps, self.algorithm.report.disagreements

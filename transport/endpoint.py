@@ -15,9 +15,12 @@ from zmq.utils.monitor import recv_monitor_message
 
 from .control import Control
 from .envelope import MAX_HEADER_BYTES, Header, Rejected, pack_header, unpack_header, view_tensor
+from .kernel import KernelCounters
 from .wire import message_wire_bytes
 
 _CLOSED = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+_OPENED = zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED
 
 
 class Stopped(Exception):
@@ -52,10 +55,18 @@ class Endpoint:
     """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone.
 
     ``max_frame`` bounds the frames that ZeroMQ takes in at all: a longer one closes its connection.
-    ``rejected`` counts dropped messages by reason, since the start.
+    ``rejected`` counts dropped messages by reason, since the start. ``kernel`` is told of every TCP connection.
     """
 
-    def __init__(self, context: zmq.Context, node: int, run: int, control: Control, max_frame: int):
+    def __init__(
+        self,
+        context: zmq.Context,
+        node: int,
+        run: int,
+        control: Control,
+        max_frame: int,
+        kernel: KernelCounters | None = None,
+    ):
         self.node = node
         self.run = run
         self.rejected: Counter[str] = Counter()
@@ -70,7 +81,8 @@ class Endpoint:
         self._router.reconnect_ivl = 20  # ms
         self._router.linger = 0
         self._router.sndtimeo = 0
-        self._monitor = self._router.get_monitor_socket(_CLOSED)
+        self._kernel = kernel
+        self._monitor = self._router.get_monitor_socket(_CLOSED if kernel is None else _CLOSED | _OPENED)
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -183,15 +195,20 @@ class Endpoint:
         """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message."""
         ready = dict(self._poller.poll(math.ceil(seconds * 1000)))
         if self._monitor in ready:
-            self._note_closed_connections()
+            self.note_connections()
         if self._control.fileno() in ready:
             for message in self._control.receive_some():
                 if "stop" in message:
                     raise Stopped(message["stop"])
 
-    def _note_closed_connections(self) -> None:
+    def note_connections(self) -> None:
+        """Takes notice of connections that were opened or closed since the last look."""
         while self._monitor.poll(0):
-            recv_monitor_message(self._monitor)
+            event = recv_monitor_message(self._monitor)
+            if event["event"] & _OPENED:
+                if self._kernel is not None:
+                    self._kernel.watch(event["value"])
+                continue
             # ZeroMQ does not tell the two causes apart
             self.reject(Rejected(f"connection closed by its peer, or for a frame over {self._max_frame} bytes"))
 

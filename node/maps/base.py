@@ -85,7 +85,7 @@ class Maps(ABC):
 
     @property
     def error_bound(self) -> float:
-        """Frobenius norm that the stacked maps may be off by, where a cap on their memory acted; 0 if they are exact."""
+        """Frobenius norm that the stacked maps may be off by, where a cap on their memory acted; 0 if exact."""
         return 0.0
 
 
