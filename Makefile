@@ -4,7 +4,7 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test lint format typecheck bench bench-maps docs clean
+.PHONY: help setup demo test lint format typecheck bench bench-maps bench-measuring bench-memory docs clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -40,11 +40,19 @@ typecheck: setup  ## Check types.
 		$(addprefix -p sheafgossip.,$(ROOMS))
 
 bench: setup  ## Say which benchmarks there are.
-	@echo "make bench-maps    restriction maps, dense against factored: time and memory (4 minutes)"
+	@echo "make bench-maps       restriction maps, dense against factored: time and memory (4 minutes)"
+	@echo "make bench-measuring  what measuring costs (10 minutes)"
+	@echo "make bench-memory     memory that the processes report against what the machine lost (2 minutes)"
 
 bench-maps: setup  ## Measure restriction maps into benchmarks/results/, and draw them (4 minutes).
 	$(BIN)/python benchmarks/maps.py
 	$(BIN)/python benchmarks/draw_maps.py
+
+bench-measuring: setup  ## Compare CPU time with and without measuring (10 minutes).
+	$(BIN)/python benchmarks/measuring.py
+
+bench-memory: setup  ## Hold the memory that is reported against what the machine lost (2 minutes).
+	$(BIN)/python benchmarks/memory.py
 
 docs: setup  ## Make the pages that are made from the code.
 	$(BIN)/sheafgossip config schema > docs/configuration.md

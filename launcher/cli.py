@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +44,7 @@ def run(
 
     A file with [[compare]] tables describes several runs; they go one after the other and end in one table.
     """
-    from ..metrics.summary import summarize
+    from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
     from .config import load
     from .progress import Progress
@@ -60,7 +61,7 @@ def run(
             typer.echo(f"{finished.prepared.config.label}: finished", err=True)
 
     results = run_all(configs, root, watch, done)
-    _print(render([summarize(result.prepared.folder) for result in results]))
+    _print(render(summarize_all([result.prepared.folder for result in results])))
     _print(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
     for result in results:
         _tell(result, of_several=len(configs) > 1)
@@ -69,13 +70,86 @@ def run(
 
 
 @app.command()
-def summary(folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]) -> None:
-    """Show what finished (or running) runs came to. A folder of several runs stands for all of them."""
-    from ..metrics.summary import summarize
-    from ..metrics.summary_table import render
+def summary(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    target: Annotated[
+        float | None, typer.Option(help="Also what it took to reach this test metric: accuracy 0 to 1, or mse.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
+) -> None:
+    """Show what finished (or running) runs came to. A folder of several runs stands for all of them.
 
-    found = [run for folder in folders for run in _runs_in(folder)]
-    _print(render([summarize(folder) for folder in found]))
+    Finished runs that differ only in seed and name are one line: means, with standard errors over runs.
+    """
+    from ..metrics.seeds import summarize_all
+    from ..metrics.summary_table import render
+    from .config import ConfigError
+
+    groups = summarize_all([run for folder in folders for run in _runs_in(folder)], target)
+    if target is not None and not 0 <= target <= 1 and any(run.metric == "accuracy" for g in groups for run in g.runs):
+        raise ConfigError(f"--target {target:g}: accuracy goes from 0 to 1")
+    if as_json:
+        runs = [run.as_dict() for group in groups for run in group.runs]
+        seeds = [group.as_dict() for group in groups if len(group.runs) > 1]
+        typer.echo(json.dumps({"target": target, "runs": runs, "seeds": seeds}, indent=2))
+    else:
+        _print(render(groups, target))
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, or json.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the files; by default export in the run's folder.")
+    ] = None,
+) -> None:
+    """Write every table and view of a run as a file of its own."""
+    from ..metrics.export import export as write_files
+
+    files = write_files(folder, to, out)
+    _print(f"{len(files)} files in {_relative(files[0].parent.resolve())}")
+
+
+@app.command()
+def verify(
+    floats: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, max=1_000_000, help="Length of the vectors, by default 10, 1000 and 100000; may be repeated."
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every connection, not only those that differ.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder to keep the runs in; by default none are kept.")] = None,
+) -> None:
+    """Hold the recorded bytes of small runs against the kernel's own counters of their TCP connections."""
+    import tempfile
+
+    from ..metrics.verification_table import render_directions, render_runs
+    from .session import new_folder
+    from .verify import LENGTHS, verify
+
+    def done(finished: Finished) -> None:
+        if finished.outcome.status == "finish":
+            typer.echo(f"{finished.prepared.config.label}: finished", err=True)
+
+    with tempfile.TemporaryDirectory(prefix="sheafgossip-verify-") as temporary:
+        root = Path(temporary) if out is None else new_folder(out, Path("verify"))
+        runs, verified = verify(floats or LENGTHS, root, done)
+        for run in runs:
+            _tell(run, of_several=True)
+    if verified:
+        _print(render_runs(verified))
+    if (connections := render_directions(verified, every=every)) is not None:
+        _print(connections)
+    complaints = [complaint for run in verified for complaint in run.complaints]
+    for complaint in complaints:
+        typer.echo(f"error: {complaint}", err=True)
+    worst = max((run.outcome.status for run in runs), key=list(_EXIT_CODES).index)
+    if worst != "finish" or complaints:
+        raise typer.Exit(_EXIT_CODES[worst] or 1)
+    total = sum(run.comparison.connections for run in verified)
+    typer.echo(f"all {total} connections agree to the byte, in both directions")
 
 
 @app.command()
@@ -174,8 +248,12 @@ def _tell(result: Finished, *, of_several: bool) -> None:
 
 def _runs_in(folder: Path) -> list[Path]:
     below = [path.parent for path in folder.glob("*/run.sqlite")]
-    below.sort(key=lambda run: (run / "config.toml").stat().st_mtime_ns)  # as they stand in the configuration
+    below.sort(key=lambda run: _written(run / "config.toml"))  # as they stand in the configuration
     return below if below and not (folder / "run.sqlite").exists() else [folder]
+
+
+def _written(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _relative(path: Path) -> Path:
@@ -203,11 +281,11 @@ def main() -> None:
 
 
 def _user_mistakes() -> tuple[type[Exception], ...]:
-    from ..metrics.schema import RunFolderError
+    from ..metrics.schema import ExportError, RunFolderError
     from ..topology import TopologyError
     from .config import ConfigError
 
-    return ConfigError, TopologyError, RunFolderError
+    return ConfigError, TopologyError, RunFolderError, ExportError
 
 
 if __name__ == "__main__":

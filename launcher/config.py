@@ -166,10 +166,13 @@ class TransportSection(Section):
 
 
 class MeasuringSection(Section):
-    """What is sampled beside the rounds."""
+    """What is measured beside the rounds."""
 
+    enabled: bool = True
+    """false: traffic, edges, memory, CPU time and work are not recorded; rounds, events and processes are."""
     every: Positive = 1.0
-    """Seconds between two samples of a process's memory and CPU time (taken at the end of a round)."""
+    """Seconds between two samples of a client's memory and CPU time (taken at the end of a round); more where samples
+    would take over 0.5% of its CPU time."""
     kernel: bool = False
     """tcp on Linux: also record the kernel's own byte counters of every connection."""
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterable
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ class _Server:
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, Control] = {}
-        self._nodes: dict[int, int] = {}  # pid -> node
+        self._nodes: dict[int, tuple[int, Control]] = {}  # pid -> client, and its line even when that is closed
         self._wake, wake_end = socket.socketpair()
         wake_end.setblocking(False)
         self._wake.setblocking(False)
@@ -132,8 +133,8 @@ class _Server:
             _become_client(assignment, theirs, self._pid)
         theirs.close()
         node = assignment["node"]
-        self._nodes[pid] = node
         client = self._clients[node] = Control(ours)
+        self._nodes[pid] = node, client
         self._selector.register(client, selectors.EVENT_READ, lambda: self._relay(node))
 
     def _relay(self, node: int) -> None:
@@ -155,10 +156,12 @@ class _Server:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            node = self._nodes.pop(pid)
+            node, line = self._nodes.pop(pid)
             while node in self._clients:  # its last words first
                 self._relay(node)
-            self._control.send({"exit": node, "status": os.waitstatus_to_exitcode(status)})
+            told, heard = astuple(line.sent), astuple(line.received)
+            code = os.waitstatus_to_exitcode(status)
+            self._control.send({"exit": node, "status": code, "told": told, "heard": heard})
 
     def _kill(self) -> None:
         for pid in self._nodes:
@@ -201,7 +204,8 @@ def main(line: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _close)
     end_with_parent(parent)
-    import scipy.fft  # noqa: F401  (loaded for the clients, like the next)
+    import scipy.fft  # noqa: F401  (loaded for the clients, like the next two)
+    import scipy.linalg.blas  # noqa: F401
     import torch
 
     from ..node import process  # noqa: F401

@@ -164,8 +164,11 @@ def _assign(
                 evaluate_every=config.evaluation.every,
                 checkpoint_every=config.checkpoints.every,
                 save_maps=config.checkpoints.save_maps,
+                measure=config.measuring.enabled,
                 sample_every=config.measuring.every,
-                kernel_counters=config.measuring.kernel and config.transport.protocol == "tcp",
+                kernel_counters=config.measuring.enabled
+                and config.measuring.kernel
+                and config.transport.protocol == "tcp",
             )
         )
     return tuple(assignments)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +67,8 @@ class _Clients:
     ready: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     batches: dict[int, int] = field(default_factory=dict)
+    planes: list[OverheadRecord] = field(default_factory=list)
+    """Bytes beside the data plane: of the clients' control lines, and of the records they sent."""
     errors: dict[int, dict[str, str]] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
 
@@ -88,6 +90,7 @@ class Run:
     def __call__(self) -> Outcome:
         """Raises nothing but what is a fault of this program; no client is left running in any case."""
         self._started = self._epoch = time.monotonic()
+        self._before = astuple(self._server.control.sent), astuple(self._server.control.received)
         with _Collector(self._prepared) as self._collector:
             outcome = self._attempt()
             with _deaf_to_ctrl_c():  # what follows is short, and must not be cut
@@ -163,12 +166,15 @@ class Run:
                     self._clients.ready.add(node)
                 case {"from": node, "message": {"done": True}}:
                     self._clients.done.add(node)
-                case {"from": node, "message": {"left": batches}}:
+                case {"from": node, "message": {"left": batches, "wire_bytes": size}}:
                     self._clients.batches[node] = batches
+                    self._clients.planes.append(OverheadRecord(node, COLLECTOR, "records", batches, size))
                 case {"from": node, "message": {"failed": _, **_rest} as error}:
                     self._clients.errors[node] = error
-                case {"exit": node, "status": status}:
+                case {"exit": node, "status": status, "told": told, "heard": heard}:
                     self._clients.running.discard(node)
+                    self._clients.planes.append(OverheadRecord(FORK_SERVER, node, "control", *told))
+                    self._clients.planes.append(OverheadRecord(node, FORK_SERVER, "control", *heard))
                     if status < 0 or not self._leaving:
                         self._clients.deaths[node] = status
         return True
@@ -205,19 +211,32 @@ class Run:
         yield EventRecord(0.0, None, LAUNCHER, "start", f"{self._total} clients ready after {self.ready_s:.2f} s")
 
     def _last_words(self) -> Iterator[Record]:
+        if not self._prepared.config.measuring.enabled:
+            return
         now = time.monotonic() - self._epoch
         for node, pid in ((LAUNCHER, None), (FORK_SERVER, self._server.pid)):
             try:
                 yield sample(node, now, pid=pid)
             except psutil.Error:  # the fork server may be what failed
                 continue
-        yield OverheadRecord(LAUNCHER, COLLECTOR, "records", self._collector.batches, self._collector.wire_bytes)
+
+    def _planes(self) -> Iterator[Record]:
+        """What the planes beside the data cost: they are complete only now that everyone has left."""
+        yield from self._clients.planes
+        yield OverheadRecord(LAUNCHER, COLLECTOR, "records", self._collector.messages, self._collector.wire_bytes)
+        line, (sent, received) = self._server.control, self._before
+        for src, dst, now, before in (
+            (LAUNCHER, FORK_SERVER, line.sent, sent),
+            (FORK_SERVER, LAUNCHER, line.received, received),
+        ):
+            messages, size = (after - earlier for after, earlier in zip(astuple(now), before, strict=True))
+            yield OverheadRecord(src, dst, "control", messages, size)
 
     def _note(self, outcome: Outcome) -> None:
         """The collector has ended: this process is the database's only writer now."""
         now = time.monotonic() - self._epoch
         store = Store(self._prepared.folder / "run.sqlite")
-        store.write([EventRecord(now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))])
+        store.write([*self._planes(), EventRecord(now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))])
         store.commit()
         store.close()
 
@@ -229,6 +248,8 @@ class _Collector:
         endpoint = prepared.assignments[0].records
         command = [sys.executable, "-m", "sheafgossip.metrics.collector", "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
+        if not prepared.config.measuring.enabled:
+            command += ["--no-resources"]
         log = (prepared.folder / "log" / "collector.log").open("w")
         with log:
             self._process = subprocess.Popen(
@@ -242,8 +263,9 @@ class _Collector:
         return self._process.poll() is None
 
     @property
-    def batches(self) -> int:
-        return self._recorder.batches
+    def messages(self) -> int:
+        """Its batches, and its last word."""
+        return self._recorder.batches + 1
 
     @property
     def wire_bytes(self) -> int:

@@ -1,0 +1,32 @@
+"""What a run records, and reading it.
+
+from sheafgossip.metrics import bytes_to_reach, open_run
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # every client imports this package: it must cost nothing
+    from .run_reader import RunReader
+    from .target import Reached
+
+__all__ = ["bytes_to_reach", "open_run"]
+
+
+def open_run(run_folder: Path | str) -> RunReader:
+    """The tables of a run as pandas frames. Raises RunFolderError."""
+    from .run_reader import RunReader
+
+    return RunReader(run_folder)
+
+
+def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
+    """What it took until the clients' mean test metric was as good as ``target``; None: it never was.
+
+    Raises RunFolderError.
+    """
+    from .target import bytes_to_reach
+
+    return bytes_to_reach(run_folder, target)

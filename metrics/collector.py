@@ -44,12 +44,16 @@ _BURST = 256  # messages written in one go; also bounds how late a commit can be
 
 
 class Collector:
-    """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic()."""
+    """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic().
 
-    def __init__(self, receiver: zmq.Socket, store: Store, epoch: float):
+    With ``resources`` it ends with a record of its own memory and CPU time.
+    """
+
+    def __init__(self, receiver: zmq.Socket, store: Store, epoch: float, *, resources: bool = True):
         self._receiver = receiver
         self._store = store
         self._epoch = epoch
+        self._resources = resources
         self._sequences: defaultdict[int, Sequences] = defaultdict(Sequences)
         self._end: End | None = None
         self._end_due = math.inf
@@ -128,7 +132,8 @@ class Collector:
         endpoint = self._receiver.getsockopt_string(zmq.LAST_ENDPOINT)
         host = socket.gethostname()
         self._store.write([NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)])
-        self._store.write([_own_resources(time.monotonic() - self._epoch)])
+        if self._resources:
+            self._store.write([_own_resources(time.monotonic() - self._epoch)])
 
     def _tell_drops(self) -> None:
         if self._dropped:
@@ -171,6 +176,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--database", required=True, help="the run.sqlite to write")
     parser.add_argument("--epoch", type=float, default=time.monotonic(), help="the run's second 0 (time.monotonic())")
+    parser.add_argument("--no-resources", action="store_true", help="record no memory and CPU time of its own")
     parser.add_argument("--parent", type=int, help="process number of the launcher, to end with it")
     return parser.parse_args()
 
@@ -184,7 +190,7 @@ def main() -> None:
         receiver = _bound_receiver(context, arguments.endpoint)
         store = Store(arguments.database)
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
-        Collector(receiver, store, arguments.epoch).run(stop)
+        Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources).run(stop)
     except zmq.ZMQError as error:
         sys.exit(f"the collector cannot listen at {arguments.endpoint}: {error}")
     except RunFolderError as error:

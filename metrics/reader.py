@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .schema import RunFolderError, require_version
 
@@ -27,3 +29,20 @@ def open_records(run_folder: Path | str) -> Iterator[sqlite3.Connection]:
     finally:
         if connection is not None:
             connection.close()
+
+
+def read_config(run_folder: Path | str) -> dict[str, Any]:
+    """The run's full configuration; empty where the folder has none. Raises RunFolderError."""
+    path = Path(run_folder) / "config.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise RunFolderError(f"{path}: {error}") from error
+
+
+def relations(records: sqlite3.Connection) -> list[str]:
+    """Names of all tables and views."""
+    found = records.execute(
+        "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' ORDER BY type, name"
+    )
+    return [name for (name,) in found]

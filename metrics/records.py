@@ -97,7 +97,7 @@ class TrafficRecord:
 
 @dataclass(frozen=True, slots=True)
 class OverheadRecord:
-    """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, hello or records."""
+    """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, hello, records or control."""
 
     src: int
     dst: int
@@ -108,7 +108,11 @@ class OverheadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRecord:
-    """A process at a moment: bytes of memory, CPU seconds since its start, bytes of its algorithm's own state."""
+    """A process at a moment: bytes of memory, CPU seconds since its start, bytes of a client's own state.
+
+    ``state_bytes`` is the sum of the columns after it: theta; what restriction maps began as, or their matrices; the
+    history of their updates; gradient, velocity and vectors that came early. All are 0 for what is not a client.
+    """
 
     node: int
     wall_s: float
@@ -118,6 +122,25 @@ class ResourceRecord:
     peak_rss: int
     cpu_s: float
     state_bytes: int
+    theta_bytes: int = 0
+    map_bytes: int = 0
+    history_bytes: int = 0
+    buffer_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRecord:
+    """What one part of a client's work has taken by a moment, since the client's start.
+
+    ``part`` is start, gradient, maps, exchange, waiting, evaluation, records or io; ``elapsed_s`` are wall seconds.
+    """
+
+    node: int
+    wall_s: float
+    part: str
+    cpu_s: float
+    elapsed_s: float
+    flops: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +166,15 @@ class KernelRecord:
 
 
 Record = (
-    NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord | EventRecord | EdgeRecord | KernelRecord
+    NodeRecord
+    | RoundRecord
+    | TrafficRecord
+    | OverheadRecord
+    | ResourceRecord
+    | EventRecord
+    | EdgeRecord
+    | KernelRecord
+    | WorkRecord
 )
 
 TABLES: dict[str, type[Record]] = {
@@ -155,6 +186,7 @@ TABLES: dict[str, type[Record]] = {
     "event": EventRecord,
     "edge": EdgeRecord,
     "kernel": KernelRecord,
+    "work": WorkRecord,
 }
 """Table name -> record class. The position in this table is the record's tag on the wire: append, never reorder."""
 

@@ -24,6 +24,7 @@ _PRIMARY_KEYS = {  # the round comes first: clients move on together, so new row
 }
 _INDICES = """
 CREATE INDEX IF NOT EXISTS resource_of_node ON resource(node);
+CREATE INDEX IF NOT EXISTS work_of_node ON work(node, part);
 CREATE INDEX IF NOT EXISTS event_of_kind ON event(kind, node);
 """
 _VIEWS = """
@@ -37,6 +38,17 @@ LEFT JOIN (SELECT round, sum(messages) AS messages, sum(payload_bytes) AS payloa
                   sum(message_bytes) AS message_bytes, sum(wire_bytes) AS wire_bytes
            FROM traffic GROUP BY round) USING (round);
 
+-- All bytes up to and including a round; evaluated counts the clients behind the mean.
+CREATE VIEW IF NOT EXISTS round_cumulative AS
+SELECT round, evaluated, mean_test_metric, wall_s,
+       coalesce(sum(messages) OVER so_far, 0) AS messages, coalesce(sum(payload_bytes) OVER so_far, 0) AS payload_bytes,
+       coalesce(sum(message_bytes) OVER so_far, 0) AS message_bytes,
+       coalesce(sum(wire_bytes) OVER so_far, 0) AS wire_bytes
+FROM round_total
+JOIN (SELECT round, count(test_metric) AS evaluated, max(wall_s) AS wall_s
+      FROM round WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client') GROUP BY round) USING (round)
+WINDOW so_far AS (ORDER BY round);
+
 CREATE VIEW IF NOT EXISTS edge_total AS
 SELECT src, dst, sum(messages) AS messages, sum(payload_bytes) AS payload_bytes,
        sum(message_bytes) AS message_bytes, sum(wire_bytes) AS wire_bytes
@@ -47,6 +59,13 @@ CREATE VIEW IF NOT EXISTS cpu_total AS
 SELECT node, sum(cpu_s) AS cpu_s
 FROM (SELECT node, cpu_s, lead(cpu_s) OVER (PARTITION BY node ORDER BY rowid) AS next_cpu_s FROM resource)
 WHERE next_cpu_s IS NULL OR next_cpu_s < cpu_s GROUP BY node;
+
+CREATE VIEW IF NOT EXISTS work_total AS
+SELECT node, part, sum(cpu_s) AS cpu_s, sum(elapsed_s) AS elapsed_s, sum(flops) AS flops
+FROM (SELECT node, part, cpu_s, elapsed_s, flops,
+             lead(cpu_s + elapsed_s) OVER (PARTITION BY node, part ORDER BY rowid) AS next
+      FROM work)
+WHERE next IS NULL OR next < cpu_s + elapsed_s GROUP BY node, part;
 
 -- With a single max() SQLite takes the bare columns from the row that holds the maximum.
 CREATE VIEW IF NOT EXISTS last_test_metric AS
@@ -70,6 +89,10 @@ WHERE role = 'client';
 
 class RunFolderError(Exception):
     """A folder that holds no run of this version; the message is one line for the user."""
+
+
+class ExportError(Exception):
+    """Why nothing was exported; one line for the user."""
 
 
 def create(connection: sqlite3.Connection) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from .fairness import Spread
-from .reader import open_records
+from .reader import open_records, read_config
 from .records import COLLECTOR, LAUNCHER
-from .schema import RunFolderError
+from .target import Reached, bytes_to_reach
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 _STATUS: dict[str, Status] = {
@@ -43,16 +42,26 @@ class MemoryTotal:
     clients_median_uss: int
     others_pss: int
     others_max_peak_rss: int
+    clients_theta: int
+    clients_maps: int
+    clients_history: int
+    clients_buffers: int
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """``rounds`` are those that every client has completed. ``final`` spreads each client's last evaluation; None
-    before the first one. ``overhead_bytes``: wire bytes outside the rounds, by kind."""
+    before the first one. ``overhead_bytes``: wire bytes outside the rounds, by kind. ``flops``: of all clients; None
+    where none were counted. ``measured`` is False where the run recorded no traffic, memory, CPU time or work: these
+    figures are 0 then and mean nothing. ``reached`` belongs to the target that was asked for; None: not reached, or
+    none asked for.
+    """
 
     name: str
     algorithm: str
+    seed: int
     status: Status
+    measured: bool
     clients: int
     rounds: int
     metric: str
@@ -62,24 +71,32 @@ class RunSummary:
     memory: MemoryTotal
     clients_cpu_s: float
     others_cpu_s: float
+    flops: int | None
     wall_s: float
+    reached: Reached | None = None
 
     def as_dict(self) -> dict:
         """Nested plain values that JSON can carry: None stands for a figure that is not defined."""
         return _without_nan(asdict(self))
 
 
-def summarize(run_folder: Path | str) -> RunSummary:
-    """Raises RunFolderError. A run that still goes on is summarized as far as it is committed."""
+def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary:
+    """Raises RunFolderError. A run that still goes on is summarized as far as it is committed.
+
+    ``target`` is a mean test metric, for ``reached``.
+    """
     folder = Path(run_folder)
     with open_records(folder) as records:
-        name, algorithm = _labels(folder)
+        config = read_config(folder)
+        name, algorithm = _labels(folder, config)
         metric = _first(records, "SELECT max(value) FROM meta WHERE key = 'metric'") or "accuracy"
         clients_cpu_s, others_cpu_s = _cpu(records)
         return RunSummary(
             name=name,
             algorithm=algorithm,
+            seed=config.get("seed", 0),
             status=_status(records),
+            measured=config.get("measuring", {}).get("enabled", True),
             clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
             rounds=_completed_rounds(records),
             metric=metric,
@@ -91,17 +108,14 @@ def summarize(run_folder: Path | str) -> RunSummary:
             memory=_memory(records),
             clients_cpu_s=clients_cpu_s,
             others_cpu_s=others_cpu_s,
+            flops=_flops(records),
             wall_s=_first(records, "SELECT max(wall_s) FROM round") or 0.0,
+            reached=None if target is None else bytes_to_reach(folder, target),
         )
 
 
-def _labels(folder: Path) -> tuple[str, str]:
+def _labels(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     """Name of the run and of its algorithm; the folder's name and "?" where the configuration does not tell."""
-    path = folder / "config.toml"
-    try:
-        config = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise RunFolderError(f"{path}: {error}") from error
     section = config.get("algorithm")
     algorithm = section if isinstance(section, dict) else {}
     name = config.get("name") or folder.resolve().name
@@ -147,18 +161,24 @@ def _traffic(records: sqlite3.Connection) -> TrafficTotal:
 
 def _memory(records: sqlite3.Connection) -> MemoryTotal:
     latest = records.execute(
-        "SELECT coalesce(role = 'client', 0), pss, uss, top FROM resource"
+        "SELECT coalesce(role = 'client', 0), pss, uss, top, theta_bytes, map_bytes, history_bytes, buffer_bytes"
+        " FROM resource"
         " JOIN (SELECT max(rowid) AS id, max(peak_rss) AS top FROM resource GROUP BY node) ON resource.rowid = id"
         " LEFT JOIN node USING (node)"
     ).fetchall()
-    clients = [row for row in latest if row[0]]
-    others = [row for row in latest if not row[0]]
+    clients = [figures for client, *figures in latest if client]
+    others = [figures for client, *figures in latest if not client]
+    theta, maps, history, buffers = (sum(column) for column in list(zip(*clients, strict=True))[3:] or [()] * 4)
     return MemoryTotal(
-        clients_pss=sum(pss for _, pss, _, _ in clients),
-        clients_max_peak_rss=max((top for *_, top in clients), default=0),
-        clients_median_uss=round(median(uss for _, _, uss, _ in clients)) if clients else 0,
-        others_pss=sum(pss for _, pss, _, _ in others),
-        others_max_peak_rss=max((top for *_, top in others), default=0),
+        clients_pss=sum(pss for pss, *_ in clients),
+        clients_max_peak_rss=max((top for _, _, top, *_ in clients), default=0),
+        clients_median_uss=round(median(uss for _, uss, *_ in clients)) if clients else 0,
+        others_pss=sum(pss for pss, *_ in others),
+        others_max_peak_rss=max((top for _, _, top, *_ in others), default=0),
+        clients_theta=theta,
+        clients_maps=maps,
+        clients_history=history,
+        clients_buffers=buffers,
     )
 
 
@@ -169,6 +189,12 @@ def _cpu(records: sqlite3.Connection) -> tuple[float, float]:
     )
     by_client = dict(spent.fetchall())
     return by_client.get(1) or 0.0, by_client.get(0) or 0.0
+
+
+def _flops(records: sqlite3.Connection) -> int | None:
+    return _first(
+        records, "SELECT sum(flops) FROM work_total WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client')"
+    )
 
 
 def _first(records: sqlite3.Connection, query: str):

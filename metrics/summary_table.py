@@ -6,20 +6,29 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from .seeds import Group
 from .summary import RunSummary
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_FEW_FIGURES: dict[str, Callable[[RunSummary], str]] = {
-    "{metric}\n± s.e.": lambda run: _with_error(run),
-    "worst\n10%": lambda run: _of_final(run, "worst_10"),
-    "payload\nMB": lambda run: _mb(run.traffic.payload_bytes),
-    "message\nMB": lambda run: _mb(run.traffic.message_bytes),
-    "wire\nMB": lambda run: _mb(run.traffic.wire_bytes),
-    "PSS\nMB": lambda run: f"{run.memory.clients_pss / 1e6:,.0f}",
-    "CPU\ns": lambda run: f"{run.clients_cpu_s:,.1f}",
-    "wall\ns": lambda run: f"{run.wall_s:,.1f}",
+_UNKNOWN = "–"
+_FEW_FIGURES: dict[str, Callable[[Group], str]] = {
+    "{metric}\n± s.e.": lambda group: _mean_with_error(group),
+    "worst\n10%": lambda group: _mean_of_metric(group, "worst_10"),
+    "payload\nMB": lambda group: _mean(group, "payload_bytes", 1e6),
+    "wire\nMB": lambda group: _mean(group, "wire_bytes", 1e6),
+    "TFLOP": lambda group: _mean(group, "flops", 1e12),
+    "PSS\nMB": lambda group: _mean(group, "clients_pss", 1e6),
+    "CPU\ns": lambda group: _mean(group, "clients_cpu_s"),
+    "wall\ns": lambda group: _mean(group, "wall_s"),
+}
+_BESIDE_A_TARGET = ("{metric}\n± s.e.", "payload\nMB", "wire\nMB")
+_TO_THE_TARGET: dict[str, Callable[[Group], str]] = {
+    "rounds\nto {target}": lambda group: _rounds_to_reach(group),
+    "payload\nMB\nto {target}": lambda group: _mean(group, "payload_bytes_to_reach", 1e6),
+    "wire\nMB\nto {target}": lambda group: _mean(group, "wire_bytes_to_reach", 1e6),
+    "wall\ns\nto {target}": lambda group: _mean(group, "wall_s_to_reach"),
 }
 _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "algorithm": lambda run: run.algorithm,
@@ -28,75 +37,177 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "rounds completed by all": lambda run: str(run.rounds),
     "test {metric}, mean over clients ± standard error": lambda run: _with_error(run),
     "standard deviation": lambda run: _of_final(run, "std"),
+    "variance": lambda run: _variance(run),
     "mean of the worst 10% of clients": lambda run: _of_final(run, "worst_10"),
     "mean of the worst 20% of clients": lambda run: _of_final(run, "worst_20"),
-    "messages": lambda run: f"{run.traffic.messages:,}",
-    "payload (vectors alone), MB": lambda run: _mb(run.traffic.payload_bytes),
-    "messages (all frames), MB": lambda run: _mb(run.traffic.message_bytes),
-    "wire (with framing), MB": lambda run: _mb(run.traffic.wire_bytes),
-    "opening connections, MB": lambda run: _mb(sum(run.overhead_bytes.values()) - _record_bytes(run)),
-    "records to the collector, MB": lambda run: _mb(_record_bytes(run)),
-    "memory of all clients (PSS), MB": lambda run: _mb(run.memory.clients_pss),
-    "a client's own memory (USS, median), MB": lambda run: _mb(run.memory.clients_median_uss),
-    "largest client at its peak (RSS), MB": lambda run: _mb(run.memory.clients_max_peak_rss),
-    "memory of the other processes (PSS), MB": lambda run: _mb(run.memory.others_pss),
-    "CPU of all clients, s": lambda run: f"{run.clients_cpu_s:,.1f}",
-    "CPU of the other processes, s": lambda run: f"{run.others_cpu_s:,.1f}",
+    "messages": lambda run: _if_measured(run, f"{run.traffic.messages:,}"),
+    "payload (vectors alone), MB": lambda run: _mb(run, run.traffic.payload_bytes),
+    "messages (all frames), MB": lambda run: _mb(run, run.traffic.message_bytes),
+    "wire (with framing), MB": lambda run: _mb(run, run.traffic.wire_bytes),
+    "opening connections, MB": lambda run: _mb(run, _overhead(run, "greeting", "ready", "hello")),
+    "records to the collector, MB": lambda run: _mb(run, _overhead(run, "records")),
+    "control lines, MB": lambda run: _mb(run, _overhead(run, "control")),
+    "TFLOP of all clients": lambda run: _UNKNOWN if run.flops is None else _short(run.flops / 1e12),
+    "memory of all clients (PSS), MB": lambda run: _mb(run, run.memory.clients_pss),
+    "of which theta, MB": lambda run: _mb(run, run.memory.clients_theta),
+    "of which maps and their history, MB": lambda run: _mb(run, run.memory.clients_maps + run.memory.clients_history),
+    "of which buffers, MB": lambda run: _mb(run, run.memory.clients_buffers),
+    "a client's own memory (USS, median), MB": lambda run: _mb(run, run.memory.clients_median_uss),
+    "largest client at its peak (RSS), MB": lambda run: _mb(run, run.memory.clients_max_peak_rss),
+    "memory of the other processes (PSS), MB": lambda run: _mb(run, run.memory.others_pss),
+    "CPU of all clients, s": lambda run: _if_measured(run, f"{run.clients_cpu_s:,.1f}"),
+    "CPU of the other processes, s": lambda run: _if_measured(run, f"{run.others_cpu_s:,.1f}"),
     "wall time, s": lambda run: f"{run.wall_s:,.1f}",
 }
 
 
-def render(summaries: Sequence[RunSummary]) -> Table:
-    """One run: every figure, one below the other. Several: a line each, with the figures that are compared most."""
-    from rich.box import SIMPLE_HEAD  # rich costs every process that imports it, and most only want the numbers
-    from rich.table import Table
+def render(groups: Sequence[Group], target: float | None = None) -> Table:
+    """One run: every figure, one below the other. Several: a line each, with the figures that are compared most.
 
-    if len(summaries) == 1:
-        (run,) = summaries
-        table = Table(title=run.name, show_header=False)
-        table.add_column()
-        table.add_column(justify="right")
-        for title, figure in _ALL_FIGURES.items():
-            table.add_row(title.format(metric=run.metric), figure(run))
-        return table
-    metrics = " / ".join(sorted({run.metric for run in summaries}))
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=_common(summaries), caption_justify="left")
-    table.add_column("run", overflow="fold")
-    for title in _FEW_FIGURES:
-        table.add_column(title.format(metric=metrics), justify="right", vertical="bottom")
-    for run in summaries:
-        state = "" if run.status == "finished" else f" ({run.status} after {run.rounds} rounds)"
-        table.add_row(run.name + state, *(figure(run) for figure in _FEW_FIGURES.values()))
+    ``target`` is the one that the runs were summarized with.
+    """
+    if len(groups) == 1 and len(groups[0].runs) == 1:
+        return _one(groups[0].runs[0], target)
+    return _several(groups, target)
+
+
+def _one(run: RunSummary, target: float | None) -> Table:
+    from rich.table import Table  # rich costs every process that imports it, and most only want the numbers
+
+    table = Table(title=run.name, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for title, figure in _ALL_FIGURES.items():
+        table.add_row(title.format(metric=run.metric), figure(run))
+    if target is not None:
+        wanted, reached = _target([run.metric], target), run.reached
+        table.add_row(f"rounds to reach {wanted}", "not reached" if reached is None else str(reached.round))
+        if reached is not None:
+            table.add_row(f"payload to reach {wanted}, MB", _mb(run, reached.payload_bytes))
+            table.add_row(f"wire to reach {wanted}, MB", _mb(run, reached.wire_bytes))
+            table.add_row(f"wall time to reach {wanted}, s", f"{reached.wall_s:,.1f}")
     return table
 
 
-def _common(summaries: Sequence[RunSummary]) -> str:
-    clients = " / ".join(sorted({str(run.clients) for run in summaries}, key=int))
-    rounds = " / ".join(sorted({str(run.rounds) for run in summaries}, key=int))
-    return f"{clients} clients, {rounds} rounds; metric, PSS and CPU of clients; 1 MB = 10^6 bytes"
+def _several(groups: Sequence[Group], target: float | None) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    metrics = sorted({run.metric for group in groups for run in group.runs})
+    figures = _FEW_FIGURES
+    if target is not None:  # 80 columns do not hold all
+        figures = {title: figures[title] for title in _BESIDE_A_TARGET} | _TO_THE_TARGET
+    titles = {
+        "metric": " / ".join(f"{metric} %" if metric == "accuracy" else metric for metric in metrics),
+        "target": "" if target is None else _target(metrics, target),
+    }
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=_caption(groups), caption_justify="left")
+    table.add_column("method", overflow="fold")
+    for title in figures:
+        table.add_column(title.format(**titles), justify="right", vertical="bottom", no_wrap=True)
+    for group in groups:
+        table.add_row(_method(group), *(figure(group) for figure in figures.values()))
+    return table
+
+
+def _method(group: Group) -> str:
+    run = group.runs[0]
+    if len(group.runs) > 1:
+        return f"{group.name} ({len(group.runs)} seeds)"
+    return run.name + ("" if run.status == "finished" else f" ({run.status} after {run.rounds} rounds)")
+
+
+def _caption(groups: Sequence[Group]) -> str:
+    runs = [run for group in groups for run in group.runs]
+    clients = " / ".join(sorted({str(run.clients) for run in runs}, key=int))
+    rounds = " / ".join(sorted({str(run.rounds) for run in runs}, key=int))
+    seeds = ", or over runs where there are several seeds" if len(runs) > len(groups) else ""
+    return (
+        f"{clients} clients, {rounds} rounds; 1 MB = 10^6 bytes; TFLOP, PSS and CPU: sum of clients\n"
+        f"± is the standard error over clients{seeds}"
+    )
+
+
+def _mean(group: Group, figure: str, unit: float = 1.0) -> str:
+    estimate = group.estimate(figure)
+    return _UNKNOWN if estimate is None else _short(estimate.mean / unit)
+
+
+def _mean_of_metric(group: Group, figure: str) -> str:
+    estimate = group.estimate(figure)
+    return _UNKNOWN if estimate is None else _number(group.runs[0].metric, estimate.mean)
+
+
+def _mean_with_error(group: Group) -> str:
+    """± over clients for one run, over runs for several."""
+    estimate, run = group.estimate("test_metric"), group.runs[0]
+    if estimate is None or run.final is None:
+        return "not evaluated"
+    error = estimate.standard_error if len(group.runs) > 1 else run.final.standard_error
+    return _plus_minus(run.metric, estimate.mean, error)
+
+
+def _rounds_to_reach(group: Group) -> str:
+    estimate = group.estimate("rounds_to_reach")
+    if estimate is None:
+        reached = sum(run.reached is not None for run in group.runs)
+        return f"by {reached} of {len(group.runs)}" if reached else _UNKNOWN
+    return f"{estimate.mean:,.0f}" if len(group.runs) == 1 else _short(estimate.mean)
 
 
 def _with_error(run: RunSummary) -> str:
     if run.final is None:
         return "not evaluated"
-    if math.isnan(run.final.standard_error):
-        return _of_metric(run, run.final.mean)
-    unit = " %" if run.metric == "accuracy" else ""
-    mean, error = (_of_metric(run, value).removesuffix(" %") for value in (run.final.mean, run.final.standard_error))
-    return f"{mean} ± {error}{unit}"
+    return _plus_minus(run.metric, run.final.mean, run.final.standard_error) + _unit(run.metric)
+
+
+def _plus_minus(metric: str, mean: float, error: float) -> str:
+    return _number(metric, mean) + ("" if math.isnan(error) else f" ± {_number(metric, error)}")
 
 
 def _of_final(run: RunSummary, figure: str) -> str:
-    return "–" if run.final is None else _of_metric(run, getattr(run.final, figure))
+    return _UNKNOWN if run.final is None else _of_metric(run.metric, getattr(run.final, figure))
 
 
-def _of_metric(run: RunSummary, value: float) -> str:
-    return f"{100 * value:.1f} %" if run.metric == "accuracy" else f"{value:.4g}"
+def _variance(run: RunSummary) -> str:
+    if run.final is None:
+        return _UNKNOWN
+    return f"{1e4 * run.final.variance:.2f} %²" if run.metric == "accuracy" else f"{run.final.variance:.4g}"
 
 
-def _record_bytes(run: RunSummary) -> int:
-    return run.overhead_bytes.get("records", 0)
+def _target(metrics: Sequence[str], target: float) -> str:
+    return f"{100 * target:g} %" if list(metrics) == ["accuracy"] else f"{target:g}"
 
 
-def _mb(number: int) -> str:
-    return f"{number / 1e6:,.2f}"
+def _of_metric(metric: str, value: float) -> str:
+    return _number(metric, value) + _unit(metric)
+
+
+def _number(metric: str, value: float) -> str:
+    return f"{100 * value:.1f}" if metric == "accuracy" else f"{value:.4g}"
+
+
+def _unit(metric: str) -> str:
+    return " %" if metric == "accuracy" else ""
+
+
+def _overhead(run: RunSummary, *kinds: str) -> int:
+    return sum(run.overhead_bytes.get(kind, 0) for kind in kinds)
+
+
+def _mb(run: RunSummary, number: int) -> str:
+    return _if_measured(run, f"{number / 1e6:,.2f}")
+
+
+def _if_measured(run: RunSummary, text: str) -> str:
+    return text if run.measured else _UNKNOWN
+
+
+def _short(number: float) -> str:
+    """Three digits or more, in six places or little more."""
+    if number == 0:
+        return "0"
+    if abs(number) < 0.001:
+        return f"{number:.1e}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(number))))
+    return f"{number:,.{decimals}f}"

@@ -17,11 +17,12 @@ class ArchitectureError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One block of theta. ``fan_in`` inputs feed each output of its layer."""
+    """One block of theta. ``fan_in`` inputs feed each output of its layer; a sample multiplies it at ``places``."""
 
     name: str
     shape: tuple[int, ...]
     fan_in: int
+    places: int
 
     @property
     def size(self) -> int:
@@ -64,7 +65,8 @@ class Architecture:
         if self.kind == "cnn":
             channels, *sides = self.input_shape
             for depth, filters in enumerate(self.filters):
-                blocks += _layer(f"conv{depth}", (filters, channels, 3, 3))
+                places = math.prod(side - 2 for side in sides)
+                blocks += _layer(f"conv{depth}", (filters, channels, 3, 3), places)
                 channels, sides = filters, [(side - 2) // 2 for side in sides]
                 if min(sides) < 1:
                     raise ArchitectureError(
@@ -93,6 +95,6 @@ class Architecture:
         return np.concatenate([rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in) for block in self.parameters()])
 
 
-def _layer(name: str, shape: tuple[int, ...]) -> list[Parameter]:
+def _layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:
     fan_in = math.prod(shape[1:])
-    return [Parameter(f"{name}.weight", shape, fan_in), Parameter(f"{name}.bias", shape[:1], fan_in)]
+    return [Parameter(f"{name}.weight", shape, fan_in, places), Parameter(f"{name}.bias", shape[:1], fan_in, 0)]

@@ -59,6 +59,7 @@ class Assignment:
     evaluate_every: int
     checkpoint_every: int
     save_maps: bool
+    measure: bool
     sample_every: float
     kernel_counters: bool
 

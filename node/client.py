@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..topology.seeds import generator
+from ..transport.stopwatch import Stopwatch
 from .assignment import Assignment, Neighbour
 
 if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for it
@@ -16,7 +17,7 @@ if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for 
 class Client:
     """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, never rebind it."""
 
-    def __init__(self, assignment: Assignment, learner: Learner):
+    def __init__(self, assignment: Assignment, learner: Learner, stopwatch: Stopwatch | None = None):
         self.node = assignment.node
         self.seed = assignment.seed
         self.theta: np.ndarray = learner.theta
@@ -27,10 +28,12 @@ class Client:
         self.takes_one_full_step = training.work == "full" and not training.momentum
         """Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly."""
         self._learner = learner
+        self._stopwatch = stopwatch or Stopwatch("maps", running=False)
 
     def learn(self) -> None:
         """theta <- theta - alpha grad f(theta), or whatever local work the run asks for."""
-        self.train_loss = self._learner.learn()
+        with self._stopwatch.during("gradient"):
+            self.train_loss = self._learner.learn()
 
     def generator(self, purpose: str, *key: int) -> np.random.Generator:
         """Random draws of this client for one purpose."""

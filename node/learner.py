@@ -41,6 +41,8 @@ class Learner:
             parameter.requires_grad_().grad = gradient  # backward() adds into the flat buffer
         self._velocity = torch.zeros_like(self._theta) if self._training.momentum else None
         self._batches_drawn = 0
+        self.learnt_samples = self.evaluated_samples = 0
+        """Samples that went through a gradient, and through an evaluation, since the start."""
         self.theta: np.ndarray = self._theta.numpy()
 
     def learn(self) -> float:
@@ -52,6 +54,7 @@ class Learner:
         """The loss at theta and its gradient (d,), by default on all training samples. The next call overwrites it."""
         x, y = (self._x_train, self._y_train) if x is None or y is None else (x, y)
         self._gradient.zero_()
+        self.learnt_samples += len(x)
         total = 0.0
         for start in range(0, len(x), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -67,6 +70,7 @@ class Learner:
     def evaluate(self) -> tuple[float, float]:
         """(mean loss without the l2 term, accuracy or MSE) on the test samples."""
         task, summed, scored = self._assignment.task, 0.0, 0.0
+        self.evaluated_samples += self.test_samples
         with torch.no_grad():
             for start in range(0, self.test_samples, _CHUNK):
                 part = slice(start, start + _CHUNK)
@@ -109,8 +113,9 @@ class Learner:
             state["velocity"] = self._velocity.numpy()
         return state
 
-    def state_bytes(self) -> int:
-        return self.theta.nbytes * (2 if self._velocity is None else 3)
+    def buffer_bytes(self) -> int:
+        """Memory of the gradient and the velocity."""
+        return self.theta.nbytes * (1 if self._velocity is None else 2)
 
 
 def _open_shard(path: Path, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

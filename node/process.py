@@ -13,7 +13,6 @@ import numpy as np
 import zmq
 
 from ..metrics.records import (
-    COLLECTOR,
     EdgeRecord,
     EventRecord,
     KernelRecord,
@@ -27,14 +26,16 @@ from ..transport.endpoint import Endpoint, Stopped, identity_of
 from ..transport.kernel import KernelCounters
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
+from ..transport.stopwatch import Stopwatch
 from ..transport.wire import GREETING_BYTES, ready_bytes
 from .algorithms import ALGORITHMS
 from .architecture import Architecture
 from .assignment import Assignment
 from .checkpoint import write_state
 from .client import Client
+from .flops import evaluation_flops, gradient_flops
 from .learner import Learner
-from .resources import sample
+from .resources import Pace, StateBytes, sample, work
 
 
 class Diverged(Exception):
@@ -61,7 +62,8 @@ class _ClientProcess:
         self.assignment = assignment
         self.control = control
         self.epoch = time.monotonic()
-        self.last_sample = 0.0
+        self.stopwatch = Stopwatch("start", running=assignment.measure)
+        self.pace = Pace(assignment.sample_every)
         self.unheard: list[dict[str, Any]] = []  # the launcher's words that nothing has waited for yet
 
     def live(self) -> None:
@@ -70,7 +72,9 @@ class _ClientProcess:
         dtype = np.dtype(assignment.dtype)
         limit = assignment.largest_vector * dtype.itemsize
         self.kernel = KernelCounters() if assignment.kernel_counters else None
-        self.endpoint = Endpoint(context, assignment.node, assignment.run, self.control, limit, self.kernel)
+        self.endpoint = Endpoint(
+            context, assignment.node, assignment.run, self.control, limit, self.kernel, self.stopwatch
+        )
         self.recorder = Recorder(context, assignment.records, assignment.node)
         try:
             address = self.endpoint.bind(assignment.address)
@@ -89,7 +93,7 @@ class _ClientProcess:
     def _prepare(self, address: str) -> None:
         assignment = self.assignment
         self.learner = Learner(assignment)
-        self.client = Client(assignment, self.learner)
+        self.client = Client(assignment, self.learner, self.stopwatch)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
         own = assignment.architecture.size
@@ -141,11 +145,13 @@ class _ClientProcess:
         assignment, client = self.assignment, self.client
         self._close_round(0)
         for round in range(1, assignment.rounds + 1):
+            self.stopwatch.switch("maps")
             self.algorithm.round(client, self.peers)
             self._close_round(round)
 
     def _close_round(self, round: int) -> None:
         """Evaluates, writes state and records, all of it after the round's learning."""
+        self.stopwatch.switch("records")
         assignment = self.assignment
         last = round == assignment.rounds
         theta_norm = float(np.linalg.norm(self.client.theta))
@@ -154,13 +160,12 @@ class _ClientProcess:
                 f"theta of client {assignment.node} is not finite after round {round}: "
                 f"{self.algorithm.report.cause_of_divergence}"
             )
-        test_loss, test_metric = (
-            self.learner.evaluate() if _due(round, assignment.evaluate_every, last) else (None, None)
-        )
+        test_loss, test_metric = self._evaluate() if _due(round, assignment.evaluate_every, last) else (None, None)
         if _due(round, assignment.checkpoint_every, last):
             write_state(assignment.state(round), round, self._state())
         now = time.monotonic() - self.epoch
         report = self.algorithm.report
+        traffic = self.peers.next_round()
         records: list[Record] = [
             RoundRecord(
                 node=assignment.node,
@@ -174,8 +179,8 @@ class _ClientProcess:
                 objective=None if self.client.train_loss is None else self.client.train_loss + report.penalty,
                 gradient_norm=report.gradient_norm,
             ),
-            *self.peers.next_round(),
-            *self._edges(round),
+            *(traffic if assignment.measure else ()),
+            *(self._edges(round) if assignment.measure else ()),
             *(EventRecord(now, None, assignment.node, "warning", text) for text in report.warnings),
             *(
                 EventRecord(now, None, assignment.node, "drop", f"{count} x {reason}")
@@ -183,12 +188,31 @@ class _ClientProcess:
             ),
         ]
         report.warnings.clear()
-        if last or now - self.last_sample >= assignment.sample_every:
-            records.append(sample(assignment.node, now, self.learner.state_bytes() + self.algorithm.state_bytes()))
-            self.last_sample = now
-        if last:
-            records.append(self._records_sent())
+        if assignment.measure and (last or self.pace.due(now)):
+            with self.pace.sampling(now):
+                records += self._measurements(now)
         self.recorder.write(*records)
+
+    def _evaluate(self) -> tuple[float, float]:
+        with self.stopwatch.during("evaluation"):
+            return self.learner.evaluate()
+
+    def _measurements(self, now: float) -> list[Record]:
+        node, architecture, learner = self.assignment.node, self.assignment.architecture, self.learner
+        maps = self.algorithm.maps
+        flops = {
+            "gradient": learner.learnt_samples * gradient_flops(architecture),
+            "evaluation": learner.evaluated_samples * evaluation_flops(architecture),
+            "maps": 0 if maps is None else maps.flops,
+        }
+        history = 0 if maps is None else maps.history_bytes()
+        state = StateBytes(
+            theta=learner.theta.nbytes,
+            maps=self.algorithm.state_bytes() - history,
+            history=history,
+            buffers=learner.buffer_bytes() + self.peers.inbox_bytes(),
+        )
+        return [sample(node, now, state), *work(node, now, self.stopwatch.read(), flops)]
 
     def _say_goodbye(self) -> None:
         if self.kernel is not None:
@@ -198,7 +222,7 @@ class _ClientProcess:
             self.recorder.write(
                 *(KernelRecord(self.assignment.node, c.local, c.peer, c.sent, c.received) for c in counts)
             )
-        self.control.send({"left": self.recorder.batches})
+        self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
 
     def _edges(self, round: int) -> list[EdgeRecord]:
         maps, disagreements = self.algorithm.maps, self.algorithm.report.disagreements
@@ -215,11 +239,6 @@ class _ClientProcess:
         if self.assignment.save_maps and maps is not None:
             state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
         return state
-
-    def _records_sent(self) -> OverheadRecord:
-        return OverheadRecord(
-            self.assignment.node, COLLECTOR, "records", self.recorder.batches, self.recorder.wire_bytes
-        )
 
     def _wait_for(self, word: str) -> Any:
         """Blocks until the launcher says ``word``; returns what came with it. Raises Stopped, ControlClosed."""

@@ -4,13 +4,50 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psutil
 
-from ..metrics.records import ResourceRecord
+from ..metrics.records import ResourceRecord, WorkRecord
+from ..transport.stopwatch import Spent
+
+_SHARE = 0.005
+"""Of a process's CPU time: what samples may take, since the kernel walks over all of the memory for each."""
 
 
-def sample(node: int, wall_s: float, state_bytes: int = 0, pid: int | None = None) -> ResourceRecord:
+class Pace:
+    """When to take samples: every so many seconds, and not more often than their share allows."""
+
+    def __init__(self, every: float):
+        self._every = every
+        self._last_s = 0.0
+        self._last_cpu_s = time.thread_time()
+        self._cost_s = 0.003  # on a server, for the memory of a client
+
+    def due(self, now: float) -> bool:
+        return now - self._last_s >= self._every and time.thread_time() - self._last_cpu_s >= self._cost_s / _SHARE
+
+    @contextmanager
+    def sampling(self, now: float) -> Iterator[None]:
+        start = time.thread_time()
+        yield
+        self._last_s, self._last_cpu_s = now, time.thread_time()
+        self._cost_s = self._last_cpu_s - start
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Memory that a client keeps from round to round, by what it is for; see ResourceRecord."""
+
+    theta: int = 0
+    maps: int = 0
+    history: int = 0
+    buffers: int = 0
+
+
+def sample(node: int, wall_s: float, state: StateBytes | None = None, *, pid: int | None = None) -> ResourceRecord:
     """Memory and CPU time of this process, or of ``pid``. Raises psutil.Error when that process is gone."""
     process = psutil.Process(pid)
     memory = process.memory_full_info()  # one pass over /proc/PID/smaps_rollup
@@ -20,4 +57,26 @@ def sample(node: int, wall_s: float, state_bytes: int = 0, pid: int | None = Non
     else:
         times = process.cpu_times()
         peak, cpu_s = memory.rss, times.user + times.system
-    return ResourceRecord(node, wall_s, memory.rss, memory.pss, memory.uss, peak, cpu_s, state_bytes)
+    state = state or StateBytes()
+    return ResourceRecord(
+        node=node,
+        wall_s=wall_s,
+        rss=memory.rss,
+        pss=memory.pss,
+        uss=memory.uss,
+        peak_rss=peak,
+        cpu_s=cpu_s,
+        state_bytes=state.theta + state.maps + state.history + state.buffers,
+        theta_bytes=state.theta,
+        map_bytes=state.maps,
+        history_bytes=state.history,
+        buffer_bytes=state.buffers,
+    )
+
+
+def work(node: int, wall_s: float, spent: Mapping[str, Spent], flops: Mapping[str, int]) -> list[WorkRecord]:
+    """One record a part."""
+    return [
+        WorkRecord(node, wall_s, part, taken.cpu_s, taken.elapsed_s, flops.get(part, 0))
+        for part, taken in spent.items()
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -11,10 +12,23 @@ class ControlClosed(Exception):
     """The other end is gone."""
 
 
+@dataclass(slots=True)
+class Tally:
+    """What has gone one way over a line so far."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
 class Control:
-    """One end of a control line. Messages are JSON objects; both ends were started by the same run and are trusted."""
+    """One end of a control line. Messages are JSON objects; both ends were started by the same run and are trusted.
+
+    ``sent`` and ``received`` count what has gone each way.
+    """
 
     def __init__(self, sock: socket.socket):
+        self.sent = Tally()
+        self.received = Tally()
         sock.setblocking(True)
         self._sock = sock
         self._pending = b""
@@ -24,10 +38,13 @@ class Control:
 
     def send(self, message: dict[str, Any]) -> None:
         """Raises ControlClosed."""
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:
-            self._sock.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._sock.sendall(line)
         except OSError as error:
             raise ControlClosed from error
+        self.sent.messages += 1
+        self.sent.bytes += len(line)
 
     def receive(self) -> list[dict[str, Any]]:
         """Blocks until at least one whole message is there, then returns all that came. Raises ControlClosed."""
@@ -45,6 +62,8 @@ class Control:
         if not data:
             raise ControlClosed
         *lines, self._pending = (self._pending + data).split(b"\n")
+        self.received.messages += len(lines)
+        self.received.bytes += len(data)
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:

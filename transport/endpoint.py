@@ -16,6 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 from .control import Control
 from .envelope import MAX_HEADER_BYTES, Header, Rejected, pack_header, unpack_header, view_tensor
 from .kernel import KernelCounters
+from .stopwatch import Stopwatch
 from .wire import message_wire_bytes
 
 _CLOSED = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -55,7 +56,8 @@ class Endpoint:
     """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone.
 
     ``max_frame`` bounds the frames that ZeroMQ takes in at all: a longer one closes its connection.
-    ``rejected`` counts dropped messages by reason, since the start. ``kernel`` is told of every TCP connection.
+    ``rejected`` counts dropped messages by reason, since the start. ``kernel`` is told of every TCP connection,
+    ``stopwatch`` of the time spent blocked.
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class Endpoint:
         control: Control,
         max_frame: int,
         kernel: KernelCounters | None = None,
+        stopwatch: Stopwatch | None = None,
     ):
         self.node = node
         self.run = run
         self.rejected: Counter[str] = Counter()
+        self.stopwatch = stopwatch or Stopwatch("start", running=False)
         self._control = control
         self._max_frame = max(max_frame, MAX_HEADER_BYTES)
         self._route_to: dict[int, bytes] = {}
@@ -147,7 +151,9 @@ class Endpoint:
                 self._router.send_multipart(parts, copy=False)
                 return True
             except zmq.Again:  # the neighbour's queue is full: wait for room, and for a word from the launcher
+                start = time.perf_counter_ns()
                 self._router.poll(50, zmq.POLLOUT)
+                self.stopwatch.blocked_since(start)
                 self._heed(0)
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
@@ -193,7 +199,9 @@ class Endpoint:
 
     def _heed(self, seconds: float) -> None:
         """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message."""
+        start = time.perf_counter_ns()
         ready = dict(self._poller.poll(math.ceil(seconds * 1000)))
+        self.stopwatch.blocked_since(start)
         if self._monitor in ready:
             self.note_connections()
         if self._control.fileno() in ready:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 
 _TCP_INFO_BYTES = 240
 _BYTES_RECEIVED, _BYTES_SENT, _BYTES_RETRANS = 128, 200, 208  # offsets in struct tcp_info, uint64 each
+_FIN_HAS_COME = (8, 9, 11)  # tcpi_state, the first byte: CLOSE_WAIT, LAST_ACK, CLOSING
+
+
+def counts_bytes() -> bool:
+    """Whether this system's kernel has such counters: Linux since 4.19."""
+    if sys.platform != "linux":
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    return len(info) >= _BYTES_RETRANS + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +37,32 @@ class KernelCounters:
     """Keeps a descriptor of its own to every connection it is told of, so that the counters outlive ZeroMQ's use."""
 
     def __init__(self) -> None:
-        self._sockets: list[socket.socket] = []
+        self._sockets: dict[tuple[str, str], socket.socket] = {}
 
     def watch(self, descriptor: int) -> None:
-        self._sockets.append(socket.socket(fileno=os.dup(descriptor)))
+        """A connection that has gone since is let be: it had nothing of ours yet."""
+        with contextlib.suppress(OSError):
+            sock = socket.socket(fileno=os.dup(descriptor))
+            ends = _name(sock.getsockname()), _name(sock.getpeername())  # which a reset makes forget
+            self._sockets[ends] = sock
 
     def read(self) -> list[KernelCount]:
-        return [_count(sock) for sock in self._sockets]
+        return [KernelCount(*ends, *_bytes_each_way(sock)) for ends, sock in self._sockets.items()]
 
     def close(self) -> None:
-        for sock in self._sockets:
+        for sock in self._sockets.values():
             sock.close()
-        self._sockets = []
+        self._sockets.clear()
 
 
-def _count(sock: socket.socket) -> KernelCount:
+def _bytes_each_way(sock: socket.socket) -> tuple[int, int]:
+    """Sent, without what was sent again, and received."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     received, sent, again = (
         struct.unpack_from("=Q", info, offset)[0] for offset in (_BYTES_RECEIVED, _BYTES_SENT, _BYTES_RETRANS)
     )
-    return KernelCount(_name(sock.getsockname()), _name(sock.getpeername()), sent - again, received)
+    fin = info[0] in _FIN_HAS_COME  # the other end has closed already; the kernel counts its FIN as a byte received
+    return sent - again, received - fin
 
 
 def _name(address: tuple) -> str:

@@ -36,6 +36,7 @@ class Peers:
         self.neighbours = tuple(sorted(links))
         self.round = 0
         self._endpoint = endpoint
+        self._stopwatch = endpoint.stopwatch
         self._links = links
         self._dtype = np.dtype(dtype)
         self._timeout = timeout
@@ -49,10 +50,20 @@ class Peers:
 
         Raises NeighbourTimeout when one stays silent for longer than the timeout.
         """
-        self.send(vectors)
-        return self.receive()
+        with self._stopwatch.during("exchange"):
+            self._send(vectors)
+            return self._receive()
 
     def send(self, vectors: Vectors) -> None:
+        with self._stopwatch.during("exchange"):
+            self._send(vectors)
+
+    def receive(self) -> dict[int, np.ndarray]:
+        """{neighbour: its next vector of this round}, read-only arrays. Raises NeighbourTimeout."""
+        with self._stopwatch.during("exchange"):
+            return self._receive()
+
+    def _send(self, vectors: Vectors) -> None:
         shared: dict[tuple[int, int], list[int]] = {}
         for node, vector in vectors.items():
             phase = self._sent[node]
@@ -69,8 +80,7 @@ class Peers:
                 if node in weights:
                     self._traffic[node].append(weights[node])
 
-    def receive(self) -> dict[int, np.ndarray]:
-        """{neighbour: its next vector of this round}, read-only arrays. Raises NeighbourTimeout."""
+    def _receive(self) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in self.neighbours}
         deadline = time.monotonic() + self._timeout
         while not all(key in self._inbox for key in wanted):
@@ -122,6 +132,10 @@ class Peers:
             self._sent[node] = self._taken[node] = 0
             self._traffic[node].clear()
         return rows
+
+    def inbox_bytes(self) -> int:
+        """Memory of the vectors that came before their turn."""
+        return sum(vector.nbytes for vector in self._inbox.values())
 
     def rejected(self) -> dict[str, int]:
         """{reason: messages dropped since the last call}"""

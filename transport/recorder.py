@@ -5,7 +5,7 @@ from __future__ import annotations
 import zmq
 
 from ..metrics.records import MAX_BATCH_BYTES, Record, pack_batch
-from .wire import message_wire_bytes
+from .wire import GREETING_BYTES, PUSH_READY_BYTES, message_wire_bytes
 
 _RECORDS_A_BATCH = 2000
 
@@ -19,7 +19,7 @@ class Recorder:
         self._socket.connect(endpoint)
         self._sender = sender
         self.batches = 0
-        self.wire_bytes = 0
+        self.wire_bytes = GREETING_BYTES + PUSH_READY_BYTES
 
     def write(self, *records: Record) -> None:
         for start in range(0, len(records), _RECORDS_A_BATCH):

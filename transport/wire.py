@@ -22,3 +22,7 @@ def ready_bytes(identity: bytes) -> int:
     Identity (1 + 8 + 4 + its length).
     """
     return 2 + (1 + 5) + (1 + 11 + 4 + 6) + (1 + 8 + 4 + len(identity))
+
+
+PUSH_READY_BYTES = 2 + (1 + 5) + (1 + 11 + 4 + 4)
+"""The same command of a PUSH socket: Socket-Type = PUSH, and no Identity."""

@@ -171,7 +171,8 @@ class SheafFMTL(Algorithm):
         pull = self.maps.pull_back(r)
         if self.role == "server":
             assert isinstance(self.maps, FixedMaps)
-            theta -= pull / np.maximum(self.maps.coverage(), 1)  # f_0 = 0: exactly the mean of what its edges sent
+            coverage = self.maps.coverage()
+            theta -= pull / np.where(coverage, coverage, 1)  # f_0 = 0: exactly the mean of what its edges sent
         else:
             client.learn()
             theta -= alpha * lam * pull
@@ -187,10 +188,9 @@ class SheafFMTL(Algorithm):
             of_theta = norm(before - client.theta) / client.alpha
             of_maps = lam**2 * squared * theta_squared if eta else 0.0
             report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
-        self._stability.see(
+        report.warnings += self._stability.see(
             models=lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0, maps=eta * lam * theta_squared
         )
-        report.warnings += self._stability.news()
         report.cause_of_divergence = self._stability.cause()
 
     def _rotate(self, client: Client, round: int) -> None:

@@ -38,6 +38,12 @@ class Maps(ABC):
     def __init__(self, stacking: Stacking, squared_norms: Mapping[int, float]):
         self.stacking = stacking
         self._squared_norms = dict(squared_norms)
+        self._flops = 0
+
+    @property
+    def flops(self) -> int:
+        """Operations done so far in products with the maps, and in their changes."""
+        return self._flops
 
     @property
     def neighbours(self) -> tuple[int, ...]:
@@ -75,6 +81,10 @@ class Maps(ABC):
     def state_bytes(self) -> int:
         """Memory that the maps take now."""
 
+    def history_bytes(self) -> int:
+        """The share of ``state_bytes`` that grows from round to round."""
+        return 0
+
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
         """What ``load`` needs, beside the start, to rebuild the maps."""
@@ -94,7 +104,7 @@ class FixedMaps(Maps):
 
     @abstractmethod
     def coverage(self) -> np.ndarray:
-        """How many edges see each coordinate of theta, (d_i,)."""
+        """The diagonal of sum_j P_ij^T P_ij, (d_i,): how much the edges see of each coordinate of theta."""
 
     def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
         raise TypeError("these maps are fixed")

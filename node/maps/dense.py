@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..flops import product_flops
 from .base import Maps, Stacking, Vectors
 from .start import StartingMaps
 
@@ -26,11 +27,13 @@ class DenseMaps(Maps):
         return cls(matrix, start.stacking, start.squared_norms())
 
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
+        self._flops += product_flops(self._matrix.size)
         return self.stacking.split(self._matrix @ theta)
 
     def pull_back(self, vectors: Vectors) -> np.ndarray:
         if not self.neighbours:
             return np.zeros_like(self._matrix, shape=self._matrix.shape[1])
+        self._flops += product_flops(self._matrix.size)
         return self.stacking.join(vectors) @ self._matrix
 
     def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
@@ -38,6 +41,7 @@ class DenseMaps(Maps):
 
         # numpy would write the outer product out before subtracting it: two to four times slower
         subtract_outer = get_blas_funcs("ger", dtype=self._matrix.dtype)
+        self._flops += product_flops(self._matrix.size)
         subtract_outer(-step, theta, self.stacking.join(r), a=self._matrix.T, overwrite_a=True)
 
     def dense(self, neighbour: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..flops import product_flops, truncation_flops
 from .base import Maps, Vectors
 from .history import History
 from .start import StartingMaps
@@ -38,6 +39,7 @@ class FactoredMaps(Maps):
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
         if self._next is not None and np.array_equal(theta, self.history.newest_theta):
             return self.stacking.split(self._next)
+        self._flops += self._product_flops()
         projected = self.start.project(theta)
         if self.history.rows:
             projected = projected - self.history.times(theta)
@@ -46,6 +48,7 @@ class FactoredMaps(Maps):
     def pull_back(self, vectors: Vectors) -> np.ndarray:
         if not self.neighbours:
             return np.zeros(self.start.size, self.start.dtype)
+        self._flops += self._product_flops()
         stacked = self.stacking.join(vectors)
         pulled = self.start.pull_back(stacked)
         return pulled - self.history.transpose_times(stacked) if self.history.rows else pulled
@@ -53,10 +56,15 @@ class FactoredMaps(Maps):
     def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
         scaled = step * self.stacking.join(r)
         if self._rank_cap is not None and self.history.rows >= self._rank_cap:
-            self._lost += self.history.truncate(3 * self._rank_cap // 4)
+            rank = 3 * self._rank_cap // 4
+            self._flops += truncation_flops(self.start.size, self.stacking.height, self.history.rows, rank)
+            self._lost += self.history.truncate(rank)
         self.history.append(theta, scaled)
         # P^{k+1} theta = P^k theta - c ||theta||^2 r: the next projection of this theta costs no pass over anything
         self._next = self.stacking.join(mine) - float(theta @ theta) * scaled
+
+    def _product_flops(self) -> int:
+        return self.start.product_flops() + product_flops(self.history.rows * (self.start.size + self.stacking.height))
 
     @property
     def error_bound(self) -> float:
@@ -68,7 +76,10 @@ class FactoredMaps(Maps):
         return matrix - self.history.matrix(part) if self.history.rows else matrix
 
     def state_bytes(self) -> int:
-        return self.start.state_bytes() + self.history.nbytes()
+        return self.start.state_bytes() + self.history_bytes()
+
+    def history_bytes(self) -> int:
+        return self.history.nbytes()
 
     def state(self) -> dict[str, np.ndarray]:
         state = self.history.state() | {

@@ -21,13 +21,10 @@ class IdentityMaps(FixedMaps):
         return {j: theta if root == 1 else root * theta for j, root in self._roots.items()}
 
     def pull_back(self, vectors: Vectors) -> np.ndarray:
-        total = np.zeros(self._size)
-        for j, root in self._roots.items():
-            total = total + root * vectors[j]
-        return total
+        return sum((root * vectors[j] for j, root in self._roots.items()), start=np.zeros(self._size, np.float32))
 
     def coverage(self) -> np.ndarray:
-        return np.full(self._size, float(len(self.neighbours)))
+        return np.full(self._size, sum(root**2 for root in self._roots.values()))
 
     def dense(self, neighbour: int) -> np.ndarray:
         return self._roots[neighbour] * np.eye(self._size)

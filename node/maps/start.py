@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ...topology.seeds import generator
+from .. import flops
 from .base import Stacking
 
 StartKind = Literal["gaussian", "uniform", "orthogonal", "identity", "shared"]
@@ -50,6 +51,10 @@ class StartingMaps(ABC):
     def state_bytes(self) -> int: ...
 
     @abstractmethod
+    def product_flops(self) -> int:
+        """Operations of one projection, or of one pull-back."""
+
+    @abstractmethod
     def cost(self) -> float:
         """Nanoseconds that one projection and one pull-back take together on a processor like any other."""
 
@@ -75,6 +80,9 @@ class MatrixStart(StartingMaps):
 
     def state_bytes(self) -> int:
         return self._matrix.nbytes
+
+    def product_flops(self) -> int:
+        return flops.product_flops(self._matrix.size)
 
     def cost(self) -> float:
         return 2 * self._matrix.size * time_of_a_number(self._matrix.nbytes)
@@ -118,6 +126,9 @@ class TransformStart(StartingMaps):
 
     def state_bytes(self) -> int:
         return self._scaled_signs.nbytes + self._rows.nbytes
+
+    def product_flops(self) -> int:
+        return flops.transform_flops(self.size)
 
     def cost(self) -> float:
         # A length is transformed prime factor by prime factor, or, where one of them is large, by two convolutions

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..flops import product_flops
 from .base import Maps, Vectors
 from .dense import DenseMaps
 from .factored import FactoredMaps
@@ -19,6 +20,7 @@ Storage = Literal["auto", "dense", "factored"]
 # the two storages matters, and that hardly depends on the machine. Both read matrices, at time_of_a_number each;
 # factored maps make more calls, which is what small models are about.
 _SUBTRACTION = 1.5  # an outer product is subtracted in place: more than a product that only reads
+_HISTORY = 2.2  # it is read twice, block by block, and the blocks' products are added up
 _CALLS = 30_000.0  # of a factored round beyond those of a dense one
 _CALLS_OF_AN_EDGE = 1_000.0
 _CALLS_OF_A_BLOCK = 10_000.0  # of the history
@@ -44,7 +46,7 @@ def factored_cost(start: StartingMaps, rows: int) -> float:
     calls = (
         _CALLS + _CALLS_OF_AN_EDGE * len(start.stacking.neighbours) + _CALLS_OF_A_BLOCK * rows / block_rows(start.size)
     )
-    return calls + start.cost() + 2.2 * numbers * time_of_a_number(numbers * start.dtype.itemsize)
+    return calls + start.cost() + _HISTORY * numbers * time_of_a_number(numbers * start.dtype.itemsize)
 
 
 class AutoMaps(Maps):
@@ -65,7 +67,12 @@ class AutoMaps(Maps):
             matrix = np.empty((self.stacking.height, maps.start.size), maps.start.dtype)
             for j, part in self.stacking.parts.items():
                 matrix[part] = maps.dense(j)
+            self._flops += maps.flops + product_flops(maps.history.rows * matrix.size)
             self._maps = DenseMaps(matrix, self.stacking, maps._squared_norms)
+
+    @property
+    def flops(self) -> int:
+        return self._flops + self._maps.flops
 
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
         return self._maps.project(theta)
@@ -88,6 +95,9 @@ class AutoMaps(Maps):
 
     def state_bytes(self) -> int:
         return self._maps.state_bytes()
+
+    def history_bytes(self) -> int:
+        return self._maps.history_bytes()
 
     def state(self) -> dict[str, np.ndarray]:
         return self._maps.state()

@@ -41,7 +41,8 @@ class RunFolder:
         return {int(file.stem.removeprefix("node-")): load_file(file) for file in files}
 
     def edges(self) -> list[tuple[int, int]]:
-        return sorted({(min(pair), max(pair)) for pair in self.rows("SELECT src, dst FROM overhead WHERE dst >= 0")})
+        hellos = self.rows("SELECT src, dst FROM overhead WHERE kind = 'hello'")
+        return sorted({(min(pair), max(pair)) for pair in hellos})
 
     def payload(self) -> dict[tuple[int, int, int], tuple]:
         rows = self.rows("SELECT src, dst, round, messages, payload_bytes, message_bytes, wire_bytes FROM traffic")

@@ -82,3 +82,22 @@ def test_connections_hellos_and_records_are_rows_of_their_own(run):
             hello = msgpack.packb([1, 1 << 62, src, dst, 0, 0, []])
             assert overhead[src, dst, "hello"] == zmtp(len(hello))
     assert {src for src, dst, kind in overhead if kind == "records" and dst == -2} == {-1, *range(10)}
+
+
+def test_records_and_control_lines_are_counted_to_their_end(run):
+    folder = run(CONFIG + 'name = "dfedu"')
+    rows = folder.rows("SELECT src, dst, messages, wire_bytes FROM overhead WHERE kind = 'control'")
+    control = {(src, dst): (messages, size) for src, dst, messages, size in rows}
+    lines = [(-1, -3), *((-3, node) for node in range(10))]
+    assert len(rows) == len(control)
+    assert set(control) == {*lines, *((there, here) for here, there in lines)}
+    for node in range(10):
+        told = control[-3, node]  # where its neighbours are, go, exit
+        assert told[0] == 3
+        assert control[node, -3][0] == 4  # bound, ready, done, left
+    assert control[-1, -3][0] == 10 + 10 + 1 + 1  # a fork and its neighbours for each client, go, exit
+    assert control[-3, -1][0] == 10 * (4 + 1)  # what each client said, and its end
+    relayed = sum(size for (src, dst), (_, size) in control.items() if src >= 0)
+    assert control[-3, -1][1] > relayed
+    batches = dict(folder.rows("SELECT src, messages FROM overhead WHERE kind = 'records' AND src >= 0"))
+    assert batches == dict.fromkeys(range(10), 1 + 1 + (ROUNDS + 1))  # itself, its connections, every round

@@ -150,7 +150,7 @@ def test_factored_maps_end_as_the_dense_ones(ways, dtype):
     assert distance(ways["factored"].maps(ROUNDS), ways["dense"].maps(ROUNDS)) < TOLERANCE[dtype]
 
 
-@every_dtype
+@pytest.mark.parametrize("dtype", ["float64"])  # in single precision one update of 300 drowns in rounding
 def test_fused_maps_are_those_of_two_phases_one_update_ago(ways, dtype):
     assert distance(ways["fused"].maps(ROUNDS), ways["dense"].maps(ROUNDS - 1)) < TOLERANCE[dtype]
 
@@ -192,7 +192,7 @@ def test_every_way_agrees_with_dense_maps_between_models_of_different_sizes(laun
     runs = launch(WAYS.format(rounds=100, before_last=99, model=model))
     sizes = {arrays["theta"].size for arrays in runs["dense"].state(0).values()}
     assert sizes == {650, 64 * 5 + 5 + 5 * 10 + 10}
-    assert distance(runs["dense"].maps(100), runs["dense"].maps(0)) > 0.02
+    assert distance(runs["dense"].maps(100), runs["dense"].maps(0)) > 0.03
     assert distance(runs[way].theta(100), runs["dense"].theta(100)) < TOLERANCE["float64"]
     behind = 99 if way == "fused" else 100
     assert distance(runs[way].maps(100), runs["dense"].maps(behind)) < TOLERANCE["float64"]
@@ -409,7 +409,6 @@ def test_a_run_whose_maps_diverge_fails_after_a_warning_for_each_client(diverged
         assert wall_s < ended
 
 
-@pytest.mark.xfail(strict=True, reason="large maps make lam alpha ||P||^2 large in turn, and that is blamed")
 def test_the_failure_of_a_run_whose_maps_diverged_names_eta(diverged):
     _, printed, _ = diverged
     failures = [line for line in printed.splitlines() if "failed in round" in line]

@@ -1,3 +1,6 @@
+import importlib.util
+import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -6,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher import cli
+from sheafgossip.metrics.records import LAUNCHER, EventRecord, NodeRecord, RoundRecord, TrafficRecord
+from sheafgossip.metrics.store import Store
 
 SCRIPT = Path(sys.executable).parent / "sheafgossip"
 
@@ -40,7 +45,7 @@ def config(folder):
 
 def test_help_names_the_commands():
     result = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    for command in ("run", "summary", "config", "topology"):
+    for command in ("run", "summary", "export", "config", "topology"):
         assert command in result.stdout
 
 
@@ -193,6 +198,98 @@ def test_summary_of_a_folder_that_is_not_there_is_refused(sheafgossip):
     assert "nowhere" in error
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["run", "a.toml", "--fast"], ["walk"]])
+@pytest.fixture
+def finished(folder):
+    """Writes the folder of a small finished run."""
+
+    def write(name, accuracy, seed=0):
+        store = Store(_made(folder / name) / "run.sqlite")
+        store.describe(metric="accuracy")
+        for client in (0, 1):
+            store.write([NodeRecord(client, "client", "logistic", 650, 30, 10, 1, "host", 1, "")])
+            store.write([RoundRecord(client, 1, 0.5, None, accuracy, 1.0, 2.0)])
+            store.write([TrafficRecord(client, 1 - client, 1, 1, 500_000, 600_000, 700_000)])
+        store.write([EventRecord(2.0, None, LAUNCHER, "finish", "")])
+        store.close()
+        (folder / name / "config.toml").write_text(f"seed = {seed}\n[algorithm]\nname = 'dfedu'\n")
+        return folder / name
+
+    return write
+
+
+def _made(path):
+    path.mkdir(parents=True)
+    return path
+
+
+def test_summary_of_a_folder_of_runs_has_a_line_for_runs_that_differ_in_their_seed(sheafgossip, folder, finished):
+    finished("runs/seed-1", 0.7, seed=1)
+    finished("runs/seed-2", 0.9, seed=2)
+    code, shown, _ = sheafgossip("summary", folder / "runs")
+    assert code == 0
+    assert "dfedu (2 seeds)" in shown
+    assert "80.0 ± 10.0" in shown
+
+
+def test_summary_with_a_target_tells_rounds_megabytes_and_seconds(sheafgossip, finished):
+    code, shown, _ = sheafgossip("summary", finished("run", 0.7), "--target", "0.65")
+    figures = dict(re.findall(r"│ (.*?65 %.*?) +│ +(\S+) │", shown))
+    assert code == 0
+    assert figures == {
+        "rounds to reach 65 %": "1",
+        "payload to reach 65 %, MB": "1.00",
+        "wire to reach 65 %, MB": "1.40",
+        "wall time to reach 65 %, s": "2.0",
+    }
+
+
+def test_an_accuracy_above_1_is_refused_as_a_target(sheafgossip, finished):
+    code, output, error = sheafgossip("summary", finished("run", 0.7), "--target", "90")
+    assert (code, output, error) == (2, "", "error: --target 90: accuracy goes from 0 to 1\n")
+
+
+def test_summary_as_json_is_nothing_but_json(sheafgossip, folder, finished):
+    finished("runs/seed-1", 0.7, seed=1)
+    finished("runs/seed-2", 0.9, seed=2)
+    code, shown, error = sheafgossip("summary", folder / "runs", "--json", "--target", "0.8")
+    told = json.loads(shown)
+    assert (code, error) == (0, "")
+    assert [(run["seed"], run["final"]["mean"]) for run in told["runs"]] == [(1, 0.7), (2, 0.9)]
+    assert [run["reached"] and run["reached"]["round"] for run in told["runs"]] == [None, 1]
+    assert [group["mean"]["test_metric"] for group in told["seeds"]] == [pytest.approx(0.8)]
+
+
+@pytest.mark.parametrize("to", ["csv", "parquet", "json"])
+def test_export_writes_the_tables_where_it_is_told(sheafgossip, folder, finished, to):
+    code, shown, _ = sheafgossip("export", finished("run", 0.7), "--to", to, "--out", "tables")
+    assert code == 0
+    assert shown.endswith("files in tables\n")
+    assert (folder / "tables" / f"traffic.{to}").exists()
+
+
+def test_export_does_not_overwrite(sheafgossip, finished):
+    run = finished("run", 0.7)
+    assert sheafgossip("export", run, "--to", "csv")[0] == 0
+    code, output, error = sheafgossip("export", run, "--to", "csv")
+    assert (code, output, len(error.splitlines())) == (2, "", 1)
+    assert "nothing is overwritten" in error
+
+
+def test_export_to_parquet_without_pyarrow_ends_with_2_and_one_line(sheafgossip, finished, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    code, output, error = sheafgossip("export", finished("run", 0.7), "--to", "parquet")
+    assert (code, output, len(error.splitlines())) == (2, "", 1)
+    assert "pyarrow" in error
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "a.toml", "--fast"], ["walk"], ["export", "a"]])
 def test_a_command_line_that_cannot_be_understood_ends_with_2(sheafgossip, arguments):
     assert sheafgossip(*arguments)[0] == 2
+
+
+def test_verify_says_so_where_the_kernel_counts_nothing(sheafgossip, monkeypatch):
+    monkeypatch.setattr("sheafgossip.launcher.verify.counts_bytes", lambda: False)
+    code, shown, said = sheafgossip("verify")
+    assert (code, shown) == (2, "")
+    assert said.startswith("error: verify: the kernel of this system does not count the bytes of TCP connections")
+    assert said.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from io import StringIO
 
@@ -19,8 +20,10 @@ from sheafgossip.metrics.records import (
     ResourceRecord,
     RoundRecord,
     TrafficRecord,
+    WorkRecord,
 )
 from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.seeds import Group, summarize_all
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.summary_table import render
@@ -163,18 +166,156 @@ def test_the_dictionary_is_plain_json(run):
     assert json.loads(json.dumps(summary.as_dict(), allow_nan=False))["final"]["standard_error"] is None
 
 
+def shown(groups, target=None, width=80) -> str:
+    console = Console(width=width, file=StringIO())
+    console.print(render(groups, target))
+    return console.file.getvalue()
+
+
 @pytest.mark.parametrize("runs", [1, 3])
 def test_every_figure_of_a_rendered_table_is_there(run, runs):
     summary = run(
         node(0), node(1), after_round(0, 1, 0.5), after_round(1, 1, 0.6), TrafficRecord(0, 1, 1, 1, 2_500_000, 3, 4)
     )
-    console = Console(width=80, file=StringIO())
-    console.print(render([summary] * runs))
-    text = console.file.getvalue()
+    text = shown([Group(summary.name, (summary,))] * runs)
     assert "accuracy" in text
-    assert text.count("55.0 ± 5.0 %") == runs
+    assert text.count("55.0 ± 5.0") == runs
     assert text.count("2.50") == runs
     assert "…" not in text
+
+
+def test_flops_are_summed_over_parts_and_clients_by_what_was_said_last(run):
+    def counted(client: int, part: str, wall_s: float, flops: int) -> WorkRecord:
+        return WorkRecord(client, wall_s, part, wall_s, wall_s, flops)
+
+    summary = run(
+        node(0), node(1),
+        counted(0, "gradient", 1.0, 100), counted(0, "gradient", 2.0, 300), counted(0, "maps", 2.0, 20),
+        counted(1, "gradient", 1.0, 5),
+    )  # fmt: skip
+    assert summary.flops == 325
+
+
+def test_where_nothing_was_counted_there_are_no_flops(run):
+    summary = run(node(0), after_round(0, 1, 0.5))
+    assert summary.flops is None
+    assert summary.as_dict()["flops"] is None
+
+
+def test_state_is_what_each_client_said_last_by_part(run):
+    def said(number: int, *parts: int) -> ResourceRecord:
+        return ResourceRecord(number, 1.0, 0, 0, 0, 0, 0.0, sum(parts), *parts)
+
+    memory = run(
+        node(0), node(1), said(0, 9, 9, 9, 9), said(0, 1, 2, 3, 4), said(1, 10, 20, 30, 40), said(LAUNCHER, 0, 0, 0, 0)
+    ).memory
+    assert (memory.clients_theta, memory.clients_maps, memory.clients_history, memory.clients_buffers) == (
+        11, 22, 33, 44,
+    )  # fmt: skip
+
+
+def test_what_was_not_measured_is_not_shown_as_zero(make_run):
+    summary = summarize(make_run(config="[measuring]\nenabled = false\n"))
+    assert not summary.measured
+    group = Group("run", (summary,))
+    assert [group.estimate(figure) for figure in ("payload_bytes", "clients_pss", "clients_cpu_s")] == [None] * 3
+    assert " 0.00 " not in shown([group])
+
+
+SEEDS = 'seed = {seed}\nname = "{name}"\nrounds = 2\n[algorithm]\nname = "{algorithm}"\n'
+
+
+def config(seed: int, name: str = "", algorithm: str = "dfedu") -> str:
+    return SEEDS.format(seed=seed, name=name, algorithm=algorithm)
+
+
+def test_runs_that_differ_only_in_seed_and_name_are_one_line_with_mean_and_standard_error_over_runs(make_run):
+    means = {4: (0.70, 0.80), 5: (0.80, 0.90), 9: (0.90, 1.00)}  # 0.75, 0.85, 0.95
+    folders = [
+        make_run(f"r{seed}", (metrics,), config=config(seed, f"dFedU seed {seed}")) for seed, metrics in means.items()
+    ]
+    (group,) = summarize_all(folders)
+    estimate = group.estimate("test_metric")
+    assert (group.name, [run.seed for run in group.runs]) == ("dFedU", [4, 5, 9])
+    assert estimate.mean == pytest.approx(0.85)
+    assert estimate.standard_error == pytest.approx(0.1 / 3**0.5)  # deviations -0.1, 0, 0.1: sample variance 0.01
+    assert group.estimate("worst_10").mean == pytest.approx((0.70 + 0.80 + 0.90) / 3)
+    assert "dFedU (3 seeds)" in shown([group], width=100)
+    assert "85.0 ± 5.8" in shown([group])
+
+
+def test_every_figure_of_a_group_is_the_mean_over_its_runs(make_run):
+    (group,) = summarize_all([make_run(f"r{seed}", config=config(seed), payload=1000 * seed) for seed in (1, 2)])
+    figures = group.as_dict()
+    assert figures["mean"]["payload_bytes"] == (4000 + 8000) / 2
+    assert figures["standard_error"]["payload_bytes"] == pytest.approx(2000)  # |8000 - 4000| / 2 for two runs
+    assert figures["mean"]["flops"] == 2 * (2_000_000 + 20_000)
+    assert figures["mean"]["clients_pss"] == 400
+    assert figures["mean"]["clients_cpu_s"] == 3.0
+    assert json.loads(json.dumps(figures, allow_nan=False)) == figures
+
+
+def test_runs_of_other_settings_keep_lines_of_their_own_where_they_stood(make_run):
+    folders = [
+        make_run("a1", config=config(1)),
+        make_run("b1", config=config(1, algorithm="local")),
+        make_run("a2", config=config(2)),
+        make_run("b2", config=config(2, algorithm="local")),
+        make_run("c1", config=config(1, algorithm="d-psgd")),
+    ]
+    lines = [(group.runs[0].algorithm, [run.seed for run in group.runs]) for group in summarize_all(folders)]
+    assert lines == [("dfedu", [1, 2]), ("local", [1, 2]), ("d-psgd", [1])]
+
+
+def test_a_repetition_of_a_seed_is_no_further_sample(make_run):
+    folders = [make_run(f"r{number}", config=config(seed)) for number, seed in enumerate((1, 2, 1))]
+    assert [[run.seed for run in group.runs] for group in summarize_all(folders)] == [[1, 2], [1]]
+
+
+def test_a_run_that_has_not_finished_is_not_averaged(make_run):
+    folders = [make_run("r1", config=config(1)), make_run("r2", config=config(2), status="interrupt")]
+    assert [len(group.runs) for group in summarize_all(folders)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "together"),
+    [
+        (("D-PSGD", "D-PSGD"), "D-PSGD"),
+        (("D-PSGD seed 0", "D-PSGD seed 1"), "D-PSGD"),
+        (("sheaf, gamma 0.1 (seed=10)", "sheaf, gamma 0.1 (seed=11)"), "sheaf, gamma 0.1"),
+        (("sheaf_s1", "sheaf_s2"), "sheaf"),
+        (("linseed 1", "linseed 2"), "linseed"),
+        (("seed-1", "seed-2"), "dfedu"),
+        (("monday", "tuesday"), "dfedu"),
+    ],
+)
+def test_a_group_is_called_by_what_the_names_share_else_as_its_algorithm(make_run, names, together):
+    (group,) = summarize_all([make_run(f"r{seed}", config=config(seed, name)) for seed, name in enumerate(names)])
+    assert group.name == together
+
+
+def test_a_target_adds_what_it_took_to_reach_it(make_run):
+    folder = make_run(payload=3_000_000, config=config(1))
+    other = make_run("other", ((0.1, 0.1), (0.2, 0.2)), config=config(1, algorithm="local"))
+    groups = summarize_all([folder, other], target=0.6)
+    assert groups[0].runs[0].reached.payload_bytes == 6_000_000
+    assert groups[1].runs[0].reached is None
+    reached, missed = (line for line in shown(groups, 0.6).splitlines() if re.search(r"\d ± \d", line))
+    assert reached.split()[-4:] == ["1", "6.00", "6.00", "1.50"]
+    assert missed.split()[-4:] == ["–"] * 4
+
+
+def test_a_target_that_only_some_seeds_reach_has_no_mean(make_run):
+    folders = [make_run("r1", config=config(1)), make_run("r2", ((0.1, 0.1),), config=config(2))]
+    (group,) = summarize_all(folders, target=0.6)
+    assert group.estimate("payload_bytes_to_reach") is None
+    assert "by 1 of 2" in shown([group], 0.6)
+
+
+def test_the_table_of_a_single_run_tells_the_target_too(make_run):
+    text = shown(summarize_all([make_run()], target=0.6), 0.6)
+    assert "rounds to reach 60 %" in text
+    assert "not reached" in shown(summarize_all([make_run("other")], target=0.99), 0.99)
 
 
 def test_a_folder_without_records_is_refused(tmp_path):

@@ -43,7 +43,9 @@ def assignment(tmp_path: Path) -> Assignment:
         evaluate_every=1,
         checkpoint_every=0,
         save_maps=False,
+        measure=True,
         sample_every=1.0,
+        kernel_counters=False,
     )
 
 

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.assignment import Assignment
 from sheafgossip.node.checkpoint import write_state
-from sheafgossip.node.resources import sample
+from sheafgossip.node.resources import Pace, StateBytes, sample
 
 
 def test_an_assignment_survives_its_journey_as_json(assignment):
@@ -71,11 +71,46 @@ def test_a_write_that_fails_leaves_the_old_state(tmp_path):
 
 def test_a_sample_tells_the_memory_and_cpu_time_of_this_process():
     cpu = time.process_time()
-    record = sample(3, 1.5, state_bytes=800)
-    assert (record.node, record.wall_s, record.state_bytes) == (3, 1.5, 800)
+    record = sample(3, 1.5)
+    assert (record.node, record.wall_s) == (3, 1.5)
     assert 0 < record.uss <= record.pss <= record.rss
     assert record.peak_rss > record.uss
     assert cpu <= record.cpu_s <= time.process_time()
+
+
+def test_the_state_of_a_client_is_the_sum_of_its_parts():
+    record = sample(3, 0.0, StateBytes(theta=1, maps=20, history=300, buffers=4000))
+    assert (record.theta_bytes, record.map_bytes, record.history_bytes, record.buffer_bytes) == (1, 20, 300, 4000)
+    assert record.state_bytes == 4321
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """CPU time of this thread that passes only when a test says so."""
+    now = [5.0]
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+    return now
+
+
+def test_samples_take_half_a_percent_of_the_cpu_time(clock):
+    pace, taken = Pace(every=0.0), 0.0
+    for wall in range(10_000):
+        clock[0] += 0.01
+        if pace.due(wall):
+            with pace.sampling(wall):
+                clock[0] += 0.004
+                taken += 0.004
+    assert taken / (clock[0] - 5.0) == pytest.approx(0.005, rel=0.02)
+
+
+def test_no_sample_is_due_before_its_time(clock):
+    pace = Pace(every=2.0)
+    clock[0] += 100
+    assert [pace.due(wall) for wall in (1.9, 2.0)] == [False, True]
+    with pace.sampling(2.0):
+        pass
+    clock[0] += 100
+    assert [pace.due(wall) for wall in (3.9, 4.0)] == [False, True]
 
 
 def test_a_sample_grows_with_the_memory_in_use():

@@ -287,10 +287,19 @@ def test_the_state_holds_the_velocity_where_there_is_momentum(with_shard):
     np.testing.assert_allclose(learner.state()["velocity"], (start - learner.theta) / 0.1, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("momentum", "vectors"), [(0.0, 2), (0.9, 3)])
-def test_memory_of_a_learner_is_theta_its_gradient_and_the_velocity(with_shard, momentum, vectors):
+@pytest.mark.parametrize(("momentum", "vectors"), [(0.0, 1), (0.9, 2)])
+def test_buffers_of_a_learner_are_its_gradient_and_the_velocity(with_shard, momentum, vectors):
     learner = Learner(with_shard(LOGISTIC, 10, training={"momentum": momentum}))
-    assert learner.state_bytes() == vectors * 8 * LOGISTIC.size
+    assert learner.buffer_bytes() == vectors * 8 * LOGISTIC.size
+
+
+def test_samples_are_counted_where_they_are_learnt_and_evaluated(with_shard):
+    work = {"work": "epochs", "epochs": 2, "batch_size": 4}
+    learner = Learner(with_shard(LOGISTIC, 10, test=7, training=work))
+    learner.learn()
+    learner.learn()
+    learner.evaluate()
+    assert (learner.learnt_samples, learner.evaluated_samples) == (40, 7)
 
 
 def test_a_shard_is_mapped_and_never_written_to(with_shard):

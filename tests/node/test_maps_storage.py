@@ -62,8 +62,9 @@ class Draws:
         return {j: self.rng.normal(size=d_ij).astype(self.dtype) for j, d_ij in self.rows.items()}
 
 
-def feed(maps: Maps, draws: Draws, updates: int, *others: Plain | Maps) -> None:
-    """The same updates for all; r is anything, for the law does not ask where it comes from."""
+def feed(maps: Maps, draws: Draws, updates: int, *others: Plain | Maps) -> np.ndarray:
+    """The same updates for all; r is anything, for the law does not ask where it comes from. Returns the last theta."""
+    theta = draws.theta()
     for _ in range(updates):
         theta, r = draws.theta(), draws.vectors()
         for each in (maps, *others):
@@ -71,6 +72,7 @@ def feed(maps: Maps, draws: Draws, updates: int, *others: Plain | Maps) -> None:
                 each.update(r, theta, 0.02)
             else:
                 each.update(each.project(theta), r, theta, 0.02)
+    return theta
 
 
 def is_dense(maps: Maps) -> bool:
@@ -328,12 +330,11 @@ KEPT = {
 @every_dtype
 def test_maps_that_were_put_aside_go_on_bit_by_bit(kept, dtype, tmp_path):
     maps, draws = kept.start(dtype), Draws(**LARGE, dtype=dtype)
-    feed(maps, draws, kept.updates_in(dtype))
+    theta = feed(maps, draws, kept.updates_in(dtype))
     write_state(tmp_path / "state", 1, maps.state())
     again = kept.start(dtype)
     again.load(load_file(tmp_path / "state"))
-    theta = draws.theta()
-    for _ in range(15):
+    for _ in range(15):  # rounds as the algorithm goes through them: what is projected first was updated with last
         v = {j: theta[:d_ij] for j, d_ij in LARGE["rows"].items()}
         assert_same(maps.project(theta), again.project(theta))
         np.testing.assert_array_equal(maps.pull_back(v), again.pull_back(v))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sheafgossip.transport.control import Control, ControlClosed
+from sheafgossip.transport.control import Control, ControlClosed, Tally
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -95,3 +95,34 @@ def test_a_reset_by_the_other_end_raises_control_closed(line):
     theirs.close()  # with unread bytes: the kernel resets the connection
     with pytest.raises(ControlClosed):
         control.receive()
+
+
+def test_both_ends_count_whole_messages_and_every_byte(line):
+    control, theirs = line
+    control.send({"go": 1.5})
+    control.send({"word": "\u00e4"})
+    there = Control(theirs)
+    heard = []
+    while len(heard) < 2:
+        heard += there.receive()
+    size = len(b'{"go":1.5}\n{"word":"\\u00e4"}\n')
+    assert (control.sent, there.received) == (Tally(2, size), Tally(2, size))
+    assert (control.received, there.sent) == (Tally(), Tally())
+
+
+def test_bytes_of_an_unfinished_message_are_counted_as_they_come(line):
+    control, theirs = line
+    theirs.send(b'{"a"')
+    control.receive_some()
+    assert control.received == Tally(0, 4)
+    theirs.send(b":1}\n")
+    control.receive_some()
+    assert control.received == Tally(1, 8)
+
+
+def test_what_could_not_be_sent_is_not_counted(line):
+    control, theirs = line
+    theirs.close()
+    with pytest.raises(ControlClosed):
+        control.send({"ready": True})
+    assert control.sent == Tally()

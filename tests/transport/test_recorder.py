@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from sheafgossip.metrics.records import MAX_BATCH_BYTES, EventRecord, RoundRecord, unpack
+from sheafgossip.transport.kernel import KernelCounters, counts_bytes
 from sheafgossip.transport.recorder import Recorder
+
+OPENING = 64 + len(b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH")  # the greeting and READY
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def test_many_records_are_split_into_batches_and_none_is_lost(recorder, pull):
 
 def test_nothing_to_write_sends_nothing(recorder, pull):
     recorder.write()
-    assert (recorder.batches, recorder.wire_bytes, pull.poll(50)) == (0, 0, 0)
+    assert (recorder.batches, recorder.wire_bytes, pull.poll(50)) == (0, OPENING, 0)
 
 
 def test_the_records_own_bytes_are_counted_with_their_framing(recorder, pull):
@@ -69,7 +73,28 @@ def test_the_records_own_bytes_are_counted_with_their_framing(recorder, pull):
     recorder.write(*rounds(*range(100)))
     short, long = len(pull.recv()), len(pull.recv())
     assert short <= 255 < long
-    assert recorder.wire_bytes == (short + 2) + (long + 9)
+    assert recorder.wire_bytes == OPENING + (short + 2) + (long + 9)
+
+
+@pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")
+def test_the_kernel_counts_the_same_bytes(context):
+    pull = context.socket(zmq.PULL)
+    monitor = pull.get_monitor_socket(zmq.EVENT_ACCEPTED)
+    pull.bind("tcp://127.0.0.1:*")
+    recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), sender=4)
+    kernel = KernelCounters()
+    assert monitor.poll(10_000)
+    kernel.watch(recv_monitor_message(monitor)["value"])
+    recorder.write(*rounds(1))
+    recorder.write(*rounds(*range(100)))
+    for _ in range(2):
+        assert pull.poll(10_000)
+        pull.recv()
+    assert kernel.read()[0].received == recorder.wire_bytes
+    kernel.close()
+    recorder.close()
+    pull.disable_monitor()
+    monitor.close()
 
 
 def test_a_batch_that_the_collector_would_refuse_is_not_sent(recorder, pull):

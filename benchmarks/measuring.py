@@ -1,0 +1,236 @@
+"""What measuring costs: CPU time of whole runs with and without it, and the collector under a heavy load.
+
+    make bench-measuring
+
+CPU time is the operating system's for the command and all its descendants, so it leaves no process out. Runs with and
+without measuring take turns, and change places from pair to pair. Results: Markdown tables on the terminal and in
+benchmarks/results/measuring.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import zmq
+
+from sheafgossip.metrics.records import EdgeRecord, RoundRecord, TrafficRecord, pack_end
+from sheafgossip.transport.recorder import Recorder
+
+RESULTS = Path(__file__).parent / "results"
+
+RUNS = {
+    "20 clients, logistic, full gradient, 200 rounds": """
+clients = 20
+rounds = 200
+[topology]
+p = 0.2
+[training]
+alpha = 0.5
+[algorithm]
+name = "dfedu"
+lam = 0.3
+""",
+    "8 clients, CNN of 8 filters, an epoch a round, 60 rounds": """
+clients = 8
+rounds = 60
+[topology]
+p = 0.4
+[model]
+kind = "cnn"
+filters = [8]
+[training]
+work = "epochs"
+alpha = 0.1
+[algorithm]
+name = "dfedu"
+lam = 0.1
+""",
+}
+
+SENDERS, NEIGHBOURS, ROUNDS_A_SECOND, SECONDS = 200, 20, 10, 10
+SENDING_PROCESSES = 2
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU seconds of a whole command, as the system counts them, and as the processes' own records add up to."""
+
+    cpu_s: float
+    recorded_s: float | None
+
+
+def run(text: str, *settings: str) -> Cost:
+    with tempfile.TemporaryDirectory() as folder:
+        config, out = Path(folder) / "config.toml", Path(folder) / "run"
+        config.write_text(text)
+        command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(out), "--quiet"]
+        options = [option for setting in settings for option in ("--set", setting)]
+        process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)  # of the launcher, and of all that were waited for below it
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"the run failed: {settings}")
+        records = sqlite3.connect(out / "run.sqlite")
+        (recorded,) = records.execute("SELECT sum(cpu_s) FROM cpu_total").fetchone()
+        records.close()
+    return Cost(usage.ru_utime + usage.ru_stime, recorded)
+
+
+def compare(name: str, text: str, repeats: int) -> str:
+    """A row of the table."""
+    on, off = "measuring.enabled=true", "measuring.enabled=false"
+    costs: dict[str, list[Cost]] = {on: [], off: []}
+    for repeat in range(repeats):
+        for setting in (on, off) if repeat % 2 else (off, on):
+            costs[setting].append(run(text, setting))
+        print(f"{name}: pair {repeat + 1} of {repeats}", flush=True)
+    start = statistics.median(run(text, off, "rounds=1").cpu_s for _ in range(3))
+    cpu = {setting: [cost.cpu_s for cost in found] for setting, found in costs.items()}
+    median = {setting: statistics.median(values) for setting, values in cpu.items()}
+    pairs = sorted(100 * (with_it / without - 1) for with_it, without in zip(cpu[on], cpu[off], strict=True))
+    recorded = statistics.median(cost.recorded_s / cost.cpu_s for cost in costs[on] if cost.recorded_s)
+    return (
+        f"| {name} | {spread(cpu[off])} | {spread(cpu[on])} | {100 * (median[on] / median[off] - 1):+.1f} % | "
+        f"{pairs[0]:+.1f} to {pairs[-1]:+.1f} % | {100 * (median[on] - median[off]) / (median[off] - start):+.1f} % | "
+        f"{100 * recorded:.0f} % |"
+    )
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+# -- the collector -----------------------------------------------------------------------------------------------------
+
+
+def send(endpoint: str, senders: range, start: float, sent: multiprocessing.Queue) -> None:
+    """What so many clients would send: in each round a batch each, with a row for itself and two for each neighbour."""
+    context = zmq.Context()
+    recorders = {sender: Recorder(context, endpoint, sender) for sender in senders}
+    for round in range(1, SECONDS * ROUNDS_A_SECOND + 1):
+        time.sleep(max(0.0, start + round / ROUNDS_A_SECOND - time.monotonic()))
+        for sender, recorder in recorders.items():
+            neighbours = [(sender + step) % SENDERS for step in range(1, NEIGHBOURS + 1)]
+            recorder.write(
+                RoundRecord(sender, round, 0.5, 0.6, 0.9, 12.0, float(round), None, 0.1, 0.7, 0.2),
+                *(TrafficRecord(sender, j, round, 2, 2600, 2680, 2700) for j in neighbours),
+                *(EdgeRecord(sender, j, round, 0.1, 8.0, 0.0) for j in neighbours),
+            )
+    late = time.monotonic() - start - SECONDS
+    for recorder in recorders.values():
+        recorder.close()
+    context.term()
+    sent.put((late, {sender: recorder.batches for sender, recorder in recorders.items()}))
+
+
+def collect() -> Iterator[str]:
+    """Lines of a list."""
+    with tempfile.TemporaryDirectory() as folder:
+        database, endpoint = Path(folder) / "run.sqlite", f"ipc://{folder}/records"
+        command = ["-m", "sheafgossip.metrics.collector", "--endpoint", endpoint, "--database", str(database)]
+        collector = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+        assert collector.stdout
+        collector.stdout.readline()  # ready
+        watched = psutil.Process(collector.pid)
+        sent: multiprocessing.Queue = multiprocessing.Queue()
+        start, each = time.monotonic() + 1, SENDERS // SENDING_PROCESSES
+        senders = [
+            multiprocessing.Process(target=send, args=(endpoint, range(i * each, (i + 1) * each), start, sent))
+            for i in range(SENDING_PROCESSES)
+        ]
+        for sender in senders:
+            sender.start()
+        memory = []
+        while any(sender.is_alive() for sender in senders):
+            memory.append((time.monotonic() - start, watched.memory_info().rss / 1e6))
+            time.sleep(0.25)
+        told = [sent.get() for _ in senders]
+        end_of(collector, endpoint, {sender: count for _, batches in told for sender, count in batches.items()})
+        took = time.monotonic() - start
+        _, status, usage = os.wait4(collector.pid, 0)
+        records = sqlite3.connect(database)
+        stored = sum(
+            records.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("round", "traffic", "edge")
+        )
+        lost = records.execute("SELECT count(*) FROM event WHERE kind = 'lost-records'").fetchone()[0]
+        records.close()
+    wanted = SENDERS * ROUNDS_A_SECOND * SECONDS * (1 + 2 * NEIGHBOURS)
+    cpu, early = usage.ru_utime + usage.ru_stime, [mb for at, mb in memory if 1 <= at <= 3]
+    late = [mb for at, mb in memory if at > SECONDS - 2]
+    steps = [after - before for (_, before), (_, after) in pairwise(memory)]
+    yield f"records stored: {stored} of {wanted} ({wanted / SECONDS:,.0f} a second); lost: {lost or 'none'}"
+    yield f"the last sender was {max(late_s for late_s, _ in told):.1f} s late; all was stored after {took:.1f} s"
+    yield f"CPU of the collector: {cpu:.1f} s, {1e6 * cpu / wanted:.1f} us a record, {100 * cpu / took:.0f} % of a core"
+    yield (
+        f"memory (RSS): {statistics.median(early):.1f} MB in seconds 1 to 3, {statistics.median(late):.1f} MB in the "
+        f"last two; largest step in 0.25 s {max(steps):.1f} MB"
+    )
+    if stored != wanted or lost or status:
+        raise SystemExit(f"the collector lost records: {stored} of {wanted}, exit status {status}")
+
+
+def end_of(collector: subprocess.Popen, endpoint: str, batches: dict[int, int]) -> None:
+    """Says the last word, and waits until the collector has heard it."""
+    context = zmq.Context()
+    last = context.socket(zmq.PUSH)
+    last.connect(endpoint)
+    last.send(pack_end(batches))
+    os.waitid(os.P_PID, collector.pid, os.WEXITED | os.WNOWAIT)
+    last.close()
+    context.term()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=9, help="pairs of runs")
+    arguments = parser.parse_args()
+    collected = list(collect())
+    print("\n".join(collected), flush=True)
+    rows = [compare(name, text, arguments.repeats) for name, text in RUNS.items()]
+    text = f"""\
+Made by `make bench-measuring` ({arguments.repeats} pairs of runs, on {os.cpu_count()} cores, load average \
+{os.getloadavg()[2]:.0f} over the last quarter of an hour).
+
+## Runs with and without measuring
+
+CPU seconds of the whole command: launcher, fork server, clients, collector; median (lowest to highest). "Of the rounds"
+leaves out what a run of one round takes: loading libraries, preparing, starting. The last column is the sum of what the
+processes tell in `resource`, as a share of what the system counts: whatever comes after a process's last sample is
+missing from it.
+
+| run | off | on | ratio of medians | pairs | of the rounds | recorded |
+|---|---|---|---|---|---|---|
+{chr(10).join(rows)}
+
+Rounds, events and the byte counts of each message are kept in both cases; what is off is told in
+[docs/configuration.md](../../docs/configuration.md).
+
+## The collector
+
+{SENDERS} clients with {NEIGHBOURS} neighbours each and {ROUNDS_A_SECOND} rounds a second, for {SECONDS} seconds:
+
+{chr(10).join(f"- {line}" for line in collected)}
+"""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "measuring.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

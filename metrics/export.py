@@ -1,0 +1,91 @@
+"""The tables and views of a run as files that other programs read."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import math
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from .reader import open_records, relations
+from .run_reader import read_frame
+from .schema import ExportError
+from .summary import summarize
+
+
+def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
+    """Writes each table and view to ``out`` (default: ``export`` in the run's folder) as it is at one moment.
+
+    ``to`` is csv, parquet or json. JSON has a summary.json besides. Returns the files. Raises ExportError and
+    RunFolderError.
+    """
+    if to not in _WRITERS:
+        raise ExportError(f"--to {to}: allowed: {', '.join(_WRITERS)}")
+    if to == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ExportError("--to parquet needs pyarrow: pip install 'sheafgossip[parquet]'")
+    folder = Path(run_folder) / "export" if out is None else out
+    with open_records(run_folder) as records:
+        files = {name: folder / f"{name}.{to}" for name in relations(records)}
+        summary = folder / "summary.json"
+        written = [*files.values(), *([summary] if to == "json" else [])]
+        _require_free(written)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, path in files.items():
+                _whole(path, partial(_WRITERS[to], records, name))
+            if to == "json":
+                text = json.dumps(summarize(run_folder).as_dict(), indent=2)
+                _whole(summary, lambda part: part.write_text(f"{text}\n", encoding="utf-8"))
+        except OSError as error:
+            raise ExportError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return written
+
+
+def _require_free(files: list[Path]) -> None:
+    taken = [path for path in files if path.exists()]
+    if taken:
+        others = f" and {len(taken) - 1} more exist" if len(taken) > 1 else " exists"
+        raise ExportError(f"{taken[0]}{others}; nothing is overwritten, choose another folder with --out")
+
+
+def _whole(path: Path, write: Callable[[Path], object]) -> None:
+    """A file is there with all its rows or not at all."""
+    unfinished = path.with_name(f"{path.name}.part")
+    write(unfinished)
+    unfinished.replace(path)
+
+
+def _csv(records: sqlite3.Connection, name: str, path: Path) -> None:
+    rows = records.execute(f"SELECT * FROM {name}")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(column[0] for column in rows.description)
+        writer.writerows(rows)
+
+
+def _json(records: sqlite3.Connection, name: str, path: Path) -> None:
+    """An array with one object a row, one row a line. JSON has no infinity: it becomes null, as NaN already is."""
+    rows = records.execute(f"SELECT * FROM {name}")
+    columns = [column[0] for column in rows.description]
+    with path.open("w", encoding="utf-8") as file:
+        file.write("[")
+        for number, row in enumerate(rows):
+            values = (None if isinstance(value, float) and math.isinf(value) else value for value in row)
+            file.write(",\n" if number else "\n")
+            file.write(json.dumps(dict(zip(columns, values, strict=True)), allow_nan=False))
+        file.write("\n]\n")
+
+
+def _parquet(records: sqlite3.Connection, name: str, path: Path) -> None:
+    read_frame(records, name).to_parquet(path, engine="pyarrow", index=False)
+
+
+_WRITERS: dict[str, Callable[[sqlite3.Connection, str, Path], None]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "json": _json,
+}

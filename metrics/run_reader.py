@@ -1,0 +1,106 @@
+"""The records of a run as pandas frames, for notebooks and scripts."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .reader import open_records, read_config
+from .records import TABLES
+from .schema import RunFolderError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from pandas import DataFrame
+
+_DTYPES = {"int": "int64", "float": "float64", "float | None": "float64"}
+
+
+class _Frame:
+    """A property of the reader: one table or view, read anew at each access."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __get__(self, reader: RunReader, _: type | None = None) -> DataFrame:
+        with open_records(reader.folder) as records:
+            return read_frame(records, self._name)
+
+
+class RunReader:
+    """Reads only, and sees a run that still goes on as far as it is committed.
+
+    Nothing is kept: each access reads what is there at that moment. Raises RunFolderError.
+    """
+
+    nodes = _Frame("node")
+    rounds = _Frame("round")
+    traffic = _Frame("traffic")
+    resources = _Frame("resource")
+    events = _Frame("event")
+    edges = _Frame("edge")
+    overhead = _Frame("overhead")
+    work = _Frame("work")
+    kernel = _Frame("kernel")
+
+    round_total = _Frame("round_total")
+    round_cumulative = _Frame("round_cumulative")
+    edge_total = _Frame("edge_total")
+    client_total = _Frame("client_total")
+    last_test_metric = _Frame("last_test_metric")
+    cpu_total = _Frame("cpu_total")
+    work_total = _Frame("work_total")
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+        with open_records(self.folder):
+            pass  # a folder that is no run is refused here and not at the first table
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The full configuration as nested dictionaries."""
+        return read_config(self.folder)
+
+    def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
+        """The answer to any query; ``params`` fill its ? or :name places."""
+        import pandas
+
+        with open_records(self.folder) as records:
+            return pandas.read_sql_query(query, records, params=params)
+
+    @property
+    def state_rounds(self) -> list[int]:
+        """The rounds after which state was written."""
+        found = (re.fullmatch(r"round-(\d+)", path.name) for path in (self.folder / "state").glob("round-*"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def theta(self, round: int) -> dict[int, np.ndarray]:
+        """{client: its parameters (d,)} after ``round``; while the run goes on, of those that have come so far."""
+        from safetensors.numpy import safe_open
+
+        files = sorted((self.folder / "state" / f"round-{round:06d}").glob("node-*.safetensors"))
+        if not files:
+            there = ", ".join(map(str, self.state_rounds)) or "none"
+            raise RunFolderError(f"{self.folder}: no state of round {round}; rounds with state: {there}")
+        found = {}
+        for path in files:
+            with safe_open(path, framework="numpy") as state:  # a file may hold large maps beside theta
+                found[int(path.stem.removeprefix("node-"))] = state.get_tensor("theta")
+        return found
+
+
+def read_frame(records: sqlite3.Connection, relation: str) -> DataFrame:
+    """One table or view; numbers are numbers also where all are missing."""
+    import pandas
+
+    columns = fields(TABLES[relation]) if relation in TABLES else ()
+    dtypes = {column.name: _DTYPES[str(column.type)] for column in columns if str(column.type) in _DTYPES}
+    frame = pandas.read_sql_query(f"SELECT * FROM {relation}", records, dtype=dtypes)
+    if relation in TABLES:
+        return frame
+    missing = frame.columns[frame.isna().all()]
+    return frame.astype(dict.fromkeys(missing, "float64"))

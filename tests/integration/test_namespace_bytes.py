@@ -1,0 +1,101 @@
+"""Recorded bytes of a whole run against the counters of a loopback interface that carries nothing else.
+
+The run has a network namespace of its own, so that the interface counts this run's packets alone. Linux counts a packet
+of the loopback interface without a link header, and in the size in which TCP hands it over (up to 64 kB), so
+
+    bytes = wire bytes + 52 a packet + 8 more a SYN - 12 less a refusal
+
+52 are the IP header (20) and the TCP header with its timestamps (32). A SYN, and the SYN that answers it, has a TCP
+header of 40 bytes: it also names the largest segment and the scale of the window. A refusal (RST) has one of 20 bytes;
+it meets a client whose neighbour has left already, and who tries to connect again until it leaves too.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from sheafgossip.metrics.reader import open_records
+
+PACKET, SYN, REFUSAL = 20 + 32, 8, -12
+
+CONFIG = """
+clients = 8
+rounds = 4
+data.samples = 160
+topology = { kind = "random-regular", k = 4 }
+transport.protocol = "tcp"
+"""
+ALGORITHMS = {
+    "whole models": 'algorithm = { name = "d-psgd" }',
+    "short vectors": 'algorithm = { name = "sheaf-fmtl", gamma = 0.02, start = "orthogonal" }',
+    "vectors of 360 kB": (
+        'algorithm = { name = "sheaf-fmtl", gamma = 0.9, start = "orthogonal", exchange = "fused" }\n'
+        'model = { kind = "mlp", hidden = [1334] }'
+    ),
+}
+
+INSIDE = """
+import json, subprocess, sys
+from pathlib import Path
+
+def counters():
+    lines = [line.split() for line in Path("/proc/net/dev").read_text().splitlines()]
+    (interface,) = [line for line in lines if line[0] == "lo:"]
+    names, values = [line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line[:4] == "Tcp:"]
+    tcp = dict(zip(names[1:], map(int, values[1:])))
+    return {"bytes": int(interface[9]), "packets": int(interface[10])} | tcp
+
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+# A busy machine must not make TCP impatient: what is sent twice is counted twice, and told of in longer headers.
+for name in ("tcp_early_retrans", "tcp_sack"):
+    Path("/proc/sys/net/ipv4", name).write_text("0")
+patient = ["dev", "lo", "table", "local", "rto_min", "20s"]
+subprocess.run(["ip", "route", "replace", "local", "127.0.0.1", *patient], check=True)
+before = counters()
+done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+after = counters()
+print(json.dumps({"rc": done.returncode, "said": done.stdout} | {name: after[name] - before[name] for name in after}))
+"""
+
+
+@pytest.fixture(scope="module")
+def isolated() -> list[str]:
+    """The words before a command that give it a network of its own."""
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("no unshare or no ip command here")
+    reasons = []
+    for options in (["--net"], ["--user", "--map-root-user", "--net"]):
+        words = ["unshare", *options]
+        tried = subprocess.run([*words, "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
+        if tried.returncode == 0:
+            return words
+        reasons.append(tried.stderr.strip())
+    pytest.skip(f"no network namespaces here: {'; '.join(reasons)}")
+
+
+@pytest.mark.parametrize("vectors", ALGORITHMS)
+def test_an_interface_counts_the_recorded_bytes_and_the_headers_of_its_packets(isolated, tmp_path, vectors):
+    config, folder = tmp_path / "config.toml", tmp_path / "run"
+    config.write_text(CONFIG + ALGORITHMS[vectors])
+    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(folder), "--quiet"]
+    done = subprocess.run([*isolated, sys.executable, "-c", INSIDE, *command], capture_output=True, text=True)
+    counted = json.loads(done.stdout or "null")
+    assert counted, done.stderr
+    assert counted["rc"] == 0, counted["said"]
+    assert counted["RetransSegs"] == 0
+
+    with open_records(folder) as records:
+        (wire,) = records.execute(
+            "SELECT sum(wire_bytes) FROM (SELECT wire_bytes FROM traffic UNION ALL"
+            " SELECT wire_bytes FROM overhead WHERE kind IN ('greeting', 'ready', 'hello'))"
+        ).fetchone()
+    assert counted["PassiveOpens"] == 8 * 4 // 2
+    assert counted["AttemptFails"] == counted["OutRsts"] == counted["ActiveOpens"] - counted["PassiveOpens"]
+    opened = counted["ActiveOpens"] + counted["PassiveOpens"]
+    headers = PACKET * counted["packets"] + SYN * opened + REFUSAL * counted["OutRsts"]
+    assert counted["bytes"] - headers == wire

@@ -1,0 +1,153 @@
+"""Floating point operations in closed form, against torch's own counter and counts by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from sheafgossip.node.architecture import Architecture
+from sheafgossip.node.flops import evaluation_flops, gradient_flops, transform_flops, truncation_flops
+from sheafgossip.node.learner import Learner
+from sheafgossip.node.maps import IdentityMaps, SelectionMaps, starting_maps, store
+
+ARCHITECTURES = [
+    Architecture("logistic", (4,), 3),
+    Architecture("logistic", (1, 8, 8), 10),
+    Architecture("linear", (28,), 2),
+    Architecture("mlp", (20,), 3, hidden=(7,)),
+    Architecture("mlp", (1, 8, 8), 10, hidden=(16, 9, 5)),
+    Architecture("cnn", (1, 8, 8), 10, (8,)),
+    Architecture("cnn", (3, 17, 12), 4, (3, 5), (6,)),
+    Architecture("cnn", (1, 28, 28), 10, (32, 64)),
+    Architecture("cnn", (3, 32, 32), 10, (32, 64), (120,)),
+]
+SIZE, ROWS = 60, {1: 4, 2: 6}
+HEIGHT = sum(ROWS.values())
+THETA = np.linspace(-1, 1, SIZE)
+R = {j: np.linspace(0, 1, rows) for j, rows in ROWS.items()}
+
+every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES, ids=str)
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+@every_architecture
+@pytest.mark.parametrize("batch", [1, 32])
+def test_a_gradient_is_what_torch_counts(with_shard, architecture, batch):
+    learner = Learner(with_shard(architecture, batch))
+    with FlopCounterMode(display=False) as counter:
+        learner.gradient()
+    assert counter.get_total_flops() == batch * gradient_flops(architecture)
+
+
+@every_architecture
+@pytest.mark.parametrize("batch", [1, 32])
+def test_an_evaluation_is_what_torch_counts(with_shard, architecture, batch):
+    learner = Learner(with_shard(architecture, 1, test=batch))
+    with FlopCounterMode(display=False) as counter:
+        learner.evaluate()
+    assert counter.get_total_flops() == batch * evaluation_flops(architecture)
+
+
+def test_torch_counts_the_steps_of_a_round_too(with_shard):
+    architecture = Architecture("cnn", (1, 8, 8), 10, (8,))
+    learner = Learner(with_shard(architecture, 50, training={"work": "epochs", "epochs": 2, "batch_size": 16}))
+    with FlopCounterMode(display=False) as counter:
+        learner.learn()
+    assert learner.learnt_samples == 100
+    assert counter.get_total_flops() == 100 * gradient_flops(architecture)
+
+
+def test_the_paper_s_cnn_counted_by_hand():
+    """28x28 -> 32 maps of 26x26 -> 13x13 -> 64 maps of 11x11 -> 5x5 -> 10."""
+    cnn = Architecture("cnn", (1, 28, 28), 10, (32, 64))
+    first, second, last = 2 * 26 * 26 * 32 * 9, 2 * 11 * 11 * 64 * 32 * 9, 2 * 1600 * 10
+    assert evaluation_flops(cnn) == first + second + last == 4_881_920
+    weights, inputs = first + second + last, second + last
+    assert gradient_flops(cnn) == evaluation_flops(cnn) + weights + inputs == 14_256_384
+
+
+# -- maps --------------------------------------------------------------------------------------------------------------
+
+
+def maps(kind, storage, rank_cap=None, **changes):
+    wanted = {"size": SIZE, "rows": ROWS} | changes
+    start = starting_maps(kind, seed=5, node=3, scale=1.0, dtype=np.dtype("float64"), **wanted)
+    return store(start, storage, rank_cap)
+
+
+def test_dense_maps_are_read_by_each_product_and_each_update():
+    dense = maps("orthogonal", "dense")
+    mine = dense.project(THETA)
+    assert dense.flops == 2 * SIZE * HEIGHT
+    dense.pull_back(mine)
+    assert dense.flops == 4 * SIZE * HEIGHT
+    dense.update(mine, R, THETA, 0.1)
+    assert dense.flops == 6 * SIZE * HEIGHT
+
+
+# 2.5 * 60 * log2(60) = 886.03
+@pytest.mark.parametrize(("kind", "a_product"), [("gaussian", 2 * SIZE * HEIGHT), ("orthogonal", 886)])
+def test_factored_maps_are_their_start_and_the_rows_of_their_history(kind, a_product):
+    factored = maps(kind, "factored")
+    rows = 5
+    for _ in range(rows):
+        factored.update(R, R, THETA, 0.1)
+    assert factored.flops == 0  # an update only remembers
+    with_history = a_product + 2 * rows * (SIZE + HEIGHT)
+    factored.project(2 * THETA)
+    assert factored.flops == with_history
+    factored.pull_back(R)
+    assert factored.flops == 2 * with_history
+
+
+def test_the_projection_that_an_update_has_left_behind_costs_nothing():
+    factored = maps("orthogonal", "factored")
+    factored.update(R, R, THETA, 0.1)
+    factored.project(THETA)
+    assert factored.flops == 0
+
+
+def test_a_transform_is_rated_as_ffts_of_real_numbers_are():
+    assert transform_flops(1024) == 2.5 * 1024 * 10
+    assert transform_flops(1) == 0
+
+
+def test_maps_that_turn_dense_pay_for_that():
+    auto = maps("gaussian", "auto", size=2100, rows={2: 40, 7: 50})
+    product, theta = 2 * 2100 * 90, np.linspace(-1, 1, 2100)
+    r = {2: np.ones(40), 7: np.ones(50)}
+    updates = 0
+    while auto.history_bytes() or not updates:
+        assert auto.flops == 0
+        assert updates < 500
+        auto.update(r, r, theta, 1e-6)
+        updates += 1
+    assert auto.flops == product * updates  # R^T T, made once
+    auto.pull_back(r)
+    assert auto.flops == product * (updates + 1)
+
+
+def test_a_rank_cap_pays_for_its_decompositions():
+    capped = maps("gaussian", "factored", rank_cap=8)
+    for k in range(9):
+        capped.update(R, R, np.roll(THETA, k), 0.1)
+    assert capped.flops == truncation_flops(SIZE, HEIGHT, 8, 6)
+    qr = (4 * 60 * 8**2 - 4 * 8**3 // 3) + (4 * 10 * 8**2 - 4 * 8**3 // 3)
+    assert capped.flops == qr + 2 * 8**3 + 21 * 8**3 + 2 * 6 * 8 * (60 + 10)
+
+
+def test_maps_that_only_pick_or_scale_multiply_nothing():
+    for fixed in (IdentityMaps({1: 0.5}, SIZE), SelectionMaps({1: np.arange(7)}, SIZE)):
+        fixed.pull_back(fixed.project(THETA))
+        assert fixed.flops == 0
+
+
+def test_counts_need_no_torch():
+    code = "import sys, sheafgossip.node.flops; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

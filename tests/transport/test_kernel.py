@@ -1,0 +1,72 @@
+"""The kernel's byte counters of TCP connections, on bare sockets."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from sheafgossip.transport.kernel import KernelCounters, counts_bytes
+
+pytestmark = pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+        with one, other:
+            yield one, other
+
+
+@pytest.fixture
+def counters() -> Iterator[KernelCounters]:
+    counters = KernelCounters()
+    yield counters
+    counters.close()
+
+
+def test_both_ends_count_the_same_bytes_and_name_each_other(pair, counters):
+    one, other = pair
+    for sock in pair:
+        counters.watch(sock.fileno())
+    one.sendall(b"x" * 100_000)
+    assert len(other.recv(100_000, socket.MSG_WAITALL)) == 100_000
+    other.sendall(b"y" * 7)
+    one.recv(7)
+    here, there = counters.read()
+    assert (here.sent, here.received) == (there.received, there.sent) == (100_000, 7)
+    assert (here.local, here.peer) == (there.peer, there.local)
+
+
+def test_the_counters_outlive_the_socket(pair, counters):
+    one, other = pair
+    counters.watch(one.fileno())
+    one.sendall(b"x" * 10)
+    other.recv(10)
+    one.close()
+    assert counters.read()[0].sent == 10
+
+
+def test_the_end_of_the_other_side_is_not_counted_as_a_byte(pair, counters):
+    one, other = pair
+    counters.watch(one.fileno())
+    other.sendall(b"y" * 7)
+    other.close()
+    assert one.recv(8, socket.MSG_WAITALL) == b"y" * 7  # until the end has come
+    assert counters.read()[0].received == 7
+
+
+def test_a_reset_by_the_other_side_changes_no_count(pair, counters):
+    one, other = pair
+    counters.watch(one.fileno())
+    other.sendall(b"y" * 7)
+    assert len(one.recv(7, socket.MSG_WAITALL)) == 7
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    other.close()
+    with pytest.raises(ConnectionResetError):
+        one.recv(1)
+    assert counters.read()[0].received == 7

@@ -1,0 +1,80 @@
+"""Where a process's time goes, part by part."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+WAITING, IO = "waiting", "io"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    cpu_s: float
+    elapsed_s: float
+
+
+class Stopwatch:
+    """At every moment exactly one part of the work runs: the times of all parts add up to the whole.
+
+    CPU time is that of the thread that holds the watch. Two parts are never switched to: ``waiting``, the wall time
+    spent blocked (what little CPU time that takes stays with the part that blocks), and ``io``, the CPU time of the
+    process's other threads, which are ZeroMQ's.
+
+    One that is not ``running`` reads no clock and tells nothing.
+    """
+
+    def __init__(self, part: str, *, running: bool = True):
+        self._part = part
+        self._running = running
+        self._cpu: defaultdict[str, int] = defaultdict(int)  # nanoseconds
+        self._wall: defaultdict[str, int] = defaultdict(int)
+        self._cpu_mark = time.thread_time_ns()
+        self._wall_mark = time.perf_counter_ns()
+        self._others = time.process_time_ns() - self._cpu_mark
+
+    def switch(self, part: str) -> str:
+        """Time is ``part``'s from now on; returns the part that it was until now."""
+        before = self._part
+        if self._running:
+            cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
+            self._cpu[before] += cpu - self._cpu_mark
+            self._wall[before] += wall - self._wall_mark
+            self._cpu_mark, self._wall_mark = cpu, wall
+            self._part = part
+        return before
+
+    def during(self, part: str) -> _During:
+        """``with watch.during("exchange"):`` gives the time back to the part before at the end."""
+        return _During(self, part)
+
+    def blocked_since(self, start: int) -> None:
+        """From ``start`` (time.perf_counter_ns()) until now nothing ran: that was ``waiting``."""
+        if self._running:
+            blocked = time.perf_counter_ns() - start
+            self._wall[WAITING] += blocked
+            self._wall[self._part] -= blocked
+
+    def read(self) -> dict[str, Spent]:
+        """{part: what it has taken so far}, of the parts that have begun."""
+        if not self._running:
+            return {}
+        self.switch(self._part)
+        spent = {part: Spent(self._cpu[part] / 1e9, wall / 1e9) for part, wall in self._wall.items()}
+        others = time.process_time_ns() - time.thread_time_ns() - self._others
+        return spent | {IO: Spent(max(others, 0) / 1e9, 0.0)}
+
+
+class _During:
+    __slots__ = ("_before", "_part", "_watch")
+
+    def __init__(self, watch: Stopwatch, part: str):
+        self._watch = watch
+        self._part = part
+
+    def __enter__(self) -> None:
+        self._before = self._watch.switch(self._part)
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.switch(self._before)
