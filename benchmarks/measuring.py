@@ -81,11 +81,14 @@ def run(text: str, *settings: str) -> Cost:
         config.write_text(text)
         command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(out), "--quiet"]
         options = [option for setting in settings for option in ("--set", setting)]
-        process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL)
+        said = (Path(folder) / "said").open("w+")
+        process = subprocess.Popen([*command, *options], stdout=said, stderr=said)
         _, status, usage = os.wait4(process.pid, 0)  # of the launcher, and of all that were waited for below it
         process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise SystemExit(f"the run failed: {settings}")
+        with said:
+            if process.returncode:
+                said.seek(0)
+                raise SystemExit(f"the run failed ({', '.join(settings)}):\n{said.read()}")
         records = sqlite3.connect(out / "run.sqlite")
         (recorded,) = records.execute("SELECT sum(cpu_s) FROM cpu_total").fetchone()
         records.close()
@@ -99,7 +102,8 @@ def compare(name: str, text: str, repeats: int) -> str:
     for repeat in range(repeats):
         for setting in (on, off) if repeat % 2 else (off, on):
             costs[setting].append(run(text, setting))
-        print(f"{name}: pair {repeat + 1} of {repeats}", flush=True)
+        off_s, on_s = (costs[setting][-1].cpu_s for setting in (off, on))
+        print(f"{name}: pair {repeat + 1} of {repeats}: {off_s:.2f} s without, {on_s:.2f} s with", flush=True)
     start = statistics.median(run(text, off, "rounds=1").cpu_s for _ in range(3))
     cpu = {setting: [cost.cpu_s for cost in found] for setting, found in costs.items()}
     median = {setting: statistics.median(values) for setting, values in cpu.items()}

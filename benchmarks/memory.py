@@ -46,6 +46,7 @@ name = "d-psgd"
 [evaluation]
 every = 0
 """
+RUNS = Path(__file__).parents[1] / "runs"
 WARM_ROUNDS = 3
 PATIENCE_S = 180
 SETTLE_S = 2.0  # the kernel brings its counters up to date once a second
@@ -75,7 +76,8 @@ class Machine:
 
 def measure(clients: int) -> tuple[Memory, int, int]:
     """The run's memory, what the machine lost to it, and what of that loss was others' and was taken off."""
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-memory-") as folder:  # /tmp may be memory itself
+    RUNS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=RUNS, prefix="bench-memory-") as folder:  # /tmp may be memory itself
         config, run = Path(folder) / "run.toml", Path(folder) / "run"
         config.write_text(CONFIG.format(clients=clients))
         before = look()
@@ -159,6 +161,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no run is left behind
     titles = ("PSS: files", "PSS: rest", "kernel", "others", "lost", "rest/lost", "(rest + kernel)/lost")
     print("MB        " + "  ".join(titles))
     ratios = []
