@@ -14,7 +14,7 @@ against the mean of before and after. Both sides have to count the same pages:
 - What the machine's other processes took or freed between the readings is read in the same way and taken off. That
   helps on a machine that is not quite quiet; what starts or ends between two readings still shows.
 
-On a quiet machine, both sides agree within 5 %.
+On a quiet machine, both sides should agree within 5 %; on a busy one the figures mean little.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def main(line: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _close)
     end_with_parent(parent)
-    import scipy.fft  # noqa: F401  (loaded for the clients, like the next two)
+    import scipy.fft
     import scipy.linalg.blas  # noqa: F401
     import torch
 

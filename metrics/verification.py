@@ -81,8 +81,8 @@ def compare_with_kernel(run_folder: Path | str) -> Comparison:
         sent[node, other] += bytes_sent
         received[other, node] += bytes_received
     directions = tuple(
-        Direction(*pair, counted.get(pair, 0), sent.get(pair), received.get(pair))
-        for pair in sorted(counted.keys() | sent.keys())
+        Direction(src, dst, counted.get((src, dst), 0), sent.get((src, dst)), received.get((src, dst)))
+        for src, dst in sorted(counted.keys() | sent.keys())
     )
     return Comparison(directions, tuple(loose))
 

@@ -86,6 +86,6 @@ def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]])
         if sizes[i] != sizes[j]:
             raise SettingsError(
                 what,
-                f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; give all "
-                "one model, or use algorithm.name = 'sheaf-fmtl' with another start, or 'local'",
+                f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; "
+                "give all one model (leave out model.mix), or use algorithm.name = 'sheaf-fmtl' or 'local'",
             )

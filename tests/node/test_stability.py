@@ -52,9 +52,7 @@ def test_local_steps_are_blamed_when_both_sheaf_steps_stayed_small():
     assert "algorithm" not in watch.cause()
 
 
-@pytest.mark.parametrize(
-    ("models", "maps", "key"), [(0.1, 3.0, "algorithm.eta"), (3.0, 0.1, "algorithm.start_scale")]
-)
+@pytest.mark.parametrize(("models", "maps", "key"), [(0.1, 3.0, "algorithm.eta"), (3.0, 0.1, "algorithm.start_scale")])
 def test_the_number_that_crossed_its_limit_is_blamed(models, maps, key):
     watch = StabilityWatch()
     watch.see(models=models, maps=maps)
