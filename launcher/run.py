@@ -45,6 +45,9 @@ _COMPANY_S = 0.3
 _PATIENCE_S = 10.0
 """How long processes that are done may take to leave."""
 
+_STORING_S = 60.0
+"""How long the collector may take to store what has piled up; by itself it ends once nothing more comes."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -278,7 +281,7 @@ class _Collector:
         """Tells the collector what is still to come and waits for its end; True when it failed."""
         self._recorder.send(pack_end(batches | {LAUNCHER: self._recorder.batches}))
         try:
-            return self._process.wait(timeout=_PATIENCE_S) != 0
+            return self._process.wait(timeout=_STORING_S) != 0
         except subprocess.TimeoutExpired:
             return True
 

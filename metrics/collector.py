@@ -106,6 +106,8 @@ class Collector:
                 for name, rows in message.tables.items():
                     tables[name] += rows
         self._store.write_rows(tables)
+        if tables and self._end is not None:  # where some has come, the rest is on its way
+            self._end_due = time.monotonic() + _WAIT_FOR_MISSING_S
 
     def _commit_if_due(self) -> None:
         now = time.monotonic()

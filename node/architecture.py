@@ -79,6 +79,18 @@ class Architecture:
             width = hidden
         return (*blocks, *_layer("output", (self.outputs, width)))
 
+    def widest(self) -> int:
+        """Numbers in the largest layer that one sample passes through, the input included."""
+        widths = [math.prod(self.input_shape), self.outputs]
+        if self.kind == "cnn":
+            _, *sides = self.input_shape
+            for filters in self.filters:
+                widths.append(filters * math.prod(side - 2 for side in sides))
+                sides = [(side - 2) // 2 for side in sides]
+        if self.kind in ("cnn", "mlp"):
+            widths += self.hidden
+        return max(widths)
+
     @property
     def size(self) -> int:
         """d: the length of theta."""

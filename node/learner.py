@@ -15,7 +15,8 @@ from .architecture import Architecture
 from .assignment import Assignment
 from .models import forward, loss, metric, views
 
-_CHUNK = 512  # samples in one pass of a full gradient or an evaluation: bounds memory, not the result
+_MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation ...
+_WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
 
 
 class Learner:
@@ -28,6 +29,7 @@ class Learner:
         self._assignment = assignment
         self._architecture: Architecture = assignment.architecture
         self._training = assignment.training
+        self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // self._architecture.widest()))
         dtype = getattr(torch, assignment.dtype)
         self._x_train, self._y_train, self._x_test, self._y_test = _open_shard(assignment.shard, dtype)
         self.train_samples, self.test_samples = len(self._x_train), len(self._x_test)
@@ -56,8 +58,8 @@ class Learner:
         self._gradient.zero_()
         self.learnt_samples += len(x)
         total = 0.0
-        for start in range(0, len(x), _CHUNK):
-            part = slice(start, start + _CHUNK)
+        for start in range(0, len(x), self._chunk):
+            part = slice(start, start + self._chunk)
             summed = loss(self._assignment.task, forward(self._architecture, self._parameters, x[part]), y[part])
             mean = summed / len(x)
             mean.backward()
@@ -72,8 +74,8 @@ class Learner:
         task, summed, scored = self._assignment.task, 0.0, 0.0
         self.evaluated_samples += self.test_samples
         with torch.no_grad():
-            for start in range(0, self.test_samples, _CHUNK):
-                part = slice(start, start + _CHUNK)
+            for start in range(0, self.test_samples, self._chunk):
+                part = slice(start, start + self._chunk)
                 predictions = forward(self._architecture, self._parameters, self._x_test[part])
                 summed += float(loss(task, predictions, self._y_test[part]))
                 scored += metric(task, predictions, self._y_test[part])

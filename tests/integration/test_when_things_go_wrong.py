@@ -99,12 +99,12 @@ def test_ctrl_c_while_clients_start_leaves_nothing_behind(start):
 
 
 def test_an_exception_in_a_client_shows_its_traceback(start):
-    going = start(LONG + "[checkpoints]\nevery = 20000\n")
+    going = start(LONG + "[checkpoints]\nevery = 3000\n")
     going.until_round(1)
-    (going.folder.path / "state" / "round-020000").write_text("in the way of the checkpoint's folder")
+    (going.folder.path / "state" / "round-003000").write_text("in the way of the checkpoint's folder")
     code, printed = going.end(seconds=100)
     assert code == 1
-    assert "failed in round 20000: Traceback" in printed
+    assert "failed in round 3000: Traceback" in printed
     assert "FileExistsError" in printed
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 
 import pytest
 import zmq
 
+from sheafgossip.metrics.collector import Collector
 from sheafgossip.metrics.records import COLLECTOR, MAX_BATCH_BYTES, EventRecord, RoundRecord, pack_batch, pack_end
+from sheafgossip.metrics.store import Store
 
 COMMAND = [sys.executable, "-m", "sheafgossip.metrics.collector"]
 
@@ -147,6 +151,31 @@ def test_a_kill_loses_at_most_the_last_second(collector):
     stored = {number for (number,) in collector.query("SELECT round FROM round")}
     assert {number for number, when in sent_at.items() if when < killed_at - 1.0} <= stored
     assert collector.query("PRAGMA integrity_check") == [("ok",)]
+
+
+def test_it_waits_as_long_as_something_comes(tmp_path, context, monkeypatch):
+    """A second at most, here, from one batch to the next."""
+    monkeypatch.setattr("sheafgossip.metrics.collector._WAIT_FOR_MISSING_S", 1.0)
+    receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    with receiver, sender:
+        receiver.bind("inproc://records")
+        sender.connect("inproc://records")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+
+            def collect() -> None:
+                Collector(receiver, Store(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
+
+            thread = threading.Thread(target=collect)
+            thread.start()
+            sender.send(pack_end({0: 3}))
+            for number in range(3):
+                time.sleep(0.6)
+                sender.send(batch(0, number))
+            thread.join(10)
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM round").fetchall() == [(3,)]
+        assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
 
 
 def test_when_told_to_stop_it_stores_what_is_waiting(collector):
