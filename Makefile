@@ -4,7 +4,7 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test lint format typecheck bench bench-maps bench-measuring bench-memory docs clean
+.PHONY: help setup demo test lint format typecheck bench bench-digits bench-maps bench-measuring bench-memory bench-scale docs clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -40,9 +40,17 @@ typecheck: setup  ## Check types.
 		$(addprefix -p sheafgossip.,$(ROOMS))
 
 bench: setup  ## Say which benchmarks there are.
+	@echo "make bench-digits     accuracy against bytes on digits, 5 seeds (10 minutes)"
+	@echo "make bench-scale      start-up and memory of 200 clients; DATA_ROOT=FOLDER adds 40 CNNs on MNIST (2 minutes)"
 	@echo "make bench-maps       restriction maps, dense against factored: time and memory (4 minutes)"
 	@echo "make bench-measuring  what measuring costs (10 minutes)"
 	@echo "make bench-memory     memory that the processes report against what the machine lost (2 minutes)"
+
+bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 minutes).
+	$(BIN)/python benchmarks/digits.py
+
+bench-scale: setup  ## Measure start-up and memory of many clients (2 minutes).
+	$(BIN)/python benchmarks/scale.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
 bench-maps: setup  ## Measure restriction maps into benchmarks/results/, and draw them (4 minutes).
 	$(BIN)/python benchmarks/maps.py
