@@ -167,7 +167,7 @@ def collect() -> Iterator[str]:
         told = [sent.get() for _ in senders]
         end_of(collector, endpoint, {sender: count for _, batches in told for sender, count in batches.items()})
         took = time.monotonic() - start
-        _, _, usage = os.wait4(collector.pid, 0)
+        usage = os.wait4(collector.pid, 0)[2]
         records = sqlite3.connect(database)
         stored = sum(
             records.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("round", "traffic", "edge")

@@ -42,7 +42,7 @@ _GRACE_S = 1.5
 _COMPANY_S = 0.3
 """A failure rarely comes alone: how long to listen for the one that caused it."""
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 """How long processes that are done may take to leave."""
 
 _STORING_S = 60.0

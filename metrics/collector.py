@@ -40,6 +40,7 @@ _QUIET_MS = 50  # nothing for so long: nothing was waiting
 # A sender waits once so many of its messages do. Far above what is usual: libzmq discards what is still in the kernel's
 # buffer when a peer disconnects while the receiver is at this limit.
 _WAITING_PER_SENDER = 10_000
+_GATHER_MS = 50  # messages that come meanwhile are written together: much cheaper than one by one
 _BURST = 256  # messages written in one go; also bounds how late a commit can be
 
 
@@ -65,12 +66,16 @@ class Collector:
         poller = zmq.Poller()
         poller.register(self._receiver, zmq.POLLIN)
         poller.register(stop, zmq.POLLIN)
+        only_stop = zmq.Poller()
+        only_stop.register(stop, zmq.POLLIN)
         while not self._complete():
             if stop.fileno() in dict(poller.poll(self._patience_ms())):
                 self._drain()
                 break
-            self._receive()
+            emptied = self._receive()
             self._commit_if_due()
+            if emptied and self._end is None:
+                only_stop.poll(_GATHER_MS)
         self._last_words()
         self._store.close()
 
@@ -90,12 +95,15 @@ class Collector:
             due = min(due, self._committed + _COMMIT_EVERY_S)
         return None if due == math.inf else max(0, math.ceil((due - time.monotonic()) * 1000))
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Whether that was all for now."""
+        emptied = False
         tables: defaultdict[str, list] = defaultdict(list)
         for _ in range(_BURST):
             try:
                 message = unpack_rows(self._receiver.recv(zmq.NOBLOCK))
             except zmq.Again:
+                emptied = True
                 break
             except MalformedRecords:
                 self._dropped += 1
@@ -108,6 +116,7 @@ class Collector:
         self._store.write_rows(tables)
         if tables and self._end is not None:  # where some has come, the rest is on its way
             self._end_due = time.monotonic() + _WAIT_FOR_MISSING_S
+        return emptied
 
     def _commit_if_due(self) -> None:
         now = time.monotonic()

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..metrics.records import TrafficRecord
-from .endpoint import Endpoint, Message, NeighbourTimeout, SentBytes, names_of
+from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
 from .envelope import Rejected
 
 Vectors = Mapping[int, np.ndarray]
 """{neighbour: vector}"""
+
+_NOTHING = (0, 0, 0, 0)  # messages, and their bytes of payload, message, wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Peers:
         self._inbox: dict[tuple[int, int, int], np.ndarray] = {}
         self._sent = dict.fromkeys(self.neighbours, 0)
         self._taken = dict.fromkeys(self.neighbours, 0)
-        self._traffic: dict[int, list[SentBytes]] = {node: [] for node in self.neighbours}
+        self._traffic = dict.fromkeys(self.neighbours, _NOTHING)
 
     def exchange(self, vectors: Vectors) -> dict[int, np.ndarray]:
         """Sends each neighbour its vector, then waits for one from each.
@@ -78,7 +80,14 @@ class Peers:
             for node in nodes:
                 self._sent[node] += 1
                 if node in weights:
-                    self._traffic[node].append(weights[node])
+                    messages, payload, message, wire = self._traffic[node]
+                    more = weights[node]
+                    self._traffic[node] = (
+                        messages + 1,
+                        payload + more.payload,
+                        message + more.message,
+                        wire + more.wire,
+                    )
 
     def _receive(self) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in self.neighbours}
@@ -114,23 +123,12 @@ class Peers:
 
     def next_round(self) -> list[TrafficRecord]:
         """Closes the current round, opens the next; returns what was sent in the one closed, a row a neighbour."""
-        rows = [
-            TrafficRecord(
-                src=self._endpoint.node,
-                dst=node,
-                round=self.round,
-                messages=len(sent),
-                payload_bytes=sum(message.payload for message in sent),
-                message_bytes=sum(message.message for message in sent),
-                wire_bytes=sum(message.wire for message in sent),
-            )
-            for node, sent in self._traffic.items()
-            if sent
-        ]
+        src, round = self._endpoint.node, self.round
+        rows = [TrafficRecord(src, dst, round, *sent) for dst, sent in self._traffic.items() if sent is not _NOTHING]
         self.round += 1
         for node in self.neighbours:
             self._sent[node] = self._taken[node] = 0
-            self._traffic[node].clear()
+            self._traffic[node] = _NOTHING
         return rows
 
     def inbox_bytes(self) -> int:

@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 
 from ...transport.peers import Peers
 from ..client import Client
-from ..maps import FactoredMaps, Maps, SelectionMaps, StartKind, Storage, starting_maps, store
+from ..maps import FactoredMaps, Maps, SelectionMaps, Storage, starting_maps, store
 from ..maps.base import FixedMaps, Vectors
 from ..maps.start import TransformStart, shared_rows
 from .base import Algorithm, SettingsError, same_size
@@ -34,7 +34,7 @@ class SheafFMTLSettings:
         float, Ge(0), "Learning rate of the restriction maps (19); 0 keeps them as they start, and sends half as much."
     ] = 0.1
     start: Annotated[
-        StartKind | Literal["selection"],
+        Literal["gaussian", "uniform", "orthogonal", "identity", "shared", "selection"],
         "Restriction maps at the start. The paper's: gaussian N(0, 1), uniform U(-1, 1), orthogonal (random "
         "orthonormal rows), identity (rows of the identity plus N(0, 0.01^2)). Ours: shared (both ends of an edge have "
         "the same orthonormal rows). All times start_scale. Fixed, with eta = 0: selection (the parameters that both "

@@ -115,7 +115,13 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Going]]:
         config, folder = tmp_path / "going.toml", tmp_path / f"going-{len(started)}"
         config.write_text(text)
         process = subprocess.Popen(
-            _command(config, folder, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            _command(config, folder, *options),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # ignored where tests run in the background
         )
         started.append(Going(process, RunFolder(folder)))
         return started[-1]

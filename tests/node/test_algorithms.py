@@ -96,13 +96,13 @@ def test_theta_is_changed_in_place_and_the_training_loss_is_that_before_the_step
 @pytest.mark.parametrize("name", ["d-psgd", "dfedu"])
 def test_algorithms_that_compare_whole_models_refuse_neighbours_of_different_sizes(name):
     algorithm = ALGORITHMS[name]
-    algorithm.check(algorithm.Settings(), [(4, 4), (7, 7)])
-    with pytest.raises(SettingsError, match=rf"^algorithm\.name: '{name}' .* 4 and 5 parameters"):
-        algorithm.check(algorithm.Settings(), [(4, 4), (4, 5)])
+    algorithm.check(algorithm.Settings(), [4, 4, 7, 7], [(0, 1), (2, 3)])
+    with pytest.raises(SettingsError, match=rf"^algorithm\.name = '{name}': .* 4 and 5 parameters"):
+        algorithm.check(algorithm.Settings(), [4, 4, 5], [(0, 1), (1, 2)])
 
 
 def test_local_training_does_not_mind_neighbours_of_different_sizes():
-    ALGORITHMS["local"].check(ALGORITHMS["local"].Settings(), [(4, 5)])
+    ALGORITHMS["local"].check(ALGORITHMS["local"].Settings(), [4, 5], [(0, 1)])
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
