@@ -53,10 +53,14 @@ def run(
     configs = load(config, set_ or [])
     root = new_folder(out, config)
 
+    progress: dict[Path, Progress] = {}
+
     def watch(prepared: Prepared) -> Progress:
-        return Progress(prepared, silent=quiet)
+        progress[prepared.folder] = Progress(prepared, silent=quiet)
+        return progress[prepared.folder]
 
     def done(finished: Finished) -> None:
+        progress[finished.prepared.folder].clear()
         if not quiet and finished.outcome.status == "finish" and len(configs) > 1:
             typer.echo(f"{finished.prepared.config.label}: finished", err=True)
 
