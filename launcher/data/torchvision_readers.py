@@ -45,13 +45,11 @@ def _import_datasets() -> ModuleType:
         # Data sets use none of them: the two that its import insists on are declared without an implementation.
         if "torchvision::nms" not in str(error):
             raise
-        import torch
+        from torch import library
 
         for half_imported in [module for module in sys.modules if module.partition(".")[0] == "torchvision"]:
             del sys.modules[half_imported]
         for operator in ("nms", "qnms"):
-            torch.library.define(
-                f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
+            library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         import torchvision.datasets
     return torchvision.datasets
