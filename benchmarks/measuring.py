@@ -32,9 +32,9 @@ from sheafgossip.transport.recorder import Recorder
 RESULTS = Path(__file__).parent / "results"
 
 RUNS = {
-    "20 clients, logistic, full gradient, 200 rounds": """
+    "20 clients, logistic, full gradient, 600 rounds": """
 clients = 20
-rounds = 200
+rounds = 600
 [topology]
 p = 0.2
 [training]
@@ -43,9 +43,9 @@ alpha = 0.5
 name = "dfedu"
 lam = 0.3
 """,
-    "8 clients, CNN of 8 filters, an epoch a round, 60 rounds": """
+    "8 clients, CNN of 8 filters, an epoch a round, 240 rounds": """
 clients = 8
-rounds = 60
+rounds = 240
 [topology]
 p = 0.4
 [model]

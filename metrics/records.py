@@ -7,9 +7,9 @@ imports nothing of ours and nothing heavy.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
+from typing import Any, NamedTuple, get_type_hints
 
 import msgpack
 
@@ -24,8 +24,7 @@ class MalformedRecords(ValueError):
     """Bytes on the metrics plane that are no batch of records."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
+class NodeRecord(NamedTuple):
     """A process of the run. ``address`` is where its data socket is bound; ``degree`` counts its neighbours."""
 
     node: int
@@ -40,8 +39,7 @@ class NodeRecord:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
+class RoundRecord(NamedTuple):
     """A client after a round (round 0: before the first exchange). ``test_*`` are None when not evaluated.
 
     The last columns belong to algorithms on restriction maps, and tell of the moment when the round began:
@@ -63,8 +61,7 @@ class RoundRecord:
     gradient_norm: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeRecord:
+class EdgeRecord(NamedTuple):
     """The map P_ij of client i = ``node`` for its neighbour j, in a round.
 
     ``disagreement`` is ||P_ij theta_i - P_ji theta_j|| as the round began, ``map_norm`` ||P_ij||_F as it ended.
@@ -79,8 +76,7 @@ class EdgeRecord:
     error_bound: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficRecord:
+class TrafficRecord(NamedTuple):
     """What ``src`` sent to ``dst`` in a round.
 
     Payload: the vectors alone; message: all frames; wire: with ZMTP framing.
@@ -95,8 +91,7 @@ class TrafficRecord:
     wire_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class OverheadRecord:
+class OverheadRecord(NamedTuple):
     """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, hello, records or control."""
 
     src: int
@@ -106,8 +101,7 @@ class OverheadRecord:
     wire_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceRecord:
+class ResourceRecord(NamedTuple):
     """A process at a moment: bytes of memory, CPU seconds since its start, bytes of a client's own state.
 
     ``state_bytes`` is the sum of the columns after it: theta; what restriction maps began as, or their matrices; the
@@ -128,8 +122,7 @@ class ResourceRecord:
     buffer_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkRecord:
+class WorkRecord(NamedTuple):
     """What one part of a client's work has taken by a moment, since the client's start.
 
     ``part`` is start, gradient, maps, exchange, waiting, evaluation, records or io; ``elapsed_s`` are wall seconds.
@@ -143,8 +136,7 @@ class WorkRecord:
     flops: int
 
 
-@dataclass(frozen=True, slots=True)
-class EventRecord:
+class EventRecord(NamedTuple):
     """Something worth telling: start, finish, crash, warning, drop, timeout, interrupt..."""
 
     wall_s: float
@@ -154,8 +146,7 @@ class EventRecord:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRecord:
+class KernelRecord(NamedTuple):
     """One end of a TCP connection of the data plane, at ``node``, as the kernel counted it: wire bytes each way."""
 
     node: int
@@ -190,12 +181,22 @@ TABLES: dict[str, type[Record]] = {
 }
 """Table name -> record class. The position in this table is the record's tag on the wire: append, never reorder."""
 
+
+def columns(record_class: type[Record]) -> dict[str, type]:
+    """{column: int, float, float | None or str}, in order."""
+    return get_type_hints(record_class)
+
+
 _CLASSES = tuple(TABLES.values())
 _TAGS = {record_class: tag for tag, record_class in enumerate(_CLASSES)}
-_VALUES = {c: attrgetter(*(field.name for field in fields(c))) for c in _CLASSES}  # astuple() would deep-copy
 _NUMBER = frozenset({int, float})  # a writer may give 0 for 0.0
-_FITTING = {"int": frozenset({int}), "float": _NUMBER, "float | None": _NUMBER | {type(None)}, "str": frozenset({str})}
-_COLUMNS = tuple(tuple(_FITTING[str(field.type)] for field in fields(c)) for c in _CLASSES)
+_FITTING: dict[Any, frozenset[type]] = {
+    int: frozenset({int}),
+    float: _NUMBER,
+    float | None: _NUMBER | {type(None)},
+    str: frozenset({str}),
+}
+_COLUMNS = tuple(tuple(_FITTING[type_] for type_ in columns(c).values()) for c in _CLASSES)
 _LARGEST_INTEGER = 2**63 - 1  # of a column in SQLite
 _UINT64 = b"\xcf"  # msgpack's mark before the only integers that can be larger
 
@@ -230,9 +231,7 @@ class End:
 
 
 def pack_batch(sender: int, sequence: int, records: Iterable[Record]) -> bytes:
-    return msgpack.packb(
-        [sender, sequence, [[_TAGS[type(record)], *_VALUES[type(record)](record)] for record in records]]
-    )
+    return msgpack.packb([sender, sequence, [[_TAGS[type(record)], *record] for record in records]])
 
 
 def pack_end(batches: dict[int, int]) -> bytes:

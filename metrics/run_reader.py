@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .reader import open_records, read_config
-from .records import TABLES
+from .records import TABLES, columns
 from .schema import RunFolderError
 
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
 
-_DTYPES = {"int": "int64", "float": "float64", "float | None": "float64"}
+_DTYPES: dict[Any, str] = {int: "int64", float: "float64", float | None: "float64"}
 
 
 class _Frame:
@@ -97,8 +96,8 @@ def read_frame(records: sqlite3.Connection, relation: str) -> DataFrame:
     """One table or view; numbers are numbers also where all are missing."""
     import pandas
 
-    columns = fields(TABLES[relation]) if relation in TABLES else ()
-    dtypes = {column.name: _DTYPES[str(column.type)] for column in columns if str(column.type) in _DTYPES}
+    types = columns(TABLES[relation]) if relation in TABLES else {}
+    dtypes = {column: _DTYPES[type_] for column, type_ in types.items() if type_ in _DTYPES}
     frame = pandas.read_sql_query(f"SELECT * FROM {relation}", records, dtype=dtypes)
     if relation in TABLES:
         return frame

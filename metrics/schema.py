@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import fields
+from typing import Any
 
-from .records import TABLES
+from .records import TABLES, columns
 
 VERSION = "1"
 """Kept in ``meta`` under "schema"; raised whenever a reader of the old layout would be misled."""
 
-_COLUMN_TYPES = {  # SQLite stores NaN as NULL, so a number that training computes may always be missing
-    "int": "INTEGER NOT NULL",
-    "float": "REAL",
-    "float | None": "REAL",
-    "str": "TEXT NOT NULL",
+_COLUMN_TYPES: dict[Any, str] = {  # SQLite stores NaN as NULL, so a number that training computes may always be missing
+    int: "INTEGER NOT NULL",
+    float: "REAL",
+    float | None: "REAL",
+    str: "TEXT NOT NULL",
 }
 _PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows land side by side
     "node": "node",
@@ -117,8 +117,8 @@ def require_version(connection: sqlite3.Connection, path: object) -> None:
 
 
 def _table(name: str) -> str:
-    columns = [f"{field.name} {_COLUMN_TYPES[str(field.type)]}" for field in fields(TABLES[name])]
+    parts = [f"{column} {_COLUMN_TYPES[type_]}" for column, type_ in columns(TABLES[name]).items()]
     if name not in _PRIMARY_KEYS:
-        return f"CREATE TABLE IF NOT EXISTS {name}({', '.join(columns)});\n"
-    columns.append(f"PRIMARY KEY ({_PRIMARY_KEYS[name]})")
-    return f"CREATE TABLE IF NOT EXISTS {name}({', '.join(columns)}) WITHOUT ROWID;\n"
+        return f"CREATE TABLE IF NOT EXISTS {name}({', '.join(parts)});\n"
+    parts.append(f"PRIMARY KEY ({_PRIMARY_KEYS[name]})")
+    return f"CREATE TABLE IF NOT EXISTS {name}({', '.join(parts)}) WITHOUT ROWID;\n"

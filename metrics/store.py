@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 
 from . import schema
@@ -13,11 +11,10 @@ from .records import TABLES, Record
 
 # REPLACE: a client that goes back to a checkpoint repeats rounds, and the repetition is what the run is made of.
 _INSERT = {
-    name: f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * len(fields(record_class)))})"
+    name: f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * len(record_class._fields))})"
     for name, record_class in TABLES.items()
 }
 _NAMES = {record_class: name for name, record_class in TABLES.items()}
-_VALUES = {c: attrgetter(*(field.name for field in fields(c))) for c in TABLES.values()}
 _CHECKPOINT_WAIT_MS = 500
 
 
@@ -45,7 +42,7 @@ class Store:
     def write(self, records: Iterable[Record]) -> None:
         tables: dict[str, list[tuple]] = {}
         for record in records:
-            tables.setdefault(_NAMES[type(record)], []).append(_VALUES[type(record)](record))
+            tables.setdefault(_NAMES[type(record)], []).append(record)
         self.write_rows(tables)
 
     def write_rows(self, tables: Mapping[str, Iterable[Sequence]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import astuple, fields
 
 import msgpack
 import pytest
@@ -16,6 +15,7 @@ from sheafgossip.metrics.records import (
     End,
     MalformedRecords,
     TrafficRecord,
+    columns,
     pack_batch,
     pack_end,
     unpack,
@@ -24,21 +24,22 @@ from sheafgossip.metrics.records import (
 
 integers = st.integers(-(2**63), 2**63 - 1)
 by_annotation = {
-    "int": integers,
-    "float": st.floats(allow_nan=False),
-    "float | None": st.none() | st.floats(allow_nan=False),
-    "str": st.text(max_size=20),
+    int: integers,
+    float: st.floats(allow_nan=False),
+    float | None: st.none() | st.floats(allow_nan=False),
+    str: st.text(max_size=20),
 }
 records = st.one_of(
-    *(st.builds(c, **{field.name: by_annotation[str(field.type)] for field in fields(c)}) for c in TABLES.values())
+    *(st.builds(c, **{name: by_annotation[type_] for name, type_ in columns(c).items()}) for c in TABLES.values())
 )
 traffic = TrafficRecord(0, 1, 2, 3, 4, 5, 6)
 
 
 @given(integers, integers, st.lists(records, max_size=5))
 def test_a_batch_comes_out_as_it_was_packed(sender, sequence, given_records):
-    packed = pack_batch(sender, sequence, given_records)
-    assert unpack(packed) == Batch(sender, sequence, tuple(given_records))
+    unpacked = unpack(pack_batch(sender, sequence, given_records))
+    assert unpacked == Batch(sender, sequence, tuple(given_records))
+    assert [type(record) for record in unpacked.records] == [type(record) for record in given_records]
 
 
 @given(st.dictionaries(integers, integers))
@@ -51,7 +52,7 @@ def test_plain_rows_hold_the_same_values_by_table(given_records):
     rows = unpack_rows(pack_batch(7, 8, given_records))
     assert (rows.sender, rows.sequence) == (7, 8)
     for name, record_class in TABLES.items():
-        expected = [list(astuple(record)) for record in given_records if type(record) is record_class]
+        expected = [list(record) for record in given_records if type(record) is record_class]
         assert rows.tables.get(name, []) == expected
 
 
@@ -107,6 +108,6 @@ def test_a_field_of_another_type_than_its_column_is_malformed(value):
 
 
 def test_a_field_too_many_is_malformed():
-    row = [list(TABLES).index("traffic"), *astuple(traffic), 7]
+    row = [list(TABLES).index("traffic"), *traffic, 7]
     with pytest.raises(MalformedRecords):
         unpack(msgpack.packb([0, 0, [row]]))

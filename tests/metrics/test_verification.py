@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,9 +58,9 @@ def test_a_connection_agrees_when_records_and_both_ends_say_the_same(folder):
 @pytest.mark.parametrize(
     "changed",
     [
-        replace(TRAFFIC, wire_bytes=TRAFFIC.wire_bytes + 1),
-        replace(END_AT_0, bytes_sent=TO_1 - 1),
-        replace(END_AT_1, bytes_received=TO_1 + 1),
+        TRAFFIC._replace(wire_bytes=TRAFFIC.wire_bytes + 1),
+        END_AT_0._replace(bytes_sent=TO_1 - 1),
+        END_AT_1._replace(bytes_received=TO_1 + 1),
     ],
     ids=["recorded", "sent", "received"],
 )
@@ -115,9 +114,9 @@ def test_a_run_that_agrees_everywhere_has_nothing_to_complain_of(folder):
 
 
 def test_complaints_name_the_run_and_the_connections(folder):
-    other = folder(without=(TRAFFIC,), plus=(replace(TRAFFIC, wire_bytes=2_633),))
+    other = folder(without=(TRAFFIC,), plus=(TRAFFIC._replace(wire_bytes=2_633),))
     stranger = KernelRecord(1, "127.0.0.1:4001", "127.0.0.1:7777", 64, 10)
-    off = folder(without=(END_AT_0,), plus=(replace(END_AT_0, bytes_sent=1), stranger))
+    off = folder(without=(END_AT_0,), plus=(END_AT_0._replace(bytes_sent=1), stranger))
     assert verify_run("10 floats", off, other).complaints == [
         "10 floats: the recorded bytes are not the kernel's on 0 -> 1",
         "10 floats: no client has the other end of 1 -> ? (127.0.0.1:4001 to 127.0.0.1:7777)",
