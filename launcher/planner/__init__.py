@@ -1,0 +1,20 @@
+"""The planner: plays a scenario as a discrete-event simulation before any process starts. Pure: no sockets, no clock."""
+
+from .plan import Life, Plan, PlanError, SentMessage
+from .scenario import Compute, Execution, Fault, Latency, Link, Scenario, Stragglers
+from .simulation import simulate
+
+__all__ = [
+    "Compute",
+    "Execution",
+    "Fault",
+    "Latency",
+    "Life",
+    "Link",
+    "Plan",
+    "PlanError",
+    "Scenario",
+    "SentMessage",
+    "Stragglers",
+    "simulate",
+]

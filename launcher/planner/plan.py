@@ -1,0 +1,59 @@
+"""A plan: everything that will happen in a run, in virtual seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...transport.schedule import Schedule
+
+
+class PlanError(ValueError):
+    """A scenario that never ends; the message is one line for the user."""
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of a client: the rounds it takes part in, and how it ends. Times are virtual seconds."""
+
+    number: int
+    first: int
+    start_s: float
+    last: int = 0
+    """The last round that it completes; less than ``first`` if none."""
+    end_s: float = float("nan")
+    ending: Literal["finish", "crash", "leave"] = "finish"
+    state_round: int | None = None
+    """The round whose state it begins from; None: from the start of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessage:
+    """A message on its way: when it was given to the sender's uplink, when it had left it, when it arrived."""
+
+    src: int
+    dst: int
+    round: int
+    phase: int
+    sent_s: float
+    left_s: float
+    arrived_s: float
+    copies: int
+    """0: lost on the way."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    schedules: tuple[Schedule, ...]
+    """One a client."""
+    lives: tuple[tuple[Life, ...], ...]
+    messages: tuple[SentMessage, ...]
+    """In the order in which they are sent; cut ones are not among them."""
+    events: tuple[tuple[float, int, str, str], ...] = field(default=())
+    """(virtual seconds, client, kind, detail)"""
+    synchronous: bool = True
+    """Every client uses each neighbour's message of its own round, every time: no message is late or missing."""
+
+    @property
+    def end_s(self) -> float:
+        return max((life.end_s for lives in self.lives for life in lives), default=0.0)

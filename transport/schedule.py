@@ -1,0 +1,74 @@
+"""A client's part of a plan: which messages it sends, gets and uses, and when, in planned time.
+
+Rounds count from 1; in the arrays round k is row k - 1, and columns are messages of a round (phases), then neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Shapes: K rounds, P phases, g neighbours in ascending order.
+
+    A client lives once, or several times where it crashes and comes back; its lives count from 1. Times are virtual
+    seconds, NaN for rounds that the client does not take part in.
+    """
+
+    neighbours: np.ndarray
+    """(g,)"""
+    uses: np.ndarray
+    """(K, P, g) int32: round of the neighbour's message that is used; 0: none."""
+    copies: np.ndarray
+    """(K, P, g) uint8: how often the own message is sent: 0 where it is lost or the neighbour is not there."""
+    to_life: np.ndarray
+    """(K, P, g) uint8: the life of the neighbour that it is sent to."""
+    needed: np.ndarray
+    """(K, P, g) int32: the last round in which the neighbour uses it; 0: never."""
+    comes: np.ndarray
+    """(K, P, g) uint8: how often the neighbour's message of its round k is sent to this client."""
+    into_life: np.ndarray
+    """(K, P, g) uint8: the own life that it is sent to."""
+    keep: np.ndarray
+    """(K, P, g) int32: the last own round in which the neighbour's message of its round k is used; 0: never."""
+    delays: np.ndarray
+    """(K, P, g) float64: seconds from sending to arrival of the neighbour's message of its round k."""
+    start: np.ndarray
+    """(K,) float64"""
+    end: np.ndarray
+    """(K,) float64"""
+    compute: np.ndarray
+    """(K,) float64: seconds of the local work."""
+    idle: np.ndarray
+    """(K,) float64: seconds spent waiting for messages."""
+    waited_for: np.ndarray
+    """(K,) int32: the neighbour that came last, -1: none had to be waited for."""
+    deadlines: np.ndarray
+    """(K,) uint8: waits of the round that the deadline ended."""
+
+    def save(self, path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Schedule:
+        from safetensors.numpy import load_file
+
+        return cls(**load_file(path))
+
+    def place(self, neighbour: int) -> int:
+        """The neighbour's column."""
+        return int(np.searchsorted(self.neighbours, neighbour))
+
+
+def merge_rows(schedule: Schedule, name: str, round: int, phase: int) -> Mapping[int, int]:
+    """{neighbour: value} of one round and phase."""
+    row = getattr(schedule, name)[round - 1, phase]
+    return dict(zip(schedule.neighbours.tolist(), row.tolist(), strict=True))
