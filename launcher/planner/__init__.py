@@ -1,4 +1,4 @@
-"""The planner: plays a scenario as a discrete-event simulation before any process starts. Pure: no sockets, no clock."""
+"""The planner: plays a scenario as a discrete-event simulation before a process starts. Pure: no sockets, no clock."""
 
 from .plan import Life, Plan, PlanError, SentMessage
 from .scenario import Compute, Execution, Fault, Latency, Link, Scenario, Stragglers
