@@ -74,6 +74,34 @@ def run(
 
 
 @app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+) -> None:
+    """Take up an interrupted run after its last complete checkpoint; it ends as if nothing had happened."""
+    from ..metrics.seeds import summarize_all
+    from ..metrics.summary_table import render
+    from .progress import Progress
+    from .session import Prepared
+    from .session import resume as take_up
+
+    progress: list[Progress] = []
+
+    def watch(prepared: Prepared) -> Progress:
+        if not quiet:
+            typer.echo(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}", err=True)
+        progress.append(Progress(prepared, silent=quiet))
+        return progress[-1]
+
+    result = take_up(folder.resolve(), watch)
+    progress[-1].clear()
+    _print(render(summarize_all([result.prepared.folder])))
+    _print(f"run folder: {_relative(result.prepared.folder)}")
+    _tell(result, of_several=False)
+    raise typer.Exit(_EXIT_CODES[result.outcome.status])
+
+
+@app.command()
 def summary(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
     target: Annotated[

@@ -15,17 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ..node.algorithms import ALGORITHMS
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+from .conditions import ChaosSection, ComputeSection, EdgeTable, FaultTable, LinksSection, StragglerSection, TimeSection
+from .section import Count, Fraction, Positive, Section
 
 
 class TopologySection(Section):
@@ -207,6 +201,21 @@ class RunConfig(Section):
     checkpoints: CheckpointSection = CheckpointSection()
     transport: TransportSection = TransportSection()
     measuring: MeasuringSection = MeasuringSection()
+    time: TimeSection = TimeSection()
+    compute: ComputeSection = ComputeSection()
+    stragglers: StragglerSection = StragglerSection()
+    links: LinksSection = LinksSection()
+    faults: tuple[FaultTable, ...] = ()
+    """What goes wrong, and when."""
+    chaos: ChaosSection = ChaosSection()
+
+    @property
+    def has_scenario(self) -> bool:
+        """Whether anything but the machine itself decides on time."""
+        return any(
+            getattr(self, name) != RunConfig.model_fields[name].default
+            for name in ("time", "compute", "stragglers", "links", "faults", "chaos")
+        )
 
     @property
     def label(self) -> str:
@@ -254,7 +263,7 @@ def validate(tree: dict[str, Any]) -> RunConfig:
         raise ConfigError("\n".join(_explain(problem, tree) for problem in error.errors())) from None
 
 
-_PATH_KEYS = (("topology", "path"), ("data", "root"))
+_PATH_KEYS = (("topology", "path"), ("data", "root"), ("stragglers", "path"))
 
 
 def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
@@ -331,6 +340,9 @@ def _explain(problem: Any, tree: dict[str, Any]) -> str:
     return f"{key} = {value!r}: {message[0].lower()}{message[1:]}"
 
 
+_LISTS: dict[str, type[Section]] = {"mix": ArchitectureSection, "faults": FaultTable, "edges": EdgeTable}
+
+
 def _allowed_keys(where: Sequence[Any], tree: dict[str, Any]) -> list[str]:
     section: Any = RunConfig
     for part in where:
@@ -339,5 +351,5 @@ def _allowed_keys(where: Sequence[Any], tree: dict[str, Any]) -> list[str]:
             return [field.name for field in fields(ALGORITHMS[name].Settings)]
         if isinstance(part, int):
             continue
-        section = ArchitectureSection if part == "mix" else section.model_fields[part].annotation
+        section = _LISTS.get(part) or section.model_fields[part].annotation
     return list(section.model_fields) + (["compare"] if section is RunConfig else [])

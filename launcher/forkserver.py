@@ -59,6 +59,20 @@ class ForkServer:
         for assignment in assignments:
             self.control.send({"fork": assignment.to_json()})
 
+    def time_a_step(self, assignment: Assignment, steps: int) -> float:
+        """Seconds that a local step of a client takes, measured in a process like the client's."""
+        self.control.send({"fork": assignment.to_json(), "calibrate": steps})
+        answer: float | None = None
+        while True:
+            for message in self.control.receive():
+                match message:
+                    case {"message": {"step_s": seconds}}:
+                        answer = seconds
+                    case {"exit": _}:
+                        if answer is None:
+                            raise RuntimeError(f"a local step could not be timed; see {assignment.log}")
+                        return answer
+
     def tell(self, node: int, message: dict[str, Any]) -> None:
         self.control.send({"tell": node, "message": message})
 
@@ -111,8 +125,8 @@ class _Server:
     def _heed_launcher(self) -> None:
         for message in self._control.receive_some():
             match message:
-                case {"fork": assignment}:
-                    self._fork(assignment)
+                case {"fork": assignment, **rest}:
+                    self._fork(assignment, rest.get("calibrate", 0))
                 case {"tell": node, "message": text}:
                     self._tell(node, text)
                 case {"tell_all": text}:
@@ -126,11 +140,11 @@ class _Server:
             with contextlib.suppress(ControlClosed):  # it has just ended; the launcher hears of that in a moment
                 self._clients[node].send(message)
 
-    def _fork(self, assignment: dict[str, Any]) -> None:
+    def _fork(self, assignment: dict[str, Any], calibrate: int) -> None:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            _become_client(assignment, theirs, self._pid)
+            _become_client(assignment, theirs, self._pid, calibrate)
         theirs.close()
         node = assignment["node"]
         client = self._clients[node] = Control(ours)
@@ -174,8 +188,8 @@ class _Server:
             os.waitpid(pid, 0)
 
 
-def _become_client(assignment_json: dict[str, Any], control: socket.socket, server: int) -> None:
-    """Turns the forked copy of the server into a client; never returns."""
+def _become_client(assignment_json: dict[str, Any], control: socket.socket, server: int, calibrate: int) -> None:
+    """Turns the forked copy of the server into a client, or into one that only times its steps; never returns."""
     status = 1
     try:
         from ..node.assignment import Assignment
@@ -191,7 +205,14 @@ def _become_client(assignment_json: dict[str, Any], control: socket.socket, serv
         os.dup2(log, 2)
         line = os.dup2(control.fileno(), 3)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
-        status = live(assignment, Control(socket.socket(fileno=line)))
+        lines = Control(socket.socket(fileno=line))
+        if calibrate:
+            from ..node.calibration import time_of_a_step
+
+            lines.send({"step_s": time_of_a_step(assignment, calibrate)})
+            status = 0
+        else:
+            status = live(assignment, lines)
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:

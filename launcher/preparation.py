@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from ..topology import Graph, TopologyError, TopologySpec, draw
 from ..topology.weights import mixing_row
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
+from .planner import Plan
+from .planning import local_steps, plan_run
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,16 @@ class Prepared:
     folder: Path
     graph: Graph
     assignments: tuple[Assignment, ...]
+    """Of each client, its first life."""
+    plan: Plan | None = None
+    resumed_at: int = 0
+    """The round after which an interrupted run is taken up again."""
+    went_on_s: float = 0.0
+    """Wall seconds that the run had taken until then."""
+
+
+Calibrate = Callable[[Assignment, int], float]
+"""Times a local step of a client, in seconds; given are the steps of its round."""
 
 
 def draw_graph(config: RunConfig) -> Graph:
@@ -36,10 +49,13 @@ def draw_graph(config: RunConfig) -> Graph:
         raise ConfigError(str(error)) from None
 
 
-def prepare_run(config: RunConfig, folder: Path, *, sockets: Path, records: str) -> Prepared:
-    """Fills a new run folder: shards, resolved configuration, empty database. Raises ConfigError.
+def prepare_run(
+    config: RunConfig, folder: Path, *, sockets: Path, records: str, calibrate: Calibrate | None = None
+) -> Prepared:
+    """Fills a run folder: shards, resolved configuration, plan, empty database. Raises ConfigError.
 
-    ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector.
+    ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector. What is there already
+    from an earlier preparation of the same run stays as it is.
     """
     graph = draw_graph(config)
     try:
@@ -48,7 +64,17 @@ def prepare_run(config: RunConfig, folder: Path, *, sockets: Path, records: str)
         assignments = _assign(config, folder, graph, architectures, data, sockets, records)
     except (DataError, ArchitectureError, SettingsError) as error:
         raise ConfigError(str(error)) from None
-    (folder / "log").mkdir()
+    plan = None
+    if config.has_scenario:
+        if config.compute.step_s is None:
+            assert calibrate
+            (folder / "log").mkdir(exist_ok=True)
+            step_s = calibrate(assignments[0], local_steps(config, data.clients[0].train_samples))
+            config = config.model_copy(update={"compute": config.compute.model_copy(update={"step_s": step_s})})
+        plan = _plan(config, graph, assignments, data)
+        for assignment, schedule in zip(assignments, plan.schedules, strict=True):
+            schedule.save(assignment.schedule)
+    (folder / "log").mkdir(exist_ok=True)
     (folder / "config.toml").write_text(config.to_toml())
     store = Store(folder / "run.sqlite")
     store.describe(
@@ -56,7 +82,32 @@ def prepare_run(config: RunConfig, folder: Path, *, sockets: Path, records: str)
         groups=",".join(str(client.group) for client in data.clients),
     )
     store.close()
-    return Prepared(config, folder, graph, assignments)
+    return Prepared(config, folder, graph, assignments, plan)
+
+
+def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
+    """Raises ConfigError where the scenario never ends, or where the algorithm cannot bear it."""
+    algorithm = ALGORITHMS[config.algorithm.name]
+    lengths = {
+        (own.node, peer.node): algorithm.vectors(
+            config.algorithm, own.architecture.size, peer.parameters, len(peer.common)
+        )
+        for own in assignments
+        for peer in own.neighbours
+    }
+    steps = [local_steps(config, client.train_samples) for client in data.clients]
+    assert config.compute.step_s
+    plan = plan_run(config, graph, lengths, steps, config.compute.step_s)
+    bears = algorithm.bears(config.algorithm)
+    harmed = {"nothing": not plan.synchronous, "missing": plan.has_late, "late": False}[bears]
+    if harmed:
+        what = "every message, in its own round" if bears == "nothing" else "messages of the same round, or none"
+        hint = {"nothing": "exchange = 'two-phase'", "missing": "rotate_every = 0"}[bears]
+        raise ConfigError(
+            f"algorithm.name = {config.algorithm.name!r} with these settings needs {what}, but in this scenario some "
+            f"are late or lost; use algorithm.{hint}, or time.staleness = 0 and no losses or crashes"
+        )
+    return plan
 
 
 def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architecture]:
@@ -169,6 +220,11 @@ def _assign(
                 kernel_counters=config.measuring.enabled
                 and config.measuring.kernel
                 and config.transport.protocol == "tcp",
+                clock=config.time.clock if config.has_scenario else "none",
+                staleness=math.inf if config.time.staleness == "inf" else config.time.staleness,
+                silence=config.time.silence,
+                deadline_s=math.inf if config.time.deadline_s is None else config.time.deadline_s,
+                survives=config.time.deaths == "continue",
             )
         )
     return tuple(assignments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -29,11 +30,12 @@ from ..metrics.records import (
     pack_end,
 )
 from ..metrics.store import Store
-from ..node.assignment import name_of
+from ..node.assignment import Assignment, name_of
 from ..node.resources import sample
 from ..transport.control import ControlClosed
 from ..transport.recorder import Recorder
 from .forkserver import ForkServer
+from .lives import Lives
 from .preparation import Prepared
 
 _GRACE_S = 1.5
@@ -65,10 +67,15 @@ class _Failure(Exception):
 class _Clients:
     """What is known of the client processes."""
 
-    running: set[int]
+    running: dict[int, Assignment] = field(default_factory=dict)
+    """{client: its present life}"""
     addresses: dict[int, str] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
+    """Those without a further life, before the others are done."""
+    returning: dict[int, float] = field(default_factory=dict)
+    """{client: when its next life begins (time.monotonic() seconds)}"""
     batches: dict[int, int] = field(default_factory=dict)
     planes: list[OverheadRecord] = field(default_factory=list)
     """Bytes beside the data plane: of the clients' control lines, and of the records they sent."""
@@ -84,8 +91,11 @@ class Run:
         self._server = server
         self._watch = watch
         self._total = len(prepared.assignments)
-        self._clients = _Clients({assignment.node for assignment in prepared.assignments})
-        self._leaving = False
+        self._lives = Lives(prepared)
+        self._survives = prepared.config.time.deaths == "continue"
+        self._clients = _Clients()
+        self._going = self._leaving = False
+        self._parting: set[int] = set()  # clients that have said their last word
         self._started = self._epoch = time.monotonic()
         self.ready_s: float | None = None
         """Seconds from the call until all clients had met their neighbours."""
@@ -110,7 +120,6 @@ class Run:
 
     def _attempt(self) -> Outcome:
         try:
-            self._server.fork(self._prepared.assignments)
             self._conduct()
         except KeyboardInterrupt:
             return Outcome("interrupt")
@@ -124,19 +133,72 @@ class Run:
     def _conduct(self) -> None:
         """The run's steps; each begins when every client has completed the one before."""
         clients = self._clients
-        self._until(lambda: len(clients.addresses) == self._total)
-        for assignment in self._prepared.assignments:
-            addresses = {peer.node: clients.addresses[peer.node] for peer in assignment.neighbours}
-            self._server.tell(assignment.node, {"connect": addresses})
-        self._until(lambda: len(clients.ready) == self._total)
+        late = self._lives.late()
+        clients.ended.update(self._lives.none())
+        first = {assignment.node: assignment for assignment in self._lives.first()}
+        clients.running.update(first)
+        self._server.fork(first.values())
+        self._until(lambda: len(clients.addresses) == len(first))
+        for node in first:
+            self._server.tell(node, {"connect": self._present_neighbours(node)})
+        self._until(lambda: len(clients.ready) == len(first))
         self.ready_s = time.monotonic() - self._started
-        self._epoch = time.monotonic()
+        self._epoch = time.monotonic() - self._prepared.went_on_s
         self._collector.write(*self._introductions())
         self._server.tell_all({"go": self._epoch})
-        self._until(lambda: len(clients.done) == self._total)
+        self._going = True
+        for node in late:
+            clients.returning[node] = self._time_of_return(node, since_s=0.0)
+        self._until(lambda: len(clients.done | clients.ended) == self._total)
         self._leaving = True
         self._server.tell_all({"exit": True})
         self._until(lambda: not clients.running, seconds=_PATIENCE_S)
+
+    # -- comings and goings --------------------------------------------------------------------------------------------
+
+    def _present_neighbours(self, node: int) -> dict[int, tuple[str, int]]:
+        """{neighbour: its address and life}, of those that are there."""
+        clients = self._clients
+        return {
+            peer.node: (clients.addresses[peer.node], clients.running[peer.node].life)
+            for peer in self._prepared.assignments[node].neighbours
+            if peer.node in clients.addresses
+        }
+
+    def _time_of_return(self, node: int, since_s: float) -> float:
+        """On the wall clock the pause really passes; on the virtual one it is part of the plan."""
+        wall = self._prepared.config.time.clock == "wall"
+        return time.monotonic() + (self._lives.pause_s(node, since_s) if wall else 0.0)
+
+    def _begin_lives(self) -> None:
+        """Starts the clients whose time has come."""
+        now = time.monotonic()
+        for node in [node for node, due in self._clients.returning.items() if due <= now]:
+            del self._clients.returning[node]
+            if (assignment := self._lives.next(node)) is not None:
+                self._clients.running[node] = assignment
+                self._server.fork([assignment])
+
+    def _introduce(self, node: int) -> None:
+        """A client has come that the others have not met yet."""
+        neighbours, life = self._present_neighbours(node), self._clients.running[node]
+        self._server.tell(node, {"connect": neighbours})
+        news = {"rejoin": node, "address": self._clients.addresses[node], "life": life.life}
+        for other in neighbours:
+            self._server.tell(other, news)
+        self._tell_event(node, "restart" if life.life > 1 else "join", f"takes part from round {life.first_round}")
+
+    def _part_with(self, node: int, kind: str, detail: str) -> None:
+        """A client has ended before the others, as planned or not."""
+        for other in self._present_neighbours(node):
+            self._server.tell(other, {"gone" if kind == "death" else "left": node})
+        self._tell_event(node, kind, detail)
+
+    def _tell_event(self, node: int, kind: str, detail: str) -> None:
+        plan, now = self._prepared.plan, time.monotonic() - self._epoch
+        planned = (when for when, who, what, _ in plan.events if (who, what) == (node, kind)) if plan else iter(())
+        virtual = self._prepared.config.time.clock == "virtual"
+        self._collector.write(EventRecord(now, next(planned, None) if virtual else None, node, kind, detail))
 
     def _until(self, reached: Callable[[], bool], seconds: float = float("inf")) -> None:
         """Acts on what the clients say until ``reached``. Raises _Failure when one fails, or after ``seconds``."""
@@ -149,7 +211,9 @@ class Run:
                 raise _Failure("the collector of the records ended unexpectedly")
             if time.monotonic() > deadline:
                 raise _Failure(f"{len(self._clients.running)} clients did not leave within {seconds:g} s")
-            if not self._listen_once(0.25):
+            self._begin_lives()
+            next_ = min(self._clients.returning.values(), default=math.inf) - time.monotonic()
+            if not self._listen_once(max(0.0, min(0.25, next_))):
                 self._watch()
 
     def _listen(self, seconds: float) -> None:
@@ -165,22 +229,44 @@ class Run:
             match message:
                 case {"from": node, "message": {"bound": address}}:
                     self._clients.addresses[node] = address
+                    if self._going:
+                        self._introduce(node)
                 case {"from": node, "message": {"ready": True}}:
                     self._clients.ready.add(node)
+                    if self._going:
+                        self._server.tell(node, {"go": self._epoch})
                 case {"from": node, "message": {"done": True}}:
                     self._clients.done.add(node)
                 case {"from": node, "message": {"left": batches, "wire_bytes": size}}:
-                    self._clients.batches[node] = batches
+                    self._clients.batches[self._clients.running[node].sender] = batches
+                    self._parting.add(node)
                     self._clients.planes.append(OverheadRecord(node, COLLECTOR, "records", batches, size))
                 case {"from": node, "message": {"failed": _, **_rest} as error}:
                     self._clients.errors[node] = error
                 case {"exit": node, "status": status, "told": told, "heard": heard}:
-                    self._clients.running.discard(node)
                     self._clients.planes.append(OverheadRecord(FORK_SERVER, node, "control", *told))
                     self._clients.planes.append(OverheadRecord(node, FORK_SERVER, "control", *heard))
-                    if status < 0 or not self._leaving:
-                        self._clients.deaths[node] = status
+                    self._note_exit(node, status)
         return True
+
+    def _note_exit(self, node: int, status: int) -> None:
+        clients = self._clients
+        life = clients.running.pop(node)
+        clients.addresses.pop(node, None)
+        clients.ready.discard(node)
+        if node in self._parting and not self._leaving and life.ending != "finish":
+            self._parting.discard(node)
+            self._part_with(node, life.ending, f"before round {(life.last_round or 0) + 1}")
+            if self._lives.has_more(node):
+                clients.returning[node] = self._time_of_return(node, self._lives.end_s(life))
+            else:
+                clients.ended.add(node)
+        elif status < 0 and self._survives and self._going and node not in clients.errors:
+            if node not in self._parting:
+                self._part_with(node, "death", f"{_signal_name(-status)}; the others go on without it")
+            clients.ended.add(node)
+        elif status < 0 or not self._leaving:
+            clients.deaths[node] = status
 
     def _stop_clients(self, reason: str) -> None:
         deaths = dict(self._clients.deaths)  # those who end from here on are no cause of anything
@@ -211,7 +297,12 @@ class Run:
         roles = {LAUNCHER: ("launcher", os.getpid()), FORK_SERVER: ("fork server", self._server.pid)}
         for node, (role, pid) in roles.items():
             yield NodeRecord(node, role, "", 0, 0, 0, 0, socket.gethostname(), pid, "")
-        yield EventRecord(0.0, None, LAUNCHER, "start", f"{self._total} clients ready after {self.ready_s:.2f} s")
+        now, resumed_at, plan = time.monotonic() - self._epoch, self._prepared.resumed_at, self._prepared.plan
+        text = f"{len(self._clients.ready)} clients ready after {self.ready_s:.2f} s"
+        again = f", resumed after round {resumed_at}" if resumed_at else ""
+        yield EventRecord(now, None, LAUNCHER, "start", text + again)
+        for when, text in plan.conditions if plan and not resumed_at else ():
+            yield EventRecord(now, when, LAUNCHER, "scenario", text)
 
     def _last_words(self) -> Iterator[Record]:
         if not self._prepared.config.measuring.enabled:

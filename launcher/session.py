@@ -12,6 +12,7 @@ from pathlib import Path
 from .config import ConfigError, RunConfig
 from .forkserver import ForkServer
 from .preparation import Prepared, prepare_run
+from .resumption import read_run, taken_up
 from .run import Outcome, Run
 
 
@@ -54,7 +55,7 @@ def run_all(
     folders = [root] if len(configs) == 1 else _folders(configs, root)
     with ForkServer() as server:  # loads its libraries while the data is cut
         signal.signal(signal.SIGTERM, _interrupt)
-        prepared = _prepare_all(configs, folders, root, server.sockets)
+        prepared = _prepare_all(configs, folders, root, server)
         for each in prepared:
             run = Run(each, server, watch(each))
             finished.append(Finished(each, run(), run.ready_s))
@@ -64,14 +65,24 @@ def run_all(
     return finished
 
 
-def _prepare_all(configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, sockets: Path) -> list[Prepared]:
+def resume(folder: Path, watch: Callable[[Prepared], Watch]) -> Finished:
+    """Takes up an interrupted run after its last complete checkpoint. Raises ConfigError, RunFolderError."""
+    config = read_run(folder)
+    with ForkServer() as server:
+        signal.signal(signal.SIGTERM, _interrupt)
+        prepared = taken_up(_prepare(config, folder, server))
+        run = Run(prepared, server, watch(prepared))
+        return Finished(prepared, run(), run.ready_s)
+
+
+def _prepare_all(
+    configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, server: ForkServer
+) -> list[Prepared]:
     prepared = []
     existed, made = root.exists(), _topmost_missing(root)
     try:
         for number, (config, folder) in enumerate(zip(configs, folders, strict=True)):
-            own = sockets / str(number)
-            own.mkdir(mode=0o700)
-            prepared.append(prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records"))
+            prepared.append(_prepare(config, folder, server, number))
     except BaseException as error:  # a refused run leaves nothing behind
         for path in root.iterdir() if existed else [made]:
             shutil.rmtree(path, ignore_errors=True)
@@ -79,6 +90,12 @@ def _prepare_all(configs: Sequence[RunConfig], folders: Sequence[Path], root: Pa
             raise ConfigError(f"--out {root}: cannot be written: {error.strerror or error}") from error
         raise
     return prepared
+
+
+def _prepare(config: RunConfig, folder: Path, server: ForkServer, number: int = 0) -> Prepared:
+    own = server.sockets / str(number)
+    own.mkdir(mode=0o700)
+    return prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records", calibrate=server.time_a_step)
 
 
 def _topmost_missing(folder: Path) -> Path:

@@ -46,6 +46,9 @@ class RoundRecord(NamedTuple):
     ``disagreement`` is sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2); ``objective`` the client's part of the objective,
     train_loss + lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2, so that the sum over clients counts each edge once;
     ``gradient_norm`` its part of that objective's gradient norm, where the local work is one full gradient step.
+
+    Where a scenario tells time: ``virtual_s`` is when the round ended, ``idle_s`` how long the client waited for its
+    neighbours in it, ``waited_for`` the one that came last.
     """
 
     node: int
@@ -59,19 +62,22 @@ class RoundRecord(NamedTuple):
     disagreement: float | None = None
     objective: float | None = None
     gradient_norm: float | None = None
+    idle_s: float | None = None
+    waited_for: int | None = None
 
 
 class EdgeRecord(NamedTuple):
     """The map P_ij of client i = ``node`` for its neighbour j, in a round.
 
-    ``disagreement`` is ||P_ij theta_i - P_ji theta_j|| as the round began, ``map_norm`` ||P_ij||_F as it ended.
+    ``disagreement`` is ||P_ij theta_i - P_ji theta_j|| as the round began (None: the client went without that
+    neighbour), ``map_norm`` ||P_ij||_F as it ended.
     ``error_bound`` bounds what a rank cap may have cost all of the client's maps together (0 where maps are exact).
     """
 
     node: int
     neighbour: int
     round: int
-    disagreement: float
+    disagreement: float | None
     map_norm: float
     error_bound: float
 
@@ -92,7 +98,8 @@ class TrafficRecord(NamedTuple):
 
 
 class OverheadRecord(NamedTuple):
-    """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, hello, records or control."""
+    """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, hello, confirmation (of
+    messages taken, where the run has a scenario), records or control."""
 
     src: int
     dst: int
@@ -156,6 +163,20 @@ class KernelRecord(NamedTuple):
     bytes_received: int
 
 
+class UsedRecord(NamedTuple):
+    """What a client used of a neighbour in one exchange of a round, in runs with a scenario.
+
+    ``used_round`` is the round of the neighbour's message: the same round, an older or a newer one; None: it went
+    without.
+    """
+
+    node: int
+    round: int
+    phase: int
+    neighbour: int
+    used_round: int | None
+
+
 Record = (
     NodeRecord
     | RoundRecord
@@ -166,6 +187,7 @@ Record = (
     | EdgeRecord
     | KernelRecord
     | WorkRecord
+    | UsedRecord
 )
 
 TABLES: dict[str, type[Record]] = {
@@ -178,6 +200,7 @@ TABLES: dict[str, type[Record]] = {
     "edge": EdgeRecord,
     "kernel": KernelRecord,
     "work": WorkRecord,
+    "used": UsedRecord,
 }
 """Table name -> record class. The position in this table is the record's tag on the wire: append, never reorder."""
 
@@ -192,6 +215,7 @@ _TAGS = {record_class: tag for tag, record_class in enumerate(_CLASSES)}
 _NUMBER = frozenset({int, float})  # a writer may give 0 for 0.0
 _FITTING: dict[Any, frozenset[type]] = {
     int: frozenset({int}),
+    int | None: frozenset({int, type(None)}),
     float: _NUMBER,
     float | None: _NUMBER | {type(None)},
     str: frozenset({str}),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
 
-_DTYPES: dict[Any, str] = {int: "int64", float: "float64", float | None: "float64"}
+_DTYPES: dict[Any, str] = {int: "int64", int | None: "Int64", float: "float64", float | None: "float64"}
 
 
 class _Frame:

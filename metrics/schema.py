@@ -12,6 +12,7 @@ VERSION = "1"
 
 _COLUMN_TYPES: dict[Any, str] = {  # SQLite stores NaN as NULL, so a number that training computes may always be missing
     int: "INTEGER NOT NULL",
+    int | None: "INTEGER",
     float: "REAL",
     float | None: "REAL",
     str: "TEXT NOT NULL",
@@ -21,6 +22,7 @@ _PRIMARY_KEYS = {  # the round comes first: clients move on together, so new row
     "round": "round, node",
     "traffic": "round, src, dst",
     "edge": "round, node, neighbour",
+    "used": "round, node, phase, neighbour",
 }
 _INDICES = """
 CREATE INDEX IF NOT EXISTS resource_of_node ON resource(node);

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from .architecture import Architecture
+
+_LARGEST_NODE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,36 @@ class Assignment:
     measure: bool
     sample_every: float
     kernel_counters: bool
+    clock: Literal["none", "wall", "virtual"] = "none"
+    """none: no scenario, every exchange waits for every neighbour."""
+    staleness: float = 0
+    silence: Literal["wait", "stale", "skip"] = "wait"
+    deadline_s: float = math.inf
+    bounded: bool = False
+    """Whether messages under way are counted, so that a fast client never floods a slow one."""
+    survives: bool = False
+    """Whether the run goes on without a client that died unexpectedly."""
+    life: int = 1
+    """A client that is started again begins its next life."""
+    first_round: int = 1
+    last_round: int | None = None
+    """Of this life; None: the run's last."""
+    ending: Literal["finish", "crash", "leave"] = "finish"
+    absent_until: int = 0
+    """After a crash or leave: the last round without this client."""
+    state_round: int | None = None
+    """The round whose state this life goes on from."""
+    resumed_at: int = 0
+    """The round after which an interrupted run was taken up again."""
+
+    @property
+    def schedule(self) -> Path:
+        return self.folder / "plan" / f"{name_of(self.node)}.safetensors"
+
+    @property
+    def sender(self) -> int:
+        """The number under which this process sends records."""
+        return self.node + _LARGEST_NODE * (self.life - 1)
 
     @property
     def shard(self) -> Path:
@@ -73,6 +106,10 @@ class Assignment:
 
     def state(self, round: int) -> Path:
         return self.folder / "state" / f"round-{round:06d}" / f"{name_of(self.node)}.safetensors"
+
+    def sent(self, round: int) -> Path:
+        """Of a client that is away in this round: what it sent before and neighbours have yet to use."""
+        return self.state(round).with_suffix(".sent.safetensors")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}

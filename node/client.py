@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +19,13 @@ if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for 
 class Client:
     """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, never rebind it."""
 
-    def __init__(self, assignment: Assignment, learner: Learner, stopwatch: Stopwatch | None = None):
+    def __init__(
+        self,
+        assignment: Assignment,
+        learner: Learner,
+        stopwatch: Stopwatch | None = None,
+        sleep: Callable[[float], None] = lambda elapsed_s: None,
+    ):
         self.node = assignment.node
         self.seed = assignment.seed
         self.theta: np.ndarray = learner.theta
@@ -29,11 +37,14 @@ class Client:
         """Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly."""
         self._learner = learner
         self._stopwatch = stopwatch or Stopwatch("maps", running=False)
+        self._sleep = sleep
 
     def learn(self) -> None:
         """theta <- theta - alpha grad f(theta), or whatever local work the run asks for."""
+        start = time.monotonic()
         with self._stopwatch.during("gradient"):
             self.train_loss = self._learner.learn()
+        self._sleep(time.monotonic() - start)
 
     def generator(self, purpose: str, *key: int) -> np.random.Generator:
         """Random draws of this client for one purpose."""

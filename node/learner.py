@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +114,13 @@ class Learner:
         if self._velocity is not None:
             state["velocity"] = self._velocity.numpy()
         return state
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what ``state`` gave."""
+        self.theta[:] = state["theta"]
+        self._batches_drawn = int(state["batches_drawn"][0])
+        if self._velocity is not None:
+            self._velocity.numpy()[:] = state["velocity"]
 
     def buffer_bytes(self) -> int:
         """Memory of the gradient and the velocity."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 import time
 import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,16 +30,22 @@ from ..transport.endpoint import Endpoint, Stopped, identity_of
 from ..transport.kernel import KernelCounters
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
+from ..transport.schedule import Schedule
+from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
+from ..transport.timed import TimedPeers
 from ..transport.wire import GREETING_BYTES, ready_bytes
 from .algorithms import ALGORITHMS
 from .architecture import Architecture
 from .assignment import Assignment
-from .checkpoint import write_state
+from .checkpoint import read_state, sent_to, write_state
 from .client import Client
 from .flops import evaluation_flops, gradient_flops
 from .learner import Learner
 from .resources import Pace, StateBytes, sample, work
+
+_LINGER_S = 10.0
+"""How long what a client has sent may take to leave it, where it ends before the others."""
 
 
 class Diverged(Exception):
@@ -43,9 +53,11 @@ class Diverged(Exception):
 
 
 def live(assignment: Assignment, control: Control) -> int:
-    """Runs the client to its end; returns the exit status of its process."""
+    """Runs the client to its end; returns the exit status of its process, unless its part is to crash."""
     try:
         _ClientProcess(assignment, control).live()
+        if assignment.ending == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
     except (Stopped, ControlClosed) as end:
         print(f"stopped: {end or 'the launcher is gone'}", flush=True)
         return 0
@@ -64,7 +76,6 @@ class _ClientProcess:
         self.epoch = time.monotonic()
         self.stopwatch = Stopwatch("start", running=assignment.measure)
         self.pace = Pace(assignment.sample_every)
-        self.unheard: list[dict[str, Any]] = []  # the launcher's words that nothing has waited for yet
 
     def live(self) -> None:
         assignment = self.assignment
@@ -73,27 +84,38 @@ class _ClientProcess:
         limit = assignment.largest_vector * dtype.itemsize
         self.kernel = KernelCounters() if assignment.kernel_counters else None
         self.endpoint = Endpoint(
-            context, assignment.node, assignment.run, self.control, limit, self.kernel, self.stopwatch
+            context,
+            assignment.node,
+            assignment.run,
+            self.control,
+            limit,
+            self.kernel,
+            self.stopwatch,
+            life=assignment.life,
         )
-        self.recorder = Recorder(context, assignment.records, assignment.node)
+        self.recorder = Recorder(context, assignment.records, assignment.sender)
+        linger_s = 0.0
         try:
             address = self.endpoint.bind(assignment.address)
             self.control.send({"bound": address})
             self._prepare(address)
             self._meet()
             self._learn()
-            self.control.send({"done": True})
-            self._wait_for("exit")  # all have received all
+            if assignment.ending == "finish":
+                self.control.send({"done": True})
+                self._wait_for("exit")  # all have received all
+            else:
+                self._take_leave()
+                linger_s = _LINGER_S
             self._say_goodbye()
         finally:
             self.recorder.close()
-            self.endpoint.close()
+            self.endpoint.close(linger_s)
             context.term()  # waits until the last records have left
 
     def _prepare(self, address: str) -> None:
         assignment = self.assignment
         self.learner = Learner(assignment)
-        self.client = Client(assignment, self.learner, self.stopwatch)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
         own = assignment.architecture.size
@@ -104,10 +126,49 @@ class _ClientProcess:
             )
             for peer in assignment.neighbours
         }
-        self.peers = Peers(self.endpoint, links, np.dtype(assignment.dtype), assignment.timeout)
+        self.peers = self._peers(links)
+        self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
         self.algorithm = algorithm(settings, self.client)
+        if assignment.state_round is not None:
+            self._restore(assignment.state_round)
         self.recorder.write(self._node_record(assignment.architecture, address))
         print(f"client {assignment.node}: {own} parameters, {self.learner.train_samples} training samples", flush=True)
+
+    def _peers(self, links: Mapping[int, Link]) -> Peers:
+        assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
+        if assignment.clock == "none":
+            return Peers(self.endpoint, links, dtype, assignment.timeout)
+        schedule = Schedule.load(assignment.schedule)
+        options: dict[str, Any] = {
+            "fallback": "stale" if assignment.silence == "stale" else "skip",
+            "bounded": assignment.bounded,
+            "checkpoint_every": assignment.checkpoint_every,
+        }
+        if assignment.clock == "wall":
+            options |= {"staleness": assignment.staleness, "deadline_s": assignment.deadline_s}
+            return TimedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
+        return PlannedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
+
+    def _restore(self, round: int) -> None:
+        state = read_state(self.assignment.state(round))
+        self.learner.load(state)
+        self.algorithm.load(state)
+
+    def _receive_again(self) -> None:
+        """What neighbours had sent when the run was interrupted, and this client has not used yet."""
+        assignment, peers = self.assignment, self.peers
+        if not isinstance(peers, PlannedPeers):
+            return
+        for peer in assignment.neighbours:
+            for round, phase, vector in sent_to(assignment.node, self._files_of(peer.node)):
+                if peers.sent_into(peer.node, round, phase) == assignment.life:
+                    peers.put_in(peer.node, round, phase, vector)
+            for round, phase, vector in sent_to(peer.node, self._files_of(assignment.node)):
+                peers.keep(peer.node, round, phase, vector)
+
+    def _files_of(self, node: int) -> tuple[Path, Path]:
+        other = replace(self.assignment, node=node)
+        return other.state(other.resumed_at), other.sent(other.resumed_at)
 
     def _node_record(self, architecture: Architecture, address: str) -> NodeRecord:
         return NodeRecord(
@@ -124,30 +185,54 @@ class _ClientProcess:
         )
 
     def _meet(self) -> None:
-        addresses = {int(node): address for node, address in self._wait_for("connect").items()}
-        hello = self.endpoint.connect(addresses, time.monotonic() + self.assignment.timeout)
-        own = ready_bytes(identity_of(self.assignment.node))
-        self.recorder.write(
-            *(
-                OverheadRecord(self.assignment.node, node, kind, messages, wire_bytes)
-                for node in addresses
-                for kind, messages, wire_bytes in (
-                    ("greeting", 0, GREETING_BYTES),
-                    ("ready", 0, own),
-                    ("hello", 1, hello.get(node, 0)),
-                )
-            )
-        )
+        met = self._wait_for("connect")
+        addresses = {int(node): address for node, (address, _) in met.items()}
+        lives = {int(node): life for node, (_, life) in met.items()}
+        if self.assignment.clock != "none":
+            self.endpoint.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
+        hello = self.endpoint.connect(addresses, time.monotonic() + self.assignment.timeout, lives)
+        self._note_links({node: hello.get(node, 0) for node in addresses}.items())
         self.control.send({"ready": True})
         self.epoch = self._wait_for("go")
 
+    def _note_links(self, hellos: Iterable[tuple[int, int]]) -> None:
+        """Bytes that opening connections took."""
+        own = ready_bytes(identity_of(self.assignment.node, self.assignment.life))
+        self.recorder.write(
+            *(
+                OverheadRecord(self.assignment.node, node, kind, messages, wire_bytes)
+                for node, hello in hellos
+                for kind, messages, wire_bytes in (
+                    ("greeting", 0, GREETING_BYTES),
+                    ("ready", 0, own),
+                    ("hello", 1, hello),
+                )
+            )
+        )
+
     def _learn(self) -> None:
         assignment, client = self.assignment, self.client
-        self._close_round(0)
-        for round in range(1, assignment.rounds + 1):
+        if assignment.first_round == 1 and not assignment.resumed_at:
+            self._close_round(0)
+        self.peers.begin(assignment.first_round)
+        if assignment.resumed_at:
+            self._receive_again()
+        last = assignment.rounds if assignment.last_round is None else assignment.last_round
+        for round in range(assignment.first_round, last + 1):
             self.stopwatch.switch("maps")
             self.algorithm.round(client, self.peers)
             self._close_round(round)
+
+    def _take_leave(self) -> None:
+        """All that was sent to this client comes in, all that neighbours need of it is kept: then it may end."""
+        assignment, peers = self.assignment, self.peers
+        if not isinstance(peers, PlannedPeers):
+            return
+        peers.drain(assignment.life, assignment.resumed_at)
+        every = assignment.checkpoint_every
+        for round in range(peers.round, assignment.absent_until + 1):
+            if every and round % every == 0:
+                write_state(assignment.sent(round), round, peers.kept(round))
 
     def _close_round(self, round: int) -> None:
         """Evaluates, writes state and records, all of it after the round's learning."""
@@ -162,9 +247,11 @@ class _ClientProcess:
             )
         test_loss, test_metric = self._evaluate() if _due(round, assignment.evaluate_every, last) else (None, None)
         if _due(round, assignment.checkpoint_every, last):
-            write_state(assignment.state(round), round, self._state())
+            write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
+            self.peers.forget(round)
         now = time.monotonic() - self.epoch
         report = self.algorithm.report
+        waited = self.peers.waited()
         traffic = self.peers.next_round()
         records: list[Record] = [
             RoundRecord(
@@ -175,15 +262,18 @@ class _ClientProcess:
                 test_metric=test_metric,
                 theta_norm=theta_norm,
                 wall_s=now,
+                virtual_s=waited.virtual_s,
                 disagreement=math.hypot(*report.disagreements.values()) if report.disagreements else None,
                 objective=None if self.client.train_loss is None else self.client.train_loss + report.penalty,
                 gradient_norm=report.gradient_norm,
+                idle_s=waited.idle_s,
+                waited_for=waited.longest_for,
             ),
             *(traffic if assignment.measure else ()),
             *(self._edges(round) if assignment.measure else ()),
-            *(EventRecord(now, None, assignment.node, "warning", text) for text in report.warnings),
+            *(EventRecord(now, waited.virtual_s, assignment.node, "warning", text) for text in report.warnings),
             *(
-                EventRecord(now, None, assignment.node, "drop", f"{count} x {reason}")
+                EventRecord(now, waited.virtual_s, assignment.node, "drop", f"{count} x {reason}")
                 for reason, count in self.peers.rejected().items()
             ),
         ]
@@ -215,6 +305,15 @@ class _ClientProcess:
         return [sample(node, now, state), *work(node, now, self.stopwatch.read(), flops)]
 
     def _say_goodbye(self) -> None:
+        self._note_links(self.endpoint.hellos)
+        if missed := self.peers.deadlines_passed():
+            text = f"{missed} waits ended by the deadline"
+            now = time.monotonic() - self.epoch
+            self.recorder.write(EventRecord(now, None, self.assignment.node, "timeout", text))
+        credits = self.peers.confirmations().items()
+        self.recorder.write(
+            *(OverheadRecord(self.assignment.node, j, "confirmation", *tally) for j, tally in credits if tally[0])
+        )
         if self.kernel is not None:
             self.endpoint.note_connections()
             counts = self.kernel.read()
@@ -229,7 +328,7 @@ class _ClientProcess:
         if maps is None or not disagreements:
             return []
         return [
-            EdgeRecord(self.assignment.node, j, round, disagreements[j], map_norm, maps.error_bound)
+            EdgeRecord(self.assignment.node, j, round, disagreements.get(j), map_norm, maps.error_bound)
             for j, map_norm in maps.norms().items()
         ]
 
@@ -243,13 +342,14 @@ class _ClientProcess:
     def _wait_for(self, word: str) -> Any:
         """Blocks until the launcher says ``word``; returns what came with it. Raises Stopped, ControlClosed."""
         while True:
-            while self.unheard:
-                message = self.unheard.pop(0)
-                if "stop" in message:
-                    raise Stopped(message["stop"])
+            while self.endpoint.heard:
+                message = self.endpoint.heard.pop(0)
                 if word in message:
                     return message[word]
-            self.unheard += self.control.receive()
+            if word == "exit":  # neighbours may still be sending
+                self.peers.idle()
+            else:
+                self.endpoint.listen()
 
 
 def _due(round: int, every: int, last: bool) -> bool:

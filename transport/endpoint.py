@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import re
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import zmq
@@ -23,6 +26,10 @@ _CLOSED = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EV
 
 _OPENED = zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED
 
+_LATER_LIFE = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
+
+_GLANCE_S = 0.2
+
 
 class Stopped(Exception):
     """The launcher asked this process to end."""
@@ -36,6 +43,12 @@ class NeighbourTimeout(Exception):
 class Message:
     header: Header
     tensors: tuple[np.ndarray, ...]
+    life: int = 1
+    """Of the process that sent it: a client that is started again begins its next life."""
+
+    @property
+    def is_greeting(self) -> bool:
+        return self.header.round == self.header.phase == 0 and not self.tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +60,9 @@ class SentBytes:
     wire: int
 
 
-def identity_of(node: int) -> bytes:
+def identity_of(node: int, life: int = 1) -> bytes:
     """The routing id of a node's socket; it travels in READY, so its length is part of the wire bytes."""
-    return b"node-%04d" % node
+    return b"node-%04d" % node if life == 1 else b"node-%04d.%d" % (node, life)
 
 
 class Endpoint:
@@ -57,7 +70,8 @@ class Endpoint:
 
     ``max_frame`` bounds the frames that ZeroMQ takes in at all: a longer one closes its connection.
     ``rejected`` counts dropped messages by reason, since the start. ``kernel`` is told of every TCP connection,
-    ``stopwatch`` of the time spent blocked.
+    ``stopwatch`` of the time spent blocked. ``heard`` collects the launcher's words that are not for the endpoint;
+    ``gone`` are neighbours that died unexpectedly, ``left`` those that have ended as planned.
     """
 
     def __init__(
@@ -69,17 +83,30 @@ class Endpoint:
         max_frame: int,
         kernel: KernelCounters | None = None,
         stopwatch: Stopwatch | None = None,
+        life: int = 1,
     ):
         self.node = node
         self.run = run
+        self.life = life
+        self.lives: dict[int, int] = {}
+        """{neighbour: the life of it that this client is linked up with}"""
+        self.heard: list[dict[str, Any]] = []
+        self.gone: set[int] = set()
+        self.left: set[int] = set()
+        self.latecomers: frozenset[int] = frozenset()
+        """Neighbours that may connect after the others have met."""
+        self.hellos: list[tuple[int, int]] = []
+        """(neighbour, wire bytes) of the greetings sent to neighbours that came later."""
         self.rejected: Counter[str] = Counter()
         self.stopwatch = stopwatch or Stopwatch("start", running=False)
         self._control = control
         self._max_frame = max(max_frame, MAX_HEADER_BYTES)
         self._route_to: dict[int, bytes] = {}
-        self._peer_of: dict[bytes, int] = {}
+        self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its life)
+        self._addresses: dict[int, str] = {}
+        self._waiting: list[Message] = []  # that came while this client was still linking up
         self._router = context.socket(zmq.ROUTER)
-        self._router.setsockopt(zmq.IDENTITY, identity_of(node))
+        self._router.setsockopt(zmq.IDENTITY, identity_of(node, life))
         self._router.router_mandatory = True  # sending to a peer that is not there is an error, never a silent drop
         self._router.maxmsgsize = self._max_frame
         self._router.reconnect_ivl = 20  # ms
@@ -97,34 +124,70 @@ class Endpoint:
         self._router.bind(address)
         return self._router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
 
-    def connect(self, addresses: dict[int, str], deadline: float) -> dict[int, int]:
+    def connect(
+        self, addresses: dict[int, str], deadline: float, lives: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
         """Links up with all neighbours: the lower number connects and says hello, the higher one answers.
 
-        Returns {neighbour: wire bytes of the hello sent}. Raises NeighbourTimeout when some are silent at ``deadline``.
+        ``lives`` are those of the neighbours, by default the first. Returns {neighbour: wire bytes of the hello sent}.
+        Raises NeighbourTimeout when some are silent at ``deadline``.
         """
+        missing, hellos = set(addresses), {}
+        for node, address in addresses.items():
+            hellos |= self._link(node, address, (lives or {}).get(node, 1))
+        while missing - self.gone - self.left:
+            message = self._next(min(deadline, time.monotonic() + _GLANCE_S))
+            if message is not None and message.header.src in missing:
+                greeted = message.header.src
+                self.lives[greeted] = message.life
+                if greeted < self.node:
+                    hellos |= self._hello(greeted)
+                missing.discard(greeted)
+            elif message is not None:
+                self._waiting.append(message)
+            elif time.monotonic() >= deadline:
+                raise NeighbourTimeout(f"no connection to client {names_of(missing)}")
+        return hellos
+
+    def _link(self, node: int, address: str, life: int) -> dict[int, int]:
+        """Opens the way to a neighbour's process; returns {node: wire bytes of the hello}, if it is for us to speak."""
         # Routes of connections made here are local names, never sent. They are secret: libzmq aborts the whole process
         # when a stranger has bound the name of such a route to itself before the connection is made.
-        self._route_to = {node: identity_of(node) if node < self.node else os.urandom(16) for node in addresses}
-        self._peer_of = {route: node for node, route in self._route_to.items()}
-        hellos: dict[int, int] = {}
-        for node, address in addresses.items():
-            if self.node < node:
-                self._router.setsockopt(zmq.CONNECT_ROUTING_ID, self._route_to[node])
-                self._router.connect(address)
-                hellos |= self._hello(node)
-        missing = set(addresses)
-        while missing:
-            try:
-                greeted = self.receive(deadline).header.src
-            except NeighbourTimeout:
-                raise NeighbourTimeout(f"no connection to client {names_of(missing)}") from None
-            if greeted in missing and greeted < self.node:
-                hellos |= self._hello(greeted)
-            missing.discard(greeted)
-        return hellos
+        route = identity_of(node, life) if node < self.node else os.urandom(16)
+        self._route_to[node] = route
+        self._peer_of[route] = node, life
+        if self.node > node:
+            return {}
+        self._addresses[node] = address
+        self._router.setsockopt(zmq.CONNECT_ROUTING_ID, route)
+        self._router.connect(address)
+        return self._hello(node)
 
     def _hello(self, node: int) -> dict[int, int]:
         return {j: sent.wire for j, sent in self.send([node], round=0, phase=0, tensors=()).items()}
+
+    def welcome(self, message: Message) -> bool:
+        """Whether this is the greeting of a neighbour that has come later than the others; it is answered then."""
+        node = message.header.src
+        if not message.is_greeting or message.life <= self.lives.get(node, 0):
+            return False
+        self.lives[node] = message.life
+        self.gone.discard(node)
+        self.left.discard(node)
+        if node < self.node:
+            self._route_to[node] = identity_of(node, message.life)
+            self.hellos += self._hello(node).items()
+        return True
+
+    def _rejoin(self, node: int, address: str, life: int) -> None:
+        """A neighbour is there (again), at a new address."""
+        self.gone.discard(node)
+        self.left.discard(node)
+        if self.node < node and life > self.lives.get(node, 0):
+            if (before := self._addresses.get(node)) is not None:
+                with contextlib.suppress(zmq.ZMQError):
+                    self._router.disconnect(before)
+            self.hellos += self._link(node, address, life).items()
 
     def send(
         self, to: Iterable[int], *, round: int, phase: int, tensors: tuple[np.ndarray, ...]
@@ -163,30 +226,33 @@ class Endpoint:
 
     def receive(self, deadline: float) -> Message:
         """The next legal message of a neighbour. Raises NeighbourTimeout at ``deadline`` (time.monotonic seconds)."""
-        while True:
-            try:
-                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise NeighbourTimeout from None
-                self._heed(remaining)
-                continue
-            try:
-                return self._open(identity, frames)
-            except Rejected as rejected:
-                self.reject(rejected)
-                self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
-                if time.monotonic() >= deadline:
-                    raise NeighbourTimeout from None
+        while (message := self.receive_or_hear(deadline)) is None:
+            if time.monotonic() >= deadline:
+                raise NeighbourTimeout
+        return message
+
+    def receive_or_hear(self, deadline: float) -> Message | None:
+        """The next legal message; None at ``deadline``, or when the launcher has said something, or earlier."""
+        return self._waiting.pop(0) if self._waiting else self._next(deadline)
+
+    def _next(self, deadline: float) -> Message | None:
+        try:
+            identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            self._heed(max(0.0, deadline - time.monotonic()))
+            return None
+        try:
+            return self._open(identity, frames)
+        except Rejected as rejected:
+            self.reject(rejected)
+            self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
+            return None
 
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1
 
     def _open(self, identity: bytes, frames: list[bytes]) -> Message:
-        peer = self._peer_of.get(identity)
-        if peer is None:
-            raise Rejected("unknown peer")
+        peer, life = self._peer_of.get(identity) or self._later_life(identity)
         if not frames:
             raise Rejected("malformed header")
         header, shapes = unpack_header(frames[0], len(frames) - 1)
@@ -195,7 +261,15 @@ class Endpoint:
         if header.src != peer or header.dst != self.node:
             raise Rejected("wrong source or destination")
         tensors = tuple(view_tensor(frame, *shape) for frame, shape in zip(frames[1:], shapes, strict=True))
-        return Message(header, tensors)
+        self._peer_of[identity] = peer, life
+        return Message(header, tensors, life)
+
+    def _later_life(self, identity: bytes) -> tuple[int, int]:
+        """Of a neighbour that connects to this client after having been away. Raises Rejected."""
+        match = _LATER_LIFE.fullmatch(identity)
+        if match is None or int(match[1]) not in self.latecomers or int(match[1]) >= self.node:
+            raise Rejected("unknown peer")
+        return int(match[1]), int(match[2] or 1)
 
     def _heed(self, seconds: float) -> None:
         """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message."""
@@ -205,9 +279,22 @@ class Endpoint:
         if self._monitor in ready:
             self.note_connections()
         if self._control.fileno() in ready:
-            for message in self._control.receive_some():
-                if "stop" in message:
-                    raise Stopped(message["stop"])
+            self.listen()
+
+    def listen(self) -> None:
+        """Reads the launcher's words, and acts on those that are for the endpoint. Raises Stopped, ControlClosed."""
+        for message in self._control.receive_some():
+            match message:
+                case {"stop": reason}:
+                    raise Stopped(reason)
+                case {"gone": node}:
+                    self.gone.add(node)
+                case {"left": node}:
+                    self.left.add(node)
+                case {"rejoin": node, "address": address, "life": life}:
+                    self._rejoin(node, address, life)
+                case _:
+                    self.heard.append(message)
 
     def note_connections(self) -> None:
         """Takes notice of connections that were opened or closed since the last look."""
@@ -217,10 +304,14 @@ class Endpoint:
                 if self._kernel is not None:
                     self._kernel.watch(event["value"])
                 continue
+            if self.latecomers:
+                continue  # neighbours come and go
             # ZeroMQ does not tell the two causes apart
             self.reject(Rejected(f"connection closed by its peer, or for a frame over {self._max_frame} bytes"))
 
-    def close(self) -> None:
+    def close(self, linger_s: float = 0.0) -> None:
+        """What was sent and has not left yet gets ``linger_s`` seconds, while the context is terminated."""
+        self._router.linger = int(linger_s * 1000)
         self._router.disable_monitor()
         self._monitor.close()
         self._router.close()

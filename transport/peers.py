@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
-from ..metrics.records import TrafficRecord
+from ..metrics.records import Record, TrafficRecord
 from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
 from .envelope import Rejected
 
@@ -26,6 +27,15 @@ class Link:
     receives: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A round's seconds spent waiting, the neighbour that came last, and when the round ended in virtual seconds."""
+
+    idle_s: float | None = None
+    longest_for: int | None = None
+    virtual_s: float | None = None
+
+
 class Peers:
     """Sends to and receives from one client's neighbours, and counts what it sends.
 
@@ -37,6 +47,7 @@ class Peers:
     def __init__(self, endpoint: Endpoint, links: Mapping[int, Link], dtype: np.dtype, timeout: float):
         self.neighbours = tuple(sorted(links))
         self.round = 0
+        self.first_round = 1
         self._endpoint = endpoint
         self._stopwatch = endpoint.stopwatch
         self._links = links
@@ -47,10 +58,15 @@ class Peers:
         self._taken = dict.fromkeys(self.neighbours, 0)
         self._traffic = dict.fromkeys(self.neighbours, _NOTHING)
 
+    def begin(self, round: int) -> None:
+        """The first round to come; 1, unless the client goes on from a checkpoint."""
+        self.round = self.first_round = round
+
     def exchange(self, vectors: Vectors) -> dict[int, np.ndarray]:
         """Sends each neighbour its vector, then waits for one from each.
 
-        Raises NeighbourTimeout when one stays silent for longer than the timeout.
+        A neighbour that the run's scenario leaves out in this exchange is missing from the result. Raises
+        NeighbourTimeout when one stays silent for longer than the timeout.
         """
         with self._stopwatch.during("exchange"):
             self._send(vectors)
@@ -66,7 +82,7 @@ class Peers:
             return self._receive()
 
     def _send(self, vectors: Vectors) -> None:
-        shared: dict[tuple[int, int], list[int]] = {}
+        shared: dict[tuple[int, int, int], list[int]] = {}
         for node, vector in vectors.items():
             phase = self._sent[node]
             if vector.dtype != self._dtype or vector.shape != self._links[node].sends[phase : phase + 1]:
@@ -74,20 +90,23 @@ class Peers:
                     f"message {phase} of a round to client {node} was announced with the lengths "
                     f"{self._links[node].sends} ({self._dtype}), not as {vector.dtype} {vector.shape}"
                 )
-            shared.setdefault((id(vector), phase), []).append(node)
-        for (_, phase), nodes in shared.items():  # one vector for many neighbours is copied once
+            self._sent[node] += 1
+            for copy in range(self._copies(node, phase, vector)):
+                shared.setdefault((id(vector), phase, copy), []).append(node)
+        for (_, phase, _copy), nodes in shared.items():  # one vector for many neighbours is copied once
             weights = self._endpoint.send(nodes, round=self.round, phase=phase, tensors=(vectors[nodes[0]],))
-            for node in nodes:
-                self._sent[node] += 1
-                if node in weights:
-                    messages, payload, message, wire = self._traffic[node]
-                    more = weights[node]
-                    self._traffic[node] = (
-                        messages + 1,
-                        payload + more.payload,
-                        message + more.message,
-                        wire + more.wire,
-                    )
+            for node, more in weights.items():
+                messages, payload, message, wire = self._traffic[node]
+                self._traffic[node] = (
+                    messages + 1,
+                    payload + more.payload,
+                    message + more.message,
+                    wire + more.wire,
+                )
+
+    def _copies(self, node: int, phase: int, vector: np.ndarray) -> int:
+        """How often a message is sent."""
+        return 1
 
     def _receive(self) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in self.neighbours}
@@ -96,13 +115,15 @@ class Peers:
             try:
                 self._store(self._endpoint.receive(deadline))
             except NeighbourTimeout:
-                silent = names_of(node for key, node in wanted.items() if key not in self._inbox)
-                raise NeighbourTimeout(
-                    f"client {silent} sent nothing for {self._timeout:g} s in round {self.round}"
-                ) from None
+                self._complain(node for key, node in wanted.items() if key not in self._inbox)
         for node in self.neighbours:
             self._taken[node] += 1
         return {node: self._inbox.pop(key) for key, node in wanted.items()}
+
+    def _complain(self, silent: Iterable[int]) -> NoReturn:
+        raise NeighbourTimeout(
+            f"client {names_of(silent)} sent nothing for {self._timeout:g} s in round {self.round}"
+        ) from None
 
     def _store(self, message: Message) -> None:
         header = message.header
@@ -111,25 +132,60 @@ class Peers:
             next_ = (self.round, self._taken[header.src])
             if not next_ <= (header.round, header.phase) or header.round > self.round + 1 or key in self._inbox:
                 raise Rejected("round or phase out of turn")
-            expected = self._links[header.src].receives[header.phase : header.phase + 1]
-            if len(message.tensors) != 1 or message.tensors[0].shape != expected:
-                raise Rejected("wrong shape")
-            if message.tensors[0].dtype != self._dtype:
-                raise Rejected("wrong dtype")
+            self._check(message)
         except Rejected as rejected:
             self._endpoint.reject(rejected)
         else:
             self._inbox[key] = message.tensors[0]
 
-    def next_round(self) -> list[TrafficRecord]:
+    def _check(self, message: Message) -> None:
+        """Raises Rejected unless this is the vector that the link announces."""
+        header = message.header
+        expected = self._links[header.src].receives[header.phase : header.phase + 1]
+        if len(message.tensors) != 1 or message.tensors[0].shape != expected:
+            raise Rejected("wrong shape")
+        if message.tensors[0].dtype != self._dtype:
+            raise Rejected("wrong dtype")
+
+    def idle(self) -> None:
+        """Takes in what comes while there is nothing to do, until the launcher says something, or a second at most."""
+        message = self._endpoint.receive_or_hear(time.monotonic() + 1)
+        if message is not None:
+            self._store(message)
+
+    def next_round(self) -> list[Record]:
         """Closes the current round, opens the next; returns what was sent in the one closed, a row a neighbour."""
         src, round = self._endpoint.node, self.round
-        rows = [TrafficRecord(src, dst, round, *sent) for dst, sent in self._traffic.items() if sent is not _NOTHING]
+        rows: list[Record] = [
+            TrafficRecord(src, dst, round, *sent) for dst, sent in self._traffic.items() if sent is not _NOTHING
+        ]
         self.round += 1
         for node in self.neighbours:
             self._sent[node] = self._taken[node] = 0
             self._traffic[node] = _NOTHING
         return rows
+
+    def waited(self) -> Waited:
+        """In the current round, where a scenario tells time."""
+        return Waited()
+
+    def sleep(self, elapsed_s: float) -> None:
+        """Called after the round's local work, which took so long: the slow ones of a scenario take longer."""
+
+    def kept(self, round: int) -> dict[str, np.ndarray]:
+        """{name: vector} of the messages that neighbours have yet to use after ``round``, for its checkpoint."""
+        return {}
+
+    def forget(self, round: int) -> None:
+        """The checkpoint of ``round`` is written."""
+
+    def deadlines_passed(self) -> int:
+        """Waits that ended because a deadline had passed."""
+        return 0
+
+    def confirmations(self) -> dict[int, tuple[int, int]]:
+        """{neighbour: messages sent it that carry no vector but tell what was taken, and their wire bytes}"""
+        return {}
 
     def inbox_bytes(self) -> int:
         """Memory of the vectors that came before their turn."""

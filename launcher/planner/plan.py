@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from ...transport.schedule import Schedule
 
 
@@ -51,8 +53,18 @@ class Plan:
     """In the order in which they are sent; cut ones are not among them."""
     events: tuple[tuple[float, int, str, str], ...] = field(default=())
     """(virtual seconds, client, kind, detail)"""
+    conditions: tuple[tuple[float | None, str], ...] = field(default=())
+    """What the scenario does to clients and links for a while: (virtual seconds of its start if known, text)."""
     synchronous: bool = True
     """Every client uses each neighbour's message of its own round, every time: no message is late or missing."""
+
+    @property
+    def has_late(self) -> bool:
+        """Some client uses a message of another round than its own."""
+        return any(
+            ((schedule.uses > 0) & (schedule.uses != np.arange(1, len(schedule.uses) + 1)[:, None, None])).any()
+            for schedule in self.schedules
+        )
 
     @property
     def end_s(self) -> float:

@@ -15,10 +15,10 @@ Events at the same moment come in the order of client numbers.
 
 from __future__ import annotations
 
-import heapq
 import math
-from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -40,29 +40,34 @@ class _Mail:
     __slots__ = ("arrived", "coming", "freshest")
 
     def __init__(self) -> None:
-        self.coming: list[tuple[float, int]] = []  # (arrival, round), by arrival
+        self.coming: list[tuple[float, int]] = []  # heap of (arrival, round)
         self.arrived: set[int] = set()
         self.freshest = 0
 
     def take_in(self, now: float) -> None:
-        coming, upto = self.coming, 0
-        while upto < len(coming) and coming[upto][0] <= now:
-            self.arrived.add(coming[upto][1])
-            self.freshest = max(self.freshest, coming[upto][1])
-            upto += 1
-        del coming[:upto]
+        coming = self.coming
+        while coming and coming[0][0] <= now:
+            _, round = heappop(coming)
+            self.arrived.add(round)
+            if round > self.freshest:
+                self.freshest = round
 
     def first_from(self, round: int) -> float:
         """When a message of at least this round arrives, of those under way; -inf: has arrived; inf: none does."""
         if self.freshest >= round:
             return -math.inf
-        return next((arrival for arrival, number in self.coming if number >= round), math.inf)
+        first = math.inf
+        for arrival, number in self.coming:
+            if number >= round and arrival < first:
+                first = arrival
+        return first
 
 
 class _Client:
-    def __init__(self, number: int, neighbours: tuple[int, ...], phases: int):
+    def __init__(self, number: int, phases: int):
         self.number = number
-        self.neighbours = neighbours
+        self.neighbours: list[_Client] = []
+        self.links: list[_Link] = []  # to the neighbours, in the same order
         self.round = 1
         self.phase = 0
         self.here = True
@@ -73,46 +78,74 @@ class _Client:
         self.wait_began = 0.0
         self.token = 0  # of the event that would end the present wait; older ones are void
         self.planned_end = math.inf
-        self.ready: dict[int, float] = {}  # {neighbour: when it needs no more waiting for}
+        self.needed = 0  # the round that every neighbour has to get to before the present wait ends
+        self.ready: list[float] = []  # of each neighbour: when it needs no more waiting for
         self.phases = phases
         self.uplink_free = 0.0
-        self.lives = [Life(1, 1, 0.0)]
+        self.life = Life(1, 1, 0.0)
+        self.lives = [self.life]
+        self.mail: list[list[_Mail]] = []  # of each phase, then of each neighbour
+
+    def meet(self, neighbours: list[_Client], links: list[_Link]) -> None:
+        self.neighbours, self.links = neighbours, links
         self.forget()
 
     def forget(self) -> None:
         """A new process has got nothing yet."""
-        self.mail = {(j, phase): _Mail() for j in self.neighbours for phase in range(self.phases)}
-
-    @property
-    def life(self) -> Life:
-        return self.lives[-1]
+        self.mail = [[_Mail() for _ in self.neighbours] for _ in range(self.phases)]
 
 
 class _Link:
     """One direction of an edge, with its draws."""
 
-    def __init__(self, scenario: Scenario, src: int, dst: int):
+    def __init__(self, scenario: Scenario, src: int, dst: _Client):
         shape = scenario.rounds, scenario.phases
-        given = scenario.links.get((src, dst), Link())
-        self.latency = latencies(given.latency, *shape, scenario.seed, src, dst).tolist()
-        self.lost = losses(given.loss, *shape, scenario.seed, src, dst).tolist() if given.loss else None
+        given = scenario.links.get((src, dst.number), Link())
+        self.to = dst
+        self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
+        self.latency = latencies(given.latency, *shape, scenario.seed, src, dst.number).tolist()
+        self.lost = losses(given.loss, *shape, scenario.seed, src, dst.number).tolist() if given.loss else None
         self.bandwidth = given.bandwidth
-        self.bytes = scenario.message_bytes[src, dst]
+        self.bytes = scenario.message_bytes[src, dst.number]
         self.free = 0.0
         self.last_arrival = 0.0
         self.faults: list[tuple[Fault, list[list[bool]]]] = [
-            (fault, strikes(fault, number, *shape, scenario.seed, src, dst).tolist())
+            (fault, strikes(fault, number, *shape, scenario.seed, src, dst.number).tolist())
             for number, fault in enumerate(scenario.faults)
-            if fault.kind in _OF_LINKS and fault.hits(src, dst)
+            if fault.kind in _OF_LINKS and fault.hits(src, dst.number)
         ]
 
-    def struck(self, kind: str, round: int, phase: int, now: float) -> Iterator[Fault]:
-        for fault, draws in self.faults:
-            if fault.kind == kind and draws[round - 1][phase] and fault.active(round, now):
-                yield fault
+    def struck(self, round: int, phase: int, now: float) -> list[Fault]:
+        """The faults that hit a message."""
+        return [fault for fault, draws in self.faults if draws[round - 1][phase] and fault.active(round, now)]
+
+    def carry(self, round: int, phase: int, left: float, struck: list[Fault]) -> tuple[float, int]:
+        """Of a message that has left the uplink: when it arrives, and how often."""
+        begins = left if left > self.free else self.free
+        self.free = begins + self.bytes[phase] / self.bandwidth
+        arrived = self.free + self.latency[round - 1][phase]
+        copies = 0 if self.lost and self.lost[round - 1][phase] else 1
+        in_order = True
+        for fault in struck:
+            match fault.kind:
+                case "delay":
+                    arrived += fault.delay_s
+                case "reorder":
+                    arrived += fault.delay_s
+                    in_order = False
+                case "duplicate" if copies:
+                    copies = 2
+                case "loss":
+                    copies = 0
+        if in_order:
+            if arrived < self.last_arrival:
+                arrived = self.last_arrival
+            self.last_arrival = arrived
+        return arrived, copies
 
 
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
+_CUTTING = {"cut", "partition"}
 _FIRST, _STEP = 0, 1  # at one moment: comebacks and notices, then what clients do
 
 
@@ -120,11 +153,13 @@ class _Simulation:
     def __init__(self, scenario: Scenario):
         self.scenario = scenario
         self.staleness = scenario.execution.staleness
-        phases = scenario.phases
-        self.clients = [_Client(i, neighbours, phases) for i, neighbours in enumerate(scenario.neighbours)]
-        self.links = {edge: _Link(scenario, *edge) for edge in scenario.message_bytes}
+        self.phases = phases = scenario.phases
+        self.clients = [_Client(i, phases) for i in range(scenario.clients)]
+        for client, numbers in zip(self.clients, scenario.neighbours, strict=True):
+            others = [self.clients[j] for j in numbers]
+            client.meet(others, [_Link(scenario, client.number, other) for other in others] if phases else [])
         self.compute_times = ComputeTimes(scenario)
-        self.messages: list[SentMessage] = []
+        self.sent: list[tuple[int, int, int, int, float, float, float, int]] = []  # fields of SentMessage
         self.events: list[tuple[float, int, str, str]] = []
         self.ends = [fault for fault in scenario.faults if fault.kind in ("crash", "leave")]
         self.fired: set[tuple[int, int]] = set()  # (number of the fault, client)
@@ -143,25 +178,26 @@ class _Simulation:
             else:
                 self._at(0.0, _STEP, client, self._start_round)
         while self._heap:
-            now, _, number, _, action, arguments = heapq.heappop(self._heap)
+            now, _, number, _, action, arguments = heappop(self._heap)
             action(self.clients[number], now, *arguments)
         self._refuse_endless()
         return Plan(
-            schedules=tuple(arrays.schedule(self._arrays) for arrays in self._arrays),
+            schedules=_schedules(self._arrays),
             lives=tuple(tuple(client.lives) for client in self.clients),
-            messages=tuple(self.messages),
+            messages=tuple(starmap(SentMessage, self.sent)),
             events=tuple(sorted(self.events)),
             synchronous=self._as_agreed,
         )
 
     def _at(self, when: float, order: int, client: _Client, action: Callable[..., None], *arguments: Any) -> None:
         self._count += 1
-        heapq.heappush(self._heap, (when, order, client.number, self._count, action, arguments))
+        heappush(self._heap, (when, order, client.number, self._count, action, arguments))
 
     def _refuse_endless(self) -> None:
         for client in self.clients:
             if client.here and client.waiting:
-                silent = [j for j in client.neighbours if client.ready.get(j, math.inf) == math.inf]
+                pairs = zip(client.neighbours, client.ready, strict=True)
+                silent = [other.number for other, ready in pairs if ready == math.inf]
                 raise PlanError(
                     f"client {client.number} would wait for ever in round {client.round} for a message of client "
                     f"{', '.join(map(str, silent))}; set time.deadline_s, and time.silence to 'stale' or 'skip'"
@@ -172,14 +208,12 @@ class _Simulation:
     def _start_round(self, client: _Client, now: float) -> None:
         if not client.here or self._dies(client, now):
             return
-        for j in client.neighbours:
-            other = self.clients[j]
+        for other in client.neighbours:
             if other.back_from_round is not None and client.round >= other.back_from_round:
                 self._come_back(other, now, other.back_from_round)
-        arrays = self._arrays[client.number]
-        arrays.start[client.round - 1] = now
+        self._arrays[client.number].start[client.round - 1] = now
         client.phase = 0
-        if self.scenario.phases:
+        if self.phases:
             self._exchange(client, now)
         else:
             self._compute(client, now)
@@ -189,55 +223,57 @@ class _Simulation:
         client.waiting, client.wait_began = True, now
         client.token += 1
         client.planned_end = math.inf
-        client.ready = {j: self._ready(client, j, now) for j in client.neighbours}
+        far_enough = client.round - self.staleness
+        client.needed = math.ceil(far_enough) if far_enough > 0 else 0
+        client.ready = [self._ready(client, place, now) for place in range(len(client.neighbours))]
         if math.isfinite(self.scenario.execution.deadline_s):
             when = now + self.scenario.execution.deadline_s
             self._at(when, _STEP, client, self._proceed, client.token, True)
-        self._plan_end(client, now)
+        self._plan_end(client, max(client.ready, default=now))
 
-    def _ready(self, client: _Client, j: int, now: float) -> float:
-        """When client needs not wait for neighbour j any more, as far as is known now."""
-        far_enough = client.round - self.staleness
-        if self.staleness and far_enough <= 0:
-            return now
-        came = client.mail[j, client.phase].first_from(max(1, math.ceil(far_enough)))
+    def _ready(self, client: _Client, place: int, now: float) -> float:
+        """When client needs not wait for a neighbour any more, as far as is known now."""
+        came = client.mail[client.phase][place].first_from(client.needed)
         if came < math.inf:
             return max(now, came)
-        other = self.clients[j]
+        other = client.neighbours[place]
         if other.here:
             return math.inf if client.round >= other.life.first and not other.finished else now
         return max(now, other.gone_since + self.scenario.execution.notice_s)
 
-    def _plan_end(self, client: _Client, now: float) -> None:
+    def _plan_end(self, client: _Client, end: float) -> None:
         """Sets down when the wait ends, once all it waits for is known."""
-        end = max(client.ready.values(), default=now)
         if end != client.planned_end:
             client.planned_end = end
             if end < math.inf:
                 self._at(end, _STEP, client, self._proceed, client.token, False)
 
-    def _look_again(self, client: _Client, j: int, now: float) -> None:
-        """Something has changed about neighbour j."""
-        if client.here and client.waiting and j in client.ready:
-            client.ready[j] = self._ready(client, j, now) if client.ready[j] > now else client.ready[j]
-            self._plan_end(client, now)
+    def _look_again(self, link: _Link, now: float) -> None:
+        """The one at the far end of the link hears that the one at this end has gone or finished."""
+        client = link.to
+        if client.here and client.waiting and client.ready[link.place] > now:
+            client.ready[link.place] = self._ready(client, link.place, now)
+            self._plan_end(client, max(client.ready))
 
     def _proceed(self, client: _Client, now: float, token: int, deadline: bool) -> None:
         if not (client.waiting and token == client.token and (deadline or now == client.planned_end)):
             return
         client.waiting = False
         arrays, row, phase = self._arrays[client.number], client.round - 1, client.phase
-        late = [j for j in client.neighbours if client.ready[j] > now]
-        arrays.deadlines[row] += bool(late)
+        last = max(client.ready, default=now)
+        if last > now:
+            arrays.deadlines[row] += 1
         if now > client.wait_began:
             arrays.idle[row] += now - client.wait_began
-            arrays.waited_for[row] = late[0] if late else max(client.ready, key=lambda j: (client.ready[j], -j))
-        for place, j in enumerate(client.neighbours):
-            mail = client.mail[j, phase]
+            place = next(place for place, ready in enumerate(client.ready) if ready > now or ready == last)
+            arrays.waited_for[row] = client.neighbours[place].number
+        index = arrays.index(client.round, phase)
+        for mail in client.mail[phase]:
             mail.take_in(now)
-            used = self._chosen(mail, client.round)
-            arrays.uses[row, phase, place] = used
-            self._as_agreed &= used == client.round
+            arrays.uses[index] = used = self._chosen(mail, client.round)
+            if used != client.round:
+                self._as_agreed = False
+            index += 1
         if phase == 0:
             self._compute(client, now)
         else:
@@ -259,7 +295,7 @@ class _Simulation:
 
     def _next_phase(self, client: _Client, now: float) -> None:
         client.phase += 1
-        if client.phase < self.scenario.phases:
+        if client.phase < self.phases:
             self._exchange(client, now)
             return
         self._arrays[client.number].end[client.round - 1] = now
@@ -269,42 +305,35 @@ class _Simulation:
             self._start_round(client, now)
             return
         client.finished = True
-        for j in client.neighbours:
-            self._look_again(self.clients[j], client.number, now)
+        for link in client.links:
+            self._look_again(link, now)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _send(self, client: _Client, now: float) -> None:
-        arrays, round, phase = self._arrays[client.number], client.round, client.phase
-        for place, j in enumerate(client.neighbours):
-            other, link = self.clients[j], self.links[client.number, j]
-            if not other.here or any(next(link.struck(kind, round, phase, now), None) for kind in ("cut", "partition")):
+        arrays, number, round, phase = self._arrays[client.number], client.number, client.round, client.phase
+        index, uplink = arrays.index(round, phase) - 1, self.scenario.uplink
+        left = max(now, client.uplink_free)
+        for link in client.links:
+            index += 1
+            other = link.to
+            struck = link.faults and link.struck(round, phase, now)
+            if not other.here or (struck and not _CUTTING.isdisjoint(fault.kind for fault in struck)):
                 self._as_agreed = False
                 continue
-            size = link.bytes[phase]
-            left = max(now, client.uplink_free) + size / self.scenario.uplink
-            client.uplink_free = left
-            link.free = max(left, link.free) + size / link.bandwidth
-            arrived = link.free + link.latency[round - 1][phase]
-            arrived += sum(fault.delay_s for fault in link.struck("delay", round, phase, now))
-            if late := [fault.delay_s for fault in link.struck("reorder", round, phase, now)]:
-                arrived += sum(late)
-            else:
-                arrived = link.last_arrival = max(arrived, link.last_arrival)
-            copies = 1
-            if (link.lost and link.lost[round - 1][phase]) or any(link.struck("loss", round, phase, now)):
-                copies = 0
-            elif any(link.struck("duplicate", round, phase, now)):
-                copies = 2
-            self.messages.append(SentMessage(client.number, j, round, phase, now, left, arrived, copies))
+            left += link.bytes[phase] / uplink
+            arrived, copies = link.carry(round, phase, left, struck)
+            self.sent.append((number, other.number, round, phase, now, left, arrived, copies))
             if not copies:
                 continue
-            arrays.copies[round - 1, phase, place] = copies
-            arrays.to_life[round - 1, phase, place] = other.life.number
-            arrays.delays_out[round - 1, phase, place] = arrived - now
-            insort(other.mail[client.number, phase].coming, (arrived, round))
-            if other.phase == phase:
-                self._look_again(other, client.number, now)
+            arrays.copies[index] = copies
+            arrays.to_life[index] = other.life.number
+            arrays.delays_out[index] = arrived - now
+            heappush(other.mail[phase][link.place].coming, (arrived, round))
+            if other.waiting and other.phase == phase and round >= other.needed and arrived < other.ready[link.place]:
+                other.ready[link.place] = arrived
+                self._plan_end(other, max(other.ready))
+        client.uplink_free = left
 
     # -- comings and goings --------------------------------------------------------------------------------------------
 
@@ -325,15 +354,15 @@ class _Simulation:
         life.last, life.end_s, life.ending = client.round - 1, now, "crash" if fault.kind == "crash" else "leave"
         self._as_agreed = False
         self.events.append((now, client.number, fault.kind, f"before round {client.round}"))
-        for j in client.neighbours:
-            self._at(now + self.scenario.execution.notice_s, _FIRST, client, self._notice, j)
+        for link in client.links:
+            self._at(now + self.scenario.execution.notice_s, _FIRST, client, self._notice, link)
         if fault.restart_after is not None:
             client.back_from_round = client.round + fault.restart_after
         elif fault.restart_after_s is not None:
             self._at(now + fault.restart_after_s, _FIRST, client, self._come_back, None)
 
-    def _notice(self, client: _Client, now: float, j: int) -> None:
-        self._look_again(self.clients[j], client.number, now)
+    def _notice(self, client: _Client, now: float, link: _Link) -> None:
+        self._look_again(link, now)
 
     def _come_later(self, client: _Client, fault: Fault) -> None:
         """Not there at the beginning."""
@@ -348,14 +377,15 @@ class _Simulation:
     def _come_back(self, client: _Client, now: float, round: int | None) -> None:
         """A new process, which takes part from a round that none of its neighbours has begun yet."""
         if round is None:
-            begun = [other.round for other in map(self.clients.__getitem__, client.neighbours) if other.here]
+            begun = [other.round for other in client.neighbours if other.here]
             round = max([client.round if client.lives else 1, *(number + 1 for number in begun)])
         client.back_from_round = None
         if round > self.scenario.rounds:
             return
         before = list(client.lives)
         state = self._last_state(before) if before else None
-        client.lives.append(Life(len(before) + 1, round, now, last=round - 1, state_round=state))
+        client.life = Life(len(before) + 1, round, now, last=round - 1, state_round=state)
+        client.lives.append(client.life)
         client.round, client.here, client.gone_since = round, True, math.inf
         client.forget()
         detail = f"from round {round}, with the state of round {state}" if before else f"from round {round}"
@@ -370,52 +400,72 @@ class _Simulation:
 
 
 class _Arrays:
-    """The arrays of a Schedule while they are filled in."""
+    """The arrays of a Schedule while they are filled in: lists, flat."""
 
     def __init__(self, scenario: Scenario, client: int):
         self.client = client
         self.neighbours = np.array(scenario.neighbours[client], np.int32)
         rounds = scenario.rounds
-        shape = (rounds, scenario.phases, len(self.neighbours))
-        self.uses = np.zeros(shape, np.int32)
-        self.copies = np.zeros(shape, np.uint8)
-        self.to_life = np.zeros(shape, np.uint8)
-        self.delays_out = np.zeros(shape)
-        self.start, self.end, self.compute = (np.full(rounds, np.nan) for _ in range(3))
-        self.idle = np.zeros(rounds)
-        self.waited_for = np.full(rounds, -1, np.int32)
-        self.deadlines = np.zeros(rounds, np.uint8)
+        self.shape = rounds, scenario.phases, len(self.neighbours)
+        messages = math.prod(self.shape)
+        self.uses, self.copies, self.to_life = ([0] * messages for _ in range(3))
+        self.delays_out = [0.0] * messages
+        self.start, self.end, self.compute = ([math.nan] * rounds for _ in range(3))
+        self.idle = [0.0] * rounds
+        self.waited_for = [-1] * rounds
+        self.deadlines = [0] * rounds
 
-    def last_uses(self) -> np.ndarray:
-        """(K, P, g): the last own round in which a neighbour's message of its round k is used."""
-        last = np.zeros_like(self.uses)
-        rounds, phases, places = np.nonzero(self.uses)
-        np.maximum.at(last, (self.uses[rounds, phases, places] - 1, phases, places), rounds.astype(np.int32) + 1)
-        return last
+    def index(self, round: int, phase: int) -> int:
+        """Where the messages of a round and phase begin."""
+        _, phases, neighbours = self.shape
+        return ((round - 1) * phases + phase) * neighbours
 
-    def schedule(self, everyone: list[_Arrays]) -> Schedule:
-        others = [everyone[j] for j in self.neighbours]
-        places = [int(np.searchsorted(other.neighbours, self.client)) for other in others]
+    def full(self, values: list[Any], dtype: type) -> np.ndarray:
+        return np.array(values, dtype).reshape(self.shape)
 
-        def mirrored(arrays: list[np.ndarray]) -> np.ndarray:
+
+def _schedules(everyone: list[_Arrays]) -> tuple[Schedule, ...]:
+    uses = [arrays.full(arrays.uses, np.int32) for arrays in everyone]
+    keep = [_last_uses(array) for array in uses]
+    copies = [arrays.full(arrays.copies, np.uint8) for arrays in everyone]
+    to_life = [arrays.full(arrays.to_life, np.uint8) for arrays in everyone]
+    delays_out = [arrays.full(arrays.delays_out, float) for arrays in everyone]
+
+    def schedule(arrays: _Arrays) -> Schedule:
+        i, others = arrays.client, arrays.neighbours.tolist()
+        places = [int(np.searchsorted(everyone[j].neighbours, i)) for j in others]
+
+        def mirrored(columns: list[np.ndarray]) -> np.ndarray:
             """What the neighbours' arrays say of this client, a column each."""
-            columns = [array[:, :, [place]] for array, place in zip(arrays, places, strict=True)]
-            return np.concatenate(columns, axis=2) if columns else np.zeros_like(self.uses)
+            mirror = np.empty_like(columns[i])
+            for place, (j, there) in enumerate(zip(others, places, strict=True)):
+                mirror[:, :, place] = columns[j][:, :, there]
+            return mirror
 
         return Schedule(
-            neighbours=self.neighbours,
-            uses=self.uses,
-            copies=self.copies,
-            to_life=self.to_life,
-            needed=mirrored([other.last_uses() for other in others]),
-            comes=mirrored([other.copies for other in others]),
-            into_life=mirrored([other.to_life for other in others]),
-            keep=self.last_uses(),
-            delays=mirrored([other.delays_out for other in others]),
-            start=self.start,
-            end=self.end,
-            compute=self.compute,
-            idle=self.idle,
-            waited_for=self.waited_for,
-            deadlines=self.deadlines,
+            neighbours=arrays.neighbours,
+            uses=uses[i],
+            copies=copies[i],
+            to_life=to_life[i],
+            needed=mirrored(keep),
+            comes=mirrored(copies),
+            into_life=mirrored(to_life),
+            keep=keep[i],
+            delays=mirrored(delays_out),
+            start=np.array(arrays.start),
+            end=np.array(arrays.end),
+            compute=np.array(arrays.compute),
+            idle=np.array(arrays.idle),
+            waited_for=np.array(arrays.waited_for, np.int32),
+            deadlines=np.array(arrays.deadlines, np.uint8),
         )
+
+    return tuple(map(schedule, everyone))
+
+
+def _last_uses(uses: np.ndarray) -> np.ndarray:
+    """(K, P, g): the last own round in which a neighbour's message of its round k is used."""
+    last = np.zeros_like(uses)
+    rounds, phases, places = np.nonzero(uses)
+    np.maximum.at(last, (uses[rounds, phases, places] - 1, phases, places), rounds.astype(np.int32) + 1)
+    return last

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -68,6 +68,14 @@ class Algorithm:
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
 
+    @classmethod
+    def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
+        """What may happen to a message: it may be of another round (late), or at least be missing, or nothing may.
+
+        Where messages may be missing, ``peers.exchange`` leaves out the neighbours that it has none from.
+        """
+        return "late"
+
     def round(self, client: Client, peers: Peers) -> None:
         raise NotImplementedError
 
@@ -78,6 +86,11 @@ class Algorithm:
     def state(self) -> dict[str, np.ndarray]:
         """What a later process needs, beside theta, to go on exactly here."""
         return {} if self.maps is None else self.maps.state()
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what ``state`` gave."""
+        if self.maps is not None:
+            self.maps.load(state)
 
 
 def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:

@@ -34,6 +34,6 @@ class DPSGD(Algorithm):
         theta = client.theta
         theirs = peers.exchange(dict.fromkeys(client.neighbours, theta))
         # W's rows sum to 1: sum_j W_ij theta_j = theta_i + sum_{j != i} W_ij (theta_j - theta_i)
-        pull = sum((peer.weight * (theirs[j] - theta) for j, peer in client.neighbours.items()), start=0 * theta)
+        pull = sum((client.neighbours[j].weight * (theirs[j] - theta) for j in theirs), start=0 * theta)
         client.learn()
         theta += pull

@@ -77,6 +77,7 @@ class SheafFMTL(Algorithm):
         super().__init__(settings, client)
         self.maps = self.starting_maps(client)
         self._stability = StabilityWatch()
+        self._turn = 0
         if settings.server and client.node == 0:
             self.role = "server"
 
@@ -126,6 +127,12 @@ class SheafFMTL(Algorithm):
                     "algorithm.server", "= true needs start = 'selection'; or use algorithm.name = 'dfedu'"
                 )
             star_around_server(edges)
+
+    @classmethod
+    def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
+        if settings.eta and settings.exchange == "fused":
+            return "nothing"  # both ends follow the same r_ij
+        return "missing" if settings.rotate_every else "late"  # the rows of another turn do not compare
 
     def round(self, client: Client, peers: Peers) -> None:
         if self.settings.rotate_every:
@@ -194,8 +201,9 @@ class SheafFMTL(Algorithm):
         report.cause_of_divergence = self._stability.cause()
 
     def _rotate(self, client: Client, round: int) -> None:
-        turn, place = divmod(round - 1, self.settings.rotate_every)
-        if place == 0 and isinstance(self.maps, FactoredMaps) and isinstance(self.maps.start, TransformStart):
+        turn = (round - 1) // self.settings.rotate_every
+        if turn != self._turn and isinstance(self.maps, FactoredMaps) and isinstance(self.maps.start, TransformStart):
+            self._turn = turn
             rows = {j: part.stop - part.start for j, part in self.maps.stacking.parts.items()}
             self.maps.start.choose(shared_rows(client.seed, client.node, rows, client.theta.size, turn))
 
@@ -214,7 +222,8 @@ def star_around_server(edges: Sequence[tuple[int, int]]) -> None:
 
 
 def difference(mine: Vectors, theirs: Vectors) -> dict[int, np.ndarray]:
-    return {j: mine[j] - theirs[j] for j in mine}
+    """r_ij of the neighbours that were heard: the terms of the others are left out."""
+    return {j: mine[j] - theirs[j] for j in theirs}
 
 
 def norm(vector: np.ndarray) -> float:

@@ -26,7 +26,13 @@ class Stacking:
         return {j: stacked[part] for j, part in self.parts.items()}
 
     def join(self, vectors: Vectors) -> np.ndarray:
-        return np.concatenate([vectors[j] for j in self.neighbours])
+        """A neighbour without a vector has zeros."""
+        if len(vectors) == len(self.neighbours):
+            return np.concatenate([vectors[j] for j in self.neighbours])
+        joined = np.zeros(self.height, next((vector.dtype for vector in vectors.values()), np.float32))
+        for j, vector in vectors.items():
+            joined[self.parts[j]] = vector
+        return joined
 
 
 class Maps(ABC):
@@ -55,14 +61,14 @@ class Maps(ABC):
 
     @abstractmethod
     def pull_back(self, vectors: Vectors) -> np.ndarray:
-        """sum_j P_ij^T v_j, (d_i,)."""
+        """sum_j P_ij^T v_j, (d_i,), over the neighbours that have a v_j."""
 
     def update(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
-        """P_ij <- P_ij - step r_j theta^T for every j; ``mine`` is what ``project(theta)`` gave."""
-        if self.neighbours:
+        """P_ij <- P_ij - step r_j theta^T for every j in ``r``; ``mine`` is what ``project(theta)`` gave."""
+        if r:
             self._subtract(mine, r, theta, step)
         squared = float(theta @ theta)
-        for j in self.neighbours:
+        for j in r:
             # ||P - s r t'||^2 = ||P||^2 - 2 s r'(P t) + s^2 ||r||^2 ||t||^2
             self._squared_norms[j] += step * (step * float(r[j] @ r[j]) * squared - 2 * float(r[j] @ mine[j]))
 

@@ -21,7 +21,7 @@ class IdentityMaps(FixedMaps):
         return {j: theta if root == 1 else root * theta for j, root in self._roots.items()}
 
     def pull_back(self, vectors: Vectors) -> np.ndarray:
-        return sum((root * vectors[j] for j, root in self._roots.items()), start=np.zeros(self._size, np.float32))
+        return sum((self._roots[j] * v for j, v in vectors.items()), start=np.zeros(self._size, np.float32))
 
     def coverage(self) -> np.ndarray:
         return np.full(self._size, sum(root**2 for root in self._roots.values()))

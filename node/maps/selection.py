@@ -22,8 +22,8 @@ class SelectionMaps(FixedMaps):
 
     def pull_back(self, vectors: Vectors) -> np.ndarray:
         total = np.zeros(self._size, dtype=next(iter(vectors.values())).dtype if vectors else np.float32)
-        for j, coordinates in self._chosen.items():
-            total[coordinates] += vectors[j]  # within an edge no coordinate comes twice
+        for j, vector in vectors.items():
+            total[self._chosen[j]] += vector  # within an edge no coordinate comes twice
         return total
 
     def coverage(self) -> np.ndarray:

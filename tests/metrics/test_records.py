@@ -25,6 +25,7 @@ from sheafgossip.metrics.records import (
 integers = st.integers(-(2**63), 2**63 - 1)
 by_annotation = {
     int: integers,
+    int | None: st.none() | integers,
     float: st.floats(allow_nan=False),
     float | None: st.none() | st.floats(allow_nan=False),
     str: st.text(max_size=20),

@@ -1,0 +1,58 @@
+"""Taking up a run that was interrupted: from the last round of which everything is there."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ..metrics.reader import open_records
+from ..metrics.schema import RunFolderError
+from ..node.assignment import name_of
+from .config import RunConfig, validate
+from .lives import rounds_of
+from .preparation import Prepared
+
+
+def read_run(folder: Path) -> RunConfig:
+    """The configuration of a run that can be taken up. Raises RunFolderError."""
+    with open_records(folder) as records:
+        finished = records.execute("SELECT count(*) FROM event WHERE node = -1 AND kind = 'finish'").fetchone()[0]
+    if finished:
+        raise RunFolderError(f"{folder}: this run is finished; there is nothing to resume")
+    try:
+        return validate(tomllib.loads((folder / "config.toml").read_text()))
+    except OSError as error:
+        raise RunFolderError(f"{folder}: config.toml cannot be read: {error.strerror or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
+
+
+def taken_up(prepared: Prepared) -> Prepared:
+    """The run, to go on after the last round that every client has completed, written down and recorded."""
+    completed = rounds_of(prepared)
+    recorded = np.zeros_like(completed)
+    with open_records(prepared.folder) as records:
+        for node, round in records.execute("SELECT node, round FROM round WHERE node >= 0"):
+            recorded[node, round] = True
+        wall_s = dict(records.execute("SELECT round, max(wall_s) FROM round GROUP BY round").fetchall())
+    every = prepared.config.checkpoints.every
+    for round in range(every * ((prepared.config.rounds - 1) // every), 0, -every) if every else ():
+        whole = (recorded | ~completed)[:, : round + 1].all()
+        if whole and all(path.exists() for path in _files(prepared, completed, round)):
+            return replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0))
+    return prepared
+
+
+def _files(prepared: Prepared, completed: np.ndarray, round: int) -> list[Path]:
+    """The checkpoint of a round: of clients that are away in it, what they had sent before."""
+    folder = prepared.folder / "state" / f"round-{round:06d}"
+    files = []
+    for node, rounds in enumerate(completed):
+        if rounds[round]:
+            files.append(folder / f"{name_of(node)}.safetensors")
+        elif rounds[:round].any():
+            files.append(folder / f"{name_of(node)}.sent.safetensors")
+    return files

@@ -1,0 +1,140 @@
+"""Wall clock: the delays, losses and deadlines of a scenario, really slept and really waited for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from .peers import Waited
+from .scheduled import ScheduledPeers
+
+
+class TimedPeers(ScheduledPeers):
+    """A message counts as arrived when its link's delay has passed since it came in; what is lost is not sent.
+
+    In an exchange a client waits until it has, of every neighbour that is there, a message of its own round less
+    ``staleness`` or a later one, at most ``deadline_s`` seconds. It then uses what the planner would: see
+    launcher/planner/simulation.py.
+    """
+
+    def __init__(self, *arguments: Any, staleness: float, deadline_s: float, **options: Any):
+        super().__init__(*arguments, **options)
+        self._staleness = staleness
+        self._deadline_s = deadline_s
+        self._coming: defaultdict[tuple[int, int], list[tuple[float, int, np.ndarray]]] = defaultdict(list)
+        self._there: defaultdict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
+        self._deadlines = 0
+        self._idle_s = 0.0
+        self._longest_for: int | None = None
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def _copies(self, node: int, phase: int, vector: np.ndarray) -> int:
+        row, place, endpoint = self.round - 1, self._place[node], self._endpoint
+        if node in endpoint.gone or node in endpoint.left or node not in endpoint.lives:
+            return 0
+        planned = self.schedule.to_life[row, phase, place] > 0  # else the plan had it away at this moment
+        copies = int(self.schedule.copies[row, phase, place]) if planned else 1
+        for _ in range(copies):
+            self._make_room(node)
+            self._flows[node].sent += 1
+        return copies
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        coming = self._coming[node, phase]
+        arrival = time.monotonic() + float(self.schedule.delays[round - 1, phase, self._place[node]])
+        coming.append((max(arrival, coming[-1][0]) if coming else arrival, round, vector))
+
+    def _ripen(self) -> float:
+        """Moves what has arrived by now to where it can be used; returns when the next message arrives."""
+        now, next_ = time.monotonic(), math.inf
+        for (node, phase), coming in self._coming.items():
+            there = self._there[node, phase]
+            while coming and coming[0][0] <= now:
+                _, round, vector = coming.pop(0)
+                if round not in there:
+                    there[round] = vector
+                else:
+                    self._taken_out(node)
+            next_ = min(next_, coming[0][0] if coming else math.inf)
+            freshest = max(there, default=0)
+            for round in list(there):
+                exact = self._staleness == 0 and round >= self.round
+                if round != freshest and not exact:
+                    del there[round]
+                    self._taken_out(node)
+        return next_
+
+    def _receive(self) -> dict[int, np.ndarray]:
+        began = time.monotonic()
+        deadline, patience = began + self._deadline_s, began + self._timeout
+        phases = {node: self._taken[node] for node in self.neighbours}
+        while True:
+            next_ = self._ripen()
+            waiting = [node for node, phase in phases.items() if not self._enough(node, phase)]
+            now = time.monotonic()
+            if not waiting or now >= deadline:
+                self._deadlines += bool(waiting)
+                break
+            if now >= patience:
+                self._complain(waiting)
+            self._longest_for = waiting[0]
+            message = self._endpoint.receive_or_hear(min(deadline, patience, next_))
+            if message is not None:
+                self._store(message)
+        self._idle_s += now - began
+        return self._choose(phases)
+
+    def _enough(self, node: int, phase: int) -> bool:
+        far_enough = self.round - self._staleness
+        if self._staleness and far_enough <= 0:
+            return True
+        if max(self._there[node, phase], default=0) >= max(1, far_enough):
+            return True
+        away = node in self._endpoint.gone or node in self._endpoint.left or node not in self._endpoint.lives
+        return away and not self._coming[node, phase]
+
+    def _choose(self, phases: dict[int, int]) -> dict[int, np.ndarray]:
+        vectors = {}
+        for node, phase in phases.items():
+            self._taken[node] += 1
+            there = self._there[node, phase]
+            round = freshest = max(there, default=0)
+            if self._staleness == 0 and self.round in there:
+                round = self.round
+            elif (self._staleness == 0 or freshest < self.round - self._staleness) and self._fallback != "stale":
+                round = 0
+            if round:
+                vectors[node] = there[round]
+            self._note_use(node, phase, round, there.get(round))
+        return vectors
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def sleep(self, elapsed_s: float) -> None:
+        planned = float(self.schedule.compute[self.round - 1])
+        if math.isnan(planned):
+            return
+        end = time.monotonic() + planned - elapsed_s
+        while time.monotonic() < end:
+            message = self._endpoint.receive_or_hear(end)
+            if message is not None:
+                self._store(message)
+
+    def waited(self) -> Waited:
+        waited = Waited(self._idle_s, self._longest_for)
+        self._idle_s, self._longest_for = 0.0, None
+        return waited
+
+    def deadlines_passed(self) -> int:
+        return self._deadlines
+
+    def inbox_bytes(self) -> int:
+        coming = sum(vector.nbytes for queue in self._coming.values() for _, _, vector in queue)
+        return super().inbox_bytes() + coming + sum(v.nbytes for there in self._there.values() for v in there.values())
