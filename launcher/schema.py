@@ -9,11 +9,13 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import Algorithm
+from .conditions import EdgeTable, FaultTable
 from .config import ArchitectureSection, ModelSection, RunConfig, Section
 
 
@@ -43,13 +45,21 @@ def _tables() -> Iterator[str]:
     for name in filter(_is_table, RunConfig.model_fields):
         if name == "algorithm":
             continue
-        section: type[Section] = RunConfig.model_fields[name].annotation  # type: ignore[assignment]
-        yield f"## `[{name}]`"
-        yield _escaped(_one_line(section.__doc__))
-        yield from (str(_key_of(key, field)) for key, field in section.model_fields.items())
+        repeated = _repeated(name)
+        section: type[Section] = repeated or RunConfig.model_fields[name].annotation  # type: ignore[assignment]
+        yield from _table(f"[[{name}]]" if repeated else f"[{name}]", section)
         if section is ModelSection:
             keys = ", ".join(f"`{key}`" for key in ArchitectureSection.model_fields)
             yield f"A `[[model.mix]]` table takes {keys}, as above, with the same defaults."
+        for below in (kind for field in section.model_fields.values() for kind in get_args(field.annotation)):
+            if below is EdgeTable:
+                yield from _table(f"[[{_TABLE_OF[below]}]]", below)
+
+
+def _table(title: str, section: type[Section]) -> Iterator[str]:
+    yield f"## `{title}`"
+    yield _escaped(_one_line(section.__doc__)) + (" There may be any number of these tables." if "[[" in title else "")
+    yield from (str(_key_of(key, field)) for key, field in section.model_fields.items())
 
 
 def _algorithms() -> Iterator[str]:
@@ -80,7 +90,14 @@ def _settings(algorithm: type[Algorithm]) -> Iterator[_Key]:
 
 
 def _is_table(key: str) -> bool:
-    return key == "algorithm" or isinstance(RunConfig.model_fields[key].default, Section)
+    default = RunConfig.model_fields[key].default
+    return key == "algorithm" or isinstance(default, Section) or _repeated(key) is not None
+
+
+def _repeated(key: str) -> type[Section] | None:
+    """What each entry is, of a key that is written as [[tables]]."""
+    kind = next(iter(get_args(RunConfig.model_fields[key].annotation)), None)
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
 def _key_of(name: str, field: FieldInfo) -> _Key:
@@ -92,9 +109,10 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
     if get_origin(kind) is Annotated:
         return _values(kind.__origin__, [*bounds, *kind.__metadata__])
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(f"`{_toml(value)}`" for value in get_args(kind))
+        values = [f"`{_toml(value)}`" for value in get_args(kind)]
+        return "one of " + ", ".join(values) if len(values) > 1 else values[0]
     if get_origin(kind) is tuple:
-        return f"list, each entry: {_values(get_args(kind)[0])}"
+        return f"list{_length(bounds)}, each entry: {_values(get_args(kind)[0])}"
     alternatives = [part for part in get_args(kind) if part is not type(None)]
     if alternatives:
         return " or ".join(map(_values, alternatives))
@@ -102,14 +120,25 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
     return " ".join([words[kind] if kind in words else f"`[[{_TABLE_OF[kind]}]]` table", *_limits(bounds)])
 
 
-_TABLE_OF = {ArchitectureSection: "model.mix"}
+_TABLE_OF = {ArchitectureSection: "model.mix", EdgeTable: "links.edges", FaultTable: "faults"}
+
+
+def _flat(bounds: Iterable[Any]) -> list[Any]:
+    return [limit for bound in bounds for limit in (bound.metadata if isinstance(bound, FieldInfo) else [bound])]
+
+
+def _length(bounds: Iterable[Any]) -> str:
+    """ " of 2", or nothing."""
+    flat = _flat(bounds)
+    least = next((limit.min_length for limit in flat if isinstance(limit, MinLen)), 0)
+    most = next((limit.max_length for limit in flat if isinstance(limit, MaxLen)), None)
+    return "" if most is None else f" of {most}" if least == most else f" of at most {most}"
 
 
 def _limits(bounds: Iterable[Any]) -> list[str]:
     """["above 0, at most 1"], or nothing."""
-    flat = [limit for bound in bounds for limit in (bound.metadata if isinstance(bound, FieldInfo) else [bound])]
     texts = []
-    for limit in flat:
+    for limit in _flat(bounds):
         match limit:
             case Ge(ge=value):
                 texts.append(f"at least {value}")
@@ -123,7 +152,9 @@ def _limits(bounds: Iterable[Any]) -> list[str]:
 
 
 def _default(value: Any) -> str:
-    return "required" if value is MISSING else "not set by default" if value is None else f"default `{_toml(value)}`"
+    if value is MISSING or value is PydanticUndefined:
+        return "required"
+    return "not set by default" if value is None else f"default `{_toml(value)}`"
 
 
 def _toml(value: Any) -> str:
@@ -178,7 +209,7 @@ the same; another name starts again from that algorithm's defaults."""
 _SET = """\
 ## `--set KEY=VALUE`
 
-`run`, `config show` and `topology show` take any number of these. The key is written with dots
+`run`, `plan`, `config show` and `topology show` take any number of these. The key is written with dots
 (`--set training.alpha=0.05`), the value as in TOML; text needs no quotes unless it could be read as something else.
 An override wins over the file, and a `[[compare]]` table wins over an override. Relative paths in an override start at
 the current folder."""

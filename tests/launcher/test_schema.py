@@ -1,8 +1,10 @@
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from sheafgossip.launcher.conditions import EdgeTable, FaultTable
 from sheafgossip.launcher.config import RunConfig, Section
 from sheafgossip.launcher.schema import describe
 from sheafgossip.node.algorithms import ALGORITHMS
@@ -19,14 +21,27 @@ def test_the_page_in_docs_is_up_to_date():
     assert PAGE.read_text() == describe() + "\n", "docs/configuration.md is stale: run `make docs`"
 
 
-@pytest.mark.parametrize("name", [name for name, field in RunConfig.model_fields.items() if name != "algorithm"])
-def test_every_key_is_described(name):
-    default = RunConfig.model_fields[name].default
-    keys = type(default).model_fields if isinstance(default, Section) else {name: RunConfig.model_fields[name]}
-    text = section_of(f"## `[{name}]`" if isinstance(default, Section) else "## Keys outside any table")
-    for key, field in keys.items():
+TABLES = {
+    f"[{name}]": type(field.default).model_fields
+    for name, field in RunConfig.model_fields.items()
+    if isinstance(field.default, Section)
+} | {"[[faults]]": FaultTable.model_fields, "[[links.edges]]": EdgeTable.model_fields}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_key_of_every_table_is_described(table):
+    text = section_of(f"## `{table}`")
+    assert not text.lstrip().startswith("- "), "the table itself is not described"
+    for key, field in TABLES[table].items():
         assert f"- **`{key}`** · " in text
-        assert field.description, f"{name}.{key} has no description"
+        assert field.description, f"{table} {key} has no description"
+
+
+def test_every_key_outside_tables_is_described_and_no_table_is_among_them():
+    keys = {
+        name for name in RunConfig.model_fields if f"[{name}]" not in TABLES and name not in ("algorithm", "faults")
+    }
+    assert set(re.findall(r"^- \*\*`(\w+)`", section_of("## Keys outside any table"), re.MULTILINE)) == keys
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -44,3 +59,14 @@ def test_bounds_alternatives_and_defaults_are_told():
     assert "- **`test_fraction`** · number above 0, below 1 · default `0.25`" in section_of("## `[data]`")
     assert '- **`protocol`** · one of `"ipc"`, `"tcp"` · default `"ipc"`' in section_of("## `[transport]`")
     assert "- **`gamma`** · number above 0, at most 1 · default `0.01`" in section_of('### `name = "sheaf-fmtl"`')
+
+
+def test_tables_that_may_be_repeated_tell_what_they_need():
+    assert '\n- **`kind`** · one of `"crash"`, `"leave"`' in section_of("## `[[faults]]`")
+    assert "- **`rounds`** · list of at most 2, each entry: whole number at least 1 · default `[]`" in section_of(
+        "## `[[faults]]`"
+    )
+    assert "- **`between`** · list of 2, each entry: whole number at least 0 · required" in section_of(
+        "## `[[links.edges]]`"
+    )
+    assert "- **`edges`** · list, each entry: `[[links.edges]]` table" in section_of("## `[links]`")
