@@ -54,5 +54,5 @@ def _files(prepared: Prepared, completed: np.ndarray, round: int) -> list[Path]:
         if rounds[round]:
             files.append(folder / f"{name_of(node)}.safetensors")
         elif rounds[:round].any():
-            files.append(folder / f"{name_of(node)}.sent.safetensors")
+            files.append(folder / f"sent-{node:04d}.safetensors")
     return files

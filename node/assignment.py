@@ -109,7 +109,7 @@ class Assignment:
 
     def sent(self, round: int) -> Path:
         """Of a client that is away in this round: what it sent before and neighbours have yet to use."""
-        return self.state(round).with_suffix(".sent.safetensors")
+        return self.state(round).with_name(f"sent-{self.node:04d}.safetensors")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}
