@@ -6,8 +6,9 @@ uses
 
 - where clients are synchronous (staleness 0): the message of its own round;
 - else the freshest message that has arrived, unless that is more than ``staleness`` rounds old;
-- where there is none such when the deadline passes, or when the neighbour is known to be gone: the freshest that has
-  arrived at all (silence = "stale"), or none ("skip", "wait").
+- where there is none such when the deadline passes, when the neighbour is known to be gone or has finished, or when a
+  message of a later round shows that it has got farther: the freshest that has arrived at all (silence = "stale"), or
+  none ("skip", "wait").
 
 Messages of one link arrive in the order in which they were sent, except where a fault of kind "reorder" says otherwise.
 Events at the same moment come in the order of client numbers.
@@ -210,7 +211,7 @@ class _Simulation:
             return
         for other in client.neighbours:
             if other.back_from_round is not None and client.round >= other.back_from_round:
-                self._come_back(other, now, other.back_from_round)
+                self._come_back(other, now, other.back_from_round, client)
         self._arrays[client.number].start[client.round - 1] = now
         client.phase = 0
         if self.phases:
@@ -374,11 +375,15 @@ class _Simulation:
         else:
             self._at((fault.seconds or (0.0,))[0], _FIRST, client, self._come_back, None)
 
-    def _come_back(self, client: _Client, now: float, round: int | None) -> None:
-        """A new process, which takes part from a round that none of its neighbours has begun yet."""
+    def _come_back(self, client: _Client, now: float, round: int | None, beginner: _Client | None = None) -> None:
+        """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at
+        work has begun yet (the ``beginner`` is about to): in one that is under way each could wait for the other."""
+        others = [other for other in client.neighbours if other.here]
         if round is None:
-            begun = [other.round for other in client.neighbours if other.here]
-            round = max([client.round if client.lives else 1, *(number + 1 for number in begun)])
+            round = max([client.round if client.lives else 1, *(other.round + 1 for other in others)])
+        elif self.staleness < math.inf:
+            working = [other for other in others if not other.finished]
+            round = max([round, *(other.round + (other is not beginner) for other in working)])
         client.back_from_round = None
         if round > self.scenario.rounds:
             return

@@ -104,13 +104,13 @@ def check(scenario):
     assert len(plan.messages) == scenario.rounds * scenario.phases * len(scenario.links)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(scenarios())
 def test_a_synchronous_plan_is_a_max_plus_recursion(scenario):
     check(scenario)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(scenarios(limits=rates))
 def test_messages_queue_for_uplinks_and_links(scenario):
     check(scenario)
