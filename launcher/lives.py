@@ -57,10 +57,10 @@ class Lives:
     def has_more(self, node: int) -> bool:
         return bool(self._left[node])
 
-    def end_s(self, assignment: Assignment) -> float:
-        """When the plan ends a life, in virtual seconds."""
-        plan = self._prepared.plan
-        return plan.lives[assignment.node][assignment.life - 1].end_s if plan else 0.0
+    def of(self, assignment: Assignment) -> Life:
+        """As the plan has it, in a run with a plan."""
+        assert self._prepared.plan
+        return self._prepared.plan.lives[assignment.node][assignment.life - 1]
 
     def pause_s(self, node: int, since: float) -> float:
         """Planned seconds from ``since`` until the client's next life."""

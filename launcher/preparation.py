@@ -35,6 +35,8 @@ class Prepared:
     """The round after which an interrupted run is taken up again."""
     went_on_s: float = 0.0
     """Wall seconds that the run had taken until then."""
+    told: frozenset[tuple[int, str, float]] = frozenset()
+    """(client, kind, virtual seconds) of the events that are on record."""
 
 
 Calibrate = Callable[[Assignment, int], float]

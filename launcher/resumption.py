@@ -37,13 +37,14 @@ def taken_up(prepared: Prepared) -> Prepared:
     with open_records(prepared.folder) as records:
         for node, round in records.execute("SELECT node, round FROM round WHERE node >= 0"):
             recorded[node, round] = True
+        told = records.execute("SELECT node, kind, virtual_s FROM event WHERE virtual_s IS NOT NULL").fetchall()
         wall_s = dict(records.execute("SELECT round, max(wall_s) FROM round GROUP BY round").fetchall())
     every = prepared.config.checkpoints.every
     for round in range(every * ((prepared.config.rounds - 1) // every), 0, -every) if every else ():
         whole = (recorded | ~completed)[:, : round + 1].all()
         if whole and all(path.exists() for path in _files(prepared, completed, round)):
-            return replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0))
-    return prepared
+            return replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0), told=frozenset(told))
+    return replace(prepared, told=frozenset(told))
 
 
 def _files(prepared: Prepared, completed: np.ndarray, round: int) -> list[Path]:

@@ -186,19 +186,19 @@ class Run:
         news = {"rejoin": node, "address": self._clients.addresses[node], "life": life.life}
         for other in neighbours:
             self._server.tell(other, news)
-        self._tell_event(node, "restart" if life.life > 1 else "join", f"takes part from round {life.first_round}")
+        kind = "restart" if life.life > 1 else "join"
+        self._tell_event(node, kind, f"takes part from round {life.first_round}", self._lives.of(life).start_s)
 
-    def _part_with(self, node: int, kind: str, detail: str) -> None:
+    def _part_with(self, node: int, kind: str, detail: str, virtual_s: float | None = None) -> None:
         """A client has ended before the others, as planned or not."""
         for other in self._present_neighbours(node):
             self._server.tell(other, {"gone" if kind == "death" else "left": node})
-        self._tell_event(node, kind, detail)
+        self._tell_event(node, kind, detail, virtual_s)
 
-    def _tell_event(self, node: int, kind: str, detail: str) -> None:
-        plan, now = self._prepared.plan, time.monotonic() - self._epoch
-        planned = (when for when, who, what, _ in plan.events if (who, what) == (node, kind)) if plan else iter(())
-        virtual = self._prepared.config.time.clock == "virtual"
-        self._collector.write(EventRecord(now, next(planned, None) if virtual else None, node, kind, detail))
+    def _tell_event(self, node: int, kind: str, detail: str, virtual_s: float | None) -> None:
+        when = virtual_s if self._prepared.config.time.clock == "virtual" else None
+        if when is None or (node, kind, when) not in self._prepared.told:
+            self._collector.write(EventRecord(time.monotonic() - self._epoch, when, node, kind, detail))
 
     def _until(self, reached: Callable[[], bool], seconds: float = float("inf")) -> None:
         """Acts on what the clients say until ``reached``. Raises _Failure when one fails, or after ``seconds``."""
@@ -256,9 +256,10 @@ class Run:
         clients.ready.discard(node)
         if node in self._parting and not self._leaving and life.ending != "finish":
             self._parting.discard(node)
-            self._part_with(node, life.ending, f"before round {(life.last_round or 0) + 1}")
+            end_s = self._lives.of(life).end_s
+            self._part_with(node, life.ending, f"before round {(life.last_round or 0) + 1}", end_s)
             if self._lives.has_more(node):
-                clients.returning[node] = self._time_of_return(node, self._lives.end_s(life))
+                clients.returning[node] = self._time_of_return(node, end_s)
             else:
                 clients.ended.add(node)
         elif status < 0 and self._survives and self._going and node not in clients.errors:

@@ -132,7 +132,8 @@ class Endpoint:
         ``lives`` are those of the neighbours, by default the first. Returns {neighbour: wire bytes of the hello sent}.
         Raises NeighbourTimeout when some are silent at ``deadline``.
         """
-        missing, hellos = set(addresses), {}
+        missing = set(addresses)
+        hellos: dict[int, int] = {}
         for node, address in addresses.items():
             hellos |= self._link(node, address, (lives or {}).get(node, 1))
         while missing - self.gone - self.left:

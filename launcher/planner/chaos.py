@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -55,16 +56,13 @@ def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], ro
         order = rng.permutation(clients).tolist()
         halves = tuple(sorted(order[: clients // 2])), tuple(sorted(order[clients // 2 :]))
         faults.append(Fault("partition", groups=halves, rounds=_span(rng, rounds)))
-    faults += [
-        Fault(kind, probability=rate)
-        for kind, rate in (
-            ("loss", rates.loss),
-            ("duplicate", rates.duplicate),
-            ("delay", rates.delay),
-            ("reorder", rates.reorder),
-        )
-        if rate
-    ]
+    of_messages: tuple[tuple[Literal["loss", "duplicate", "delay", "reorder"], float], ...] = (
+        ("loss", rates.loss),
+        ("duplicate", rates.duplicate),
+        ("delay", rates.delay),
+        ("reorder", rates.reorder),
+    )
+    faults += [Fault(kind, probability=rate) for kind, rate in of_messages if rate]
     return tuple(faults)
 
 
