@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 
 import numpy as np
 
@@ -49,8 +50,7 @@ class ComputeTimes:
             mean = self._stragglers.off_s if number % 2 else self._stragglers.on_s
             rng = generator(self._seed, "on-off straggler", client, number)
             switches.append(switches[-1] + float(rng.exponential(mean)))
-        passed = next(number for number, end in enumerate(switches) if end > now)
-        return passed % 2 == 0
+        return bisect_right(switches, now) % 2 == 0
 
 
 def stragglers_of(stragglers: Stragglers, clients: int, seed: int) -> list[int]:

@@ -146,7 +146,7 @@ class _Link:
 
 
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
-_CUTTING = {"cut", "partition"}
+_CUTTING = ("cut", "partition")
 _FIRST, _STEP = 0, 1  # at one moment: comebacks and notices, then what clients do
 
 
@@ -318,8 +318,8 @@ class _Simulation:
         for link in client.links:
             index += 1
             other = link.to
-            struck = link.faults and link.struck(round, phase, now)
-            if not other.here or (struck and not _CUTTING.isdisjoint(fault.kind for fault in struck)):
+            struck = link.struck(round, phase, now) if link.faults else []
+            if not other.here or (struck and any(fault.kind in _CUTTING for fault in struck)):
                 self._as_agreed = False
                 continue
             left += link.bytes[phase] / uplink
