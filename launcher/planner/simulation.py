@@ -70,6 +70,7 @@ class _Client:
         self.neighbours: list[_Client] = []
         self.links: list[_Link] = []  # to the neighbours, in the same order
         self.round = 1
+        self.begun = 0  # the last round that it has begun
         self.phase = 0
         self.here = True
         self.finished = False
@@ -211,9 +212,9 @@ class _Simulation:
             return
         for other in client.neighbours:
             if other.back_from_round is not None and client.round >= other.back_from_round:
-                self._come_back(other, now, other.back_from_round, client)
+                self._come_back(other, now, other.back_from_round)
         self._arrays[client.number].start[client.round - 1] = now
-        client.phase = 0
+        client.begun, client.phase = client.round, 0
         if self.phases:
             self._exchange(client, now)
         else:
@@ -375,15 +376,14 @@ class _Simulation:
         else:
             self._at((fault.seconds or (0.0,))[0], _FIRST, client, self._come_back, None)
 
-    def _come_back(self, client: _Client, now: float, round: int | None, beginner: _Client | None = None) -> None:
+    def _come_back(self, client: _Client, now: float, round: int | None) -> None:
         """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at
-        work has begun yet (the ``beginner`` is about to): in one that is under way each could wait for the other."""
+        work has begun yet: in one that is under way each could wait for the other."""
         others = [other for other in client.neighbours if other.here]
         if round is None:
-            round = max([client.round if client.lives else 1, *(other.round + 1 for other in others)])
+            round = max([client.round if client.lives else 1, *(other.begun + 1 for other in others)])
         elif self.staleness < math.inf:
-            working = [other for other in others if not other.finished]
-            round = max([round, *(other.round + (other is not beginner) for other in working)])
+            round = max([round, *(other.begun + 1 for other in others if not other.finished)])
         client.back_from_round = None
         if round > self.scenario.rounds:
             return

@@ -515,6 +515,14 @@ def test_clients_in_step_restart_as_many_rounds_later_as_asked_for(restart_after
     assert (first.last, second.first) == (4, 5 + restart_after)
 
 
+@pytest.mark.parametrize("when", [{"rounds": (1, 1)}, {"seconds": (0.0, 0.0)}, {"rounds": (4, 4)}], ids=str)
+def test_a_client_joins_in_the_round_asked_for(when):
+    for client in range(3):
+        scenario = dataclasses.replace(crashed(0, 1), faults=(Fault("join", clients=(client,), **when),))
+        (life,) = simulate(scenario).lives[client]
+        assert life.first == when.get("rounds", (1,))[0]
+
+
 @pytest.mark.parametrize("restart_after", [1, 3])
 def test_clients_that_never_wait_restart_as_many_rounds_later_as_asked_for(restart_after):
     first, second = simulate(crashed(staleness=math.inf, restart_after=restart_after)).lives[0]
