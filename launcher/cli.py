@@ -74,6 +74,54 @@ def run(
 
 
 @app.command()
+def plan(
+    config: ConfigFile,
+    set_: Overrides = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Save the timeline of all clients as a picture: .svg, .png or .pdf.")
+    ] = None,
+    lines: Annotated[int, typer.Option(min=1, help="How many clients the timeline here shows.")] = 20,
+) -> None:
+    """Show what a scenario comes to before anything is run: its timeline, and how long it takes in all.
+
+    A file with [[compare]] tables describes several runs; they are shown one after the other.
+    """
+    import shutil
+
+    from .config import load
+    from .planner.timeline import stretches_of, timeline_of
+    from .preview import picture_paths, plans_of
+    from .timeline_picture import check_format, draw
+    from .timeline_text import figures
+    from .timeline_text import picture as draw_lines
+
+    configs = load(config, set_ or [])
+    if picture is not None:
+        check_format(picture)
+    paths = [None] * len(configs) if picture is None else picture_paths(picture, configs)
+    width = min(100, shutil.get_terminal_size().columns)
+    for path, (resolved, planned) in zip(paths, plans_of(configs), strict=True):
+        title = f"{resolved.label}: " if len(configs) > 1 else ""
+        if planned is None:
+            typer.echo(f"{title}no scenario, nothing to plan\n")
+            continue
+        timeline, stretches = timeline_of(planned), stretches_of(planned)
+        clock = "" if resolved.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
+        step = f"a local step takes {resolved.compute.step_s:.4g} s{clock}"
+        typer.echo(f"{title}{step}\n")
+        for line in figures(timeline):
+            typer.echo(line)
+        typer.echo()
+        for line in draw_lines(timeline, stretches, width, lines):
+            typer.echo(line)
+        if path is not None:
+            draw(timeline, stretches, path, f"{resolved.label}, {timeline.clients} clients")
+            typer.echo(f"picture: {path}")
+        if len(configs) > 1:
+            typer.echo()
+
+
+@app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,

@@ -45,7 +45,7 @@ def config(folder):
 
 def test_help_names_the_commands():
     result = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    for command in ("run", "summary", "export", "verify", "config", "topology"):
+    for command in ("run", "plan", "resume", "summary", "export", "verify", "config", "topology"):
         assert command in result.stdout
 
 
@@ -66,6 +66,73 @@ def test_config_schema_prints_the_reference(sheafgossip):
     code, shown, _ = sheafgossip("config", "schema")
     assert code == 0
     assert shown.startswith("# Configuration\n")
+
+
+SCENARIO = "clients = 6\nrounds = 5\ntopology.kind = 'ring'\ntime.clock = 'virtual'\ncompute.step_s = 0.5\n"
+
+
+@pytest.fixture
+def no_processes(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("a fork server was started")
+
+    monkeypatch.setattr("sheafgossip.launcher.preview.ForkServer", refuse)
+
+
+def test_plan_shows_figures_and_timeline_and_leaves_nothing_behind(sheafgossip, config, folder, no_processes):
+    code, shown, error = sheafgossip("plan", config(SCENARIO), "--lines", "4")
+    assert (code, error) == (0, "")
+    assert re.search(r"^total time +2\.500 s$", shown, re.MULTILINE)
+    assert re.search(r"^messages sent +120: lost 0, never used 0$", shown, re.MULTILINE)
+    assert len(re.findall(r"^\d █+$", shown, re.MULTILINE)) == 4
+    assert all(len(line) <= 100 for line in shown.splitlines())
+    assert list(folder.iterdir()) == [folder / "run.toml"]
+
+
+def test_plan_takes_overrides(sheafgossip, config, no_processes):
+    code, shown, _ = sheafgossip("plan", config(SCENARIO), "--set", "compute.step_s=1.0", "--set", "time.clock=wall")
+    assert code == 0
+    assert re.search(r"^total time +5\.000 s$", shown, re.MULTILINE)
+    assert "wall clock" in shown
+
+
+def test_plan_shows_each_run_of_a_comparison_and_draws_it(sheafgossip, config, folder, no_processes):
+    compare = "[[compare]]\nname = 'One by one'\n[[compare]]\nname = 'free'\ntime.staleness = 'inf'\n"
+    code, shown, _ = sheafgossip("plan", config(SCENARIO + compare), "--picture", "plan.svg")
+    assert code == 0
+    assert [line for line in shown.splitlines() if "a local step takes" in line] == [
+        "One by one: a local step takes 0.5 s",
+        "free: a local step takes 0.5 s",
+    ]
+    assert sorted(path.name for path in folder.glob("*.svg")) == ["plan-free.svg", "plan-one-by-one.svg"]
+
+
+def test_plan_of_a_comparison_passes_over_runs_without_a_scenario(sheafgossip, config, no_processes):
+    compare = "[[compare]]\nname = 'plain'\n[[compare]]\nname = 'slow'\ncompute.step_s = 0.5\n"
+    code, shown, _ = sheafgossip("plan", config("clients = 4\nrounds = 2\n" + compare))
+    assert code == 0
+    assert "plain: no scenario" in shown
+    assert "slow: a local step takes 0.5 s" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("rounds = 3", [], "[stragglers]"),
+        (SCENARIO, ["--picture", "plan.txt"], "--picture plan.txt"),
+        (SCENARIO, ["--picture", "nowhere/plan.svg"], "nowhere/plan.svg"),
+        (SCENARIO, ["--set", "links.loss=0.5"], "time.deadline_s"),
+        (SCENARIO, ["--set", "links.loss=1.5"], "links.loss = 1.5"),
+        (SCENARIO + "[[faults]]\nkind = 'crash'\nclients = [9]\nat_round = 2", [], "there is no client 9"),
+    ],
+)
+def test_plan_tells_in_one_line_what_it_cannot_show(sheafgossip, config, folder, no_processes, text, options, expected):
+    code, _, error = sheafgossip("plan", config(text), *options)
+    assert code == 2
+    assert error.startswith("error: ")
+    assert len(error.splitlines()) == 1
+    assert expected in error
+    assert list(folder.iterdir()) == [folder / "run.toml"]
 
 
 def test_topology_show_prints_figures(sheafgossip, config):

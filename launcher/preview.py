@@ -1,0 +1,61 @@
+"""The plan of a configuration without its run: prepared in a temporary folder, of which nothing stays."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ..node.assignment import Assignment
+from .config import ConfigError, RunConfig
+from .forkserver import ForkServer
+from .planner import Plan
+from .preparation import prepare_run
+
+
+def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | None]]:
+    """Each configuration, resolved, with its plan; None where it has no scenario. Raises ConfigError."""
+    if not any(config.has_scenario for config in configs):
+        raise ConfigError(
+            "nothing to plan: without one of [time], [compute], [stragglers], [links], [[faults]], [chaos] a run takes "
+            "as long as it takes"
+        )
+    with _Stopwatch() as clock:
+        for config in configs:
+            if not config.has_scenario:
+                yield config, None
+                continue
+            with tempfile.TemporaryDirectory(prefix="sheafgossip-plan-") as folder:
+                prepared = prepare_run(
+                    config,
+                    Path(folder),
+                    sockets=Path(folder),
+                    records="ipc:///nowhere",
+                    calibrate=clock.time_a_step,
+                )
+            yield prepared.config, prepared.plan
+
+
+def picture_paths(picture: Path, configs: Sequence[RunConfig]) -> list[Path]:
+    """One file a run: with several, the run's name goes before the ending."""
+    if len(configs) == 1:
+        return [picture]
+    names = [re.sub(r"[^a-z0-9.]+", "-", config.label.lower()).strip("-") for config in configs]
+    if len(set(names)) < len(names):
+        raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")
+    return [picture.with_name(f"{picture.stem}-{name}{picture.suffix}") for name in names]
+
+
+class _Stopwatch(ExitStack):
+    """Only to time a step is a process needed, and it takes a second or two to start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._server: ForkServer | None = None
+
+    def time_a_step(self, assignment: Assignment, steps: int) -> float:
+        if self._server is None:
+            self._server = self.enter_context(ForkServer())
+        return self._server.time_a_step(assignment, steps)

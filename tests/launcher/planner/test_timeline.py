@@ -1,0 +1,148 @@
+"""Two clients whose times can be told by hand: local work takes 1 s and 3 s, messages take none."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from sheafgossip.launcher.planner import Compute, Execution, Fault, Link, Scenario, simulate
+from sheafgossip.launcher.planner.timeline import AGES, Awaited, shares, stretches_of, timeline_of
+from sheafgossip.launcher.timeline_picture import draw
+from sheafgossip.launcher.timeline_text import figures, picture
+
+
+def plan_of(*faults, phases=1, rounds=2, staleness=0, silence="wait", loss=0.0):
+    return simulate(
+        Scenario(
+            seed=0,
+            rounds=rounds,
+            neighbours=((1,), (0,)),
+            message_bytes={(0, 1): (100,) * phases, (1, 0): (100,) * phases},
+            execution=Execution(staleness=staleness, silence=silence),
+            compute=Compute(step_s=1.0, steps=(1, 3)),
+            links={edge: Link(loss=loss) for edge in ((0, 1), (1, 0))} if loss else {},
+            faults=faults,
+        )
+    )
+
+
+def ages(**counts):
+    return dict.fromkeys(AGES, 0) | {age.replace("_", " "): count for age, count in counts.items()}
+
+
+def test_the_fast_client_waits_for_the_slow_one():
+    timeline = timeline_of(plan_of())
+    assert (timeline.end_s, timeline.finishing, timeline.leaving) == (6.0, {0: 4.0, 1: 6.0}, 0)
+    assert (timeline.computing_s, timeline.waiting_s, timeline.away_s) == ((2.0, 6.0), (2.0, 0.0), (0.0, 0.0))
+    assert timeline.waiting_share == pytest.approx(2 / 10)
+    assert timeline.median_end_s == 5.0
+    assert timeline.awaited == (Awaited(client=1, seconds=2.0, rounds=1),)
+    assert (timeline.sent, timeline.lost, timeline.unused, timeline.withheld, timeline.deadlines) == (4, 0, 0, 0, 0)
+    assert timeline.ages == ages(same_round=4)
+
+
+def test_who_never_waits_uses_older_and_newer_messages():
+    timeline = timeline_of(plan_of(staleness=math.inf, rounds=3))
+    # Client 0 is done at 3 s, when client 1 begins its second round; messages arrive in the moment they are sent
+    assert timeline.waiting_s == (0.0, 0.0)
+    assert timeline.end_s == 9.0
+    assert timeline.ages == ages(same_round=2, newer=1) | {
+        "1 older": 1,
+        "2 to 4 older": 1,
+        "none: goes without": 1,  # client 0 at the very start: client 1 comes after it
+    }
+    assert timeline.unused == 3  # round 2 of client 0; rounds 2 and 3 of client 1
+
+
+def test_every_message_lost():
+    timeline = timeline_of(plan_of(staleness=math.inf, loss=1.0))
+    assert (timeline.sent, timeline.lost, timeline.unused) == (4, 4, 0)
+    assert timeline.ages == dict.fromkeys(AGES, 0) | {AGES[-1]: 4}
+
+
+def test_waits_after_the_local_work_are_told_from_those_before():
+    (fast, slow) = stretches_of(plan_of(phases=2))
+    assert fast.computing.tolist() == [[0, 1], [3, 4]]
+    assert fast.waiting.tolist() == [[1, 3], [4, 6]]
+    assert slow.computing.tolist() == [[0, 3], [3, 6]]
+    assert slow.waiting.size == 0
+
+
+def test_a_crash_and_the_way_back():
+    plan = plan_of(Fault("crash", (1,), rounds=(2, 2), restart_after=1), rounds=3)
+    timeline, (fast, slow) = timeline_of(plan), stretches_of(plan)
+    assert [(client, kind) for _, client, kind, _ in timeline.events] == [(1, "crash"), (1, "restart")]
+    assert slow.ends == ((3.0, "crash"),)
+    assert slow.away.tolist() == [[3.0, slow.returns[0]]]
+    assert timeline.away_s == (0.0, slow.returns[0] - 3.0)
+    assert fast.ends == fast.returns == ()
+
+
+def test_who_crashes_for_good_or_joins_late_is_away_until_the_end_or_from_the_start():
+    plan = plan_of(Fault("crash", (1,), rounds=(2, 2)), rounds=9)
+    timeline = timeline_of(plan)
+    assert (timeline.leaving, timeline.withheld) == (1, 7)  # client 0 sends twice before it has gone
+    assert stretches_of(plan)[1].away.tolist() == [[3.0, plan.end_s]]
+    plan = plan_of(Fault("join", (0,), rounds=(2, 2)), rounds=3)
+    (late, _) = stretches_of(plan)
+    assert late.away.tolist() == [[0.0, 3.0]]
+    assert late.returns == (3.0,)
+
+
+def test_clients_that_exchange_nothing_have_a_timeline_too():
+    plan = simulate(Scenario(0, 2, ((), ()), {}, compute=Compute(step_s=1.0)))
+    timeline = timeline_of(plan)
+    assert (timeline.sent, timeline.waiting_share, timeline.end_s) == (0, 0.0, 2.0)
+    assert "messages sent" in "\n".join(figures(timeline))
+
+
+def test_shares_add_up_to_the_stretches():
+    rng = np.random.default_rng(0)
+    stretches = np.sort(rng.uniform(0, 10, 20)).reshape(-1, 2)
+    edges = np.sort(np.concatenate([[0, 10], rng.uniform(0, 10, 30), stretches[:3, 0]]))
+    expected = [
+        sum(max(0.0, min(end, high) - max(start, low)) for start, end in stretches)
+        for low, high in itertools.pairwise(edges)
+    ]
+    assert shares(stretches, edges) == pytest.approx(expected)
+    assert shares(np.zeros((0, 2)), edges).tolist() == [0.0] * (len(edges) - 1)
+
+
+def test_a_line_a_client_in_the_width_that_is_given():
+    plan = plan_of()
+    fast, slow, axis, *rest = picture(timeline_of(plan), stretches_of(plan), width=14, lines=20)
+    assert fast == "0 ██····██"
+    assert slow == "1 ████████████"
+    assert axis == "  0 s" or axis.startswith("  0 ")
+    assert "waiting" in " ".join(rest)
+
+
+def test_crashes_and_returns_are_marked():
+    plan = plan_of(Fault("crash", (1,), rounds=(2, 2), restart_after=1), rounds=3)
+    _, slow, *_ = picture(timeline_of(plan), stretches_of(plan), width=40, lines=20)
+    assert slow.count("×") == slow.count("↑") == 1
+    assert slow.index("×") < slow.index("╌") < slow.index("↑")
+
+
+def test_only_as_many_lines_as_asked_for():
+    plan = plan_of()
+    text = list(picture(timeline_of(plan), stretches_of(plan), width=60, lines=1))
+    assert sum("█" in line and "local work" not in line for line in text) == 1
+    assert text[-1] == "The first 1 of 2 clients; --lines shows more."
+
+
+@pytest.mark.parametrize("width", [40, 77, 100])
+def test_the_axis_has_round_numbers_under_their_moments(width):
+    plan = plan_of()
+    _, _, axis, *_ = picture(timeline_of(plan), stretches_of(plan), width=width, lines=20)
+    cells = width - 2
+    for at, label in [(axis.index(label), label) for label in axis.replace(" s", "").split()[1:]]:
+        assert (at - 2) / cells * 6 == pytest.approx(float(label), abs=6 / cells)
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
+def test_a_picture_is_drawn(tmp_path, ending):
+    plan = plan_of(Fault("crash", (1,), rounds=(2, 2), restart_after=1), rounds=3)
+    draw(timeline_of(plan), stretches_of(plan), tmp_path / f"plan.{ending}", "a plan")
+    assert (tmp_path / f"plan.{ending}").stat().st_size > 1000
