@@ -39,7 +39,7 @@ def draw(timeline: Timeline, stretches: Sequence[Stretches], path: Path, title: 
         _bars(axes, [getattr(own, name) for own in stretches], colour, rasterized=raster)
     ends = [(when, number) for number, own in enumerate(stretches) for when, _ in own.ends]
     returns = [(when, number) for number, own in enumerate(stretches) for when in own.returns]
-    size = float(np.clip(900 / count, 12, 60))
+    size = float(np.clip(1400 / count, 20, 60))
     for points, marker, colour in ((ends, "X", _GONE), (returns, ">", _BACK)):
         if points:
             when, client = np.array(points).T

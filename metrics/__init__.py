@@ -1,6 +1,6 @@
 """What a run records, and reading it.
 
-from sheafgossip.metrics import bytes_to_reach, open_run
+from sheafgossip.metrics import bytes_to_reach, open_run, virtual_time_to_reach
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # every client imports this package: it must cost nothing
     from .run_reader import RunReader
-    from .target import Reached
+    from .target import Reached, ReachedVirtually
 
-__all__ = ["bytes_to_reach", "open_run"]
+__all__ = ["bytes_to_reach", "open_run", "virtual_time_to_reach"]
 
 
 def open_run(run_folder: Path | str) -> RunReader:
@@ -30,3 +30,13 @@ def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
     from .target import bytes_to_reach
 
     return bytes_to_reach(run_folder, target)
+
+
+def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtually | None:
+    """The same in virtual seconds, by what every client last evaluated; None also without virtual time.
+
+    Raises RunFolderError.
+    """
+    from .target import virtual_time_to_reach
+
+    return virtual_time_to_reach(run_folder, target)

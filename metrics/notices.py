@@ -7,7 +7,13 @@ from pathlib import Path
 
 from .reader import open_records
 
-_KINDS = ("warning", "drop", "lost-records")
+_KINDS = ("warning", "drop", "lost-records", "death")
+_OF_THE_SCENARIO = {
+    "crash": ("crash", "crashes"),
+    "restart": ("restart", "restarts"),
+    "join": ("client that joined late", "clients that joined late"),
+    "leave": ("client that left", "clients that left"),
+}
 
 
 def notices(run_folder: Path | str) -> list[str]:
@@ -20,6 +26,7 @@ def notices(run_folder: Path | str) -> list[str]:
         events = records.execute(
             f"SELECT kind, node, detail FROM event WHERE kind IN ({marks}) ORDER BY wall_s, node", _KINDS
         ).fetchall()
+        planned = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     alike: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for kind, node, detail in events:
         alike.setdefault((kind, re.sub(r"[\d.e+-]*\d", "#", detail)), []).append((node, detail))
@@ -27,6 +34,9 @@ def notices(run_folder: Path | str) -> list[str]:
     for (kind, _), told in alike.items():
         node, detail = told[0]
         others = len({other for other, _ in told} - {node})
-        who = f"client {node}" if node >= 0 else "the collector"
-        lines.append(f"{kind}: {who}{f' and {others} more' if others else ''}: {detail}")
+        who = (f"client {node}" if node >= 0 else "the collector") + (f" and {others} more" if others else "")
+        lines.append(f"{who} died: {detail}" if kind == "death" else f"{kind}: {who}: {detail}")
+    counts = {name: planned[kind] for kind, name in _OF_THE_SCENARIO.items() if kind in planned}
+    if counts:
+        lines.append("scenario: " + ", ".join(f"{count} {names[count > 1]}" for names, count in counts.items()))
     return lines

@@ -45,6 +45,7 @@ class RunReader:
     overhead = _Frame("overhead")
     work = _Frame("work")
     kernel = _Frame("kernel")
+    used = _Frame("used")
 
     round_total = _Frame("round_total")
     round_cumulative = _Frame("round_cumulative")
@@ -53,6 +54,9 @@ class RunReader:
     last_test_metric = _Frame("last_test_metric")
     cpu_total = _Frame("cpu_total")
     work_total = _Frame("work_total")
+    virtual_progress = _Frame("virtual_progress")
+    waited_total = _Frame("waited_total")
+    used_total = _Frame("used_total")
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
@@ -81,7 +85,8 @@ class RunReader:
         """{client: its parameters (d,)} after ``round``; while the run goes on, of those that have come so far."""
         from safetensors.numpy import safe_open
 
-        files = sorted((self.folder / "state" / f"round-{round:06d}").glob("node-*.safetensors"))
+        states = (self.folder / "state" / f"round-{round:06d}").glob("node-*.safetensors")
+        files = sorted(path for path in states if not path.stem.endswith(".sent"))  # of clients that were away
         if not files:
             there = ", ".join(map(str, self.state_rounds)) or "none"
             raise RunFolderError(f"{self.folder}: no state of round {round}; rounds with state: {there}")

@@ -79,13 +79,34 @@ WITH sent AS (SELECT src AS node, sum(payload_bytes) AS payload_bytes_sent, sum(
      received AS (SELECT dst AS node, sum(payload_bytes) AS payload_bytes_received,
                          sum(message_bytes) AS message_bytes_received, sum(wire_bytes) AS wire_bytes_received
                   FROM traffic GROUP BY dst),
-     memory AS (SELECT node, max(peak_rss) AS peak_rss FROM resource GROUP BY node)
+     memory AS (SELECT node, max(peak_rss) AS peak_rss FROM resource GROUP BY node),
+     time AS (SELECT node, sum(idle_s) AS idle_s, max(virtual_s) AS virtual_s FROM round GROUP BY node)
 SELECT node.node, payload_bytes_sent, message_bytes_sent, wire_bytes_sent,
        payload_bytes_received, message_bytes_received, wire_bytes_received,
-       last_test_metric.round AS test_round, test_metric, peak_rss, cpu_s
+       last_test_metric.round AS test_round, test_metric, peak_rss, cpu_s, idle_s, virtual_s
 FROM node LEFT JOIN sent USING (node) LEFT JOIN received USING (node) LEFT JOIN last_test_metric USING (node)
-     LEFT JOIN memory USING (node) LEFT JOIN cpu_total USING (node)
+     LEFT JOIN memory USING (node) LEFT JOIN cpu_total USING (node) LEFT JOIN time USING (node)
 WHERE role = 'client';
+
+-- The mean over clients of each one's latest evaluation: every evaluation changes the sum by what is new in it.
+CREATE VIEW IF NOT EXISTS virtual_progress AS
+SELECT virtual_s, evaluated, total / evaluated AS mean_test_metric
+FROM (SELECT virtual_s, sum(sum(before IS NULL)) OVER so_far AS evaluated,
+             sum(sum(test_metric - coalesce(before, 0))) OVER so_far AS total
+      FROM (SELECT virtual_s, test_metric, lag(test_metric) OVER (PARTITION BY node ORDER BY virtual_s, round) AS before
+            FROM round WHERE test_metric IS NOT NULL AND virtual_s IS NOT NULL
+                             AND node NOT IN (SELECT node FROM node WHERE role <> 'client'))
+      GROUP BY virtual_s WINDOW so_far AS (ORDER BY virtual_s));
+
+CREATE VIEW IF NOT EXISTS waited_total AS
+SELECT node, waited_for, sum(idle_s) AS idle_s, count(*) AS rounds
+FROM round WHERE waited_for IS NOT NULL GROUP BY node, waited_for;
+
+CREATE VIEW IF NOT EXISTS used_total AS
+SELECT node, neighbour, count(*) AS exchanges, coalesce(sum(used_round = round), 0) AS same_round,
+       coalesce(sum(used_round < round), 0) AS older, coalesce(sum(used_round > round), 0) AS newer,
+       sum(used_round IS NULL) AS missing, max(round - used_round) AS oldest
+FROM used GROUP BY node, neighbour;
 """
 
 

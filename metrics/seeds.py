@@ -28,10 +28,13 @@ FIGURES: dict[str, Callable[[RunSummary], float | None]] = {
     "clients_pss": lambda run: run.memory.clients_pss if run.measured else None,
     "clients_cpu_s": lambda run: run.clients_cpu_s if run.measured else None,
     "wall_s": lambda run: run.wall_s,
+    "virtual_s": lambda run: run.conditions.virtual_s if run.conditions else None,
+    "waited_share": lambda run: run.conditions.waited_share if run.conditions else None,
     "rounds_to_reach": lambda run: run.reached.round if run.reached else None,
     "payload_bytes_to_reach": lambda run: run.reached.payload_bytes if run.reached and run.measured else None,
     "wire_bytes_to_reach": lambda run: run.reached.wire_bytes if run.reached and run.measured else None,
     "wall_s_to_reach": lambda run: run.reached.wall_s if run.reached else None,
+    "virtual_s_to_reach": lambda run: run.reached_virtually.virtual_s if run.reached_virtually else None,
 }
 """What is averaged over the runs of a group; None where a run has no such figure."""
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from .conditions import Conditions, completed_rounds, conditions_of, gone_clients
 from .fairness import Spread
 from .reader import open_records, read_config
 from .records import COLLECTOR, LAUNCHER
-from .target import Reached, bytes_to_reach
+from .target import Reached, ReachedVirtually, bytes_to_reach, virtual_time_to_reach
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 _STATUS: dict[str, Status] = {
@@ -50,11 +51,12 @@ class MemoryTotal:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """``rounds`` are those that every client has completed. ``final`` spreads each client's last evaluation; None
+    """``rounds`` are those that every client has completed, apart from clients that are ``gone``: they crashed, left or
+    died and did not come back. ``final`` spreads each client's last evaluation, also of those that are gone; None
     before the first one. ``overhead_bytes``: wire bytes outside the rounds, by kind. ``flops``: of all clients; None
     where none were counted. ``measured`` is False where the run recorded no traffic, memory, CPU time or work: these
     figures are 0 then and mean nothing. ``reached`` belongs to the target that was asked for; None: not reached, or
-    none asked for.
+    none asked for; ``reached_virtually`` is the same in virtual time. ``conditions`` is None without a scenario.
     """
 
     name: str
@@ -63,6 +65,7 @@ class RunSummary:
     status: Status
     measured: bool
     clients: int
+    gone: int
     rounds: int
     metric: str
     final: Spread | None
@@ -73,7 +76,9 @@ class RunSummary:
     others_cpu_s: float
     flops: int | None
     wall_s: float
+    conditions: Conditions | None = None
     reached: Reached | None = None
+    reached_virtually: ReachedVirtually | None = None
 
     def as_dict(self) -> dict:
         """Nested plain values that JSON can carry: None stands for a figure that is not defined."""
@@ -91,6 +96,8 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         name, algorithm = _labels(folder, config)
         metric = _first(records, "SELECT max(value) FROM meta WHERE key = 'metric'") or "accuracy"
         clients_cpu_s, others_cpu_s = _cpu(records)
+        gone, conditions = gone_clients(records), conditions_of(records)
+        in_virtual_time = conditions is not None and conditions.virtual_s is not None
         return RunSummary(
             name=name,
             algorithm=algorithm,
@@ -98,7 +105,8 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             status=_status(records),
             measured=config.get("measuring", {}).get("enabled", True),
             clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
-            rounds=_completed_rounds(records),
+            gone=len(gone),
+            rounds=max(0, completed_rounds(records, gone)),
             metric=metric,
             final=_final(records, metric),
             traffic=_traffic(records),
@@ -110,7 +118,11 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             others_cpu_s=others_cpu_s,
             flops=_flops(records),
             wall_s=_first(records, "SELECT max(wall_s) FROM round") or 0.0,
+            conditions=conditions,
             reached=None if target is None else bytes_to_reach(folder, target),
+            reached_virtually=(
+                virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None
+            ),
         )
 
 
@@ -134,14 +146,6 @@ def _status(records: sqlite3.Connection) -> Status:
         if node == LAUNCHER or (kind == "interrupt" and status == "running"):
             status = _STATUS[kind]
     return status
-
-
-def _completed_rounds(records: sqlite3.Connection) -> int:
-    return _first(
-        records,
-        "SELECT coalesce(min(coalesce(last, 0)), 0) FROM node LEFT JOIN"
-        " (SELECT node, max(round) AS last FROM round GROUP BY node) USING (node) WHERE role = 'client'",
-    )
 
 
 def _final(records: sqlite3.Connection, metric: str) -> Spread | None:

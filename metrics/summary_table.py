@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from .conditions import Conditions
 from .seeds import Group
 from .summary import RunSummary
 
@@ -23,6 +24,12 @@ _FEW_FIGURES: dict[str, Callable[[Group], str]] = {
     "CPU\ns": lambda group: _mean(group, "clients_cpu_s"),
     "wall\ns": lambda group: _mean(group, "wall_s"),
 }
+_WITH_A_SCENARIO: dict[str, Callable[[Group], str]] = {  # 80 columns do not hold all
+    title: figure for title, figure in _FEW_FIGURES.items() if title not in ("TFLOP", "PSS\nMB")
+} | {
+    "waited\n%": lambda group: _mean(group, "waited_share", 0.01),
+    "virtual\ns": lambda group: _mean(group, "virtual_s"),
+}
 _BESIDE_A_TARGET = ("{metric}\n± s.e.", "payload\nMB", "wire\nMB")
 _TO_THE_TARGET: dict[str, Callable[[Group], str]] = {
     "rounds\nto {target}": lambda group: _rounds_to_reach(group),
@@ -30,11 +37,14 @@ _TO_THE_TARGET: dict[str, Callable[[Group], str]] = {
     "wire\nMB\nto {target}": lambda group: _mean(group, "wire_bytes_to_reach", 1e6),
     "wall\ns\nto {target}": lambda group: _mean(group, "wall_s_to_reach"),
 }
+_VIRTUALLY_TO_THE_TARGET: dict[str, Callable[[Group], str]] = {
+    "virtual\ns\nto {target}": lambda group: _mean(group, "virtual_s_to_reach"),
+}
 _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "algorithm": lambda run: run.algorithm,
     "status": lambda run: run.status,
     "clients": lambda run: str(run.clients),
-    "rounds completed by all": lambda run: str(run.rounds),
+    "rounds completed by all": lambda run: _rounds(run),
     "test {metric}, mean over clients ± standard error": lambda run: _with_error(run),
     "standard deviation": lambda run: _of_final(run, "std"),
     "variance": lambda run: _variance(run),
@@ -59,6 +69,22 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "CPU of the other processes, s": lambda run: _if_measured(run, f"{run.others_cpu_s:,.1f}"),
     "wall time, s": lambda run: f"{run.wall_s:,.1f}",
 }
+_FIGURES_OF_A_SCENARIO: dict[str, Callable[[Conditions], str]] = {
+    "virtual time, s": lambda what: _UNKNOWN if what.virtual_s is None else _short(what.virtual_s),
+    "time clients waited, share": lambda what: _share(what.waited_share),
+    "crashes": lambda what: f"{what.events['crash']:,}",
+    "restarts": lambda what: f"{what.events['restart']:,}",
+    "clients that joined late": lambda what: f"{what.events['join']:,}",
+    "clients that left": lambda what: f"{what.events['leave']:,}",
+    "clients that died unplanned": lambda what: f"{what.events['death']:,}",
+    "waits ended by the deadline": lambda what: f"{what.events['timeout']:,}",
+    "messages dropped": lambda what: f"{what.events['dropped']:,}",
+    "vectors used of an older round": lambda what: _part(what.older, what),
+    "vectors used of a newer round": lambda what: _part(what.newer, what),
+    "went without a vector": lambda what: _part(what.missing, what),
+}
+_ONLY_IF_ANY = ("crashes", "restarts", "clients that joined late", "clients that left", "clients that died unplanned",
+                "messages dropped")  # fmt: skip
 
 
 def render(groups: Sequence[Group], target: float | None = None) -> Table:
@@ -79,6 +105,11 @@ def _one(run: RunSummary, target: float | None) -> Table:
     table.add_column(justify="right")
     for title, figure in _ALL_FIGURES.items():
         table.add_row(title.format(metric=run.metric), figure(run))
+    if run.conditions is not None:
+        for title, figure_of in _FIGURES_OF_A_SCENARIO.items():
+            text = figure_of(run.conditions)
+            if text != _UNKNOWN and not (text == "0" and title in _ONLY_IF_ANY):
+                table.add_row(title, text)
     if target is not None:
         wanted, reached = _target([run.metric], target), run.reached
         table.add_row(f"rounds to reach {wanted}", "not reached" if reached is None else str(reached.round))
@@ -86,6 +117,12 @@ def _one(run: RunSummary, target: float | None) -> Table:
             table.add_row(f"payload to reach {wanted}, MB", _mb(run, reached.payload_bytes))
             table.add_row(f"wire to reach {wanted}, MB", _mb(run, reached.wire_bytes))
             table.add_row(f"wall time to reach {wanted}, s", f"{reached.wall_s:,.1f}")
+        if run.conditions is not None and run.conditions.virtual_s is not None:
+            met = run.reached_virtually
+            table.add_row(f"virtual time to reach {wanted}, s", "not reached" if met is None else _short(met.virtual_s))
+            if met is not None:
+                table.add_row("payload sent by then, MB", _mb(run, met.payload_bytes))
+                table.add_row("wire sent by then, MB", _mb(run, met.wire_bytes))
     return table
 
 
@@ -94,14 +131,19 @@ def _several(groups: Sequence[Group], target: float | None) -> Table:
     from rich.table import Table
 
     metrics = sorted({run.metric for group in groups for run in group.runs})
-    figures = _FEW_FIGURES
+    in_virtual_time = any(group.estimate("virtual_s") for group in groups)
+    figures = _WITH_A_SCENARIO if any(run.conditions for group in groups for run in group.runs) else _FEW_FIGURES
     if target is not None:  # 80 columns do not hold all
         figures = {title: figures[title] for title in _BESIDE_A_TARGET} | _TO_THE_TARGET
+        if in_virtual_time:
+            figures = {title: figures[title] for title in figures if not title.startswith("wall\n")}
+            figures |= _VIRTUALLY_TO_THE_TARGET
     titles = {
         "metric": " / ".join(f"{metric} %" if metric == "accuracy" else metric for metric in metrics),
         "target": "" if target is None else _target(metrics, target),
     }
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=_caption(groups), caption_justify="left")
+    caption = _caption(groups, explain=target is None)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     table.add_column("method", overflow="fold")
     for title in figures:
         table.add_column(title.format(**titles), justify="right", vertical="bottom", no_wrap=True)
@@ -117,14 +159,18 @@ def _method(group: Group) -> str:
     return run.name + ("" if run.status == "finished" else f" ({run.status} after {run.rounds} rounds)")
 
 
-def _caption(groups: Sequence[Group]) -> str:
+def _caption(groups: Sequence[Group], *, explain: bool) -> str:
     runs = [run for group in groups for run in group.runs]
     clients = " / ".join(sorted({str(run.clients) for run in runs}, key=int))
     rounds = " / ".join(sorted({str(run.rounds) for run in runs}, key=int))
     seeds = ", or over runs where there are several seeds" if len(runs) > len(groups) else ""
+    sums, more = "TFLOP, PSS and CPU", ""
+    if any(run.conditions for run in runs):
+        sums = "CPU"
+        more = "\nwaited: share of the clients' time; virtual: when the last one was done" if explain else ""
     return (
-        f"{clients} clients, {rounds} rounds; 1 MB = 10^6 bytes; TFLOP, PSS and CPU: sum of clients\n"
-        f"± is the standard error over clients{seeds}"
+        f"{clients} clients, {rounds} rounds; 1 MB = 10^6 bytes; {sums}: sum of clients\n"
+        f"± is the standard error over clients{seeds}{more}"
     )
 
 
@@ -201,6 +247,19 @@ def _mb(run: RunSummary, number: int) -> str:
 
 def _if_measured(run: RunSummary, text: str) -> str:
     return text if run.measured else _UNKNOWN
+
+
+def _rounds(run: RunSummary) -> str:
+    return f"{run.rounds}" if not run.gone else f"{run.rounds}, but for {run.gone} gone"
+
+
+def _share(share: float | None) -> str:
+    return _UNKNOWN if share is None else f"{100 * share:.1f} %"
+
+
+def _part(count: int, what: Conditions) -> str:
+    total = what.used + what.missing
+    return f"{count:,} ({100 * count / total:.1f} %)" if total else _UNKNOWN
 
 
 def _short(number: float) -> str:

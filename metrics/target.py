@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from .conditions import completed_rounds, gone_clients
 from .reader import open_records
 
 
@@ -19,18 +21,54 @@ class Reached:
     wall_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ReachedVirtually:
+    """The first moment in virtual time at which the clients were good enough, and the bytes of all rounds that their
+    senders had completed by then."""
+
+    virtual_s: float
+    payload_bytes: int
+    message_bytes: int
+    wire_bytes: int
+
+
 def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
     """None: the mean test metric was never as good as ``target``. Accuracy must rise to it, mse must fall to it.
 
-    Only rounds that every client has evaluated count. Raises RunFolderError.
+    Only rounds that every client has evaluated count; a client that was away in a round, or gone for good, is left out
+    of that round's mean. Raises RunFolderError.
     """
     with open_records(run_folder) as records:
-        metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
-        good = "<=" if metric == "mse" else ">="
+        completed = completed_rounds(records, gone_clients(records))
         row = records.execute(
-            "SELECT round, payload_bytes, message_bytes, wire_bytes, wall_s FROM round_cumulative"
-            f" WHERE mean_test_metric {good} ? AND evaluated = (SELECT count(*) FROM node WHERE role = 'client')"
-            " ORDER BY round LIMIT 1",
-            (target,),
+            "SELECT round, payload_bytes, message_bytes, wire_bytes, wall_s"
+            " FROM round_cumulative JOIN (SELECT round, clients FROM round_total) USING (round)"
+            f" WHERE mean_test_metric {_good(records)} ? AND evaluated = clients AND round <= ? ORDER BY round LIMIT 1",
+            (target, completed),
         ).fetchone()
     return Reached(*row) if row else None
+
+
+def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtually | None:
+    """As ``bytes_to_reach``, but with the mean that view virtual_progress has at each moment: over the clients, each
+    with its latest evaluation so far. None also where the run has no virtual time. Raises RunFolderError.
+    """
+    with open_records(run_folder) as records:
+        row = records.execute(
+            f"SELECT virtual_s FROM virtual_progress WHERE mean_test_metric {_good(records)} ?"
+            " AND evaluated >= (SELECT count(*) FROM round WHERE round = 0) ORDER BY virtual_s LIMIT 1",
+            (target,),
+        ).fetchone()
+        if row is None:
+            return None
+        sent = records.execute(
+            "SELECT total(payload_bytes), total(message_bytes), total(wire_bytes) FROM traffic"
+            " JOIN round ON round.node = src AND round.round = traffic.round WHERE virtual_s <= ?",
+            row,
+        ).fetchone()
+    return ReachedVirtually(row[0], *map(int, sent))
+
+
+def _good(records: sqlite3.Connection) -> str:
+    metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
+    return "<=" if metric == "mse" else ">="

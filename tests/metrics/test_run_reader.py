@@ -28,6 +28,7 @@ TABLES = {
     "overhead": "overhead",
     "work": "work",
     "kernel": "kernel",
+    "used": "used",
 }
 
 
@@ -104,6 +105,8 @@ def test_theta_of_every_client_comes_from_the_state_files(make_run):
             theta = np.full(2 + client, round + client, dtype=np.float32)
             path = folder / "state" / f"round-{round:06d}" / f"node-{client:04d}.safetensors"
             save_file({"theta": theta, "P.1": np.zeros((3, 3))}, path)
+    away = folder / "state" / "round-000040" / "node-0003.sent.safetensors"
+    save_file({"sent.0.39.0": np.zeros(2)}, away)
     run = open_run(folder)
     assert run.state_rounds == [0, 40]
     assert {client: theta.tolist() for client, theta in run.theta(40).items()} == {0: [40.0] * 2, 11: [51.0] * 13}

@@ -1,0 +1,235 @@
+"""What a run with a scenario came to, from records written by hand."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from sheafgossip.metrics import open_run
+from sheafgossip.metrics.notices import notices
+from sheafgossip.metrics.records import (
+    LAUNCHER,
+    EventRecord,
+    NodeRecord,
+    Record,
+    RoundRecord,
+    TrafficRecord,
+    UsedRecord,
+)
+from sheafgossip.metrics.seeds import summarize_all
+from sheafgossip.metrics.store import Store
+from sheafgossip.metrics.summary import summarize
+from sheafgossip.metrics.summary_table import render
+from sheafgossip.metrics.target import ReachedVirtually, bytes_to_reach, virtual_time_to_reach
+
+
+def node(number: int) -> NodeRecord:
+    return NodeRecord(number, "client", "logistic", 650, 30, 10, 2, "host", 100, "")
+
+
+def done(
+    client: int,
+    number: int,
+    virtual_s: float | None,
+    metric: float | None = None,
+    idle_s: float | None = 0.0,
+    waited_for: int | None = None,
+    wall_s: float = 0.0,
+) -> RoundRecord:
+    return RoundRecord(
+        client, number, 0.5, None, metric, 1.0, wall_s, virtual_s, idle_s=idle_s, waited_for=waited_for
+    )  # fmt: skip
+
+
+def event(client: int, kind: str, virtual_s: float | None = None, detail: str = "", wall_s: float = 0.0) -> EventRecord:
+    return EventRecord(wall_s, virtual_s, client, kind, detail)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Writes records into a run's folder."""
+
+    def write(*records: Record, metric: str = "accuracy"):
+        store = Store(tmp_path / "run.sqlite")
+        store.describe(metric=metric)
+        store.write(records)
+        store.close()
+        return tmp_path
+
+    return write
+
+
+def shown(folder, target=None, width=80) -> str:
+    console = Console(width=width, file=StringIO())
+    console.print(render(summarize_all([folder], target), target))
+    return console.file.getvalue()
+
+
+def test_a_run_without_a_scenario_has_no_conditions_and_the_table_it_always_had(folder):
+    run = folder(node(0), done(0, 1, None, 0.5, idle_s=None))
+    assert summarize(run).conditions is None
+    assert "virtual" not in shown(run)
+    assert "waited" not in shown(run)
+
+
+def test_waiting_is_a_share_of_the_time_that_clients_are_there(folder):
+    run = folder(
+        node(0), node(1), node(2),
+        done(0, 0, 0.0), done(0, 1, 4.0, idle_s=1.0), done(0, 2, 10.0, idle_s=2.0),
+        done(1, 0, 0.0), done(1, 1, 2.0), event(1, "crash", 2.0), event(1, "restart", 5.0), done(1, 3, 8.0),
+        event(2, "join", 6.0), done(2, 2, 7.0, idle_s=0.5),
+    )  # fmt: skip
+    conditions = summarize(run).conditions
+    assert (conditions.virtual_s, conditions.waited_s) == (10.0, 3.5)
+    assert conditions.waited_share == pytest.approx(3.5 / (10 + (8 - 3) + (7 - 6)))
+
+
+def test_on_the_wall_clock_seconds_are_real(folder):
+    run = folder(
+        node(0),
+        done(0, 1, None, idle_s=1.0, wall_s=2.0),
+        event(0, "crash", wall_s=2.0),
+        event(0, "restart", wall_s=5.0),
+        done(0, 2, None, idle_s=0.0, wall_s=7.0),
+    )
+    conditions = summarize(run).conditions
+    assert conditions.virtual_s is None
+    assert conditions.waited_share == pytest.approx(1 / 4)
+    assert "virtual time" not in shown(run)
+
+
+def test_events_are_counted_and_numbers_in_them_added(folder):
+    run = folder(
+        node(0), done(0, 1, 1.0),
+        event(0, "crash", 1.0), event(0, "restart", 2.0), event(1, "crash", 1.0), event(2, "join", 1.0),
+        event(3, "leave", 1.0), event(4, "death"), event(0, "timeout", detail="12 waits ended by the deadline"),
+        event(1, "timeout", detail="3 waits ended by the deadline"), event(1, "drop", 1.0, "5 x unknown sender"),
+        event(LAUNCHER, "scenario", 0.0, "slow"),
+    )  # fmt: skip
+    assert summarize(run).conditions.events == {
+        "crash": 2, "restart": 1, "join": 1, "leave": 1, "death": 1, "timeout": 15, "dropped": 5,
+    }  # fmt: skip
+
+
+def test_vectors_that_were_used_late_early_or_not_at_all(folder):
+    used = [UsedRecord(0, 5, 0, neighbour, number) for neighbour, number in enumerate((5, 5, 4, 1, 6, None))]
+    run = folder(node(0), done(0, 5, 1.0), *used)
+    conditions = summarize(run).conditions
+    assert (conditions.used, conditions.older, conditions.newer, conditions.missing) == (5, 2, 1, 1)
+    assert "2 (33.3 %)" in shown(run)
+    totals = open_run(run).used_total
+    assert totals[["same_round", "older", "newer", "missing"]].sum().tolist() == [2, 2, 1, 1]
+    assert totals["oldest"].max() == 4
+
+
+def test_rounds_completed_by_all_leaves_out_clients_that_have_gone_for_good(folder):
+    run = folder(
+        node(0), node(1), node(2), done(0, 20, 1.0), done(1, 4, 1.0), event(1, "crash", 1.0),
+        done(2, 3, 1.0), event(2, "crash", 1.0), event(2, "restart", 2.0), done(2, 19, 3.0),
+    )  # fmt: skip
+    summary = summarize(run)
+    assert (summary.rounds, summary.gone, summary.clients) == (19, 1, 3)
+    assert "19, but for 1 gone" in shown(run)
+
+
+def test_where_all_have_gone_rounds_are_those_of_the_one_that_got_furthest(folder):
+    run = folder(node(0), node(1), done(0, 5, 1.0), done(1, 4, 1.0), event(0, "leave", 1.0), event(1, "death"))
+    assert (summarize(run).rounds, summarize(run).gone) == (5, 2)
+
+
+PROGRESS = [
+    node(0), node(1),
+    done(0, 0, 0.0, 0.1), done(1, 0, 0.0, 0.3),
+    done(0, 1, 1.0, 0.5), done(0, 2, 2.0, 0.7), done(0, 3, 3.0, 0.9),
+    done(1, 1, 2.0, 0.5), done(1, 2, 5.0), done(1, 3, 7.0, 0.6),
+]  # fmt: skip
+
+
+def test_progress_in_virtual_time_is_the_mean_of_the_latest_evaluations(folder):
+    progress = open_run(folder(*PROGRESS)).virtual_progress
+    assert progress["virtual_s"].tolist() == [0.0, 1.0, 2.0, 3.0, 7.0]
+    assert progress["evaluated"].tolist() == [2] * 5
+    assert progress["mean_test_metric"].tolist() == pytest.approx([0.2, 0.4, 0.6, 0.7, 0.75])
+
+
+def test_progress_ends_at_the_final_mean_and_a_late_client_counts_once_it_has_evaluated(folder):
+    run = folder(*PROGRESS, node(2), event(2, "join", 2.5), done(2, 2, 4.0, 0.0), event(0, "leave", 3.0))
+    progress = open_run(run).virtual_progress
+    assert progress["evaluated"].tolist() == [2, 2, 2, 2, 3, 3]
+    assert progress["mean_test_metric"].iloc[-1] == pytest.approx(summarize(run).final.mean)
+
+
+def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_by_then(folder):
+    sent = [TrafficRecord(client, 1 - client, number, 1, 10, 20, 30) for client in (0, 1) for number in (1, 2, 3)]
+    run = folder(*PROGRESS, *sent)
+    assert virtual_time_to_reach(run, 0.6) == ReachedVirtually(2.0, 30, 60, 90)  # 2 rounds of client 0, 1 of client 1
+    assert virtual_time_to_reach(run, 0.76) is None
+    text = shown(run, 0.6)
+    assert "virtual time to reach 60 %, s" in text
+    assert "payload sent by then, MB" in text
+    told = summarize(run, 0.6).as_dict()
+    assert json.loads(json.dumps(told, allow_nan=False))["reached_virtually"]["virtual_s"] == 2.0
+
+
+def test_a_target_is_not_reached_before_all_who_begin_have_evaluated(folder):
+    run = folder(node(0), node(1), done(0, 0, 0.0, 0.9), done(1, 0, 0.0), done(1, 1, 5.0, 0.9))
+    assert virtual_time_to_reach(run, 0.8).virtual_s == 5.0
+
+
+def test_an_error_must_fall_to_its_target(folder):
+    run = folder(*PROGRESS, metric="mse")
+    assert virtual_time_to_reach(run, 0.2).virtual_s == 0.0
+
+
+def test_rounds_to_a_target_count_those_who_took_part(folder):
+    run = folder(
+        node(0), node(1), node(2), *(done(0, number, number, number / 10) for number in range(6)),
+        *(done(1, number, number, number / 10) for number in range(3)), event(1, "crash", 2.5),
+        *(done(2, number, number, number / 10) for number in (0, 1, 2, 4, 5)),
+    )  # fmt: skip
+    assert bytes_to_reach(run, 0.25).round == 3
+    assert bytes_to_reach(run, 0.45).round == 5
+
+
+def test_a_round_that_somebody_still_works_on_does_not_count(folder):
+    run = folder(node(0), node(1), done(0, 1, 1.0, 0.9), done(0, 2, 2.0, 0.9), done(1, 1, 1.0, 0.1))
+    assert bytes_to_reach(run, 0.8) is None
+
+
+def test_who_waited_for_whom(folder):
+    run = folder(
+        node(0), node(1), done(0, 1, 1.0, idle_s=1.0, waited_for=1), done(0, 2, 2.0, idle_s=0.5, waited_for=1),
+        done(0, 3, 2.0, idle_s=0.25, waited_for=2), done(1, 1, 9.0),
+    )  # fmt: skip
+    reader = open_run(run)
+    assert reader.waited_total.to_dict("records") == [
+        {"node": 0, "waited_for": 1, "idle_s": 1.5, "rounds": 2},
+        {"node": 0, "waited_for": 2, "idle_s": 0.25, "rounds": 1},
+    ]
+    assert reader.client_total[["idle_s", "virtual_s"]].to_numpy().tolist() == [[1.75, 2.0], [0.0, 9.0]]
+
+
+def test_several_runs_are_compared_by_virtual_time_in_80_columns(folder, make_run):
+    run = folder(*PROGRESS)
+    groups = summarize_all([run, make_run("plain")], 0.6)
+    console = Console(width=80, file=StringIO())
+    console.print(render(groups))
+    console.print(render(groups, 0.6))
+    text = console.file.getvalue()
+    assert text.count("virtual") >= 2
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_death_is_told_and_the_scenario_in_one_line(folder):
+    run = folder(
+        event(3, "death", detail="killed by SIGKILL; the others go on without it"),
+        event(1, "crash", 1.0), event(2, "crash", 1.0), event(1, "restart", 2.0), event(5, "join", 2.0),
+    )  # fmt: skip
+    assert notices(run) == [
+        "client 3 died: killed by SIGKILL; the others go on without it",
+        "scenario: 2 crashes, 1 restart, 1 client that joined late",
+    ]
