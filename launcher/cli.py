@@ -92,8 +92,7 @@ def plan(
     from .planner.timeline import stretches_of, timeline_of
     from .preview import picture_paths, plans_of
     from .timeline_picture import check_format, draw
-    from .timeline_text import figures
-    from .timeline_text import picture as draw_lines
+    from .timeline_text import report
 
     configs = load(config, set_ or [])
     if picture is not None:
@@ -101,19 +100,13 @@ def plan(
     paths = [None] * len(configs) if picture is None else picture_paths(picture, configs)
     width = min(100, shutil.get_terminal_size().columns)
     for path, (resolved, planned) in zip(paths, plans_of(configs), strict=True):
-        title = f"{resolved.label}: " if len(configs) > 1 else ""
+        if len(configs) > 1:
+            typer.echo(f"== {resolved.label} ==")
         if planned is None:
-            typer.echo(f"{title}no scenario, nothing to plan\n")
+            typer.echo("no scenario, nothing to plan\n")
             continue
         timeline, stretches = timeline_of(planned), stretches_of(planned)
-        clock = "" if resolved.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
-        step = f"a local step takes {resolved.compute.step_s:.4g} s{clock}"
-        typer.echo(f"{title}{step}\n")
-        for line in figures(timeline):
-            typer.echo(line)
-        typer.echo()
-        for line in draw_lines(timeline, stretches, width, lines):
-            typer.echo(line)
+        typer.echo("\n".join(report(resolved, timeline, stretches, width, lines)))
         if path is not None:
             draw(timeline, stretches, path, f"{resolved.label}, {timeline.clients} clients")
             typer.echo(f"picture: {path}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from .config import RunConfig
 from .planner.timeline import Stretches, Timeline, shares
 
 _NAME_WIDTH = 36
@@ -21,6 +22,18 @@ _LEGEND = (
     f"█ ▓ ▒ ░ local work all, 3/4, 1/2, 1/4 of the time   · waiting   {_AWAY} away   {_GONE} crashes, leaves   "
     f"{_BACK} joins, comes back"
 )
+
+
+def report(
+    config: RunConfig, timeline: Timeline, stretches: Sequence[Stretches], width: int, lines: int
+) -> Iterator[str]:
+    """Figures and lines of one run; ``width`` and ``lines`` as in ``picture``."""
+    clock = "" if config.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
+    yield f"a local step takes {config.compute.step_s:.4g} s{clock}"
+    yield ""
+    yield from figures(timeline)
+    yield ""
+    yield from picture(timeline, stretches, width, lines)
 
 
 def figures(timeline: Timeline) -> Iterator[str]:
