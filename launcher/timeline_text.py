@@ -88,11 +88,8 @@ def _rows(timeline: Timeline) -> Iterator[tuple[str, str]]:
     yield "waits ended by the deadline", f"{timeline.deadlines:,}"
     for number, awaited in enumerate(timeline.awaited[:_AWAITED_SHOWN]):
         part = awaited.seconds / sum(timeline.waiting_s)
-        rounds = f"{awaited.rounds} {'wait' if awaited.rounds == 1 else 'waits'}"
-        yield (
-            "" if number else "waited for most",
-            f"client {awaited.client}: {_s(awaited.seconds)} ({part:.1%}), {rounds}",
-        )
+        value = f"client {awaited.client}: {_s(awaited.seconds)} ({part:.1%}), in {awaited.rounds} rounds of neighbours"
+        yield "" if number else "waited for most", value
 
 
 def _list(name: str, entries: Sequence[str]) -> Iterator[str]:
