@@ -96,6 +96,7 @@ class Run:
         self._clients = _Clients()
         self._going = self._leaving = False
         self._parting: set[int] = set()  # clients that have said their last word
+        self._dead: set[int] = set()  # those that died unexpectedly, where the run goes on without them
         self._started = self._epoch = time.monotonic()
         self.ready_s: float | None = None
         """Seconds from the call until all clients had met their neighbours."""
@@ -182,6 +183,8 @@ class Run:
     def _introduce(self, node: int) -> None:
         """A client has come that the others have not met yet."""
         neighbours, life = self._present_neighbours(node), self._clients.running[node]
+        for other in self._dead & {peer.node for peer in life.neighbours}:
+            self._server.tell(node, {"gone": other})
         self._server.tell(node, {"connect": neighbours})
         news = {"rejoin": node, "address": self._clients.addresses[node], "life": life.life}
         for other in neighbours:
@@ -265,6 +268,7 @@ class Run:
         elif status < 0 and self._survives and self._going and node not in clients.errors:
             if node not in self._parting:
                 self._part_with(node, "death", f"{_signal_name(-status)}; the others go on without it")
+            self._dead.add(node)
             clients.ended.add(node)
         elif status < 0 or not self._leaving:
             clients.deaths[node] = status

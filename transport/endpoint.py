@@ -71,7 +71,8 @@ class Endpoint:
     ``max_frame`` bounds the frames that ZeroMQ takes in at all: a longer one closes its connection.
     ``rejected`` counts dropped messages by reason, since the start. ``kernel`` is told of every TCP connection,
     ``stopwatch`` of the time spent blocked. ``heard`` collects the launcher's words that are not for the endpoint;
-    ``gone`` are neighbours that died unexpectedly, ``left`` those that have ended as planned.
+    ``gone`` are neighbours that died unexpectedly, and when that was heard (time.monotonic() seconds); ``left`` those
+    that have ended as planned.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Endpoint:
         self.lives: dict[int, int] = {}
         """{neighbour: the life of it that this client is linked up with}"""
         self.heard: list[dict[str, Any]] = []
-        self.gone: set[int] = set()
+        self.gone: dict[int, float] = {}
         self.left: set[int] = set()
         self.latecomers: frozenset[int] = frozenset()
         """Neighbours that may connect after the others have met."""
@@ -136,7 +137,7 @@ class Endpoint:
         hellos: dict[int, int] = {}
         for node, address in addresses.items():
             hellos |= self._link(node, address, (lives or {}).get(node, 1))
-        while missing - self.gone - self.left:
+        while missing - self.gone.keys() - self.left:
             message = self._next(min(deadline, time.monotonic() + _GLANCE_S))
             if message is not None and message.header.src in missing:
                 greeted = message.header.src
@@ -173,7 +174,7 @@ class Endpoint:
         if not message.is_greeting or message.life <= self.lives.get(node, 0):
             return False
         self.lives[node] = message.life
-        self.gone.discard(node)
+        self.gone.pop(node, None)
         self.left.discard(node)
         if node < self.node:
             self._route_to[node] = identity_of(node, message.life)
@@ -182,7 +183,7 @@ class Endpoint:
 
     def _rejoin(self, node: int, address: str, life: int) -> None:
         """A neighbour is there (again), at a new address."""
-        self.gone.discard(node)
+        self.gone.pop(node, None)
         self.left.discard(node)
         if self.node < node and life > self.lives.get(node, 0):
             if (before := self._addresses.get(node)) is not None:
@@ -289,7 +290,7 @@ class Endpoint:
                 case {"stop": reason}:
                     raise Stopped(reason)
                 case {"gone": node}:
-                    self.gone.add(node)
+                    self.gone.setdefault(node, time.monotonic())
                 case {"left": node}:
                     self.left.add(node)
                 case {"rejoin": node, "address": address, "life": life}:

@@ -5,7 +5,6 @@ Rounds count from 1; in the arrays round k is row k - 1, and columns are message
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -27,13 +26,13 @@ class Schedule:
     copies: np.ndarray
     """(K, P, g) uint8: how often the own message is sent: 0 where it is lost or the neighbour is not there."""
     to_life: np.ndarray
-    """(K, P, g) uint8: the life of the neighbour that it is sent to."""
+    """(K, P, g) uint8: the life of the neighbour that it is meant for; 0: the neighbour is not there."""
     needed: np.ndarray
     """(K, P, g) int32: the last round in which the neighbour uses it; 0: never."""
     comes: np.ndarray
     """(K, P, g) uint8: how often the neighbour's message of its round k is sent to this client."""
     into_life: np.ndarray
-    """(K, P, g) uint8: the own life that it is sent to."""
+    """(K, P, g) uint8: the own life that it is meant for."""
     keep: np.ndarray
     """(K, P, g) int32: the last own round in which the neighbour's message of its round k is used; 0: never."""
     delays: np.ndarray
@@ -62,13 +61,3 @@ class Schedule:
         from safetensors.numpy import load_file
 
         return cls(**load_file(path))
-
-    def place(self, neighbour: int) -> int:
-        """The neighbour's column."""
-        return int(np.searchsorted(self.neighbours, neighbour))
-
-
-def merge_rows(schedule: Schedule, name: str, round: int, phase: int) -> Mapping[int, int]:
-    """{neighbour: value} of one round and phase."""
-    row = getattr(schedule, name)[round - 1, phase]
-    return dict(zip(schedule.neighbours.tolist(), row.tolist(), strict=True))

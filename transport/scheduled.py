@@ -232,16 +232,18 @@ class PlannedPeers(ScheduledPeers):
         return vectors
 
     def _wait_for(self, node: int, round: int, phase: int) -> None:
+        """Until the message is there; a neighbour that has died may have sent it just before."""
         key, deadline = (node, round, phase), time.monotonic() + self._timeout
         while key not in self._inbox:
-            now = time.monotonic()
-            if now >= deadline:
+            if time.monotonic() >= deadline:
                 self._complain([node])
-            gone = node in self._endpoint.gone
-            message = self._endpoint.receive_or_hear(now + _GRACE_S if gone else deadline)
+            until = deadline
+            if (died := self._endpoint.gone.get(node)) is not None:
+                until = died + _GRACE_S
+            message = self._endpoint.receive_or_hear(until)
             if message is not None:
                 self._store(message)
-            elif gone and time.monotonic() >= now + _GRACE_S:
+            elif time.monotonic() >= until:
                 return
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:

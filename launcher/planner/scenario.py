@@ -94,7 +94,8 @@ class Fault:
     def hits(self, src: int, dst: int) -> bool:
         """Whether it concerns messages from ``src`` to ``dst``."""
         if self.kind == "partition":
-            return next((dst not in group for group in self.groups if src in group), False)
+            ours, theirs = ([number for number, group in enumerate(self.groups) if end in group] for end in (src, dst))
+            return bool(ours and theirs and ours != theirs)
         if self.edges:
             return (src, dst) in self.edges or (dst, src) in self.edges
         return not self.clients or src in self.clients or dst in self.clients

@@ -319,8 +319,12 @@ class _Simulation:
         for link in client.links:
             index += 1
             other = link.to
+            if not other.here:
+                self._as_agreed = False
+                continue
+            arrays.to_life[index] = other.life.number
             struck = link.struck(round, phase, now) if link.faults else []
-            if not other.here or (struck and any(fault.kind in _CUTTING for fault in struck)):
+            if struck and any(fault.kind in _CUTTING for fault in struck):
                 self._as_agreed = False
                 continue
             left += link.bytes[phase] / uplink
@@ -329,7 +333,6 @@ class _Simulation:
             if not copies:
                 continue
             arrays.copies[index] = copies
-            arrays.to_life[index] = other.life.number
             arrays.delays_out[index] = arrived - now
             heappush(other.mail[phase][link.place].coming, (arrived, round))
             if other.waiting and other.phase == phase and round >= other.needed and arrived < other.ready[link.place]:
