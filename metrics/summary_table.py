@@ -106,6 +106,8 @@ def _one(run: RunSummary, target: float | None) -> Table:
     for title, figure in _ALL_FIGURES.items():
         table.add_row(title.format(metric=run.metric), figure(run))
     if run.conditions is not None:
+        if confirmed := _overhead(run, "confirmation"):
+            table.add_row("confirmations of messages, MB", _mb(run, confirmed))
         for title, figure_of in _FIGURES_OF_A_SCENARIO.items():
             text = figure_of(run.conditions)
             if text != _UNKNOWN and not (text == "0" and title in _ONLY_IF_ANY):

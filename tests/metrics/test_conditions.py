@@ -14,6 +14,7 @@ from sheafgossip.metrics.records import (
     LAUNCHER,
     EventRecord,
     NodeRecord,
+    OverheadRecord,
     Record,
     RoundRecord,
     TrafficRecord,
@@ -222,6 +223,27 @@ def test_several_runs_are_compared_by_virtual_time_in_80_columns(folder, make_ru
     assert text.count("virtual") >= 2
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_confirmations_have_a_line_of_their_own(folder):
+    run = folder(node(0), done(0, 1, 1.0), OverheadRecord(0, 1, "confirmation", 100, 2_500_000))
+    assert "confirmations of messages, MB" in shown(run)
+    assert "2.50" in shown(run)
+
+
+def test_virtual_seconds_are_averaged_over_seeds(folder, tmp_path):
+    runs = []
+    for seed, end in ((1, 10.0), (2, 20.0)):
+        path = tmp_path / f"seed-{seed}"
+        path.mkdir()
+        (path / "config.toml").write_text(f"seed = {seed}\n[algorithm]\nname = 'dfedu'\n")
+        store = Store(path / "run.sqlite")
+        store.write([node(0), done(0, 1, end, 0.5, idle_s=end / 5), event(LAUNCHER, "finish")])
+        store.close()
+        runs.append(path)
+    (group,) = summarize_all(runs, 0.5)
+    figures = group.as_dict()["mean"]
+    assert (figures["virtual_s"], figures["waited_share"], figures["virtual_s_to_reach"]) == (15.0, 0.2, 15.0)
 
 
 def test_a_death_is_told_and_the_scenario_in_one_line(folder):
