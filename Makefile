@@ -4,10 +4,10 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test lint format typecheck bench bench-digits bench-maps bench-measuring bench-memory bench-scale docs clean
+.PHONY: help setup demo test chaos lint format typecheck bench bench-digits bench-maps bench-measuring bench-memory bench-scale bench-stragglers docs clean
 
 help:  ## Show these targets.
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
 
 setup: $(INSTALLED)  ## Install everything into .venv (again when pyproject.toml has changed).
 
@@ -21,6 +21,9 @@ demo: setup  ## Run twenty client processes and compare five algorithms.
 
 test: setup  ## Run all tests.
 	$(BIN)/python -m pytest
+
+chaos: setup  ## Run thirty random scenarios full of faults and kills (5 minutes).
+	SHEAFGOSSIP_CHAOS_SEEDS=0-29 $(BIN)/python -m pytest -q tests/integration/test_chaos.py
 
 lint: setup  ## Check style.
 	$(BIN)/ruff check .
@@ -40,11 +43,12 @@ typecheck: setup  ## Check types.
 		$(addprefix -p sheafgossip.,$(ROOMS))
 
 bench: setup  ## Say which benchmarks there are.
-	@echo "make bench-digits     accuracy against bytes on digits, 5 seeds (10 minutes)"
-	@echo "make bench-scale      start-up and memory of 200 clients; DATA_ROOT=FOLDER adds 40 CNNs on MNIST (2 minutes)"
-	@echo "make bench-maps       restriction maps, dense against factored: time and memory (4 minutes)"
-	@echo "make bench-measuring  what measuring costs (10 minutes)"
-	@echo "make bench-memory     memory that the processes report against what the machine lost (2 minutes)"
+	@echo "make bench-digits      accuracy against bytes on digits, 5 seeds (10 minutes)"
+	@echo "make bench-scale       start-up and memory of 200 clients; DATA_ROOT=FOLDER adds 40 CNNs on MNIST (2 minutes)"
+	@echo "make bench-maps        restriction maps, dense against factored: time and memory (4 minutes)"
+	@echo "make bench-measuring   what measuring costs (10 minutes)"
+	@echo "make bench-memory      memory that the processes report against what the machine lost (2 minutes)"
+	@echo "make bench-stragglers  accuracy against virtual time where clients are slow, 3 seeds (20 minutes)"
 
 bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 minutes).
 	$(BIN)/python benchmarks/digits.py
@@ -61,6 +65,9 @@ bench-measuring: setup  ## Compare CPU time with and without measuring (10 minut
 
 bench-memory: setup  ## Hold the memory that is reported against what the machine lost (2 minutes).
 	$(BIN)/python benchmarks/memory.py
+
+bench-stragglers: setup  ## Measure what staleness buys and costs where clients are slow, and draw it (20 minutes).
+	$(BIN)/python benchmarks/stragglers.py
 
 docs: setup  ## Make the pages that are made from the code.
 	$(BIN)/sheafgossip config schema > docs/configuration.md

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..node.assignment import Assignment
 from .config import ConfigError, RunConfig
 from .forkserver import ForkServer
-from .preparation import Prepared, prepare_run
+from .preparation import Calibrate, Prepared, prepare_run
 from .resumption import read_run, taken_up
 from .run import Outcome, Run
 
@@ -70,7 +71,7 @@ def resume(folder: Path, watch: Callable[[Prepared], Watch]) -> Finished:
     config = read_run(folder)
     with ForkServer() as server:
         signal.signal(signal.SIGTERM, _interrupt)
-        prepared = taken_up(_prepare(config, folder, server))
+        prepared = taken_up(_prepare(config, folder, server, server.time_a_step))
         run = Run(prepared, server, watch(prepared))
         return Finished(prepared, run(), run.ready_s)
 
@@ -81,8 +82,9 @@ def _prepare_all(
     prepared = []
     existed, made = root.exists(), _topmost_missing(root)
     try:
+        time_a_step = once_for_alike(server.time_a_step)
         for number, (config, folder) in enumerate(zip(configs, folders, strict=True)):
-            prepared.append(_prepare(config, folder, server, number))
+            prepared.append(_prepare(config, folder, server, time_a_step, number))
     except BaseException as error:  # a refused run leaves nothing behind
         for path in root.iterdir() if existed else [made]:
             shutil.rmtree(path, ignore_errors=True)
@@ -92,10 +94,23 @@ def _prepare_all(
     return prepared
 
 
-def _prepare(config: RunConfig, folder: Path, server: ForkServer, number: int = 0) -> Prepared:
+def once_for_alike(calibrate: Calibrate) -> Calibrate:
+    """Runs that compute the same are compared on one time of a step, not on the noise of two."""
+    times: dict[tuple[object, ...], float] = {}
+
+    def time_a_step(assignment: Assignment, steps: int) -> float:
+        key = assignment.architecture, assignment.task, assignment.dtype, assignment.training, steps
+        if key not in times:
+            times[key] = calibrate(assignment, steps)
+        return times[key]
+
+    return time_a_step
+
+
+def _prepare(config: RunConfig, folder: Path, server: ForkServer, calibrate: Calibrate, number: int = 0) -> Prepared:
     own = server.sockets / str(number)
     own.mkdir(mode=0o700)
-    return prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records", calibrate=server.time_a_step)
+    return prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records", calibrate=calibrate)
 
 
 def _topmost_missing(folder: Path) -> Path:

@@ -105,7 +105,7 @@ def test_theta_of_every_client_comes_from_the_state_files(make_run):
             theta = np.full(2 + client, round + client, dtype=np.float32)
             path = folder / "state" / f"round-{round:06d}" / f"node-{client:04d}.safetensors"
             save_file({"theta": theta, "P.1": np.zeros((3, 3))}, path)
-    away = folder / "state" / "round-000040" / "node-0003.sent.safetensors"
+    away = folder / "state" / "round-000040" / "sent-0003.safetensors"
     save_file({"sent.0.39.0": np.zeros(2)}, away)
     run = open_run(folder)
     assert run.state_rounds == [0, 40]
