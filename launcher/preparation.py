@@ -43,6 +43,19 @@ Calibrate = Callable[[Assignment, int], float]
 """Times a local step of a client, in seconds; given are the steps of its round."""
 
 
+def once_for_alike(calibrate: Calibrate) -> Calibrate:
+    """Runs that compute the same are compared on one time of a step, not on the noise of two."""
+    times: dict[tuple[object, ...], float] = {}
+
+    def time_a_step(assignment: Assignment, steps: int) -> float:
+        key = assignment.architecture, assignment.task, assignment.dtype, assignment.training, steps
+        if key not in times:
+            times[key] = calibrate(assignment, steps)
+        return times[key]
+
+    return time_a_step
+
+
 def draw_graph(config: RunConfig) -> Graph:
     """Raises ConfigError."""
     try:

@@ -12,7 +12,7 @@ from ..node.assignment import Assignment
 from .config import ConfigError, RunConfig
 from .forkserver import ForkServer
 from .planner import Plan
-from .preparation import prepare_run
+from .preparation import once_for_alike, prepare_run
 
 
 def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | None]]:
@@ -23,18 +23,14 @@ def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | N
             "as long as it takes"
         )
     with _Stopwatch() as clock:
+        calibrate = once_for_alike(clock.time_a_step)
         for config in configs:
             if not config.has_scenario:
                 yield config, None
                 continue
             with tempfile.TemporaryDirectory(prefix="sheafgossip-plan-") as folder:
-                prepared = prepare_run(
-                    config,
-                    Path(folder),
-                    sockets=Path(folder),
-                    records="ipc:///nowhere",
-                    calibrate=clock.time_a_step,
-                )
+                place = Path(folder)
+                prepared = prepare_run(config, place, sockets=place, records="ipc:///nowhere", calibrate=calibrate)
             yield prepared.config, prepared.plan
 
 

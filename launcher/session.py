@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..node.assignment import Assignment
 from .config import ConfigError, RunConfig
 from .forkserver import ForkServer
-from .preparation import Calibrate, Prepared, prepare_run
+from .preparation import Calibrate, Prepared, once_for_alike, prepare_run
 from .resumption import read_run, taken_up
 from .run import Outcome, Run
 
@@ -92,19 +91,6 @@ def _prepare_all(
             raise ConfigError(f"--out {root}: cannot be written: {error.strerror or error}") from error
         raise
     return prepared
-
-
-def once_for_alike(calibrate: Calibrate) -> Calibrate:
-    """Runs that compute the same are compared on one time of a step, not on the noise of two."""
-    times: dict[tuple[object, ...], float] = {}
-
-    def time_a_step(assignment: Assignment, steps: int) -> float:
-        key = assignment.architecture, assignment.task, assignment.dtype, assignment.training, steps
-        if key not in times:
-            times[key] = calibrate(assignment, steps)
-        return times[key]
-
-    return time_a_step
 
 
 def _prepare(config: RunConfig, folder: Path, server: ForkServer, calibrate: Calibrate, number: int = 0) -> Prepared:

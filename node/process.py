@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-import socket
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,8 @@ from typing import Any
 import numpy as np
 import zmq
 
-from ..metrics.records import (
-    EdgeRecord,
-    EventRecord,
-    KernelRecord,
-    NodeRecord,
-    OverheadRecord,
-    Record,
-    RoundRecord,
-)
 from ..transport.control import Control, ControlClosed
-from ..transport.endpoint import Endpoint, Stopped, identity_of
+from ..transport.endpoint import Endpoint, Stopped
 from ..transport.kernel import KernelCounters
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
@@ -34,15 +23,12 @@ from ..transport.schedule import Schedule
 from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
 from ..transport.timed import TimedPeers
-from ..transport.wire import GREETING_BYTES, ready_bytes
 from .algorithms import ALGORITHMS
-from .architecture import Architecture
 from .assignment import Assignment
 from .checkpoint import read_state, sent_to, write_state
 from .client import Client
-from .flops import evaluation_flops, gradient_flops
 from .learner import Learner
-from .resources import Pace, StateBytes, sample, work
+from .reporting import Reporter
 
 _LINGER_S = 10.0
 """How long what a client has sent may take to leave it, where it ends before the others."""
@@ -75,7 +61,6 @@ class _ClientProcess:
         self.control = control
         self.epoch = time.monotonic()
         self.stopwatch = Stopwatch("start", running=assignment.measure)
-        self.pace = Pace(assignment.sample_every)
 
     def live(self) -> None:
         assignment = self.assignment
@@ -131,7 +116,10 @@ class _ClientProcess:
         self.algorithm = algorithm(settings, self.client)
         if assignment.state_round is not None:
             self._restore(assignment.state_round)
-        self.recorder.write(self._node_record(assignment.architecture, address))
+        self.reporter = Reporter(
+            assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, self.recorder
+        )
+        self.reporter.tell_process(address)
         print(f"client {assignment.node}: {own} parameters, {self.learner.train_samples} training samples", flush=True)
 
     def _peers(self, links: Mapping[int, Link]) -> Peers:
@@ -170,20 +158,6 @@ class _ClientProcess:
         other = replace(self.assignment, node=node)
         return other.state(other.resumed_at), other.sent(other.resumed_at)
 
-    def _node_record(self, architecture: Architecture, address: str) -> NodeRecord:
-        return NodeRecord(
-            node=self.assignment.node,
-            role=self.algorithm.role,
-            model=architecture.label,
-            parameters=architecture.size,
-            train_samples=self.learner.train_samples,
-            test_samples=self.learner.test_samples,
-            degree=len(self.assignment.neighbours),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            address=address,
-        )
-
     def _meet(self) -> None:
         met = self._wait_for("connect")
         addresses = {int(node): address for node, (address, _) in met.items()}
@@ -191,24 +165,9 @@ class _ClientProcess:
         if self.assignment.clock != "none":
             self.endpoint.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
         hello = self.endpoint.connect(addresses, time.monotonic() + self.assignment.timeout, lives)
-        self._note_links({node: hello.get(node, 0) for node in addresses}.items())
+        self.reporter.tell_links({node: hello.get(node, 0) for node in addresses}.items())
         self.control.send({"ready": True})
         self.epoch = self._wait_for("go")
-
-    def _note_links(self, hellos: Iterable[tuple[int, int]]) -> None:
-        """Bytes that opening connections took."""
-        own = ready_bytes(identity_of(self.assignment.node, self.assignment.life))
-        self.recorder.write(
-            *(
-                OverheadRecord(self.assignment.node, node, kind, messages, wire_bytes)
-                for node, hello in hellos
-                for kind, messages, wire_bytes in (
-                    ("greeting", 0, GREETING_BYTES),
-                    ("ready", 0, own),
-                    ("hello", 1, hello),
-                )
-            )
-        )
 
     def _learn(self) -> None:
         assignment, client = self.assignment, self.client
@@ -249,88 +208,23 @@ class _ClientProcess:
         if _due(round, assignment.checkpoint_every, last):
             write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
             self.peers.forget(round)
-        now = time.monotonic() - self.epoch
-        report = self.algorithm.report
-        waited = self.peers.waited()
-        traffic = self.peers.next_round()
-        records: list[Record] = [
-            RoundRecord(
-                node=assignment.node,
-                round=round,
-                train_loss=self.client.train_loss,
-                test_loss=test_loss,
-                test_metric=test_metric,
-                theta_norm=theta_norm,
-                wall_s=now,
-                virtual_s=waited.virtual_s,
-                disagreement=math.hypot(*report.disagreements.values()) if report.disagreements else None,
-                objective=None if self.client.train_loss is None else self.client.train_loss + report.penalty,
-                gradient_norm=report.gradient_norm,
-                idle_s=waited.idle_s,
-                waited_for=waited.longest_for,
-            ),
-            *(traffic if assignment.measure else ()),
-            *(self._edges(round) if assignment.measure else ()),
-            *(EventRecord(now, waited.virtual_s, assignment.node, "warning", text) for text in report.warnings),
-            *(
-                EventRecord(now, waited.virtual_s, assignment.node, "drop", f"{count} x {reason}")
-                for reason, count in self.peers.rejected().items()
-            ),
-        ]
-        report.warnings.clear()
-        if assignment.measure and (last or self.pace.due(now)):
-            with self.pace.sampling(now):
-                records += self._measurements(now)
-        self.recorder.write(*records)
+        self.reporter.tell_round(round, self._now(), theta_norm, test_loss, test_metric, last=last)
 
     def _evaluate(self) -> tuple[float, float]:
         with self.stopwatch.during("evaluation"):
             return self.learner.evaluate()
 
-    def _measurements(self, now: float) -> list[Record]:
-        node, architecture, learner = self.assignment.node, self.assignment.architecture, self.learner
-        maps = self.algorithm.maps
-        flops = {
-            "gradient": learner.learnt_samples * gradient_flops(architecture),
-            "evaluation": learner.evaluated_samples * evaluation_flops(architecture),
-            "maps": 0 if maps is None else maps.flops,
-        }
-        history = 0 if maps is None else maps.history_bytes()
-        state = StateBytes(
-            theta=learner.theta.nbytes,
-            maps=self.algorithm.state_bytes() - history,
-            history=history,
-            buffers=learner.buffer_bytes() + self.peers.inbox_bytes(),
-        )
-        return [sample(node, now, state), *work(node, now, self.stopwatch.read(), flops)]
-
     def _say_goodbye(self) -> None:
-        self._note_links(self.endpoint.hellos)
-        if missed := self.peers.deadlines_passed():
-            text = f"{missed} waits ended by the deadline"
-            now = time.monotonic() - self.epoch
-            self.recorder.write(EventRecord(now, None, self.assignment.node, "timeout", text))
-        credits = self.peers.confirmations().items()
-        self.recorder.write(
-            *(OverheadRecord(self.assignment.node, j, "confirmation", *tally) for j, tally in credits if tally[0])
-        )
+        self.reporter.tell_end(self._now(), self.endpoint.hellos, early=self.assignment.ending != "finish")
         if self.kernel is not None:
             self.endpoint.note_connections()
-            counts = self.kernel.read()
+            self.reporter.tell_kernel(self.kernel.read())
             self.kernel.close()
-            self.recorder.write(
-                *(KernelRecord(self.assignment.node, c.local, c.peer, c.sent, c.received) for c in counts)
-            )
         self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
 
-    def _edges(self, round: int) -> list[EdgeRecord]:
-        maps, disagreements = self.algorithm.maps, self.algorithm.report.disagreements
-        if maps is None or not disagreements:
-            return []
-        return [
-            EdgeRecord(self.assignment.node, j, round, disagreements.get(j), map_norm, maps.error_bound)
-            for j, map_norm in maps.norms().items()
-        ]
+    def _now(self) -> float:
+        """Wall seconds of the run."""
+        return time.monotonic() - self.epoch
 
     def _state(self) -> dict[str, np.ndarray]:
         state = self.learner.state() | self.algorithm.state()
