@@ -1,0 +1,301 @@
+"""Accuracy against virtual time when a fifth of the clients are ten times slower: what each staleness buys, and costs.
+
+    .venv/bin/python benchmarks/stragglers.py [--seeds 3] [--out FOLDER]
+
+Sheaf-FMTL with forty clients on an Erdős–Rényi graph (p = 0.15) and one set of settings for every staleness, in three
+scenes: clients with four different tasks, of whom the same eight are always slow; clients with one task, of whom the
+same eight are always slow; clients with one task, each of whom is slow a fifth of the time. Writes a Markdown table and
+a CSV file to benchmarks/results/, and docs/pictures/stragglers.svg. Runs that are already in FOLDER are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import csv
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+from matplotlib import pyplot as plt
+
+from sheafgossip.launcher.config import RunConfig, validate
+from sheafgossip.launcher.session import run_all
+from sheafgossip.metrics import open_run
+
+HERE = Path(__file__).parent
+ROUNDS = 200
+LONGER = 5 * ROUNDS
+
+LEARNED = {"name": "sheaf-fmtl", "gamma": 0.1, "lam": 0.3, "eta": 0.03, "start": "orthogonal"}
+FIXED = {"name": "sheaf-fmtl", "gamma": 0.5, "lam": 0.1, "eta": 0.0, "start": "shared"}
+ALWAYS = {"kind": "fixed", "fraction": 0.2, "factor": 10}
+AT_TIMES = {"kind": "on-off", "fraction": 1.0, "factor": 10, "on_s": 1, "off_s": 4}
+
+
+@dataclass(frozen=True)
+class Scene:
+    title: str
+    rotations: tuple[int, ...]
+    algorithm: dict[str, Any]
+    stragglers: dict[str, Any]
+    longer: bool = True
+    """Also a run that never waits, of as many rounds as it needs to fill the synchronous run's time."""
+
+
+SCENES = {
+    "rotated": Scene("Four tasks, 8 of 40 clients always slow", (0, 90, 180, 270), LEARNED, ALWAYS),
+    "upright": Scene("One task, 8 of 40 clients always slow", (0,), FIXED, ALWAYS),
+    "transient": Scene("One task, each client slow a fifth of the time", (0,), FIXED, AT_TIMES, longer=False),
+}
+STALENESS: tuple[int | str, ...] = (0, 1, 4, 16, "inf")
+ALONE = "alone"
+NEVER_WAITS_LONGER = f"inf, {LONGER:,} rounds"
+
+
+def variants(scene: Scene) -> dict[str, dict[str, Any]]:
+    """{label: what it changes}; the first one is synchronous."""
+    found: dict[str, dict[str, Any]] = {str(s): {"time": {"clock": "virtual", "staleness": s}} for s in STALENESS}
+    if scene.longer:
+        found[NEVER_WAITS_LONGER] = found["inf"] | {"rounds": LONGER}
+    return found | {ALONE: {"algorithm": {"name": "local"}}}
+
+
+def configuration(name: str, label: str, seed: int) -> RunConfig:
+    scene = SCENES[name]
+    return validate(
+        {
+            "name": f"{name} {label} seed {seed}",
+            "seed": seed,
+            "clients": 40,
+            "rounds": ROUNDS,
+            "topology": {"kind": "erdos-renyi", "p": 0.15},
+            "data": {"dataset": "digits", "rotations": scene.rotations},
+            "training": {"work": "full", "alpha": 0.5},
+            "algorithm": scene.algorithm,
+            "time": {"clock": "virtual"},
+            "compute": {"step_s": 0.1},
+            "links": {"latency_s": 0.01},
+            "stragglers": scene.stragglers,
+        }
+        | variants(scene)[label]
+    )
+
+
+@dataclass(frozen=True)
+class Course:
+    """One run over virtual time. ``accuracy[k]``, in %, holds from ``moments[k]`` on: the mean over all clients of each
+    one's latest evaluation."""
+
+    moments: Sequence[float]
+    accuracy: Sequence[float]
+    sent: Sequence[tuple[float, int]]
+    """Virtual seconds at the end of a client's round, and the wire bytes that it sent in the round."""
+    end_s: float
+    idle_share: float
+
+    @property
+    def final(self) -> float:
+        return self.accuracy[-1]
+
+    def at(self, moment: float) -> float:
+        return self.accuracy[bisect.bisect_right(self.moments, moment) - 1]
+
+    def reaches(self, accuracy: float) -> float:
+        """When for the first time; inf: never."""
+        pairs = zip(self.moments, self.accuracy, strict=True)
+        return next((moment for moment, reached in pairs if reached >= accuracy - 1e-9), math.inf)
+
+    def sent_mb(self, until: float) -> float:
+        return sum(size for moment, size in self.sent if moment <= until) / 1e6
+
+
+def read(folder: Path) -> Course:
+    run = open_run(folder)
+    progress = run.virtual_progress
+    sent = run.sql(
+        "SELECT virtual_s, sum(wire_bytes) AS sent FROM traffic"
+        " JOIN round ON node = src AND round.round = traffic.round GROUP BY src, traffic.round"
+    )
+    clients = run.sql("SELECT max(virtual_s) AS end_s, sum(idle_s) AS idle_s FROM round GROUP BY node")
+    return Course(
+        moments=progress["virtual_s"].tolist(),
+        accuracy=(100 * progress["mean_test_metric"]).tolist(),
+        sent=list(sent.itertuples(index=False, name=None)),
+        end_s=float(clients["end_s"].max()),
+        idle_share=float(clients["idle_s"].sum() / clients["end_s"].sum()),
+    )
+
+
+def courses(name: str, seed: int, out: Path) -> dict[str, Course]:
+    """{label: its run}; runs what is not there yet."""
+    found = {}
+    for number, label in enumerate(variants(SCENES[name])):
+        folder = out / f"{name}-{number}-{seed}"
+        if not folder.exists():
+            print(f"{name}, seed {seed}: {label}", flush=True)
+            (done,) = run_all([configuration(name, label, seed)], folder, lambda _: lambda: None, lambda _: None)
+            if done.outcome.status != "finish":
+                raise SystemExit(f"{folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
+        found[label] = read(folder)
+    return found
+
+
+def rows(name: str, seed: int, found: dict[str, Course]) -> list[dict[str, Any]]:
+    synchronous = found["0"]
+    lines = []
+    for label, course in found.items():
+        line = {"scene": name, "staleness": label, "seed": seed, "final": course.final, "end_s": course.end_s}
+        line |= {"idle_share": course.idle_share, "wire_mb": course.sent_mb(math.inf)}
+        line |= {"above_synchronous": course.final - synchronous.final, "synchronous_final": synchronous.final}
+        line |= {"synchronous_end_s": synchronous.end_s}
+        line |= {"at_half_time": course.at(synchronous.end_s / 2)}
+        for what, target in (("final", synchronous.final), ("point_less", synchronous.final - 1)):
+            moment = course.reaches(target)
+            line |= {f"{what}_s": moment, f"{what}_share": moment / synchronous.end_s}
+            line |= {f"{what}_wire_mb": course.sent_mb(moment) if moment < math.inf else math.inf}
+        lines.append({key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()})
+    return lines
+
+
+def spread(values: Sequence[float], digits: int = 0, scale: float = 1) -> str:
+    """Mean ± standard error over the seeds; how many got there, where not all did."""
+    finite = [value * scale for value in values if value < math.inf]
+    if len(finite) < len(values):
+        found = f"{len(finite)} of {len(values)}"
+        return f"{found}: {', '.join(f'{value:.{digits}f}' for value in finite)}" if finite else "never"
+    text = f"{statistics.fmean(finite):.{digits}f}"
+    error = f"{statistics.stdev(finite) / math.sqrt(len(finite)) if len(finite) > 1 else 0:.{digits}f}"
+    return f"{text} ± {error}" if float(error) else text
+
+
+COLUMNS = {  # title: column of the CSV file, digits, factor
+    "final accuracy %": ("final", 1, 1),
+    "points above synchronous": ("above_synchronous", 1, 1),
+    "total virtual s": ("end_s", 0, 1),
+    "idle %": ("idle_share", 0, 100),
+    "virtual s to target": ("final_s", 0, 1),
+    "in % of the synchronous run": ("final_share", 0, 100),
+    "wire MB until then": ("final_wire_mb", 1, 1),
+    "virtual s to a point less": ("point_less_s", 0, 1),
+    "wire MB to a point less": ("point_less_wire_mb", 1, 1),
+    "accuracy % at half time": ("at_half_time", 1, 1),
+}
+
+
+def table(name: str, lines: Sequence[dict[str, Any]]) -> str:
+    seeds = len({line["seed"] for line in lines})
+    text = [
+        f"### {SCENES[name].title}",
+        "",
+        f"Mean ± s.e. over {seeds} seed{'s' * (seeds > 1)}; target: final accuracy of the same seed's synchronous run.",
+        "",
+        f"| staleness | {' | '.join(COLUMNS)} |",
+        "|---" * (len(COLUMNS) + 1) + "|",
+    ]
+    for label in dict.fromkeys(line["staleness"] for line in lines):
+        own = [line for line in lines if line["staleness"] == label]
+        cells = (spread([line[column] for line in own], digits, scale) for column, digits, scale in COLUMNS.values())
+        text.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(text)
+
+
+LOOKS = {  # of Okabe and Ito: apart for all kinds of colour vision
+    "0": ("#000000", "-"),
+    "1": ("#0072B2", "-"),
+    "4": ("#009E73", "-"),
+    "16": ("#E69F00", "-"),
+    "inf": ("#D55E00", "-"),
+    NEVER_WAITS_LONGER: ("#D55E00", (0, (4, 1.5))),
+    ALONE: ("#999999", (0, (1, 1.2))),
+}
+
+
+def draw(all_courses: dict[str, list[dict[str, Course]]]) -> None:
+    matplotlib.rcParams |= {"font.size": 10, "svg.hashsalt": "sheafgossip"}
+    figure, axes = plt.subplots(len(SCENES), 1, figsize=(8.4, 11), layout="constrained")
+    for axis, (name, seeds) in zip(axes, all_courses.items(), strict=True):
+        end = max(found["0"].end_s for found in seeds)
+        grid = [end * step / 300 for step in range(301)]
+        means = {
+            label: [statistics.fmean(found[label].at(moment) for found in seeds) for moment in grid]
+            for label in seeds[0]
+        }
+        for label, mean in means.items():
+            colour, dash = LOOKS[label]
+            axis.plot(grid, mean, color=colour, linestyle=dash, linewidth=1.6)
+            stop = statistics.fmean(found[label].end_s for found in seeds)
+            if stop < end:
+                axis.plot([stop], [mean[-1]], "o", color=colour, markersize=4.5)
+        axis.axhline(means["0"][-1], color="black", linewidth=0.6, linestyle=":")
+        half = statistics.fmean(found["0"].end_s for found in seeds) / 2
+        axis.axvline(half, color="black", linewidth=0.6, linestyle=":")
+        top = 5 * math.ceil((max(map(max, means.values())) + 1) / 5)
+        axis.set(xlim=(0, end), ylim=(40, top), title=SCENES[name].title, ylabel="mean accuracy of all clients, %")
+        axis.annotate("half of the synchronous run's time", (half, 40), (4, 4), textcoords="offset points", fontsize=8)
+        _name_lines(axis, {label: mean[-1] for label, mean in means.items()}, end, (40, top))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    axes[-1].set_xlabel("virtual seconds (a dot: all clients have completed their rounds)")
+    figure.savefig(HERE.parent / "docs" / "pictures" / "stragglers.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def _name_lines(axis: Any, ends: dict[str, float], right: float, span: tuple[float, float]) -> None:
+    """Names beside the ends of the lines, moved apart where they would overlap."""
+    apart = 0.085 * (span[1] - span[0])
+    order = sorted(ends, key=lambda label: (ends[label], -list(ends).index(label)))
+    pushed_up, pushed_down = [ends[label] for label in order], [ends[label] for label in order]
+    for place in range(1, len(order)):
+        pushed_up[place] = max(pushed_up[place], pushed_up[place - 1] + apart)
+        pushed_down[-1 - place] = min(pushed_down[-1 - place], pushed_down[-place] - apart)
+    for label, *heights in zip(order, pushed_up, pushed_down, strict=True):
+        axis.annotate(
+            {"0": "0 (synchronous)", ALONE: "alone (no exchange)"}.get(label, label),
+            (right, ends[label]),
+            (1.05 * right, statistics.fmean(heights)),
+            annotation_clip=False,
+            va="center",
+            color=LOOKS[label][0],
+            arrowprops={"arrowstyle": "-", "color": LOOKS[label][0], "linewidth": 0.7, "relpos": (0, 0.5)},
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-stragglers"), help="folder of the runs")
+    arguments = parser.parse_args()
+    all_courses: dict[str, list[dict[str, Course]]] = {name: [] for name in SCENES}
+    for seed in range(arguments.seeds):
+        for name in SCENES:
+            all_courses[name].append(courses(name, seed, arguments.out))
+    lines = [
+        line
+        for name, seeds in all_courses.items()
+        for seed, found in enumerate(seeds)
+        for line in rows(name, seed, found)
+    ]
+    target = HERE / "results"
+    target.mkdir(exist_ok=True)
+    with (target / "stragglers.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    text = "\n\n".join(table(name, [line for line in lines if line["scene"] == name]) for name in SCENES)
+    (target / "stragglers.md").write_text(
+        f"Made by `python benchmarks/stragglers.py --seeds {arguments.seeds}`.\n\n{text}\n"
+    )
+    print(text)
+    draw(all_courses)
+
+
+if __name__ == "__main__":
+    main()
