@@ -42,7 +42,7 @@ def run(
 ) -> None:
     """Start the client processes, let them learn, and show what it came to.
 
-    A file with [[compare]] tables describes several runs; they go one after the other and end in one table.
+    A file with compare tables describes several runs; they go one after the other and end in one table.
     """
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
@@ -84,7 +84,7 @@ def plan(
 ) -> None:
     """Show what a scenario comes to before anything is run: its timeline, and how long it takes in all.
 
-    A file with [[compare]] tables describes several runs; they are shown one after the other.
+    A file with compare tables describes several runs; they are shown one after the other.
     """
     import shutil
 

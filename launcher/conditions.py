@@ -77,6 +77,12 @@ class StragglerSection(Section):
     path: Path | None = None
     """trace: a CSV file with the columns client, round, factor."""
 
+    @model_validator(mode="after")
+    def _traced(self) -> StragglerSection:
+        if (self.kind == "trace") != (self.path is not None):
+            raise ValueError("kind = 'trace' and path belong together: give both, or neither")
+        return self
+
 
 class EdgeTable(Section):
     """An edge that differs from the others."""

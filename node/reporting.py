@@ -132,7 +132,8 @@ class Reporter:
         """``early``: before the run's last round, after which memory and CPU time are told in any case."""
         self.tell_links(hellos)
         if missed := self._peers.deadlines_passed():
-            self._recorder.write(EventRecord(now, None, self._node, "timeout", f"{missed} waits ended by the deadline"))
+            waits = f"{missed} wait{'s' if missed > 1 else ''} ended by the deadline"
+            self._recorder.write(EventRecord(now, None, self._node, "timeout", waits))
         self._recorder.write(
             *(OverheadRecord(self._node, j, "confirmation", *tally) for j, tally in self._peers.confirmations().items())
         )

@@ -91,6 +91,23 @@ class Fault:
             return False
         return self.seconds is None or self.seconds[0] <= now < self.seconds[1]
 
+    @property
+    def text(self) -> str:
+        """In words, for the records."""
+        if self.kind == "partition":
+            whom = " | ".join(", ".join(map(str, group)) for group in self.groups)
+        else:
+            links = [f"{i}-{j}" for i, j in self.edges]
+            whom = ", ".join([*map(str, self.clients), *links]) or "all links"
+        how = {"slow": f" x{self.factor:g}", "delay": f" {self.delay_s:g} s", "reorder": f" {self.delay_s:g} s"}
+        often = f", {self.probability:.1%} of messages" if self.probability < 1 else ""
+        when = ", always"
+        if self.rounds is not None:
+            when = f", rounds {self.rounds[0]} to {self.rounds[1]}"
+        elif self.seconds is not None:
+            when = f", {self.seconds[0]:g} to {self.seconds[1]:g} s"
+        return f"{self.kind}{how.get(self.kind, '')}: {whom}{often}{when}"
+
     def hits(self, src: int, dst: int) -> bool:
         """Whether it concerns messages from ``src`` to ``dst``."""
         if self.kind == "partition":

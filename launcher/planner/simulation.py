@@ -188,6 +188,11 @@ class _Simulation:
             lives=tuple(tuple(client.lives) for client in self.clients),
             messages=tuple(starmap(SentMessage, self.sent)),
             events=tuple(sorted(self.events)),
+            conditions=tuple(
+                (fault.seconds[0] if fault.seconds else None, fault.text)
+                for fault in self.scenario.faults
+                if fault.kind not in ("crash", "leave", "join")
+            ),
             synchronous=self._as_agreed,
         )
 
