@@ -83,7 +83,7 @@ class Lives:
             absent_until=following if life.ending != "finish" else 0,
             state_round=state_round,
             resumed_at=resumed_at,
-            bounded=plan is not None and not plan.synchronous,
+            bounded=plan is not None and (base.clock == "wall" or not plan.synchronous),
         )
 
 

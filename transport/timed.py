@@ -123,9 +123,13 @@ class TimedPeers(ScheduledPeers):
             return
         end = time.monotonic() + planned - elapsed_s
         while time.monotonic() < end:
-            message = self._endpoint.receive_or_hear(end)
+            message = self._endpoint.receive_or_hear(min(end, self._ripen()))
             if message is not None:
                 self._store(message)
+
+    def idle(self) -> None:
+        super().idle()
+        self._ripen()  # who is done still takes messages out of the way of those who are not
 
     def waited(self) -> Waited:
         waited = Waited(self._idle_s, self._longest_for)
