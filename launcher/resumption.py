@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from ..metrics.reader import open_records
 from ..metrics.schema import RunFolderError
@@ -19,15 +20,26 @@ from .preparation import Prepared
 def read_run(folder: Path) -> RunConfig:
     """The configuration of a run that can be taken up. Raises RunFolderError."""
     with open_records(folder) as records:
+        launchers = records.execute("SELECT pid FROM node WHERE node = -1").fetchall()
         finished = records.execute("SELECT count(*) FROM event WHERE node = -1 AND kind = 'finish'").fetchone()[0]
     if finished:
         raise RunFolderError(f"{folder}: this run is finished; there is nothing to resume")
+    for (pid,) in launchers:
+        if _is_at_work(pid):
+            raise RunFolderError(f"{folder}: this run is still going on (process {pid})")
     try:
         return validate(tomllib.loads((folder / "config.toml").read_text()))
     except OSError as error:
         raise RunFolderError(f"{folder}: config.toml cannot be read: {error.strerror or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
+
+
+def _is_at_work(launcher: int) -> bool:
+    try:
+        return any("sheafgossip" in word for word in psutil.Process(launcher).cmdline())
+    except psutil.Error:
+        return False
 
 
 def taken_up(prepared: Prepared) -> Prepared:

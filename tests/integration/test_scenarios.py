@@ -154,6 +154,20 @@ def test_a_run_is_taken_up_after_its_launcher_was_killed_and_ends_with_the_same_
     assert folder.rows("SELECT count(*) FROM event WHERE kind = 'finish'") == [(1,)]
 
 
+def test_a_run_that_goes_on_is_not_taken_up(start):
+    going = start(STRAGGLERS.format(rounds=5000, time="", links=""))
+    going.until_round(1)
+    done = subprocess.run(
+        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "still going on" in done.stderr
+    going.process.send_signal(signal.SIGINT)
+    assert going.end(30)[0] == 130
+
+
 def test_a_finished_run_is_not_taken_up(run):
     folder = run(STRAGGLERS.format(rounds=2, time="", links=""))
     done = subprocess.run(
