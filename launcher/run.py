@@ -186,7 +186,8 @@ class Run:
         for other in self._dead & {peer.node for peer in life.neighbours}:
             self._server.tell(node, {"gone": other})
         self._server.tell(node, {"connect": neighbours})
-        news = {"rejoin": node, "address": self._clients.addresses[node], "life": life.life}
+        place = {"address": self._clients.addresses[node], "life": life.life}
+        news = {"rejoin": node, **place, "first_round": life.first_round}
         for other in neighbours:
             self._server.tell(other, news)
         kind = "restart" if life.life > 1 else "join"
@@ -197,6 +198,12 @@ class Run:
         for other in self._present_neighbours(node):
             self._server.tell(other, {"gone" if kind == "death" else "left": node})
         self._tell_event(node, kind, detail, virtual_s)
+
+    def _tell_of_finish(self, node: int) -> None:
+        """On the wall clock nobody knows how many rounds behind the others are: no one should wait for who is done."""
+        if self._prepared.plan and self._prepared.config.time.clock == "wall":
+            for other in self._present_neighbours(node):
+                self._server.tell(other, {"finished": node})
 
     def _tell_event(self, node: int, kind: str, detail: str, virtual_s: float | None) -> None:
         when = virtual_s if self._prepared.config.time.clock == "virtual" else None
@@ -240,6 +247,7 @@ class Run:
                         self._server.tell(node, {"go": self._epoch})
                 case {"from": node, "message": {"done": True}}:
                     self._clients.done.add(node)
+                    self._tell_of_finish(node)
                 case {"from": node, "message": {"left": batches, "wire_bytes": size}}:
                     self._clients.batches[self._clients.running[node].sender] = batches
                     self._parting.add(node)

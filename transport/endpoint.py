@@ -94,6 +94,10 @@ class Endpoint:
         self.heard: list[dict[str, Any]] = []
         self.gone: dict[int, float] = {}
         self.left: set[int] = set()
+        self.first_rounds: dict[int, int] = {}
+        """Of neighbours that have come later than the others."""
+        self.finished: dict[int, float] = {}
+        """Neighbours that have sent their last message, and when that was heard (time.monotonic() seconds)."""
         self.latecomers: frozenset[int] = frozenset()
         """Neighbours that may connect after the others have met."""
         self.hellos: list[tuple[int, int]] = []
@@ -293,7 +297,10 @@ class Endpoint:
                     self.gone.setdefault(node, time.monotonic())
                 case {"left": node}:
                     self.left.add(node)
-                case {"rejoin": node, "address": address, "life": life}:
+                case {"finished": node}:
+                    self.finished.setdefault(node, time.monotonic())
+                case {"rejoin": node, "address": address, "life": life, "first_round": first}:
+                    self.first_rounds[node] = first
                     self._rejoin(node, address, life)
                 case _:
                     self.heard.append(message)

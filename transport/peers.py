@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from ..metrics.records import Record, TrafficRecord
-from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
+from .endpoint import Endpoint, Message, NeighbourTimeout, SentBytes, names_of
 from .envelope import Rejected
 
 Vectors = Mapping[int, np.ndarray]
@@ -95,14 +95,12 @@ class Peers:
                 shared.setdefault((id(vector), phase, copy), []).append(node)
         for (_, phase, _copy), nodes in shared.items():  # one vector for many neighbours is copied once
             weights = self._endpoint.send(nodes, round=self.round, phase=phase, tensors=(vectors[nodes[0]],))
-            for node, more in weights.items():
-                messages, payload, message, wire = self._traffic[node]
-                self._traffic[node] = (
-                    messages + 1,
-                    payload + more.payload,
-                    message + more.message,
-                    wire + more.wire,
-                )
+            self._count(weights)
+
+    def _count(self, weights: Mapping[int, SentBytes]) -> None:
+        for node, more in weights.items():
+            messages, payload, message, wire = self._traffic[node]
+            self._traffic[node] = messages + 1, payload + more.payload, message + more.message, wire + more.wire
 
     def _copies(self, node: int, phase: int, vector: np.ndarray) -> int:
         """How often a message is sent."""

@@ -9,8 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from .endpoint import Message
 from .peers import Waited
 from .scheduled import ScheduledPeers
+
+_GRACE_S = 0.5
+"""How long the last words of a neighbour that has finished may take to come in."""
 
 
 class TimedPeers(ScheduledPeers):
@@ -28,6 +32,9 @@ class TimedPeers(ScheduledPeers):
         self._coming: defaultdict[tuple[int, int], list[tuple[float, int, np.ndarray]]] = defaultdict(list)
         self._there: defaultdict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
         self._deadlines = 0
+        life = self.schedule.to_life
+        self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1))
+        self._sent_last: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector
         self._idle_s = 0.0
         self._longest_for: int | None = None
 
@@ -35,6 +42,8 @@ class TimedPeers(ScheduledPeers):
 
     def _copies(self, node: int, phase: int, vector: np.ndarray) -> int:
         row, place, endpoint = self.round - 1, self._place[node], self._endpoint
+        if self._comes_later[place]:
+            self._sent_last[node, phase] = self.round, vector.copy()
         if node in endpoint.gone or node in endpoint.left or node not in endpoint.lives:
             return 0
         planned = self.schedule.to_life[row, phase, place] > 0  # else the plan had it away at this moment
@@ -43,6 +52,20 @@ class TimedPeers(ScheduledPeers):
             self._make_room(node)
             self._flows[node].sent += 1
         return copies
+
+    def _heed(self, message: Message) -> None:
+        node, lives = message.header.src, self._endpoint.lives
+        before = lives.get(node, 0)
+        super()._heed(message)
+        if lives.get(node, 0) > before:
+            self._catch_up(node)
+
+    def _catch_up(self, node: int) -> None:
+        """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
+        for (other, phase), (round, vector) in self._sent_last.items():
+            if other == node:
+                self._count(self._endpoint.send([node], round=round, phase=phase, tensors=(vector,)))
+                self._flows[node].sent += 1
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -85,7 +108,7 @@ class TimedPeers(ScheduledPeers):
             if now >= patience:
                 self._complain(waiting)
             self._longest_for = waiting[0]
-            message = self._endpoint.receive_or_hear(min(deadline, patience, next_))
+            message = self._endpoint.receive_or_hear(min(deadline, patience, next_, now + _GRACE_S))
             if message is not None:
                 self._store(message)
         self._idle_s += now - began
@@ -97,8 +120,11 @@ class TimedPeers(ScheduledPeers):
             return True
         if max(self._there[node, phase], default=0) >= max(1, far_enough):
             return True
-        away = node in self._endpoint.gone or node in self._endpoint.left or node not in self._endpoint.lives
-        return away and not self._coming[node, phase]
+        endpoint = self._endpoint
+        silent = node in endpoint.gone or node in endpoint.left or node not in endpoint.lives
+        silent |= self.round < endpoint.first_rounds.get(node, 1)
+        silent |= time.monotonic() - endpoint.finished.get(node, math.inf) > _GRACE_S
+        return silent and not self._coming[node, phase]
 
     def _choose(self, phases: dict[int, int]) -> dict[int, np.ndarray]:
         vectors = {}

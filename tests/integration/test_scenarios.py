@@ -314,3 +314,41 @@ name = "d-psgd"
     assert end_planned <= end_real < 2 * end_planned
     idle = dict(real.rows("SELECT node, sum(idle_s) FROM round GROUP BY node"))
     assert idle[0] < 0.5 < max(idle.values())
+
+
+@pytest.mark.parametrize("algorithm", ["sheaf-fmtl", "d-psgd"])
+def test_who_waits_without_a_deadline_is_not_kept_waiting_by_comings_and_goings(run, algorithm):
+    """Wall clock, synchronous: the others are further, or not as far, as the plan had them when a client comes back."""
+    folder = run(
+        f"""
+clients = 6
+rounds = 20
+[topology]
+kind = "complete"
+[data]
+samples = 200
+[time]
+clock = "wall"
+[compute]
+step_s = 0.01
+[algorithm]
+name = "{algorithm}"
+[[faults]]
+kind = "crash"
+clients = [2]
+at_round = 15
+restart_after = 4
+[[faults]]
+kind = "crash"
+clients = [3]
+at_round = 5
+restart_after = 5
+[[faults]]
+kind = "join"
+clients = [4]
+at_round = 3
+"""
+    )
+    assert folder.rows("SELECT node, max(round) FROM round GROUP BY node") == [(node, 20) for node in range(6)]
+    kinds = folder.rows("SELECT kind, count(*) FROM event WHERE node >= 0 AND kind <> 'drop' GROUP BY kind")
+    assert dict(kinds) == {"crash": 2, "restart": 2, "join": 1}

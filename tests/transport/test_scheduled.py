@@ -213,7 +213,7 @@ def test_the_end_that_connects_meets_a_neighbour_at_its_new_address(network):
     peers = peers_of(first, schedule(uses=[0] * 2, rounds=2))
     network.end(second)
     again = network.client(1)
-    first.launcher.send({"rejoin": 1, "address": again.address, "life": 2})
+    first.launcher.send({"rejoin": 1, "address": again.address, "life": 2, "first_round": 1})
     network.in_parallel(
         lambda: again.endpoint.connect({0: "never used"}, time.monotonic() + 10),
         lambda: [peers.idle() for _ in range(3) if first.endpoint.lives[1] != 2],
