@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, y - 1, subject
 
 
-def _numbers(path: Path, kind: type, dimensions: int) -> np.ndarray:
+def _numbers(path: Path, kind: type[np.generic], dimensions: Literal[1, 2]) -> np.ndarray:
     try:
         return np.loadtxt(path, dtype=kind, ndmin=dimensions)
     except (OSError, UnicodeDecodeError, ValueError) as error:

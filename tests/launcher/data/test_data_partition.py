@@ -158,14 +158,17 @@ def test_imbalance_bounds_the_shares_of_a_class_and_varies_them():
     assert shares.max() / shares.min() > 2
 
 
-def test_half_of_the_classes_and_a_little_imbalance_give_the_heterogeneous_cifar10():
+def test_five_classes_and_a_little_imbalance_give_the_sizes_that_the_page_on_data_tells():
     labels = np.repeat(np.arange(10), 6000)
     everyone = Pool(np.zeros((60_000, 1)), labels, "classification", outputs=10)
-    owned = split(DataSection(partition="classes", classes_per_client=5, imbalance=0.2), everyone, 30, 0)
-    assert {len(classes) for classes in classes_held(labels, owned)} == {5}
-    sizes = [len(rows) for rows in owned]
-    assert sum(sizes) == 60_000
-    assert min(sizes) < 1950 < 2050 < max(sizes)
+    section = DataSection(partition="classes", classes_per_client=5, imbalance=0.15)
+    training = []
+    for seed in range(5):
+        owned = split(section, everyone, 30, seed)
+        assert {len(classes) for classes in classes_held(labels, owned)} == {5}
+        assert sum(map(len, owned)) == 60_000
+        training += [len(rows) - round(len(rows) / 4) for rows in owned]
+    assert (min(training), max(training)) == (1370, 1659)
 
 
 def test_natural_without_owners_is_refused():
