@@ -53,23 +53,69 @@ class TopologySection(Section):
     """Mixing weights W of the algorithms that average: 1/(1 + max(deg_i, deg_j)), or 1/(1 + the largest degree)."""
 
 
+class SyntheticTable(Section):
+    """The tasks of data.dataset = "synthetic": one a client, alike within a group."""
+
+    groups: Count = 4
+    """Groups of clients, of equal size, with one task in common but for the deviation."""
+    dimensions: Count = 20
+    """Features of a sample."""
+    classes: Annotated[int, Field(ge=2)] = 2
+    """classification: how many classes."""
+    samples: Annotated[int, Field(ge=4)] = 100
+    """Samples of a client, for training and for testing together."""
+    deviation: Annotated[float, Field(ge=0)] = 0.1
+    """How far a client's parameters are from its group's, as a share of their size."""
+    noise: Annotated[float, Field(ge=0)] = 0.1
+    """Standard deviation of the noise on the targets, or on the scores of the classes; without noise and deviation they
+    have deviation 1."""
+
+
 class DataSection(Section):
     """What is learned, and how it is spread over the clients."""
 
-    dataset: Literal["digits", "mnist", "fashion-mnist", "cifar10", "npz"] = "digits"
-    """digits comes with scikit-learn (1,797 images of 8x8); npz is your own file with arrays x, y and optionally
-    client."""
+    dataset: Literal[
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "school",
+        "har",
+        "vehicle",
+        "gleam",
+        "sensors",
+        "synthetic",
+        "npz",
+        "table",
+    ] = "digits"
+    """digits comes with scikit-learn (1,797 images of 8x8), synthetic is drawn; npz is your own file with arrays x, y
+    and optionally client, table one with named columns. Each is described in docs/data.md."""
     root: Path | None = None
-    """Folder with the data set's files; without it they are downloaded to a cache. npz: the file itself."""
+    """Folder with the data set's files, or the file where it is one; without it, mnist, fashion-mnist and cifar10 are
+    downloaded to a cache."""
     task: Literal["classification", "regression"] = "classification"
-    """npz: what y is; the other data sets are classification."""
+    """npz, table, synthetic: what the target is; school and sensors are regression, the others classification."""
+    target: str = "target"
+    """table: the column to be predicted."""
+    client: str = "client"
+    """table: the column that names the owner of a row; "" where there is none."""
+    window: Count = 12
+    """sensors: how many past values a sample shows."""
+    horizon: Count = 1
+    """sensors: how many values that follow are to be predicted."""
+    synthetic: SyntheticTable = SyntheticTable()
+    """synthetic: how tasks and samples are drawn."""
     samples: Annotated[int, Field(ge=0)] = 0
     """Use only this many samples, drawn at random; 0 uses all."""
-    partition: Literal["even", "classes", "dirichlet", "quantity", "natural"] = "even"
+    partition: Literal["auto", "even", "classes", "dirichlet", "quantity", "natural"] = "auto"
     """even: shuffled and split evenly; classes: a few classes a client; dirichlet: class shares drawn from
-    Dirichlet(beta); quantity: sizes follow a power law; natural: by the npz file's client column."""
+    Dirichlet(beta); quantity: sizes follow a power law; natural: each client has the samples of one owner (a random
+    choice of owners where clients is smaller); auto: natural where samples have owners, else even."""
     classes_per_client: Count = 2
     """classes: how many classes a client holds."""
+    imbalance: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """classes: those who hold a class share its samples in proportion to weights drawn from 1 - imbalance to
+    1 + imbalance; 0 shares them evenly."""
     beta: Positive = 0.5
     """dirichlet: concentration; smaller is more skewed."""
     exponent: Positive = 1.5
@@ -86,7 +132,9 @@ class DataSection(Section):
     """Share of the input features that each client sees, drawn at random; client 0 always sees all of them. Below 1 the
     models are logistic or linear, and images are flattened."""
     standardize: bool = False
-    """npz: shift and scale every feature of a client to mean 0 and deviation 1 by its own training samples."""
+    """Shift and scale every feature of a client to mean 0 and deviation 1 by its own training samples."""
+    standardize_targets: bool = False
+    """Regression: the same for every target; errors are then in units of the client's own deviation."""
 
 
 class ArchitectureSection(Section):

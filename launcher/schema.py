@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import Algorithm
 from .conditions import EdgeTable, FaultTable
-from .config import ArchitectureSection, ModelSection, RunConfig, Section
+from .config import ArchitectureSection, ModelSection, RunConfig, Section, SyntheticTable
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ def _tables() -> Iterator[str]:
         if section is ModelSection:
             keys = ", ".join(f"`{key}`" for key in ArchitectureSection.model_fields)
             yield f"A `[[model.mix]]` table takes {keys}, as above, with the same defaults."
+        for table in (field.default for field in section.model_fields.values() if isinstance(field.default, Section)):
+            yield from _table(f"[{_TABLE_OF[type(table)]}]", type(table))
         for below in (kind for field in section.model_fields.values() for kind in get_args(field.annotation)):
             if below is EdgeTable:
                 yield from _table(f"[[{_TABLE_OF[below]}]]", below)
@@ -116,11 +118,18 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
     alternatives = [part for part in get_args(kind) if part is not type(None)]
     if alternatives:
         return " or ".join(map(_values, alternatives))
+    if kind is SyntheticTable:
+        return f"`[{_TABLE_OF[kind]}]` table"
     words = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Path: "path"}
     return " ".join([words[kind] if kind in words else f"`[[{_TABLE_OF[kind]}]]` table", *_limits(bounds)])
 
 
-_TABLE_OF = {ArchitectureSection: "model.mix", EdgeTable: "links.edges", FaultTable: "faults"}
+_TABLE_OF: dict[type[Section], str] = {
+    ArchitectureSection: "model.mix",
+    EdgeTable: "links.edges",
+    FaultTable: "faults",
+    SyntheticTable: "data.synthetic",
+}
 
 
 def _flat(bounds: Iterable[Any]) -> list[Any]:
@@ -154,6 +163,8 @@ def _limits(bounds: Iterable[Any]) -> list[str]:
 def _default(value: Any) -> str:
     if value is MISSING or value is PydanticUndefined:
         return "required"
+    if isinstance(value, Section):
+        return ""
     return "not set by default" if value is None else f"default `{_toml(value)}`"
 
 

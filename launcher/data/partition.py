@@ -28,14 +28,22 @@ def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partitio
             f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each), "
             f'but data.dataset = "{section.dataset}" gives {len(pool)}'
         )
-    owned = PARTITIONS[section.partition](section, pool, clients, generator(seed, "partition"))
+    name = chosen(section, pool)
+    owned = PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
     smallest = min(range(clients), key=lambda client: len(owned[client]))
     if len(owned[smallest]) < MINIMUM:
         raise DataError(
-            f'data.partition = "{section.partition}" leaves client {smallest} with {len(owned[smallest])} samples: '
+            f'data.partition = "{name}" leaves client {smallest} with {len(owned[smallest])} samples: '
             f"at least {MINIMUM} are needed"
         )
     return owned
+
+
+def chosen(section: DataSection, pool: Pool) -> str:
+    """The partition's name; "auto" leaves samples with their owners where they have some."""
+    if section.partition == "auto":
+        return "even" if pool.client is None else "natural"
+    return section.partition
 
 
 def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
@@ -44,7 +52,8 @@ def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generato
 
 
 def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
-    """Each client holds ``classes_per_client`` classes; the holders of a class share its samples evenly.
+    """Each client holds ``classes_per_client`` classes; the holders of a class share its samples evenly, or in
+    proportion to weights drawn uniformly from [1 - imbalance, 1 + imbalance].
 
     Numbers of holders of two classes differ by at most one. Classes are left out only where there are more of them
     than clients * classes_per_client.
@@ -64,7 +73,7 @@ def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
     owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for rows, sharing in zip(rows_of_class, holders, strict=True):
         if sharing:
-            for client, share in zip(sharing, np.array_split(rows, len(sharing)), strict=True):
+            for client, share in zip(sharing, _share(rows, len(sharing), section.imbalance, rng), strict=True):
                 owned[client].append(share)
     return [np.concatenate(shares) for shares in owned]
 
@@ -87,13 +96,17 @@ def quantity(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
 
 
 def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
-    """Owners in sorted order are clients 0, 1, ..."""
+    """Owners in sorted order are clients 0, 1, ...; where there are more of them than clients, a random choice is."""
     if pool.client is None:
-        raise DataError('data.partition = "natural" needs an array client, which only npz files can have')
+        raise DataError(f'data.partition = "natural" needs clients, and data.dataset = "{section.dataset}" has none')
     owners, owner = np.unique(pool.client, return_inverse=True)
-    if len(owners) != clients:
-        raise DataError(f'data.partition = "natural": the data has {len(owners)} clients, the run has {clients}')
-    return _group(owner, clients)
+    if clients > len(owners):
+        raise DataError(
+            f'data.partition = "natural": the data has {len(owners)} clients, the run has {clients}; '
+            f"allowed are 1 to {len(owners)}"
+        )
+    rows_of_owner = _group(owner, len(owners))
+    return [rows_of_owner[taken] for taken in np.sort(rng.permutation(len(owners))[:clients])]
 
 
 PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Partition]] = {
@@ -119,6 +132,13 @@ def _group(code: np.ndarray, groups: int) -> list[np.ndarray]:
     """The rows that carry code 0, code 1, ..."""
     ends = np.cumsum(np.bincount(code, minlength=groups))[:-1]
     return np.split(np.argsort(code, kind="stable"), ends)
+
+
+def _share(rows: np.ndarray, holders: int, imbalance: float, rng: np.random.Generator) -> list[np.ndarray]:
+    if imbalance == 0:
+        return np.array_split(rows, holders)
+    weights = rng.uniform(1 - imbalance, 1 + imbalance, holders)
+    return _deal(rows, weights / weights.sum())
 
 
 def _deal(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:

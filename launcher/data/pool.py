@@ -23,7 +23,11 @@ class Pool:
     """Number of classes, or of regression targets."""
     scale: float = 1.0
     client: np.ndarray | None = None
-    """Owner of each sample, int64 (n,), where the data set says who that is."""
+    """Owner 0, 1, ... of each sample, int64 (n,), where the data set says who that is."""
+    groups: np.ndarray | None = None
+    """Group of each owner, int64 (owners,), where the data set knows which owners are alike."""
+    in_time_order: bool = False
+    """Whether samples come in the order of time: then the latest of a client's are its test samples."""
 
     def __len__(self) -> int:
         return len(self.x)

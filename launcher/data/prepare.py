@@ -40,7 +40,7 @@ def shard_path(folder: Path, client: int) -> Path:
 
 def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> DataSummary:
     """Writes the shard of every client into ``folder``, one in memory at a time. Raises DataError."""
-    pool = load(section, seed)
+    pool = load(section, seed, clients)
     shards = cut(section, pool, clients, seed)
     folder.mkdir(parents=True, exist_ok=True)
     summaries = []

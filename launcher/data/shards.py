@@ -12,7 +12,7 @@ import numpy as np
 
 from ...topology.seeds import generator
 from .errors import DataError
-from .partition import split
+from .partition import Partition, chosen, split
 from .pool import Pool, Task
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Shard:
     task: Task
     outputs: int
     group: int
-    """Which of the rotations this client's images have."""
+    """Which of the rotations this client's images have, or the group that the data set puts it in."""
     features: tuple[int, ...] | None = None
     """The input features that this client sees, ascending; None for all."""
 
@@ -38,23 +38,32 @@ class Shard:
 def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
     """The shards of clients 0, 1, ..., each made when it is asked for. Raises DataError at once.
 
-    Client i belongs to rotation group i * groups // clients: contiguous blocks of clients.
+    Client i belongs to rotation group i * groups // clients: contiguous blocks of clients. Samples in time order stay
+    in it: a client's latest are its test samples, and reduced training data is what comes right before them.
     """
     _check_rotations(section, pool, clients)
+    if section.standardize_targets and pool.task != "regression":
+        raise DataError("data.standardize_targets is true, but the targets are classes: allowed is false")
     owned = split(section, pool, clients, seed)
     reduced = _reduced_clients(section, clients, seed)
+    groups = _groups(section, pool, owned)
 
     def shard(client: int) -> Shard:
-        rows = generator(seed, "split", client).permutation(owned[client])
+        rows = owned[client]
+        rows = np.sort(rows)[::-1] if pool.in_time_order else generator(seed, "split", client).permutation(rows)
         train, test = _divide(rows, section.test_fraction, section.reduced_to if client in reduced else 1.0)
-        group = client * len(section.rotations) // clients
-        x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[group]) for rows in (train, test))
+        turn = client * len(section.rotations) // clients
+        x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[turn]) for rows in (train, test))
+        y_train, y_test = pool.y[train], pool.y[test]
         if section.standardize:
             x_train, x_test = _standardize(x_train, x_test)
+        if section.standardize_targets:
+            y_train, y_test = _standardize(y_train, y_test)
         features = _features_held(section, pool, client, seed)
         if features is not None:
             x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
-        return Shard(x_train, pool.y[train], x_test, pool.y[test], pool.task, pool.outputs, group, features)
+        group = turn if groups is None else int(groups[client])
+        return Shard(x_train, y_train, x_test, y_test, pool.task, pool.outputs, group, features)
 
     return map(shard, range(clients))
 
@@ -78,6 +87,13 @@ def _check_rotations(section: DataSection, pool: Pool, clients: int) -> None:
     if {90, 270} & set(angles) and pool.input_shape[1] != pool.input_shape[2]:
         height, width = pool.input_shape[1:]
         raise DataError(f"data.rotations is {angles}, but images of {height}x{width} allow 0 and 180 only")
+
+
+def _groups(section: DataSection, pool: Pool, owned: Partition) -> np.ndarray | None:
+    """The group of each client whose samples have one owner with a group."""
+    if pool.groups is None or pool.client is None or chosen(section, pool) != "natural":
+        return None
+    return pool.groups[pool.client[[rows[0] for rows in owned]]]
 
 
 def _reduced_clients(section: DataSection, clients: int, seed: int) -> set[int]:
@@ -106,7 +122,7 @@ def _rotate(images: np.ndarray, degrees: int) -> np.ndarray:
 
 
 def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every feature shifted by its mean and divided by its standard deviation over ``x_train``."""
+    """Every feature, or target, shifted by its mean and divided by its standard deviation over ``x_train``."""
     mean = x_train.mean(axis=0, dtype=np.float64)
     deviation = x_train.std(axis=0, dtype=np.float64)
     # A feature that never varies is only shifted; rounding may give it a tiny deviation instead of 0.

@@ -121,13 +121,58 @@ def test_natural_gives_every_client_the_samples_of_one_owner_in_sorted_order():
     assert [len(rows) for rows in owned] == [6, 6, 6]
 
 
-def test_natural_with_another_number_of_clients_says_how_many_there_are():
-    with pytest.raises(DataError, match="the data has 3 clients, the run has 2"):
-        split(DataSection(partition="natural"), pool(18, client=np.arange(18) % 3), 2, 0)
+def test_natural_with_more_clients_than_owners_says_how_many_there_are():
+    with pytest.raises(DataError, match="the data has 3 clients, the run has 4; allowed are 1 to 3"):
+        split(DataSection(partition="natural"), pool(18, client=np.arange(18) % 3), 4, 0)
+
+
+def test_natural_with_fewer_clients_takes_some_owners_whole_and_in_sorted_order():
+    owner = np.arange(60) % 10
+    taken = set()
+    for seed in range(20):
+        owned = split(DataSection(partition="natural"), pool(60, client=owner), 3, seed)
+        owners = [set(owner[rows].tolist()) for rows in owned]
+        assert [len(rows) for rows in owned] == [6, 6, 6]
+        assert [len(one) for one in owners] == [1, 1, 1]
+        assert sorted(map(min, owners)) == list(map(min, owners))
+        taken |= set.union(*owners)
+    assert taken == set(range(10))
+
+
+@pytest.mark.parametrize(("client", "same_as"), [(None, "even"), (np.arange(18) % 3, "natural")])
+def test_auto_is_natural_where_samples_have_owners_and_else_even(client, same_as):
+    everyone = pool(18, client=client)
+    owned, expected = (split(DataSection(partition=name), everyone, 3, 0) for name in ("auto", same_as))
+    assert all(map(np.array_equal, owned, expected))
+
+
+def test_imbalance_bounds_the_shares_of_a_class_and_varies_them():
+    everyone = pool(30_000)
+    section = DataSection(partition="classes", classes_per_client=2, imbalance=0.5)
+    owned = split(section, everyone, 30, 0)
+    assert sorted(np.concatenate(owned).tolist()) == list(range(30_000))
+    counts = np.array([np.bincount(everyone.y[rows], minlength=3) for rows in owned])
+    shares = counts[counts > 0]
+    assert {np.count_nonzero(row) for row in counts} == {2}
+    assert shares.max() / shares.min() <= 3 * 1.02  # (1 + 0.5) / (1 - 0.5), and rounding
+    assert shares.max() / shares.min() > 2
+
+
+def test_five_classes_and_a_little_imbalance_give_the_sizes_that_the_page_on_data_tells():
+    labels = np.repeat(np.arange(10), 6000)
+    everyone = Pool(np.zeros((60_000, 1)), labels, "classification", outputs=10)
+    section = DataSection(partition="classes", classes_per_client=5, imbalance=0.15)
+    training = []
+    for seed in range(5):
+        owned = split(section, everyone, 30, seed)
+        assert {len(classes) for classes in classes_held(labels, owned)} == {5}
+        assert sum(map(len, owned)) == 60_000
+        training += [len(rows) - round(len(rows) / 4) for rows in owned]
+    assert (min(training), max(training)) == (1370, 1659)
 
 
 def test_natural_without_owners_is_refused():
-    with pytest.raises(DataError, match="needs an array client"):
+    with pytest.raises(DataError, match=r"needs clients, and .* has none"):
         split(DataSection(partition="natural"), pool(18), 3, 0)
 
 

@@ -1,5 +1,7 @@
 """What ends up in the shard of a client."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -192,3 +194,26 @@ def test_prepare_refuses_before_it_writes_anything(tmp_path):
     with pytest.raises(DataError, match="1000 clients need 4000 samples"):
         prepare(DataSection(), 1000, 0, tmp_path / "shards")
     assert not (tmp_path / "shards").exists()
+
+
+def test_standardized_targets_have_mean_0_and_deviation_1_over_each_clients_own_training_samples():
+    y = np.arange(40, dtype=np.float32)[:, None]
+    pool = Pool(y.copy(), y, "regression", outputs=1)
+    for raw, shard in zip(shards_of(pool, 3), shards_of(pool, 3, standardize_targets=True), strict=True):
+        mean, deviation = raw.y_train.mean(), raw.y_train.std()
+        assert np.allclose(shard.y_train, (raw.y_train - mean) / deviation, atol=1e-6)
+        assert np.allclose(shard.y_test, (raw.y_test - mean) / deviation, atol=1e-6)
+        assert np.array_equal(shard.x_train, raw.x_train)
+
+
+def test_classes_are_not_standardized():
+    with pytest.raises(DataError, match=r"^data\.standardize_targets is true, .*allowed is false$"):
+        shards_of(numbered(40), 3, standardize_targets=True)
+
+
+def test_a_client_is_in_the_group_of_its_owner_even_where_only_some_owners_take_part():
+    owner = np.repeat(np.arange(6), 5)
+    pool = replace(numbered(30, client=owner), groups=np.array([0, 1, 0, 1, 2, 2]))
+    for seed in range(5):
+        for shard in shards_of(pool, 3, seed):
+            assert shard.group == pool.groups[owner[min(ids(shard.x_train))]]

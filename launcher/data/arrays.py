@@ -1,0 +1,94 @@
+"""Arrays out of the user's files, checked before they become a pool."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+from .errors import DataError
+from .pool import Task
+
+if TYPE_CHECKING:
+    from ..config import DataSection
+
+
+def wrong(path: Path, what: str) -> DataError:
+    return DataError(f'data.root = "{path}": {what}')
+
+
+def root_of(section: DataSection, wanted: str) -> Path:
+    """data.root, which these data sets cannot do without."""
+    if section.root is None:
+        raise DataError(f'data.root is missing: data.dataset = "{section.dataset}" needs it to name {wanted}')
+    return section.root
+
+
+def open_npz(path: Path) -> NpzFile:
+    if not path.is_file():
+        raise wrong(path, "there is no such file")
+    try:
+        file = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise wrong(path, "this is not an .npz file") from error
+    if not isinstance(file, NpzFile):
+        raise wrong(path, "this is a file of one array, not an .npz file")
+    return file
+
+
+def npz_array(file: NpzFile, path: Path, name: str) -> np.ndarray:
+    try:
+        array = file[name]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        # NumPy's own words here advise to allow pickles, which can run any code.
+        raise wrong(path, f"{name} is damaged or holds Python objects; allowed are plain arrays") from error
+    if np.ndim(array) == 0:
+        raise wrong(path, f"{name} is a single value; its first axis must run over the samples")
+    return array
+
+
+def targets(path: Path, name: str, y: np.ndarray, task: Task) -> tuple[np.ndarray, int]:
+    """What a pool calls y and outputs."""
+    if task == "regression":
+        if y.ndim > 2 or y.size == 0:
+            raise wrong(path, f"{name} has shape {y.shape}; regression allows (n,) and (n, targets)")
+        values = finite(path, name, y).reshape(len(y), -1)
+        return values, values.shape[1]
+    classes, numbers = codes(path, name, y)
+    if len(classes) < 2:
+        raise wrong(path, f'{name} holds one class only; data.task = "classification" needs at least two')
+    return numbers, len(classes)
+
+
+def finite(path: Path, name: str, values: np.ndarray) -> np.ndarray:
+    """As float32, of the same shape."""
+    if values.dtype.kind not in "biuf":
+        raise wrong(path, f"{name} has type {values.dtype}; allowed are whole and real numbers")
+    with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is refused just below
+        numbers = values.astype(np.float32)
+    bad = ~np.isfinite(numbers)
+    if bad.any():
+        row = np.argwhere(bad)[0, 0]
+        raise wrong(path, f"{name} holds NaN, an infinity or a number beyond float32 in row {row}")
+    return numbers
+
+
+def codes(path: Path, name: str, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct labels, sorted, and each label's place among them, int64 (n,)."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "biufUS":
+        raise wrong(
+            path, f"{name} has shape {labels.shape} and type {labels.dtype}; allowed is (n,) of whole numbers or text"
+        )
+    if labels.dtype.kind == "f":
+        # NaN differs from its own floor too.
+        fractions = np.flatnonzero(labels != np.floor(labels))
+        if len(fractions):
+            raise wrong(path, f"{name} holds {labels[fractions[0]]} in row {fractions[0]}; allowed are whole numbers")
+    distinct, codes = np.unique(labels, return_inverse=True)
+    return distinct, codes.astype(np.int64)
