@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -137,3 +142,22 @@ def test_pairwise_gossip_halves_the_way_between_the_pairs_that_the_traffic_tells
     assert met == set(folder.edges())
     assert network.error(theta) < 1e-10
     assert {row[:2] for row in payload.values()} == {(1, 8 * theta.shape[1])}
+
+
+@pytest.mark.parametrize("name", ["gradient-tracking", "pairwise"])
+def test_a_run_that_is_taken_up_again_ends_with_the_same_bits(run, start, name):
+    """What the algorithm remembers is in the checkpoint; in pairwise gossip clients are many rounds apart."""
+    rounds = 300
+    text = CONFIG.replace(f"rounds = {ROUNDS}", f"rounds = {rounds}\ncheckpoints.every = 10") + f'name = "{name}"'
+    broken = start(text)
+    broken.until_round(40)
+    os.kill(broken.process.pid, signal.SIGKILL)
+    broken.process.communicate()
+    if broken.folder.rows("SELECT max(round) FROM round")[0][0] == rounds:
+        pytest.skip("the run was over before it could be killed")
+    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(broken.folder.path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "going on after round" in done.stderr
+    whole = run(text)
+    np.testing.assert_array_equal(matrix(broken.folder, rounds), matrix(whole, rounds))
+    assert broken.folder.payload() == whole.payload()
