@@ -14,6 +14,7 @@ from ..node.algorithms.base import SettingsError
 from ..node.architecture import Architecture, ArchitectureError
 from ..node.assignment import Assignment, LocalWork, Neighbour
 from ..topology import Graph, TopologyError, TopologySpec, draw
+from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
@@ -72,6 +73,11 @@ def prepare_run(
     ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector. What is there already
     from an earlier preparation of the same run stays as it is.
     """
+    if config.has_scenario and not ALGORITHMS[config.algorithm.name].with_everyone:
+        raise ConfigError(
+            f"algorithm.name = {config.algorithm.name!r} exchanges with some neighbours a round, and a scenario is "
+            "planned for exchanges with all of them; use 'd-psgd', or leave the scenario out"
+        )
     graph = draw_graph(config)
     try:
         data = prepare(config.data, config.clients, config.seed, folder / "shards")
@@ -119,10 +125,10 @@ def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], da
     harmed = {"nothing": loose or not plan.synchronous, "missing": loose or plan.has_late, "late": False}[bears]
     if harmed:
         what = "every message, in its own round" if bears == "nothing" else "messages of the same round, or none"
-        hint = {"nothing": "exchange = 'two-phase'", "missing": "rotate_every = 0"}[bears]
+        hardier = algorithm.hardier(config.algorithm)
         raise ConfigError(
             f"algorithm.name = {config.algorithm.name!r} with these settings needs {what}, but in this scenario some "
-            f"are late or lost; use algorithm.{hint}, or time.staleness = 0 and no losses or crashes"
+            f"are late or lost; use {hardier + ', or ' if hardier else ''}time.staleness = 0 and no losses or crashes"
         )
     return plan
 
@@ -205,6 +211,7 @@ def _assign(
     largest = max((length for shape in shapes for length in algorithm.vectors(config.algorithm, *shape)), default=0)
     settings = dict(vars(config.algorithm))
     training = LocalWork(**config.training.model_dump())
+    matching_of = matchings(graph)
     run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
     assignments = []
     for node in range(config.clients):
@@ -226,7 +233,11 @@ def _assign(
                 dtype=config.model.dtype,
                 training=training,
                 algorithm=settings,
-                neighbours=tuple(Neighbour(j, sizes[j], weights[j], common[node, j]) for j in graph.neighbours(node)),
+                neighbours=tuple(
+                    Neighbour(j, sizes[j], weights[j], common[node, j], matching_of[min(node, j), max(node, j)])
+                    for j in graph.neighbours(node)
+                ),
+                matchings=1 + max(matching_of.values(), default=0),
                 largest_vector=largest,
                 timeout=config.transport.timeout,
                 evaluate_every=config.evaluation.every,

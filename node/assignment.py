@@ -17,12 +17,14 @@ class Neighbour:
     """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge.
 
     Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
+    ``matching`` is the number of the matching that the edge belongs to, the same at both ends.
     """
 
     node: int
     parameters: int
     weight: float
     common: tuple[int, ...] = ()
+    matching: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Assignment:
     measure: bool
     sample_every: float
     kernel_counters: bool
+    matchings: int = 1
+    """How many there are in the run's graph."""
     clock: Literal["none", "wall", "virtual"] = "none"
     """none: no scenario, every exchange waits for every neighbour."""
     staleness: float = 0

@@ -31,6 +31,7 @@ class Client:
         self.theta: np.ndarray = learner.theta
         self.alpha = assignment.training.alpha
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
+        self.matchings = assignment.matchings
         self.train_loss: float | None = None
         training = assignment.training
         self.takes_one_full_step = training.work == "full" and not training.momentum
@@ -45,6 +46,17 @@ class Client:
         with self._stopwatch.during("gradient"):
             self.train_loss = self._learner.learn()
         self._sleep(time.monotonic() - start)
+
+    def gradient(self) -> np.ndarray:
+        """grad f(theta), or what takes its place: the local work's (theta before - theta after) / alpha.
+
+        theta stays as it is.
+        """
+        before = self.theta.copy()
+        self.learn()
+        gradient = (before - self.theta) / self.alpha
+        self.theta[:] = before
+        return gradient
 
     def generator(self, purpose: str, *key: int) -> np.random.Generator:
         """Random draws of this client for one purpose."""

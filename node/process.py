@@ -125,7 +125,9 @@ class _ClientProcess:
     def _peers(self, links: Mapping[int, Link]) -> Peers:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
         if assignment.clock == "none":
-            return Peers(self.endpoint, links, dtype, assignment.timeout)
+            everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
+            ahead = 1 if everyone else assignment.rounds
+            return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead)
         schedule = Schedule.load(assignment.schedule)
         options: dict[str, Any] = {
             "fallback": "stale" if assignment.silence == "stale" else "skip",

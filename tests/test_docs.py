@@ -63,7 +63,7 @@ def test_every_view_of_a_run_is_described(records):
 
 def test_the_example_of_an_algorithm_runs():
     np = pytest.importorskip("numpy")
-    (source,) = blocks(ROOT / "docs" / "architecture.md", "python")
+    (source,) = blocks(ROOT / "docs" / "add-an-algorithm.md", "python")
     module = {"__name__": "sheafgossip.node.algorithms.half_way", "__package__": "sheafgossip.node.algorithms"}
     exec(compile(source, "half_way.py", "exec"), module)
 

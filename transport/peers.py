@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -40,11 +40,13 @@ class Peers:
     """Sends to and receives from one client's neighbours, and counts what it sends.
 
     Within a round the k-th message from i to j has phase k; a message is taken in when its round and phase lie ahead,
-    by one round at most, and its vector is exactly the one that the link announces. Anything else is dropped and
-    counted.
+    by ``ahead`` rounds at most, and its vector is exactly the one that the link announces. Anything else is dropped and
+    counted. A neighbour that is waited for in every round is never more than one round ahead.
     """
 
-    def __init__(self, endpoint: Endpoint, links: Mapping[int, Link], dtype: np.dtype, timeout: float):
+    def __init__(
+        self, endpoint: Endpoint, links: Mapping[int, Link], dtype: np.dtype, timeout: float, *, ahead: int = 1
+    ):
         self.neighbours = tuple(sorted(links))
         self.round = 0
         self.first_round = 1
@@ -53,6 +55,7 @@ class Peers:
         self._links = links
         self._dtype = np.dtype(dtype)
         self._timeout = timeout
+        self._ahead = ahead
         self._inbox: dict[tuple[int, int, int], np.ndarray] = {}
         self._sent = dict.fromkeys(self.neighbours, 0)
         self._taken = dict.fromkeys(self.neighbours, 0)
@@ -63,23 +66,23 @@ class Peers:
         self.round = self.first_round = round
 
     def exchange(self, vectors: Vectors) -> dict[int, np.ndarray]:
-        """Sends each neighbour its vector, then waits for one from each.
+        """Sends each of these neighbours its vector, then waits for one from each of them.
 
         A neighbour that the run's scenario leaves out in this exchange is missing from the result. Raises
         NeighbourTimeout when one stays silent for longer than the timeout.
         """
         with self._stopwatch.during("exchange"):
             self._send(vectors)
-            return self._receive()
+            return self._receive([node for node in self.neighbours if node in vectors])
 
     def send(self, vectors: Vectors) -> None:
         with self._stopwatch.during("exchange"):
             self._send(vectors)
 
     def receive(self) -> dict[int, np.ndarray]:
-        """{neighbour: its next vector of this round}, read-only arrays. Raises NeighbourTimeout."""
+        """{neighbour: its next vector of this round} of all of them, read-only arrays. Raises NeighbourTimeout."""
         with self._stopwatch.during("exchange"):
-            return self._receive()
+            return self._receive(self.neighbours)
 
     def _send(self, vectors: Vectors) -> None:
         shared: dict[tuple[int, int, int], list[int]] = {}
@@ -106,15 +109,15 @@ class Peers:
         """How often a message is sent."""
         return 1
 
-    def _receive(self) -> dict[int, np.ndarray]:
-        wanted = {(node, self.round, self._taken[node]): node for node in self.neighbours}
+    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
+        wanted = {(node, self.round, self._taken[node]): node for node in nodes}
         deadline = time.monotonic() + self._timeout
         while not all(key in self._inbox for key in wanted):
             try:
                 self._store(self._endpoint.receive(deadline))
             except NeighbourTimeout:
                 self._complain(node for key, node in wanted.items() if key not in self._inbox)
-        for node in self.neighbours:
+        for node in nodes:
             self._taken[node] += 1
         return {node: self._inbox.pop(key) for key, node in wanted.items()}
 
@@ -128,7 +131,11 @@ class Peers:
         key = (header.src, header.round, header.phase)
         try:
             next_ = (self.round, self._taken[header.src])
-            if not next_ <= (header.round, header.phase) or header.round > self.round + 1 or key in self._inbox:
+            if (
+                not next_ <= (header.round, header.phase)
+                or header.round > self.round + self._ahead
+                or key in self._inbox
+            ):
                 raise Rejected("round or phase out of turn")
             self._check(message)
         except Rejected as rejected:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,17 +205,17 @@ class ScheduledPeers(Peers):
 class PlannedPeers(ScheduledPeers):
     """Virtual clock: each exchange uses exactly the messages that the plan names, however long they really take."""
 
-    def _receive(self) -> dict[int, np.ndarray]:
+    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
         schedule, row = self.schedule, self.round - 1
         vectors: dict[int, np.ndarray] = {}
         rounds: dict[int, int] = {}
-        for node in self.neighbours:
+        for node in nodes:
             phase = self._taken[node]
             self._taken[node] += 1
             rounds[node] = used = int(schedule.uses[row, phase, self._place[node]])
             if used:
                 self._wait_for(node, used, phase)
-        for node in self.neighbours:
+        for node in nodes:
             phase = self._taken[node] - 1
             key = (node, rounds[node], phase)
             vector = self._inbox.get(key)

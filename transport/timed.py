@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -94,10 +95,10 @@ class TimedPeers(ScheduledPeers):
                     self._taken_out(node)
         return next_
 
-    def _receive(self) -> dict[int, np.ndarray]:
+    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
         began = time.monotonic()
         deadline, patience = began + self._deadline_s, began + self._timeout
-        phases = {node: self._taken[node] for node in self.neighbours}
+        phases = {node: self._taken[node] for node in nodes}
         while True:
             next_ = self._ripen()
             waiting = [node for node, phase in phases.items() if not self._enough(node, phase)]

@@ -1,14 +1,22 @@
 """The algorithms, one file each. To add one: write its file, and its line in this table."""
 
 from .base import Algorithm
+from .d2 import D2
 from .dfedu import DFedU
 from .dpsgd import DPSGD
+from .gradient_tracking import GradientTracking
 from .local import Local
+from .pairwise import Pairwise
+from .push_sum import PushSum
 from .sheaf_fmtl import SheafFMTL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "local": Local,
     "d-psgd": DPSGD,
+    "d2": D2,
+    "gradient-tracking": GradientTracking,
+    "push-sum": PushSum,
+    "pairwise": Pairwise,
     "dfedu": DFedU,
     "sheaf-fmtl": SheafFMTL,
 }

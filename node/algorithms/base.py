@@ -49,6 +49,9 @@ class Algorithm:
     maps: Maps | None = None
     """The client's restriction maps, where the algorithm has them."""
 
+    with_everyone: ClassVar[bool] = True
+    """Whether every exchange is with all neighbours. Where it is with some of them, a run can have no scenario."""
+
     role = "client"
     """What the process is in the records: a server is left out of the clients' figures."""
 
@@ -76,6 +79,11 @@ class Algorithm:
         """
         return "late"
 
+    @classmethod
+    def hardier(cls, settings: Any) -> str:
+        """The settings with which it would bear more, as the user would write them; "" where there are none."""
+        return ""
+
     def round(self, client: Client, peers: Peers) -> None:
         raise NotImplementedError
 
@@ -102,3 +110,11 @@ def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]])
                 f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; "
                 "give all one model (leave out model.mix), or use algorithm.name = 'sheaf-fmtl' or 'local'",
             )
+
+
+def mixing_pull(client: Client, mine: np.ndarray, theirs: Mapping[int, np.ndarray]) -> np.ndarray:
+    """What mixing adds to one's own vector: sum_j W_ij v_j = v_i + sum_{j != i} W_ij (v_j - v_i), as W's rows sum to 1.
+
+    The terms of neighbours that were not heard are left out.
+    """
+    return sum((client.neighbours[j].weight * (theirs[j] - mine) for j in theirs), start=0 * mine)

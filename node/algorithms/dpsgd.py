@@ -11,7 +11,7 @@ from typing import Literal
 
 from ...transport.peers import Peers
 from ..client import Client
-from .base import Algorithm, same_size
+from .base import Algorithm, mixing_pull, same_size
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,6 @@ class DPSGD(Algorithm):
     def round(self, client: Client, peers: Peers) -> None:
         theta = client.theta
         theirs = peers.exchange(dict.fromkeys(client.neighbours, theta))
-        # W's rows sum to 1: sum_j W_ij theta_j = theta_i + sum_{j != i} W_ij (theta_j - theta_i)
-        pull = sum((client.neighbours[j].weight * (theirs[j] - theta) for j in theirs), start=0 * theta)
+        pull = mixing_pull(client, theta, theirs)
         client.learn()
         theta += pull

@@ -134,6 +134,12 @@ class SheafFMTL(Algorithm):
             return "nothing"  # both ends follow the same r_ij
         return "missing" if settings.rotate_every else "late"  # the rows of another turn do not compare
 
+    @classmethod
+    def hardier(cls, settings: Any) -> str:
+        return {"nothing": "algorithm.exchange = 'two-phase'", "missing": "algorithm.rotate_every = 0", "late": ""}[
+            cls.bears(settings)
+        ]
+
     def round(self, client: Client, peers: Peers) -> None:
         if self.settings.rotate_every:
             self._rotate(client, peers.round)

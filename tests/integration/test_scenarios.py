@@ -244,11 +244,16 @@ every = 0
     [
         ('exchange = "fused"', "every message, in its own round"),
         ('start = "shared"\neta = 0\nrotate_every = 2', "messages of the same round, or none"),
+        ('name = "push-sum"', "are late or lost; use time.staleness = 0 and no losses or crashes"),
+        ('name = "pairwise"', "exchanges with some neighbours a round"),
     ],
 )
 def test_an_algorithm_that_cannot_bear_a_scenario_is_refused_before_anything_starts(tmp_path, lines, said):
     config = tmp_path / "config.toml"
-    config.write_text(STRAGGLERS.format(rounds=20, time=ASYNCHRONOUS, links="") + lines)
+    text = STRAGGLERS.format(rounds=20, time=ASYNCHRONOUS, links="")
+    if lines.startswith("name"):
+        text = text.partition("[algorithm]")[0] + "[algorithm]\n"
+    config.write_text(text + lines)
     done = subprocess.run(
         [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(tmp_path / "run")],
         capture_output=True,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sheafgossip.node.algorithms import ALGORITHMS
-from sheafgossip.node.algorithms.base import SettingsError
+from sheafgossip.node.algorithms.base import Algorithm, SettingsError
 from sheafgossip.node.client import Client
 
 ALPHA = 0.1
@@ -16,6 +16,7 @@ START = np.array([1.0, -2.0, 0.5, 3.0])
 TARGET = np.array([0.0, 1.0, 2.0, -1.0])
 THEIRS = {1: np.array([2.0, 2.0, 2.0, 2.0]), 5: np.array([-1.0, 0.0, 1.0, 0.5])}
 WEIGHTS = {1: 0.25, 5: 0.5}
+MATCHINGS = {1: 0, 5: 2}
 
 
 class Quadratic:
@@ -34,23 +35,31 @@ class Quadratic:
 class FakePeers:
     """Answers every exchange with THEIRS, and keeps a copy of what was sent."""
 
+    round: int = 1
+    answers: dict[int, np.ndarray] = field(default_factory=lambda: THEIRS)
     sent: list[dict[int, np.ndarray]] = field(default_factory=list)
 
     def exchange(self, vectors):
         self.sent.append({node: vector.copy() for node, vector in vectors.items()})
-        return THEIRS
+        return {node: self.answers[node] for node in vectors}
 
 
 @pytest.fixture
 def client(assignment) -> Client:
-    neighbours = tuple(replace(peer, parameters=4, weight=WEIGHTS[peer.node]) for peer in assignment.neighbours)
-    return Client(replace(assignment, neighbours=neighbours), Quadratic())
+    neighbours = tuple(
+        replace(peer, parameters=4, weight=WEIGHTS[peer.node], matching=MATCHINGS[peer.node])
+        for peer in assignment.neighbours
+    )
+    return Client(replace(assignment, neighbours=neighbours, matchings=3), Quadratic())
 
 
-def one_round(client: Client, name: str, **settings) -> FakePeers:
-    algorithm_class = ALGORITHMS[name]
-    peers = FakePeers()
-    algorithm_class(algorithm_class.Settings(**settings), client).round(client, peers)
+def algorithm_of(client: Client, name: str, **settings) -> Algorithm:
+    return ALGORITHMS[name](ALGORITHMS[name].Settings(**settings), client)
+
+
+def one_round(client: Client, name: str, *, answers: dict = THEIRS, **settings) -> FakePeers:
+    peers = FakePeers(answers=answers)
+    algorithm_of(client, name, **settings).round(client, peers)
     return peers
 
 
@@ -84,16 +93,127 @@ def test_dfedu_pulls_towards_the_sum_of_its_neighbours_differences(client):
     np.testing.assert_array_equal(list(peers.sent[0].values()), [START, START])
 
 
-@pytest.mark.parametrize("name", ["local", "d-psgd", "dfedu"])
+def mixed(own: np.ndarray, theirs: dict[int, np.ndarray]) -> np.ndarray:
+    return 0.25 * own + 0.25 * theirs[1] + 0.5 * theirs[5]
+
+
+def test_gradient_tracking_steps_along_the_mixed_tracker_and_what_is_new_of_its_own_gradient(client):
+    their_trackers = {1: np.array([1.0, 0.0, 0.0, -1.0]), 5: np.array([0.0, 2.0, 0.0, 0.0])}
+    answers = {j: np.concatenate([THEIRS[j], their_trackers[j]]) for j in THEIRS}
+    peers, algorithm = FakePeers(answers=answers), algorithm_of(client, "gradient-tracking")
+
+    algorithm.round(client, peers)  # nobody tracks anything before the first round; these neighbours do all the same
+    y = mixed(np.zeros(4), their_trackers) + (START - TARGET)
+    theta = mixed(START, THEIRS) - ALPHA * y
+    np.testing.assert_allclose(client.theta, theta, rtol=1e-13)
+
+    algorithm.round(client, peers)
+    new_y = mixed(y, their_trackers) + (theta - TARGET) - (START - TARGET)
+    np.testing.assert_allclose(client.theta, mixed(theta, THEIRS) - ALPHA * new_y, rtol=1e-13)
+
+    assert announced("gradient-tracking") == (8,)
+    np.testing.assert_array_equal(peers.sent[0][1], [*START, 0, 0, 0, 0])
+    np.testing.assert_allclose(peers.sent[1][5], np.concatenate([theta, y]), rtol=1e-13)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_d2_begins_like_d_psgd_after_the_step_and_goes_on_with_its_two_step_recursion(client, lazy):
+    def mix(own: np.ndarray) -> np.ndarray:
+        return (own + mixed(own, THEIRS)) / 2 if lazy else mixed(own, THEIRS)
+
+    peers, algorithm = FakePeers(), algorithm_of(client, "d2", lazy=lazy)
+    algorithm.round(client, peers)
+    first = START - ALPHA * (START - TARGET)
+    theta = mix(first)
+    np.testing.assert_allclose(client.theta, theta, rtol=1e-13)
+
+    algorithm.round(client, peers)
+    second = 2 * theta - START - ALPHA * (theta - TARGET) + ALPHA * (START - TARGET)
+    np.testing.assert_allclose(client.theta, mix(second), rtol=1e-13)
+
+    assert announced("d2") == (4,)
+    np.testing.assert_allclose([sent[1] for sent in peers.sent], [first, second], rtol=1e-13)
+
+
+def test_push_sum_keeps_a_third_of_its_model_and_weight_and_divides_what_it_gets_by_the_weights(client):
+    answers = {1: np.array([1.0, 2.0, 3.0, 4.0, 0.5]), 5: np.array([-1.0, 0.0, 1.0, 0.0, 0.25])}
+    peers, algorithm = FakePeers(answers=answers), algorithm_of(client, "push-sum")
+
+    algorithm.round(client, peers)
+    x = START - ALPHA * (START - TARGET)  # w = 1: x is the model
+    np.testing.assert_allclose(peers.sent[0][1], np.append(x, 1) / 3, rtol=1e-14)
+    x, w = x / 3 + answers[1][:-1] + answers[5][:-1], 1 / 3 + 0.5 + 0.25
+    z = x / w
+    np.testing.assert_allclose(client.theta, z, rtol=1e-13)
+
+    algorithm.round(client, peers)
+    x = x - ALPHA * (z - TARGET)
+    np.testing.assert_allclose(peers.sent[1][5], np.append(x, w) / 3, rtol=1e-13)
+    assert announced("push-sum") == (5,)
+
+
+def test_pairwise_gossip_goes_half_way_to_the_one_neighbour_of_the_rounds_matching(client):
+    peers, algorithm, theta = FakePeers(), algorithm_of(client, "pairwise", order="cyclic"), START
+    for peers.round, partner in (1, 1), (2, None), (3, 5), (4, 1):
+        pull = (THEIRS[partner] - theta) / 2 if partner else 0
+        theta = theta - ALPHA * (theta - TARGET) + pull
+        algorithm.round(client, peers)
+        np.testing.assert_allclose(client.theta, theta, rtol=1e-13)
+        assert list(peers.sent[-1]) == ([partner] if partner else [])
+    assert announced("pairwise") == (4,)
+
+
+def test_pairwise_gossip_draws_its_matchings_evenly_and_the_same_at_every_client(client, assignment):
+    other = Client(replace(assignment, node=1, neighbours=(), matchings=3), Quadratic())
+    drawn = []
+    for round in range(1, 301):
+        peers = FakePeers(round=round)
+        algorithm_of(client, "pairwise").round(client, peers)
+        drawn.append(algorithm_of(other, "pairwise")._matching(other, round))
+        assert list(peers.sent[0]) == [j for j, number in MATCHINGS.items() if number == drawn[-1]]
+    assert np.bincount(drawn, minlength=3).min() > 70
+
+
+@pytest.mark.parametrize("name", ["gradient-tracking", "d2", "push-sum"])
+def test_what_an_algorithm_remembers_can_be_taken_over_by_a_later_process(client, assignment, name):
+    answers = {j: np.resize(vector, announced(name)) for j, vector in THEIRS.items()}
+    peers, algorithm = FakePeers(answers=answers), algorithm_of(client, name)
+    algorithm.round(client, peers)
+    state = {key: array.copy() for key, array in algorithm.state().items()}
+    assert algorithm.state_bytes() == sum(array.nbytes for array in state.values())
+
+    later = Client(replace(assignment, neighbours=tuple(client.neighbours.values())), Quadratic())
+    later.theta[:] = client.theta
+    taken_over = algorithm_of(later, name)
+    taken_over.load(state)
+    for _ in range(2):
+        algorithm.round(client, peers)
+        taken_over.round(later, peers)
+    np.testing.assert_array_equal(later.theta, client.theta)
+
+
+@pytest.mark.parametrize("name", ["gradient-tracking", "d2", "push-sum"])
+def test_an_algorithm_whose_sums_have_to_stay_whole_bears_no_losses_and_no_setting_changes_that(name):
+    settings = ALGORITHMS[name].Settings()
+    assert ALGORITHMS[name].bears(settings) == "nothing"
+    assert ALGORITHMS[name].hardier(settings) == ""
+
+
+def test_the_gradient_is_what_the_local_work_amounts_to_and_theta_stays(client):
+    np.testing.assert_allclose(client.gradient(), START - TARGET, rtol=1e-14)
+    np.testing.assert_array_equal(client.theta, START)
+
+
+@pytest.mark.parametrize("name", ["local", "d-psgd", "dfedu", "d2", "gradient-tracking", "push-sum", "pairwise"])
 def test_theta_is_changed_in_place_and_the_training_loss_is_that_before_the_step(client, name):
     theta = client.theta
-    one_round(client, name)
+    one_round(client, name, answers={j: np.resize(vector, announced(name)) for j, vector in THEIRS.items()})
     assert client.theta is theta
     assert not np.array_equal(theta, START)
     assert client.train_loss == 0.5 * ((START - TARGET) ** 2).sum()
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "dfedu"])
+@pytest.mark.parametrize("name", ["d-psgd", "dfedu", "d2", "gradient-tracking", "push-sum", "pairwise"])
 def test_algorithms_that_compare_whole_models_refuse_neighbours_of_different_sizes(name):
     algorithm = ALGORITHMS[name]
     algorithm.check(algorithm.Settings(), [4, 4, 7, 7], [(0, 1), (2, 3)])

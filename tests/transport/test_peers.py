@@ -95,6 +95,34 @@ def test_a_neighbour_one_round_ahead_is_kept_for_its_round(network):
     assert slow_peers.rejected() == {}
 
 
+def test_an_exchange_with_some_neighbours_waits_for_no_others(network):
+    clients = network.linked(3, [(0, 1), (0, 2)])
+    hub = peers_of(clients[0], {j: Link((1,), (1,)) for j in (1, 2)})
+    leaf = peers_of(clients[1], {0: Link((1,), (1,))})
+    leaf.send({0: vector(7)})
+    assert {j: v.tolist() for j, v in hub.exchange({1: vector(5)}).items()} == {1: [7]}
+    assert [(row.dst, row.messages) for row in hub.next_round()] == [(1, 1)]
+    assert leaf.receive()[0].tolist() == [5]
+
+
+def test_neighbours_who_do_not_meet_in_every_round_may_be_further_ahead(network):
+    slow, fast = network.linked(2, [(0, 1)])
+    slow_peers, fast_peers = (
+        Peers(client.endpoint, {j: Link((1,), (1,))}, np.dtype("float32"), 10, ahead=8)
+        for client, j in ((slow, 1), (fast, 0))
+    )
+    slow_peers.begin(1)
+    fast_peers.begin(9)
+    fast_peers.send({0: vector(9)})
+    fast_peers.next_round()
+    fast_peers.send({0: vector(10)})  # nine ahead: too far
+    while not (rejected := slow_peers.rejected()):
+        slow_peers.idle()
+    assert rejected == {"round or phase out of turn": 1}
+    slow_peers.begin(9)
+    assert slow_peers.exchange({1: vector(0)})[1].tolist() == [9]
+
+
 def test_a_client_without_neighbours_waits_for_nobody(network):
     peers = peers_of(network.client(0), {}, timeout=0)
     assert peers.exchange({}) == {}
