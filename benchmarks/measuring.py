@@ -58,22 +58,6 @@ alpha = 0.1
 name = "dfedu"
 lam = 0.1
 """,
-    "8 clients, CNN of 8 filters, five epochs a round, 80 rounds": """
-clients = 8
-rounds = 80
-[topology]
-p = 0.4
-[model]
-kind = "cnn"
-filters = [8]
-[training]
-work = "epochs"
-epochs = 5
-alpha = 0.1
-[algorithm]
-name = "dfedu"
-lam = 0.1
-""",
 }
 
 SENDERS, NEIGHBOURS, ROUNDS_A_SECOND, SECONDS = 200, 20, 10, 10
