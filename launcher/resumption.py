@@ -43,7 +43,13 @@ def _is_at_work(launcher: int) -> bool:
 
 
 def taken_up(prepared: Prepared) -> Prepared:
-    """The run, to go on after the last round that every client has completed, written down and recorded."""
+    """The run, to go on after the last round that every client has completed, written down and recorded.
+
+    What was half written when it was interrupted is removed.
+    """
+    for path in prepared.folder.glob("state/*/*"):
+        if path.suffix != ".safetensors":
+            path.unlink()
     completed = rounds_of(prepared)
     recorded = np.zeros_like(completed)
     with open_records(prepared.folder) as records:
