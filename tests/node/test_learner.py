@@ -225,10 +225,10 @@ def test_learning_is_the_recursion_of_sgd_with_momentum(with_shard, momentum):
     learner = Learner(assignment)
     theta, velocity = learner.theta.copy(), np.zeros(LOGISTIC.size)
     for _ in range(3):
-        watched.batches.clear()
+        watched.seen.clear()
         watched.learn()
         losses = []
-        for batch in watched.batches:
+        for batch in watched.seen:
             loss, gradient = logistic(theta, x[batch], y[batch], 0.01)
             velocity = momentum * velocity + gradient
             theta = theta - 0.05 * velocity
