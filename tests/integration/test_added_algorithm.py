@@ -55,18 +55,9 @@ def test_the_example_runs_as_printed(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
+    local = "run mine.toml --quiet --out alone --set algorithm.name=local"
     alone = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sheafgossip.launcher.cli",
-            "run",
-            "mine.toml",
-            "--out",
-            "alone",
-            "--set",
-            "algorithm.name=local",
-        ],
+        [sys.executable, "-m", "sheafgossip.launcher.cli", *local.split()],
         cwd=tmp_path,
         capture_output=True,
         timeout=100,
