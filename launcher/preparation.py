@@ -12,12 +12,13 @@ from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import SettingsError
 from ..node.architecture import Architecture, ArchitectureError
-from ..node.assignment import Assignment, LocalWork, Neighbour
-from ..topology import Graph, TopologyError, TopologySpec, draw
+from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
+from ..topology import Graph, GraphSequence
 from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
+from .graphs import check_graphs, draw_graphs
 from .planner import Plan
 from .planning import local_steps, plan_run
 
@@ -29,6 +30,7 @@ class Prepared:
     config: RunConfig
     folder: Path
     graph: Graph
+    """Who is connected with whom."""
     assignments: tuple[Assignment, ...]
     """Of each client, its first life."""
     plan: Plan | None = None
@@ -57,14 +59,6 @@ def once_for_alike(calibrate: Calibrate) -> Calibrate:
     return time_a_step
 
 
-def draw_graph(config: RunConfig) -> Graph:
-    """Raises ConfigError."""
-    try:
-        return draw(TopologySpec(**config.topology.model_dump(exclude={"weights"})), config.clients, config.seed)
-    except TopologyError as error:
-        raise ConfigError(str(error)) from None
-
-
 def prepare_run(
     config: RunConfig, folder: Path, *, sockets: Path, records: str, calibrate: Calibrate | None = None
 ) -> Prepared:
@@ -78,11 +72,12 @@ def prepare_run(
             f"algorithm.name = {config.algorithm.name!r} exchanges with some neighbours a round, and a scenario is "
             "planned for exchanges with all of them; use 'd-psgd', or leave the scenario out"
         )
-    graph = draw_graph(config)
+    graphs = draw_graphs(config)
+    check_graphs(config, graphs)
     try:
         data = prepare(config.data, config.clients, config.seed, folder / "shards")
         architectures = deal_architectures(config, data)
-        assignments = _assign(config, folder, graph, architectures, data, sockets, records)
+        assignments = _assign(config, folder, graphs, architectures, data, sockets, records)
     except (DataError, ArchitectureError, SettingsError) as error:
         raise ConfigError(str(error)) from None
     plan = None
@@ -92,7 +87,7 @@ def prepare_run(
             (folder / "log").mkdir(exist_ok=True)
             step_s = calibrate(assignments[0], local_steps(config, data.clients[0].train_samples))
             config = config.model_copy(update={"compute": config.compute.model_copy(update={"step_s": step_s})})
-        plan = _plan(config, graph, assignments, data)
+        plan = _plan(config, graphs.union, assignments, data)
         for assignment, schedule in zip(assignments, plan.schedules, strict=True):
             schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
@@ -103,7 +98,7 @@ def prepare_run(
         groups=",".join(str(client.group) for client in data.clients),
     )
     store.close()
-    return Prepared(config, folder, graph, assignments, plan)
+    return Prepared(config, folder, graphs.union, assignments, plan)
 
 
 def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
@@ -189,13 +184,13 @@ def _check_task(config: RunConfig, data: DataSummary) -> None:
 def _assign(
     config: RunConfig,
     folder: Path,
-    graph: Graph,
+    graphs: GraphSequence,
     architectures: Sequence[Architecture],
     data: DataSummary,
     sockets: Path,
     records: str,
 ) -> tuple[Assignment, ...]:
-    algorithm = ALGORITHMS[config.algorithm.name]
+    algorithm, graph = ALGORITHMS[config.algorithm.name], graphs.union
     sizes = [architecture.size for architecture in architectures]
     common = {
         (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])
@@ -215,7 +210,7 @@ def _assign(
     run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
     assignments = []
     for node in range(config.clients):
-        weights = mixing_row(graph, node, config.topology.weights)
+        weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
         address = f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else "tcp://127.0.0.1:*"
         assignments.append(
             Assignment(
@@ -234,10 +229,14 @@ def _assign(
                 training=training,
                 algorithm=settings,
                 neighbours=tuple(
-                    Neighbour(j, sizes[j], weights[j], common[node, j], matching_of[min(node, j), max(node, j)])
+                    Neighbour(
+                        j, sizes[j], weights.get(j, 0.0), common[node, j], matching_of[min(node, j), max(node, j)]
+                    )
                     for j in graph.neighbours(node)
                 ),
                 matchings=1 + max(matching_of.values(), default=0),
+                turns=_turns(graphs, node, config.topology.weights),
+                rounds_a_turn=graphs.rounds_each,
                 largest_vector=largest,
                 timeout=config.transport.timeout,
                 evaluate_every=config.evaluation.every,
@@ -256,3 +255,14 @@ def _assign(
             )
         )
     return tuple(assignments)
+
+
+def _turns(graphs: GraphSequence, node: int, weights: str) -> tuple[Turn, ...]:
+    """A client's part of each graph; none where it is the same for all rounds and both directions."""
+    if not graphs.changes and not graphs.directed:
+        return ()
+    rows = [mixing_row(graph, node, weights) for graph in graphs.graphs]
+    return tuple(
+        Turn(graph.successors(node), {j: row[j] for j in graph.predecessors(node)})
+        for graph, row in zip(graphs.graphs, rows, strict=True)
+    )

@@ -52,6 +52,13 @@ class Algorithm:
     with_everyone: ClassVar[bool] = True
     """Whether every exchange is with all neighbours. Where it is with some of them, a run can have no scenario."""
 
+    changing_graphs: ClassVar[bool] = False
+    """Whether the graph may change between rounds: not where something is kept for each edge, or one W is needed."""
+
+    directed_graphs: ClassVar[Literal["none", "regular", "all"]] = "none"
+    """On which directed graphs it works: regular ones are those whose W is doubly stochastic. It sends to
+    ``client.successors`` then, and hears from ``client.predecessors``."""
+
     role = "client"
     """What the process is in the records: a server is left out of the clients' figures."""
 
