@@ -140,12 +140,13 @@ class DataSection(Section):
 class ArchitectureSection(Section):
     """A model; ``share`` counts where several are mixed."""
 
-    kind: Literal["logistic", "linear", "mlp", "cnn"] = "logistic"
-    """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer."""
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = "logistic"
+    """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer; gru:
+    for series, a gated recurrent unit whose last state a linear layer reads."""
     filters: tuple[Count, ...] = (32, 64)
     """cnn: filters of each 3x3 convolution (no padding, ReLU, 2x2 max-pool after each)."""
     hidden: tuple[Count, ...] = ()
-    """mlp, cnn: widths of the hidden fully connected layers."""
+    """mlp, cnn: widths of the hidden fully connected layers; gru: the width of its state, one number."""
     share: Positive = 1.0
     """With several architectures: this one's share of the clients, relative to the others."""
 
