@@ -124,6 +124,9 @@ class DataSection(Section):
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """Share of each client's samples that is kept for testing."""
+    evaluate_on: Literal["test", "validation"] = "test"
+    """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
+    training samples, held out of them, while the test samples are in no shard: for choosing settings."""
     reduced_clients: Fraction = 0.0
     """Share of the clients (drawn at random) whose training data is cut."""
     reduced_to: Annotated[float, Field(gt=0, le=1)] = 0.2
