@@ -134,6 +134,9 @@ class DataSection(Section):
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """Share of each client's samples that is kept for testing."""
+    evaluate_on: Literal["test", "validation"] = "test"
+    """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
+    training samples, held out of them, while the test samples are in no shard: for choosing settings."""
     reduced_clients: Fraction = 0.0
     """Share of the clients (drawn at random) whose training data is cut."""
     reduced_to: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -150,12 +153,13 @@ class DataSection(Section):
 class ArchitectureSection(Section):
     """A model; ``share`` counts where several are mixed."""
 
-    kind: Literal["logistic", "linear", "mlp", "cnn"] = "logistic"
-    """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer."""
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = "logistic"
+    """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer; gru:
+    for series, a gated recurrent unit whose last state a linear layer reads."""
     filters: tuple[Count, ...] = (32, 64)
     """cnn: filters of each 3x3 convolution (no padding, ReLU, 2x2 max-pool after each)."""
     hidden: tuple[Count, ...] = ()
-    """mlp, cnn: widths of the hidden fully connected layers."""
+    """mlp, cnn: widths of the hidden fully connected layers; gru: the width of its state, one number."""
     share: Positive = 1.0
     """With several architectures: this one's share of the clients, relative to the others."""
 

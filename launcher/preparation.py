@@ -199,9 +199,9 @@ def _check_task(config: RunConfig, data: DataSummary) -> None:
         if (section.kind, data.task) in (("linear", "classification"), ("logistic", "regression")):
             fitting = "linear" if data.task == "regression" else "logistic"
             raise ConfigError(
-                f"model.kind = {section.kind!r}: the data is a {data.task} task; use {fitting!r}, 'mlp' or 'cnn'"
+                f"model.kind = {section.kind!r}: the data is a {data.task} task; use {fitting!r}, 'mlp', 'cnn' or 'gru'"
             )
-        if config.model.init == "zeros" and section.kind in ("mlp", "cnn"):
+        if config.model.init == "zeros" and section.kind in ("mlp", "cnn", "gru"):
             raise ConfigError(
                 "model.init = 'zeros': hidden layers would never learn; allowed with 'logistic' and 'linear'"
             )

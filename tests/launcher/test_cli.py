@@ -169,6 +169,11 @@ REFUSED = {
         ["model.kind=cnn", "model.filters=[4, 4, 4]"],
         ["model.filters = [4, 4, 4]", "8x8", "fewer than 2 layers"],
     ),
+    "a GRU on images": (["model.kind=gru", "model.hidden=[8]"], ["model.kind = 'gru'", "series", "(1, 8, 8)"]),
+    "a GRU without a width": (
+        ["model.kind=gru", "data.dataset=synthetic"],
+        ["model.hidden = []", "'gru'", "such as [16]"],
+    ),
     "a model of another task": (["model.kind=linear"], ["model.kind = 'linear'", "classification", "'logistic'"]),
     "zeros for a model with hidden layers": (
         ["model.kind=mlp", "model.hidden=[4]", "model.init=zeros"],
