@@ -170,6 +170,33 @@ def summary(
 
 
 @app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; by default report.html in the first folder that is named.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also every figure as SVG, PNG and PDF, with its data as CSV, in this folder.")
+    ] = None,
+) -> None:
+    """Write one HTML page of what runs came to: curves, costs, graphs, maps, waiting, events, configuration.
+
+    A folder of several runs stands for all of them; runs that differ only in their seed are one method.
+    """
+    from .config import ConfigError
+    from .report import write_report
+
+    page = (folders[0] / "report.html") if out is None else out
+    try:
+        files = write_report([run for folder in folders for run in _runs_in(folder)], page, figures)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    _print(f"report: {_relative(page.resolve())}")
+    if figures is not None:
+        _print(f"{len(files) - 1} files in {_relative(figures.resolve())}")
+
+
+@app.command()
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, or json.")],
