@@ -92,7 +92,8 @@ def memory_over_time(methods: Sequence[Method]) -> list[Drawn]:
         return []
     figure, (left, right) = new_figure(10.5, 3.6, 2)
     for method, frame in shown:
-        look = line_look(method.number) | {"label": method.name, "marker": None}
+        look = line_look(method.number) | {"label": method.name}
+        look |= {"marker": None} if len(frame) > 1 else {}
         left.plot(frame.wall_s, frame.clients_pss_mb, **look)
         right.plot(frame.wall_s, frame.client_median_uss_mb, **look)
         right.fill_between(

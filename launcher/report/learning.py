@@ -72,8 +72,7 @@ def _draw_curves(shown: Sequence[tuple[Method, DataFrame]], metric: str) -> Draw
         for method, curve in shown:
             _line(axes, method, curve, x)
         if x == "payload_mb":
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")
+            _logarithmic(axes)
         axes.set_xlabel(_AXES[x])
         plain(axes)
     for axes in panels[::columns]:
@@ -89,6 +88,17 @@ def _draw_curves(shown: Sequence[tuple[Method, DataFrame]], metric: str) -> Draw
         figure,
         pandas.concat([curve.assign(method=method.name) for method, curve in shown]),
     )
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Ticks at 1, 2, 5 of each power of ten where there are few of these, without exponents."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axes.xaxis.set_major_formatter("{x:,.6g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _has_silent(shown: Sequence[tuple[Method, DataFrame]], axes_of: Sequence[str]) -> bool:
