@@ -129,7 +129,7 @@ class DataSection(Section):
     reduced_to: Annotated[float, Field(gt=0, le=1)] = 0.2
     """What is left of the training data of those clients: 0.2 keeps a fifth."""
     features_held: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the input features that each client sees, drawn at random; client 0 always sees all of them. Below 1 the
+    """Share of the input features that each client sees, drawn at random; a server sees all of them. Below 1 the
     models are logistic or linear, and images are flattened."""
     standardize: bool = False
     """Shift and scale every feature of a client to mean 0 and deviation 1 by its own training samples."""

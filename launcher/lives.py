@@ -88,9 +88,10 @@ class Lives:
 
 
 def rounds_of(prepared: Prepared) -> np.ndarray:
-    """(clients, rounds + 1) bool: who completes which round; round 0 is the start of a client's first life."""
-    completed = np.zeros((prepared.config.clients, prepared.config.rounds + 1), bool)
-    for node in range(prepared.config.clients):
+    """(processes, rounds + 1) bool: who completes which round; round 0 is the start of a client's first life."""
+    processes = len(prepared.assignments)
+    completed = np.zeros((processes, prepared.config.rounds + 1), bool)
+    for node in range(processes):
         for life in prepared.plan.lives[node] if prepared.plan else (Life(1, 1, 0.0, prepared.config.rounds),):
             completed[node, life.first : life.last + 1] = True
             completed[node, 0] |= life.number == life.first == 1

@@ -58,11 +58,17 @@ def once_for_alike(calibrate: Calibrate) -> Calibrate:
 
 
 def draw_graph(config: RunConfig) -> Graph:
-    """Raises ConfigError."""
+    """Who talks to whom: [topology], or a star around the server, the process after the clients. Raises ConfigError."""
+    if _has_server(config):
+        return Graph.of(config.clients + 1, [(client, config.clients) for client in range(config.clients)])
     try:
         return draw(TopologySpec(**config.topology.model_dump(exclude={"weights"})), config.clients, config.seed)
     except TopologyError as error:
         raise ConfigError(str(error)) from None
+
+
+def _has_server(config: RunConfig) -> bool:
+    return ALGORITHMS[config.algorithm.name].has_server(config.algorithm)
 
 
 def prepare_run(
@@ -73,11 +79,7 @@ def prepare_run(
     ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector. What is there already
     from an earlier preparation of the same run stays as it is.
     """
-    if config.has_scenario and not ALGORITHMS[config.algorithm.name].with_everyone:
-        raise ConfigError(
-            f"algorithm.name = {config.algorithm.name!r} exchanges with some neighbours a round, and a scenario is "
-            "planned for exchanges with all of them; use 'd-psgd', or leave the scenario out"
-        )
+    _check_algorithm(config)
     graph = draw_graph(config)
     try:
         data = prepare(config.data, config.clients, config.seed, folder / "shards")
@@ -104,6 +106,25 @@ def prepare_run(
     )
     store.close()
     return Prepared(config, folder, graph, assignments, plan)
+
+
+def _check_algorithm(config: RunConfig) -> None:
+    algorithm, name = ALGORITHMS[config.algorithm.name], config.algorithm.name
+    if config.has_scenario and not algorithm.with_everyone:
+        raise ConfigError(
+            f"algorithm.name = {name!r} exchanges with some neighbours a round, and a scenario is planned for "
+            "exchanges with all of them; use 'd-psgd', or leave the scenario out"
+        )
+    if config.has_scenario and _has_server(config):
+        raise ConfigError(
+            "algorithm.server = true: a scenario is planned for clients that all learn, and a server does not; set it "
+            "to false, or leave the scenario out"
+        )
+    if config.training.momentum and not algorithm.has_momentum:
+        raise ConfigError(
+            f"training.momentum = {config.training.momentum}: the local steps of algorithm.name = {name!r} are its "
+            "own, without momentum; allowed is 0"
+        )
 
 
 def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
@@ -134,14 +155,17 @@ def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], da
 
 
 def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architecture]:
-    """One a client, dealt so that every first n clients hold the architectures in proportion to their shares."""
+    """One a client, dealt so that every first n clients hold the architectures in proportion to their shares; a server
+    comes last, with that of the first client, or the one on all features.
+    """
     sections = (config.model, *config.model.mix)
     choices = [
         Architecture(section.kind, data.input_shape, data.outputs, section.filters, section.hidden)
         for section in sections
     ]
+    server = [choices[0]] if _has_server(config) else []
     if config.data.features_held < 1:
-        return [_on_features(choices, client.features) for client in data.clients]
+        return [_on_features(choices, client.features) for client in data.clients] + server
     _check_task(config, data)
     total = sum(section.share for section in sections)
     dealt = [0] * len(sections)
@@ -151,7 +175,7 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
         chosen = max(range(len(sections)), key=lambda index: (owed[index], -index))
         dealt[chosen] += 1
         architectures.append(choices[chosen])
-    return architectures
+    return architectures + server
 
 
 def _on_features(choices: Sequence[Architecture], features: tuple[int, ...] | None) -> Architecture:
@@ -164,13 +188,21 @@ def _on_features(choices: Sequence[Architecture], features: tuple[int, ...] | No
 def _common_coordinates(data: DataSummary, own: int, other: int, outputs: int) -> tuple[int, ...]:
     """The coordinates of a linear model's theta, of client ``own``, that client ``other`` has too: the weights of the
     features that both see, and the biases."""
-    mine, theirs = data.clients[own].features, data.clients[other].features
+    mine, theirs = _features(data, own), _features(data, other)
     if mine is None or theirs is None:
         return ()
     both = set(theirs)
     places = [place for place, feature in enumerate(mine) if feature in both]
     weights = [output * len(mine) + place for output in range(outputs) for place in places]
     return (*weights, *range(outputs * len(mine), outputs * (len(mine) + 1)))
+
+
+def _features(data: DataSummary, node: int) -> tuple[int, ...] | None:
+    """Those that a client sees, None where it is all in any case; a server sees all."""
+    if node < len(data.clients):
+        return data.clients[node].features
+    partly = any(client.features is not None for client in data.clients)
+    return tuple(range(math.prod(data.input_shape))) if partly else None
 
 
 def _check_task(config: RunConfig, data: DataSummary) -> None:
@@ -214,12 +246,16 @@ def _assign(
     matching_of = matchings(graph)
     run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
     assignments = []
-    for node in range(config.clients):
+    samples = [client.train_samples for client in data.clients]
+    for node in range(graph.clients):
+        is_server = node == config.clients
         weights = mixing_row(graph, node, config.topology.weights)
         address = f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else "tcp://127.0.0.1:*"
         assignments.append(
             Assignment(
                 node=node,
+                role="server" if is_server else "client",
+                clients=config.clients,
                 run=run,
                 seed=config.seed,
                 rounds=config.rounds,
@@ -234,7 +270,14 @@ def _assign(
                 training=training,
                 algorithm=settings,
                 neighbours=tuple(
-                    Neighbour(j, sizes[j], weights[j], common[node, j], matching_of[min(node, j), max(node, j)])
+                    Neighbour(
+                        j,
+                        sizes[j],
+                        weights[j],
+                        common[node, j],
+                        matching_of[min(node, j), max(node, j)],
+                        samples[j] if is_server else 0,
+                    )
                     for j in graph.neighbours(node)
                 ),
                 matchings=1 + max(matching_of.values(), default=0),

@@ -20,7 +20,7 @@ class Progress:
         self._folder = prepared.folder
         self._label = prepared.config.label
         self._rounds = prepared.config.rounds
-        self._clients = prepared.config.clients
+        self._processes = len(prepared.assignments)
         self._percent = prepared.assignments[0].task == "classification"
         self._silent = silent
         self._moving = sys.stderr.isatty()
@@ -49,8 +49,8 @@ class Progress:
         try:
             with open_records(self._folder) as records:
                 present, slowest, fastest = records.execute(_ROUNDS).fetchone()
-                if present < self._clients:
-                    return f"{self._clients} clients starting"
+                if present < self._processes:
+                    return f"{self._processes} processes starting"
                 metric = records.execute(_METRIC, {"upto": slowest}).fetchone()
         except RunFolderError:
             return "starting"

@@ -298,13 +298,16 @@ class Run:
         rounds = _completed_rounds(self._prepared.folder)
         for node, status in sorted(self._clients.deaths.items()):
             if status < 0:
-                yield f"client {node} died in {_round(rounds, node)}: {_signal_name(-status)}"
+                yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}"
         for node, error in sorted(self._clients.errors.items()):
-            yield f"client {node} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
+            yield f"{self._name(node)} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
         for node, status in sorted(self._clients.deaths.items()):
             if status >= 0 and node not in self._clients.errors:
                 log = self._prepared.folder / "log" / f"{name_of(node)}.log"
-                yield f"client {node} ended in {_round(rounds, node)} with exit status {status}; see {log}"
+                yield f"{self._name(node)} ended in {_round(rounds, node)} with exit status {status}; see {log}"
+
+    def _name(self, node: int) -> str:
+        return "the server" if self._prepared.assignments[node].role == "server" else f"client {node}"
 
     def _introductions(self) -> Iterator[Record]:
         roles = {LAUNCHER: ("launcher", os.getpid()), FORK_SERVER: ("fork server", self._server.pid)}

@@ -49,6 +49,8 @@ class RoundRecord(NamedTuple):
 
     Where a scenario tells time: ``virtual_s`` is when the round ended, ``idle_s`` how long the client waited for its
     neighbours in it, ``waited_for`` the one that came last.
+
+    ``global_metric`` is that of the model that all clients have in common, as this client has it, on its test samples.
     """
 
     node: int
@@ -64,6 +66,7 @@ class RoundRecord(NamedTuple):
     gradient_norm: float | None = None
     idle_s: float | None = None
     waited_for: int | None = None
+    global_metric: float | None = None
 
 
 class EdgeRecord(NamedTuple):

@@ -21,6 +21,7 @@ FIGURES: dict[str, Callable[[RunSummary], float | None]] = {
     "variance": lambda run: run.final.variance if run.final else None,
     "worst_10": lambda run: run.final.worst_10 if run.final else None,
     "worst_20": lambda run: run.final.worst_20 if run.final else None,
+    "global_metric": lambda run: run.global_metric,
     "payload_bytes": lambda run: run.traffic.payload_bytes if run.measured else None,
     "message_bytes": lambda run: run.traffic.message_bytes if run.measured else None,
     "wire_bytes": lambda run: run.traffic.wire_bytes if run.measured else None,

@@ -56,7 +56,8 @@ class RunSummary:
     before the first one. ``overhead_bytes``: wire bytes outside the rounds, by kind. ``flops``: of all clients; None
     where none were counted. ``measured`` is False where the run recorded no traffic, memory, CPU time or work: these
     figures are 0 then and mean nothing. ``reached`` belongs to the target that was asked for; None: not reached, or
-    none asked for; ``reached_virtually`` is the same in virtual time. ``conditions`` is None without a scenario.
+    none asked for; ``reached_virtually`` is the same in virtual time. ``conditions`` is None without a scenario,
+    ``global_metric``, the mean over clients of the common model's last test metric, where there is no such model.
     """
 
     name: str
@@ -79,6 +80,7 @@ class RunSummary:
     conditions: Conditions | None = None
     reached: Reached | None = None
     reached_virtually: ReachedVirtually | None = None
+    global_metric: float | None = None
 
     def as_dict(self) -> dict:
         """Nested plain values that JSON can carry: None stands for a figure that is not defined."""
@@ -119,6 +121,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             flops=_flops(records),
             wall_s=_first(records, "SELECT max(wall_s) FROM round") or 0.0,
             conditions=conditions,
+            global_metric=_global_metric(records),
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=(
                 virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None
@@ -156,6 +159,16 @@ def _final(records: sqlite3.Connection, metric: str) -> Spread | None:
         )
     ]
     return Spread.of(values, higher_is_better=metric == "accuracy") if values else None
+
+
+def _global_metric(records: sqlite3.Connection) -> float | None:
+    if "global_metric" not in [column for _, column, *_ in records.execute("PRAGMA table_info(round)")]:
+        return None  # a run from before there were such models
+    return _first(
+        records,
+        "SELECT avg(global_metric) FROM"
+        " (SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node)",
+    )
 
 
 def _traffic(records: sqlite3.Connection) -> TrafficTotal:

@@ -24,6 +24,7 @@ _FEW_FIGURES: dict[str, Callable[[Group], str]] = {
     "CPU\ns": lambda group: _mean(group, "clients_cpu_s"),
     "wall\ns": lambda group: _mean(group, "wall_s"),
 }
+_WITH_A_COMMON_MODEL = {"global": lambda group: _mean_of_metric(group, "global_metric")}
 _WITH_A_SCENARIO: dict[str, Callable[[Group], str]] = {  # 80 columns do not hold all
     title: figure for title, figure in _FEW_FIGURES.items() if title not in ("TFLOP", "PSS\nMB")
 } | {
@@ -50,6 +51,9 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "variance": lambda run: _variance(run),
     "mean of the worst 10% of clients": lambda run: _of_final(run, "worst_10"),
     "mean of the worst 20% of clients": lambda run: _of_final(run, "worst_20"),
+    "test {metric} of the common model": lambda run: (
+        _UNKNOWN if run.global_metric is None else _of_metric(run.metric, run.global_metric)
+    ),
     "messages": lambda run: _if_measured(run, f"{run.traffic.messages:,}"),
     "payload (vectors alone), MB": lambda run: _mb(run, run.traffic.payload_bytes),
     "messages (all frames), MB": lambda run: _mb(run, run.traffic.message_bytes),
@@ -104,7 +108,8 @@ def _one(run: RunSummary, target: float | None) -> Table:
     table.add_column()
     table.add_column(justify="right")
     for title, figure in _ALL_FIGURES.items():
-        table.add_row(title.format(metric=run.metric), figure(run))
+        if "common model" not in title or run.global_metric is not None:
+            table.add_row(title.format(metric=run.metric), figure(run))
     if run.conditions is not None:
         if confirmed := _overhead(run, "confirmation"):
             table.add_row("confirmations of messages, MB", _mb(run, confirmed))
@@ -134,7 +139,12 @@ def _several(groups: Sequence[Group], target: float | None) -> Table:
 
     metrics = sorted({run.metric for group in groups for run in group.runs})
     in_virtual_time = any(group.estimate("virtual_s") for group in groups)
-    figures = _WITH_A_SCENARIO if any(run.conditions for group in groups for run in group.runs) else _FEW_FIGURES
+    figures = _FEW_FIGURES
+    if any(run.conditions for group in groups for run in group.runs):
+        figures = _WITH_A_SCENARIO
+    elif any(run.global_metric is not None for group in groups for run in group.runs):
+        first, *others = [item for item in figures.items() if item[0] != "CPU\ns"]  # 80 columns do not hold all
+        figures = dict([first, *_WITH_A_COMMON_MODEL.items(), *others])
     if target is not None:  # 80 columns do not hold all
         figures = {title: figures[title] for title in _BESIDE_A_TARGET} | _TO_THE_TARGET
         if in_virtual_time:
@@ -170,6 +180,9 @@ def _caption(groups: Sequence[Group], *, explain: bool) -> str:
     if any(run.conditions for run in runs):
         sums = "CPU"
         more = "\nwaited: share of the clients' time; virtual: when the last one was done" if explain else ""
+    elif any(run.global_metric is not None for run in runs):
+        sums = "TFLOP, PSS"
+        more = "\nglobal: the same of the model that all clients have in common" if explain else ""
     return (
         f"{clients} clients, {rounds} rounds; 1 MB = 10^6 bytes; {sums}: sum of clients\n"
         f"± is the standard error over clients{seeds}{more}"

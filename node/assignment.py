@@ -17,7 +17,8 @@ class Neighbour:
     """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge.
 
     Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
-    ``matching`` is the number of the matching that the edge belongs to, the same at both ends.
+    ``matching`` is the number of the matching that the edge belongs to, the same at both ends. A server knows how many
+    training ``samples`` its clients have.
     """
 
     node: int
@@ -25,6 +26,7 @@ class Neighbour:
     weight: float
     common: tuple[int, ...] = ()
     matching: int = 0
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ class Assignment:
     """One client's part of a run. ``shard``, ``state`` and ``log`` are paths; every round number counts from 1."""
 
     node: int
+    role: Literal["client", "server"]
+    """A server has no data, hence no shard."""
+    clients: int
+    """How many the run has, a server not counted."""
     run: int
     seed: int
     rounds: int

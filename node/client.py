@@ -1,10 +1,10 @@
-"""A client as its algorithm sees it."""
+"""A client, or a server, as its algorithm sees it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,15 @@ if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for 
     from .learner import Learner
 
 
+Batch = Any
+"""A mini-batch of training samples, from ``Client.batches`` for ``Client.gradient_on``."""
+
+
 class Client:
-    """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, never rebind it."""
+    """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, never rebind it.
+
+    A server is one without data: it has a theta, and its clients as neighbours, but nothing to learn from.
+    """
 
     def __init__(
         self,
@@ -27,6 +34,9 @@ class Client:
         sleep: Callable[[float], None] = lambda elapsed_s: None,
     ):
         self.node = assignment.node
+        self.role = assignment.role
+        self.clients = assignment.clients
+        self.rounds = assignment.rounds
         self.seed = assignment.seed
         self.theta: np.ndarray = learner.theta
         self.alpha = assignment.training.alpha
@@ -39,6 +49,7 @@ class Client:
         self._learner = learner
         self._stopwatch = stopwatch or Stopwatch("maps", running=False)
         self._sleep = sleep
+        self._losses: list[float] = []
 
     def learn(self) -> None:
         """theta <- theta - alpha grad f(theta), or whatever local work the run asks for."""
@@ -46,6 +57,23 @@ class Client:
         with self._stopwatch.during("gradient"):
             self.train_loss = self._learner.learn()
         self._sleep(time.monotonic() - start)
+
+    def batches(self, of: int = 1) -> Iterator[Batch | tuple[Batch, ...]]:
+        """What ``learn`` would take its steps on, for algorithms that take steps of their own, without momentum.
+
+        With ``of`` above 1 each item is a tuple of as many mini-batches, drawn one after the other.
+        """
+        losses = self._losses = []
+        drawn = self._learner.batches(of)
+        yield from drawn if of == 1 else zip(*[drawn] * of, strict=True)
+        self.train_loss = sum(losses) / len(losses)
+
+    def gradient_on(self, batch: Batch | None = None) -> np.ndarray:
+        """grad f(theta) (d,) of one mini-batch, by default of all training samples. The next call overwrites it."""
+        with self._stopwatch.during("gradient"):
+            loss, gradient = self._learner.gradient(*(batch or ()))
+        self._losses.append(loss)
+        return gradient
 
     def gradient(self) -> np.ndarray:
         """grad f(theta), or what takes its place: the local work's (theta before - theta after) / alpha.

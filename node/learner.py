@@ -31,7 +31,8 @@ class Learner:
         self._training = assignment.training
         self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // self._architecture.widest()))
         dtype = getattr(torch, assignment.dtype)
-        self._x_train, self._y_train, self._x_test, self._y_test = _open_shard(assignment.shard, dtype)
+        shard = _no_shard(dtype) if assignment.role == "server" else _open_shard(assignment.shard, dtype)
+        self._x_train, self._y_train, self._x_test, self._y_test = shard
         self.train_samples, self.test_samples = len(self._x_train), len(self._x_test)
         own = () if assignment.same_start else (assignment.node,)
         start = self._architecture.start(assignment.seed, *own, init=assignment.init)
@@ -49,7 +50,7 @@ class Learner:
 
     def learn(self) -> float:
         """One round's local work on theta, in place; returns the mean of the losses met on the way."""
-        losses = [self._step(x, y) for x, y in self._batches()]
+        losses = [self._step(x, y) for x, y in self.batches()]
         return sum(losses) / len(losses)
 
     def gradient(self, x: Tensor | None = None, y: Tensor | None = None) -> tuple[float, np.ndarray]:
@@ -69,8 +70,15 @@ class Learner:
             self._gradient.add_(self._theta, alpha=self._training.l2)
         return total, self._gradient.numpy()
 
-    def evaluate(self) -> tuple[float, float]:
-        """(mean loss without the l2 term, accuracy or MSE) on the test samples."""
+    def evaluate(self, theta: np.ndarray | None = None) -> tuple[float, float]:
+        """(mean loss without the l2 term, accuracy or MSE) on the test samples, by default of the own theta."""
+        if theta is not None and theta is not self.theta:
+            own = self.theta.copy()
+            self.theta[:] = theta
+            try:
+                return self.evaluate()
+            finally:
+                self.theta[:] = own
         task, summed, scored = self._assignment.task, 0.0, 0.0
         self.evaluated_samples += self.test_samples
         with torch.no_grad():
@@ -91,22 +99,25 @@ class Learner:
         self._theta.add_(direction, alpha=-self._training.alpha)
         return value
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The mini-batches of one round. Shuffled passes over the shard follow each other across rounds."""
+    def batches(self, times: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """The mini-batches of one round, or ``times`` as many. Shuffled passes over the shard follow each other across
+        rounds.
+        """
         if self._training.work == "full":
-            yield self._x_train, self._y_train
+            yield from [(self._x_train, self._y_train)] * times
             return
         size = min(self._training.batch_size, self.train_samples)
         a_pass = -(-self.train_samples // size)
         count = self._training.steps if self._training.work == "steps" else self._training.epochs * a_pass
-        for batch in range(self._batches_drawn, self._batches_drawn + count):
+        start = self._batches_drawn
+        self._batches_drawn += times * count
+        for batch in range(start, self._batches_drawn):
             passes, place = divmod(batch, a_pass)
-            if place == 0 or batch == self._batches_drawn:
+            if place == 0 or batch == start:
                 rng = generator(self._assignment.seed, "mini-batches", self._assignment.node, passes)
                 order = torch.from_numpy(rng.permutation(self.train_samples))
             chosen = order[place * size : (place + 1) * size]
             yield self._x_train[chosen], self._y_train[chosen]
-        self._batches_drawn += count
 
     def state(self) -> dict[str, np.ndarray]:
         """What a later process needs to go on exactly here."""
@@ -125,6 +136,11 @@ class Learner:
     def buffer_bytes(self) -> int:
         """Memory of the gradient and the velocity."""
         return self.theta.nbytes * (1 if self._velocity is None else 2)
+
+
+def _no_shard(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    nothing = torch.empty(0, dtype=dtype)
+    return nothing, nothing, nothing, nothing
 
 
 def _open_shard(path: Path, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -181,6 +181,7 @@ class _ClientProcess:
         last = assignment.rounds if assignment.last_round is None else assignment.last_round
         for round in range(assignment.first_round, last + 1):
             self.stopwatch.switch("maps")
+            client.train_loss = None
             self.algorithm.round(client, self.peers)
             self._close_round(round)
 
@@ -206,15 +207,21 @@ class _ClientProcess:
                 f"theta of client {assignment.node} is not finite after round {round}: "
                 f"{self.algorithm.report.cause_of_divergence}"
             )
-        test_loss, test_metric = self._evaluate() if _due(round, assignment.evaluate_every, last) else (None, None)
+        evaluates = assignment.role == "client" and _due(round, assignment.evaluate_every, last)
+        figures = self._evaluate() if evaluates else (None, None, None)
         if _due(round, assignment.checkpoint_every, last):
             write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
             self.peers.forget(round)
-        self.reporter.tell_round(round, self._now(), theta_norm, test_loss, test_metric, last=last)
+        self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
 
-    def _evaluate(self) -> tuple[float, float]:
+    def _evaluate(self) -> tuple[float, float, float | None]:
+        """Test loss and metric of the client's model, and the metric of the one that all have in common."""
+        own, common = self.algorithm.personal_model(self.client), self.algorithm.global_model
         with self.stopwatch.during("evaluation"):
-            return self.learner.evaluate()
+            loss, metric = self.learner.evaluate(own)
+            if common is None:
+                return loss, metric, None
+            return loss, metric, metric if common is own else self.learner.evaluate(common)[1]
 
     def _say_goodbye(self) -> None:
         self.reporter.tell_end(self._now(), self.endpoint.hellos, early=self.assignment.ending != "finish")

@@ -58,7 +58,7 @@ class Reporter:
         self._recorder.write(
             NodeRecord(
                 node=self._node,
-                role=self._algorithm.role,
+                role=self._assignment.role,
                 model=architecture.label,
                 parameters=architecture.size,
                 train_samples=self._learner.train_samples,
@@ -92,6 +92,7 @@ class Reporter:
         theta_norm: float,
         test_loss: float | None,
         test_metric: float | None,
+        global_metric: float | None,
         *,
         last: bool,
     ) -> None:
@@ -114,6 +115,7 @@ class Reporter:
                 gradient_norm=report.gradient_norm,
                 idle_s=waited.idle_s,
                 waited_for=waited.longest_for,
+                global_metric=global_metric,
             ),
             *(exchanged if measure else ()),
             *(self._edges(round) if measure else ()),

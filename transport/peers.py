@@ -79,10 +79,13 @@ class Peers:
         with self._stopwatch.during("exchange"):
             self._send(vectors)
 
-    def receive(self) -> dict[int, np.ndarray]:
-        """{neighbour: its next vector of this round} of all of them, read-only arrays. Raises NeighbourTimeout."""
+    def receive(self, senders: Sequence[int] | None = None) -> dict[int, np.ndarray]:
+        """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
+
+        Raises NeighbourTimeout.
+        """
         with self._stopwatch.during("exchange"):
-            return self._receive(self.neighbours)
+            return self._receive(self.neighbours if senders is None else senders)
 
     def _send(self, vectors: Vectors) -> None:
         shared: dict[tuple[int, int, int], list[int]] = {}

@@ -105,7 +105,7 @@ def _features_held(section: DataSection, pool: Pool, client: int, seed: int) -> 
     if section.features_held == 1:
         return None
     features = math.prod(pool.input_shape)
-    held = features if client == 0 else max(1, round(section.features_held * features))
+    held = max(1, round(section.features_held * features))
     return tuple(sorted(generator(seed, "features held", client).permutation(features)[:held].tolist()))
 
 

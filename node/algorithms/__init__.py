@@ -3,10 +3,14 @@
 from .base import Algorithm
 from .d2 import D2
 from .dfedu import DFedU
+from .ditto import Ditto
 from .dpsgd import DPSGD
+from .fedavg import FedAvg
 from .gradient_tracking import GradientTracking
 from .local import Local
 from .pairwise import Pairwise
+from .per_fedavg import PerFedAvg
+from .pfedme import PFedMe
 from .push_sum import PushSum
 from .sheaf_fmtl import SheafFMTL
 
@@ -17,6 +21,10 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "gradient-tracking": GradientTracking,
     "push-sum": PushSum,
     "pairwise": Pairwise,
+    "fedavg": FedAvg,
+    "ditto": Ditto,
+    "pfedme": PFedMe,
+    "per-fedavg": PerFedAvg,
     "dfedu": DFedU,
     "sheaf-fmtl": SheafFMTL,
 }

@@ -52,8 +52,12 @@ class Algorithm:
     with_everyone: ClassVar[bool] = True
     """Whether every exchange is with all neighbours. Where it is with some of them, a run can have no scenario."""
 
-    role = "client"
-    """What the process is in the records: a server is left out of the clients' figures."""
+    has_momentum: ClassVar[bool] = True
+    """Whether training.momentum has a part in the local steps: not where they are the algorithm's own."""
+
+    global_model: np.ndarray | None = None
+    """The model (d,) that the clients have in common, as this client has it, where there is one: its test metric is
+    recorded beside that of the client's own."""
 
     def __init__(self, settings: Any, client: Client):
         self.settings = settings
@@ -66,6 +70,11 @@ class Algorithm:
         ``common`` counts the parameters that both have, where clients see different features; else it is 0.
         """
         return ()
+
+    @classmethod
+    def has_server(cls, settings: Any) -> bool:
+        """Whether the clients talk to a server, a process of its own without data, and not to one another."""
+        return False
 
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
@@ -86,6 +95,10 @@ class Algorithm:
 
     def round(self, client: Client, peers: Peers) -> None:
         raise NotImplementedError
+
+    def personal_model(self, client: Client) -> np.ndarray:
+        """The parameters (d,) that the client itself would use: what is evaluated."""
+        return client.theta
 
     def state_bytes(self) -> int:
         """Memory of what the algorithm keeps between rounds, theta apart."""

@@ -13,7 +13,7 @@ from annotated_types import Ge
 from ..client import Client
 from ..maps import IdentityMaps, Maps
 from .base import same_size
-from .sheaf_fmtl import SheafFMTL, star_around_server
+from .sheaf_fmtl import SheafFMTL
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DFedUSettings:
     ] = "ones"
     server: Annotated[
         bool,
-        "star only: client 0 is a server without a loss of its own, whose model is the mean of the clients': (15).",
+        "The clients talk to a server without a loss of its own, whose model is the mean of theirs: (15).",
     ] = False
     eta: ClassVar[float] = 0.0  # the maps stay as they are
     rotate_every: ClassVar[int] = 0
@@ -41,8 +41,6 @@ class DFedU(SheafFMTL):
 
     @classmethod
     def check(cls, settings: DFedUSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        if settings.server:
-            star_around_server(edges)
         same_size("algorithm.name = 'dfedu'", sizes, edges)
 
     def starting_maps(self, client: Client) -> Maps:

@@ -43,7 +43,7 @@ class SheafFMTLSettings:
     start_scale: Annotated[float, Gt(0), "Factor on the starting maps; zero maps would never learn."] = 1.0
     server: Annotated[
         bool,
-        "star only, with selection maps: client 0 is a server without a loss of its own; each of its parameters is the "
+        "With selection maps: the clients talk to a server without a loss of its own; each of its parameters is the "
         "mean over the clients who have it: (16).",
     ] = False
     rotate_every: Annotated[
@@ -78,8 +78,7 @@ class SheafFMTL(Algorithm):
         self.maps = self.starting_maps(client)
         self._stability = StabilityWatch()
         self._turn = 0
-        if settings.server and client.node == 0:
-            self.role = "server"
+        self._is_server = client.role == "server"
 
     def starting_maps(self, client: Client) -> Maps:
         settings, size = self.settings, client.theta.size
@@ -121,12 +120,12 @@ class SheafFMTL(Algorithm):
             )
         if settings.start == "selection" and settings.eta:
             raise SettingsError("algorithm.start", "= 'selection' are fixed maps; they need eta = 0")
-        if settings.server:
-            if settings.start != "selection":
-                raise SettingsError(
-                    "algorithm.server", "= true needs start = 'selection'; or use algorithm.name = 'dfedu'"
-                )
-            star_around_server(edges)
+        if settings.server and settings.start != "selection":
+            raise SettingsError("algorithm.server", "= true needs start = 'selection'; or use algorithm.name = 'dfedu'")
+
+    @classmethod
+    def has_server(cls, settings: Any) -> bool:
+        return bool(settings.server)
 
     @classmethod
     def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
@@ -182,7 +181,7 @@ class SheafFMTL(Algorithm):
         theta, alpha, lam = client.theta, client.alpha, self.settings.lam
         before = theta.copy()
         pull = self.maps.pull_back(r)
-        if self.role == "server":
+        if self._is_server:
             assert isinstance(self.maps, FixedMaps)
             coverage = self.maps.coverage()
             theta -= pull / np.where(coverage, coverage, 1)  # f_0 = 0: exactly the mean of what its edges sent
@@ -197,7 +196,7 @@ class SheafFMTL(Algorithm):
         squared = sum(value**2 for value in report.disagreements.values())
         report.penalty = lam / 4 * squared
         theta_squared = float(before @ before)
-        if client.takes_one_full_step and self.role == "client":
+        if client.takes_one_full_step and not self._is_server:
             of_theta = norm(before - client.theta) / client.alpha
             of_maps = lam**2 * squared * theta_squared if eta else 0.0
             report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
@@ -217,14 +216,6 @@ class SheafFMTL(Algorithm):
 def shared_size(settings: Any, d_i: int, d_j: int) -> int:
     """d_ij, the same at both ends of an edge."""
     return max(1, math.floor(settings.gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
-
-
-def star_around_server(edges: Sequence[tuple[int, int]]) -> None:
-    """Raises SettingsError unless every edge ends at client 0."""
-    if any(i != 0 for i, _ in edges):
-        raise SettingsError(
-            "algorithm.server", "= true needs topology.kind = 'star', with the server, client 0, in the middle"
-        )
 
 
 def difference(mine: Vectors, theirs: Vectors) -> dict[int, np.ndarray]:

@@ -108,46 +108,42 @@ def test_a_large_lambda_gives_conventional_federated_learning(run, problem):
 
 
 def test_personalised_learning_on_a_star_minimises_the_distance_to_the_mean(run, problem):
-    """(15): the server's model is the mean of its clients', and its own data is not used."""
+    """(15): the server's model is the mean of its clients'."""
     lam = 0.7
-    folder = run(problem(f'name = "dfedu"\nlam = {lam}\nserver = true\n', kind="star"))
-    clients = CLIENTS - 1
+    folder = run(problem(f'name = "dfedu"\nlam = {lam}\nserver = true\n'))
     # lam/2 sum_i ||theta_i - mean||^2 has the coupling lam (I - 11'/n)
-    around_mean = np.zeros((CLIENTS, CLIENTS))
-    around_mean[1:, 1:] = lam * (np.eye(clients) - np.full((clients, clients), 1 / clients))
-    around_mean[0, 0] = 1  # the server is no part of it
-    expected = minimiser(folder.shards(), np.kron(around_mean, np.eye(FEATURES + 1)), list(range(1, CLIENTS)))
-    found = thetas(folder, 3000)
-    np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(found[0], found[1:].mean(axis=0), rtol=1e-8, atol=1e-8)
-    assert folder.rows("SELECT node FROM node WHERE role = 'server'") == [(0,)]
+    around_mean = lam * (np.eye(CLIENTS) - np.full((CLIENTS, CLIENTS), 1 / CLIENTS))
+    expected = minimiser(folder.shards(), np.kron(around_mean, np.eye(FEATURES + 1)), list(range(CLIENTS)))
+    *found, server = thetas(folder, 3000)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(server, np.mean(found, axis=0), rtol=1e-8, atol=1e-8)
+    assert folder.rows("SELECT node, train_samples, test_samples FROM node WHERE role = 'server'") == [(CLIENTS, 0, 0)]
 
 
 def test_hybrid_learning_minimises_the_distance_to_the_selected_parameters_of_the_server(run, problem, tmp_path):
     """(16): clients see some features each; theta_0 is free, and sees the clients through selection matrices."""
     lam = 0.6
     settings = f'name = "sheaf-fmtl"\nstart = "selection"\neta = 0.0\nlam = {lam}\nserver = true\n'
-    folder = run(problem(settings, kind="star", extra="features_held = 0.6"))
+    folder = run(problem(settings, extra="features_held = 0.6"))
     d = FEATURES + 1
     found = folder.theta(3000)
     shards = folder.shards()
     sizes = [found[node].size for node in sorted(found)]
-    assert sizes[0] == d
-    assert all(size == 4 for size in sizes[1:])  # 3 of 5 features and the intercept
-    # One system for (theta_0, theta_1, ...): lam sum_i ||theta_i - S_i theta_0||^2 / 2 + losses
-    selections = {client: selection(shards[client], client, tmp_path / "tasks.npz") for client in range(1, CLIENTS)}
+    assert sizes == [4] * CLIENTS + [d]  # 3 of 5 features and the intercept; the server has all
+    # One system for all theta_i and the server's, theta_0: lam sum_i ||theta_i - S_i theta_0||^2 / 2 + losses
+    selections = {client: selection(shards[client], client, tmp_path / "tasks.npz") for client in range(CLIENTS)}
     ends = np.cumsum(sizes)
-    of = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    *of, server = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
     matrix, right = np.zeros((ends[-1], ends[-1])), np.zeros(ends[-1])
     for client, S in selections.items():
         H, b = normal_equations(shards[client])
         matrix[of[client], of[client]] += H + lam * np.eye(sizes[client])
-        matrix[of[client], of[0]] -= lam * S
-        matrix[of[0], of[client]] -= lam * S.T
-        matrix[of[0], of[0]] += lam * S.T @ S
+        matrix[of[client], server] -= lam * S
+        matrix[server, of[client]] -= lam * S.T
+        matrix[server, server] += lam * S.T @ S
         right[of[client]] += b
     expected = np.linalg.lstsq(matrix, right, rcond=None)[0]
-    for client in range(1, CLIENTS):
+    for client in range(CLIENTS):
         np.testing.assert_allclose(found[client], expected[of[client]], rtol=1e-6, atol=1e-6)
 
 

@@ -53,7 +53,7 @@ def test_the_columns_of_a_table_are_the_fields_of_its_record(store, tmp_path):
 
 def test_a_record_is_read_back_as_it_was_written(store, tmp_path):
     store.write([after_round(3, 7, test_metric=0.25)])
-    assert query(store, tmp_path, "SELECT * FROM round") == [(3, 7, 0.5, None, 0.25, 1.0, 7.0, *[None] * 6)]
+    assert query(store, tmp_path, "SELECT * FROM round") == [(3, 7, 0.5, None, 0.25, 1.0, 7.0, *[None] * 7)]
 
 
 def test_nothing_is_seen_before_it_is_committed(store, tmp_path):

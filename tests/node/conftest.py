@@ -24,6 +24,8 @@ def assignment(tmp_path: Path) -> Assignment:
     (tmp_path / "shards").mkdir()
     return Assignment(
         node=3,
+        role="client",
+        clients=6,
         run=77,
         seed=11,
         rounds=10,

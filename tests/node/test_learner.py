@@ -139,11 +139,11 @@ class Watched(Learner):
     def __init__(self, assignment):
         super().__init__(assignment)
         self._x_train[:, 0] = torch.arange(len(self._x_train))
-        self.batches: list[list[int]] = []
+        self.seen: list[list[int]] = []
 
     def gradient(self, x=None, y=None):
-        self.batches.append([int(k) for k in x[:, 0]])
-        assert (y == self._y_train[self.batches[-1]]).all()
+        self.seen.append([int(k) for k in x[:, 0]])
+        assert (y == self._y_train[self.seen[-1]]).all()
         return super().gradient(x, y)
 
 
@@ -159,9 +159,9 @@ def test_an_epoch_covers_every_sample_once_in_ceil_n_over_b_batches(with_shard, 
     work = {"work": "epochs", "epochs": epochs, "batch_size": size}
     learner = Watched(with_shard(LOGISTIC, samples, training=work))
     learner.learn()
-    assert len(learner.batches) == epochs * -(-samples // size)
-    assert all(len(batch) <= size for batch in learner.batches)
-    for one in passes(learner.batches, samples):
+    assert len(learner.seen) == epochs * -(-samples // size)
+    assert all(len(batch) <= size for batch in learner.seen)
+    for one in passes(learner.seen, samples):
         assert sorted(one) == list(range(samples))
 
 
@@ -170,9 +170,9 @@ def test_steps_go_on_across_rounds_pass_after_pass(with_shard):
     learner = Watched(with_shard(LOGISTIC, 10, training=work))
     for _ in range(4):
         learner.learn()
-    assert [len(batch) for batch in learner.batches] == [4, 4, 2] * 4  # 12 steps, 4 passes of 3 batches
-    assert all(sorted(one) == list(range(10)) for one in passes(learner.batches, 10))
-    assert len({tuple(one) for one in passes(learner.batches, 10)}) == 4  # shuffled anew
+    assert [len(batch) for batch in learner.seen] == [4, 4, 2] * 4  # 12 steps, 4 passes of 3 batches
+    assert all(sorted(one) == list(range(10)) for one in passes(learner.seen, 10))
+    assert len({tuple(one) for one in passes(learner.seen, 10)}) == 4  # shuffled anew
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 12])
@@ -181,7 +181,7 @@ def test_the_batches_are_the_same_however_they_are_divided_into_rounds(with_shar
         learner = Watched(with_shard(LOGISTIC, 10, training={"work": "steps", "steps": steps, "batch_size": 4}))
         for _ in range(12 // steps):
             learner.learn()
-        return learner.batches
+        return learner.seen
 
     assert drawn(steps) == drawn(3)
 
@@ -192,7 +192,7 @@ def test_the_seed_and_the_client_alone_decide_the_batches(with_shard):
     def drawn(**changes) -> list[list[int]]:
         learner = Watched(with_shard(LOGISTIC, 20, training=work, **changes))
         learner.learn()
-        return learner.batches
+        return learner.seen
 
     expected = drawn()
     np.random.seed(0)
@@ -206,13 +206,13 @@ def test_the_seed_and_the_client_alone_decide_the_batches(with_shard):
 def test_full_work_is_one_step_on_all_samples(with_shard):
     learner = Watched(with_shard(LOGISTIC, 600))
     learner.learn()
-    assert learner.batches == [list(range(600))]
+    assert learner.seen == [list(range(600))]
 
 
 def test_a_shard_smaller_than_a_batch_is_one_batch(with_shard):
     learner = Watched(with_shard(LOGISTIC, 3, training={"work": "steps", "steps": 2, "batch_size": 100}))
     learner.learn()
-    assert [sorted(batch) for batch in learner.batches] == [[0, 1, 2]] * 2
+    assert [sorted(batch) for batch in learner.seen] == [[0, 1, 2]] * 2
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -225,10 +225,10 @@ def test_learning_is_the_recursion_of_sgd_with_momentum(with_shard, momentum):
     learner = Learner(assignment)
     theta, velocity = learner.theta.copy(), np.zeros(LOGISTIC.size)
     for _ in range(3):
-        watched.batches.clear()
+        watched.seen.clear()
         watched.learn()
         losses = []
-        for batch in watched.batches:
+        for batch in watched.seen:
             loss, gradient = logistic(theta, x[batch], y[batch], 0.01)
             velocity = momentum * velocity + gradient
             theta = theta - 0.05 * velocity

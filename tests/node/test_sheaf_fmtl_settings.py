@@ -130,9 +130,3 @@ def test_selections_announce_one_vector_of_the_parameters_that_both_ends_have():
 
 def test_a_server_needs_selection_maps():
     assert refused(SheafFMTLSettings(server=True)).startswith("algorithm.server: = true needs start = 'selection'")
-
-
-def test_a_server_needs_a_star_around_client_zero():
-    settings = SheafFMTLSettings(server=True, start="selection", eta=0.0)
-    assert "topology.kind = 'star'" in refused(settings)
-    SheafFMTL.check(settings, EQUAL, [(0, 1), (0, 2)])

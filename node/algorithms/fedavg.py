@@ -1,0 +1,30 @@
+"""FedAvg (McMahan et al. 2017): clients train the common model, the server takes the mean of what they made of it.
+
+client k:  w_k <- local work from w                  (ClientUpdate: epochs or steps of mini-batch SGD)
+server:    w   <- sum_k n_k/n w_k                    over the clients of the round, n_k their training samples
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..client import Client
+from .server import Fraction, ServerAlgorithm, Uploads, weighted_mean
+
+
+@dataclass(frozen=True)
+class FedAvgSettings:
+    name: Literal["fedavg"] = "fedavg"
+    fraction: Fraction = 1.0
+
+
+class FedAvg(ServerAlgorithm):
+    Settings = FedAvgSettings
+
+    def upload(self, client: Client) -> np.ndarray:
+        client.learn()
+        return client.theta
+
+    def aggregate(self, server: Client, uploads: Uploads) -> None:
+        server.theta[:] = weighted_mean(server, uploads)

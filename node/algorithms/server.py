@@ -1,0 +1,122 @@
+"""Algorithms with a server: both halves of one stand in one file, what a client does and what the server does.
+
+In a round, the clients that take part upload a vector, the server makes something of what it has got, and those that
+take part in the next round download what they need for it; after the last round all do. Who takes part is drawn from
+the run's seed, so that both ends know. The first model needs no message either: it follows from the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from annotated_types import Gt, Le
+
+from ...topology.seeds import generator
+from ...transport.peers import Peers
+from ..client import Client
+from .base import Algorithm, same_size
+
+Fraction = Annotated[
+    float,
+    Gt(0),
+    Le(1),
+    "Share of the clients that take part in a round, at least one, drawn anew for each; the others pause.",
+]
+
+Uploads = Mapping[int, np.ndarray]
+"""{client: the vector it has sent}"""
+
+
+class ServerAlgorithm(Algorithm):
+    """A subclass writes ``upload`` and ``aggregate``, and where they are not as here ``reply`` and ``download``.
+
+    theta is the common model w at the server, and at the clients, too, unless each has a model of its own beside it:
+    then that is theta, and w is ``global_model``. Settings need a ``fraction``.
+    """
+
+    has_own_model: ClassVar[bool] = False
+    with_everyone = False
+
+    def __init__(self, settings: Any, client: Client):
+        super().__init__(settings, client)
+        self._keeps_both = self.has_own_model and client.role == "client"
+        self.global_model: np.ndarray = client.theta.copy() if self._keeps_both else client.theta
+
+    @classmethod
+    def has_server(cls, settings: Any) -> bool:
+        return True
+
+    @classmethod
+    def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
+        return (d_i,)
+
+    @classmethod
+    def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
+        same_size(f"algorithm.name = {settings.name!r}", sizes, edges)
+
+    # -- the client's half ---------------------------------------------------------------------------------------------
+
+    def upload(self, client: Client) -> np.ndarray:
+        """Learns, and returns what the server gets of it."""
+        raise NotImplementedError
+
+    def download(self, client: Client, vector: np.ndarray) -> None:
+        """Takes in what the server has sent."""
+        if self._keeps_both:
+            self.global_model = vector
+        else:
+            client.theta[:] = vector
+
+    # -- the server's half ---------------------------------------------------------------------------------------------
+
+    def aggregate(self, server: Client, uploads: Uploads) -> None:
+        """Changes the server's theta, or whatever else it keeps, by what the round's clients have sent."""
+        raise NotImplementedError
+
+    def reply(self, server: Client, client: int) -> np.ndarray:
+        """What a client downloads; one and the same array for all of them is copied once."""
+        return server.theta
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def round(self, client: Client, peers: Peers) -> None:
+        now, next_ = self.participants(client, peers.round), self.participants(client, peers.round + 1)
+        if client.role == "server":
+            self.aggregate(client, peers.receive(now))
+            peers.send({j: self.reply(client, j) for j in next_})
+            return
+        (server,) = client.neighbours
+        if client.node in now:
+            peers.send({server: self.upload(client)})
+        if client.node in next_:
+            self.download(client, peers.receive()[server])
+
+    def state_bytes(self) -> int:
+        return self.global_model.nbytes if self._keeps_both else 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"w": self.global_model} if self._keeps_both else {}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        if self._keeps_both:
+            self.global_model = state["w"]
+
+    def participants(self, client: Client, round: int) -> list[int]:
+        """Of a round; behind the last one, all clients: everyone gets what came out."""
+        fraction = self.settings.fraction
+        if fraction == 1 or round > client.rounds:
+            return list(range(client.clients))
+        count = int(fraction * client.clients + 0.5)
+        rng = generator(client.seed, "participants", round)
+        return sorted(rng.permutation(client.clients)[: max(1, count)].tolist())
+
+
+def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
+    """sum_k n_k/n w_k over the clients that have sent w_k (d,): n_k their numbers of training samples, n the sum."""
+    samples = [server.neighbours[j].samples for j in models]
+    mean = np.zeros(server.theta.size)  # in double precision, whatever theta is in
+    for n_k, w_k in zip(samples, models.values(), strict=True):
+        mean += n_k / sum(samples) * w_k
+    return mean
