@@ -39,8 +39,8 @@ def map_norms(result: Result) -> DataFrame:
 
 
 def rounds_past(results: list[Result], result: Result, alone: str) -> int | None:
-    """First round after which the mean metric is above what the run called ``alone`` ends with."""
+    """First round after which the mean accuracy is above what the run called ``alone`` ends with; None: never."""
     found = curves(results)
-    bar = found[found.run == alone].metric.iloc[-1]
-    above = found[(found.run == result.name) & (found.metric > bar)]
-    return None if above.empty else int(above["round"].iloc[0])
+    bar = found[found.run == alone].metric
+    above = found[(found.run == result.name) & (found.metric > bar.iloc[-1])] if len(bar) else bar
+    return int(above["round"].iloc[0]) if len(above) else None

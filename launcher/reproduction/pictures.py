@@ -58,6 +58,7 @@ def _panels(shown: DataFrame, part: Part) -> Figure:
     panels[0].set_ylabel("test MSE, mean over clients" if error else "test accuracy %, mean over clients", color=INK)
     if with_bits:
         panels[1].set_xscale("log")
+        panels[1].xaxis.set_major_formatter("{x:g}")
     figure.suptitle(part.about.title, color=INK, fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, labelcolor=INK)

@@ -21,9 +21,9 @@ _UNKNOWN = "–"
 _TITLES = {
     "accuracy": "accuracy %",
     "mse": "MSE",
-    "sent": "sent MB",
+    "sent": "sent\nMB",
     "tflop": "TFLOP",
-    "memory": "memory MB",
+    "memory": "memory\nMB",
     "busiest": "kB",
     "rounds_to": "rounds\nto {target}",
     "kbit_to": "kbit\nto {target}",
@@ -34,8 +34,8 @@ _TITLES = {
     "norm_change": "largest\nchange %",
 }
 _OURS: dict[str, Callable[[Group], str]] = {
-    "accuracy": lambda group: _metric(group, "{:.1f}", 100),
-    "mse": lambda group: _metric(group, "{:.4g}", 1),
+    "accuracy": lambda group: _metric(group, 100, "{:.1f}", "{:.1f}"),
+    "mse": lambda group: _metric(group, 1, "{:.4g}", "{:.2g}"),
     "sent": lambda group: _mean(group, "payload_bytes", 1e-6),
     "tflop": lambda group: _mean(group, "flops", 1e-12),
     "memory": lambda group: _mean(group, "clients_pss", 1e-6),
@@ -50,7 +50,7 @@ def render(part: Part, results: list[Result]) -> Table:
     from rich.table import Table
 
     about = part.about
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)  # 80 columns hold the widest
     table.add_column("", overflow="fold")
     endings = about.across or ("",)
     of_column = {column: [line.get(column) for line in part.published.values()] for column in about.columns}
@@ -103,12 +103,12 @@ def _without(name: str, endings: tuple[str, ...]) -> str:
 
 def _published(part: Part, name: str, column: str) -> str:
     figure = part.published.get(name, {}).get(column)
-    return "" if figure is None else figure if isinstance(figure, str) else f"{figure:,g}"
+    return "" if figure is None else figure if isinstance(figure, str) else f"{figure:g}"
 
 
 def _ours(results: list[Result], result: Result, column: str) -> str:
     if result.group is None:
-        return "failed"
+        return "failed" if column in ("accuracy", "mse") else _UNKNOWN
     if column in _OURS:
         return _OURS[column](result.group)
     if column == "busiest":
@@ -122,13 +122,13 @@ def _ours(results: list[Result], result: Result, column: str) -> str:
                    "norm_change": change}[column])  # fmt: skip
 
 
-def _metric(group: Group, form: str, unit: float) -> str:
+def _metric(group: Group, unit: float, form: str, error_form: str) -> str:
     """± over clients for one seed, over seeds for several."""
     estimate, final = group.estimate("test_metric"), group.runs[0].final
     if estimate is None or final is None:
         return _UNKNOWN
     error = estimate.standard_error if len(group.runs) > 1 else final.standard_error
-    return form.format(unit * estimate.mean) + ("" if math.isnan(error) else "±" + form.format(unit * error))
+    return form.format(unit * estimate.mean) + ("" if math.isnan(error) else "±" + error_form.format(unit * error))
 
 
 def _mean(group: Group, figure: str, unit: float = 1.0) -> str:
@@ -137,7 +137,7 @@ def _mean(group: Group, figure: str, unit: float = 1.0) -> str:
 
 
 def _short(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}" if number >= 0.1 else f"{number:.2g}"
 
 
 def _sizes(results: list[Result]) -> list[str]:
