@@ -191,9 +191,7 @@ def reproduce(
     data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the paper has 5.")] = 1,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of runs and pictures; what is finished in it stays.")] = Path(
-        "runs/paper"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
     set_: Overrides = None,
     listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -211,9 +209,8 @@ def reproduce(
 
     if what is None or listed:
         for name in names():
-            typer.echo(
-                "\n".join(f"{name if not number else '':<9}{title}" for number, title in enumerate(titles(name)))
-            )
+            for title in titles(name):
+                typer.echo(f"{name:<9}{title}")
         raise typer.Exit()
     overrides = [*(set_ or []), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=overrides))

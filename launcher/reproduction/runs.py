@@ -7,7 +7,9 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from ...metrics import open_run
 from ...metrics.schema import RunFolderError
 from ...metrics.seeds import Group, summarize_all
 from ...metrics.summary import summarize
@@ -16,6 +18,9 @@ from ..preparation import Prepared
 from ..resumption import read_run
 from ..session import Finished, Watch, run_each, slug
 from .parts import Part
+
+
+Ended = Literal["finished", "diverged", "failed"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,13 @@ class Planned:
 
 @dataclass(frozen=True)
 class Result:
-    """One run of a part in all its seeds. ``group`` and ``folders`` are of the seeds that finished."""
+    """One run of a part in all its seeds. ``group`` and ``folders`` are of the seeds that finished; ``ended`` says how
+    it went where none did."""
 
     name: str
     group: Group | None
     folders: tuple[Path, ...]
+    ended: Ended
 
 
 def planned(parts: Sequence[Part], seeds: int, out: Path) -> list[Planned]:
@@ -50,9 +57,9 @@ def planned(parts: Sequence[Part], seeds: int, out: Path) -> list[Planned]:
 def run_missing(
     runs: Sequence[Planned], out: Path, watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
 ) -> list[Finished]:
-    """Those that have not finished yet, from their start. Raises ConfigError, RunFolderError before any has
+    """Those that have not come to an end yet, from their start. Raises ConfigError, RunFolderError before any has
     started."""
-    missing = [run for run in runs if not _finished(run)]
+    missing = [run for run in runs if not _at_its_end(run)]
     for run in missing:
         shutil.rmtree(run.folder, ignore_errors=True)
     if not missing:
@@ -67,13 +74,14 @@ def results(part: Part, runs: Sequence[Planned]) -> list[Result]:
         folders = [run.folder for run in runs if run.part is part and run.config.label == config.label]
         finished = tuple(folder for folder in folders if _status(folder) == "finished")
         groups = summarize_all(finished, part.about.target)
-        found.append(Result(config.label, groups[0] if groups else None, finished))
+        ended: Ended = "finished" if finished else "diverged" if all(map(_diverged, folders)) else "failed"
+        found.append(Result(config.label, groups[0] if groups else None, finished, ended))
     return found
 
 
-def _finished(run: Planned) -> bool:
-    """Whether this very run is there, to its end. Raises ConfigError where there is something else, RunFolderError
-    where it still goes on."""
+def _at_its_end(run: Planned) -> bool:
+    """Whether this very run is there and would only repeat itself. Raises ConfigError where there is something else,
+    RunFolderError where it still goes on."""
     if not run.folder.exists():
         return False
     try:
@@ -82,10 +90,14 @@ def _finished(run: Planned) -> bool:
         same = False
     if not same:
         raise ConfigError(f"{run.folder}: holds a run of another configuration; remove it, or choose another --out")
-    if _status(run.folder) == "finished":
+    if _status(run.folder) == "finished" or _diverged(run.folder):
         return True
     read_run(run.folder)  # refuses a run that still goes on
     return False
+
+
+def _diverged(folder: Path) -> bool:
+    return _status(folder) == "failed" and open_run(folder).events.detail.str.contains("is not finite").any()
 
 
 def _status(folder: Path) -> str:

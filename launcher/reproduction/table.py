@@ -75,7 +75,11 @@ def render(part: Part, results: list[Result]) -> Table:
             for column in about.columns:
                 if column in said:
                     cells.append(_published(part, name, column))
-                cells.append(_ours(results, by_name[name], column))
+                result = by_name[name]
+                if result.group is None:
+                    cells.append(result.ended if column == about.columns[0] else _UNKNOWN)
+                else:
+                    cells.append(_ours(results, result, result.group, column))
         table.add_row(label, *cells)
     return table
 
@@ -106,11 +110,9 @@ def _published(part: Part, name: str, column: str) -> str:
     return "" if figure is None else figure if isinstance(figure, str) else f"{figure:g}"
 
 
-def _ours(results: list[Result], result: Result, column: str) -> str:
-    if result.group is None:
-        return "failed" if column in ("accuracy", "mse") else _UNKNOWN
+def _ours(results: list[Result], result: Result, group: Group, column: str) -> str:
     if column in _OURS:
-        return _OURS[column](result.group)
+        return _OURS[column](group)
     if column == "busiest":
         return _short(mean(open_run(folder).client_total.payload_bytes_sent.max() for folder in result.folders) / 1e3)
     if column == "rounds_past_local":

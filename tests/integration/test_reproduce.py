@@ -12,19 +12,23 @@ from sheafgossip.launcher.reproduction import runs
 SMALLEST = ("--small", "--rounds", "2", "--set", "clients=4", "--set", "topology.kind=ring", "--quiet")
 
 
+def reproduce(what, out, *options):
+    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "reproduce", what, *SMALLEST, "--out", str(out)]
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=150)
+
+
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory):
     out = tmp_path_factory.mktemp("paper")
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "reproduce", "figure3", *SMALLEST, "--out", str(out)]
-    return out, subprocess.run(command, capture_output=True, text=True, timeout=150)
+    return out, reproduce("figure3", out)
 
 
 @pytest.fixture
 def again(reproduced, monkeypatch, capsys):
     """Calls the command once more; returns exit code, what it printed, and the runs that it would have started."""
-    out, _ = reproduced
+    before, _ = reproduced
 
-    def again(what, *options):
+    def again(what, *options, out=before):
         started = []
         monkeypatch.setattr(runs, "run_each", lambda configs, folders, *_: started.extend(folders) or [])
         monkeypatch.setattr("sys.argv", ["sheafgossip", "reproduce", what, *SMALLEST, "--out", str(out), *options])
@@ -88,3 +92,13 @@ def test_a_run_of_another_configuration_is_not_touched(again):
     code, printed, started = again("figure3", "--set", "training.alpha=0.01")
     assert (code, started) == (2, [])
     assert "holds a run of another configuration" in printed
+
+
+def test_a_run_that_diverges_is_shown_as_that_and_not_repeated(again, tmp_path):
+    too_strong = ("--set", "algorithm.lam=1e30")
+    done = reproduce("figure4", tmp_path, *too_strong)
+    assert done.returncode == 1
+    assert "is not finite" in done.stderr
+    code, printed, started = again("figure4", *too_strong, out=tmp_path)
+    assert (code, started) == (0, [])
+    assert "diverged" in printed

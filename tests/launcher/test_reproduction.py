@@ -23,7 +23,7 @@ def parts(what, small=False):
 def shown(part):
     """The table as it looks before anything has run."""
     text = io.StringIO()
-    results = [Result(config.label, None, ()) for config in part.configs]
+    results = [Result(config.label, None, (), "failed") for config in part.configs]
     Console(file=text, width=80).print(render(part, results))
     return text.getvalue(), results
 
