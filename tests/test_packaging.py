@@ -59,5 +59,5 @@ def test_a_wheel_built_from_a_clean_checkout_holds_every_module_and_what_reprodu
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     code = {name for name in names if name.endswith(".py") and name.split("/")[0] in ROOMS}
-    configurations = {name for name in names if name.endswith(".toml") and name.startswith(CONFIGURATIONS)}
+    configurations = {name for name in names if name.startswith(f"{CONFIGURATIONS}/")}
     assert packed == {f"sheafgossip/{name}" for name in code | configurations}

@@ -69,7 +69,7 @@ class Part:
 
 def paper_folder() -> Path:
     """examples/paper, also where the program was installed from a wheel."""
-    return Path(str(files("sheafgossip.examples.paper").joinpath("published.toml"))).parent
+    return Path(str(files("sheafgossip.examples.paper")))
 
 
 def names() -> list[str]:

@@ -46,6 +46,7 @@ def _saved(figure: Figure, path: Path) -> Iterator[Path]:
 def _panels(shown: DataFrame, part: Part) -> Figure:
     """The test metric against rounds, and where the figure has it also against bits."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     with_bits = part.about.picture == "rounds and bits"
     figure = Figure(figsize=(10 if with_bits else 7, 4.4), layout="constrained", facecolor="white")
@@ -58,6 +59,7 @@ def _panels(shown: DataFrame, part: Part) -> Figure:
     panels[0].set_ylabel("test MSE, mean over clients" if error else "test accuracy %, mean over clients", color=INK)
     if with_bits:
         panels[1].set_xscale("log")
+        panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panels[1].xaxis.set_major_formatter("{x:g}")
     figure.suptitle(part.about.title, color=INK, fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()

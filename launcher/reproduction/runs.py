@@ -19,7 +19,6 @@ from ..resumption import read_run
 from ..session import Finished, Watch, run_each, slug
 from .parts import Part
 
-
 Ended = Literal["finished", "diverged", "failed"]
 
 
