@@ -338,29 +338,18 @@ def topology_show(
     picture: Annotated[Path | None, typer.Option(help="Save a picture of the graph: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Print figures of the configuration's graph, and save a picture of it if asked."""
-    from ..topology.figures import measure
     from .config import ConfigError, load
-    from .preparation import draw_graph
+    from .graphs import draw_graphs, figures_of
 
     resolved = load(config, set_ or [])[0]
-    graph = draw_graph(resolved)
-    figures = measure(graph)
-    rows = {
-        "kind": resolved.topology.kind,
-        "clients": f"{figures.clients}",
-        "edges": f"{figures.edges}",
-        "degree (least / mean / most)": f"{figures.degree_min} / {figures.degree_mean:.2f} / {figures.degree_max}",
-        "diameter": f"{figures.diameter}",
-        "mean clustering": f"{figures.clustering:.3f}",
-        "spectral gap": f"{figures.spectral_gap:.4f}",
-    }
-    for name, value in rows.items():
+    graphs = draw_graphs(resolved)
+    for name, value in figures_of(resolved, graphs).items():
         typer.echo(f"{name:<30}{value}")
     if picture is not None:
         from ..topology.picture import draw_picture
 
         try:
-            draw_picture(graph, picture, title=f"{resolved.topology.kind}, {figures.clients} clients")
+            draw_picture(graphs, picture, title=f"{resolved.topology.kind}, {resolved.clients} clients")
         except OSError as error:
             raise ConfigError(f"--picture {picture}: cannot be written: {error.strerror}") from error
         typer.echo(f"{'picture':<30}{picture}")

@@ -1,4 +1,4 @@
-"""What the pages say can be checked: links, configurations, queries, tables, and the example of an algorithm."""
+"""What the pages say can be checked: links, configurations, queries and tables."""
 
 import re
 import sqlite3
@@ -59,26 +59,3 @@ def test_every_view_of_a_run_is_described(records):
     described = re.findall(r"^\| `(\w+)` \|", text.partition("## Views")[2], re.MULTILINE)
     views = records.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall()
     assert sorted(described) == sorted(name for (name,) in views)
-
-
-def test_the_example_of_an_algorithm_runs():
-    np = pytest.importorskip("numpy")
-    (source,) = blocks(ROOT / "docs" / "add-an-algorithm.md", "python")
-    module = {"__name__": "sheafgossip.node.algorithms.half_way", "__package__": "sheafgossip.node.algorithms"}
-    exec(compile(source, "half_way.py", "exec"), module)
-
-    class Client:
-        theta = np.array([0.0, 0.0])
-        neighbours = (1, 2)
-
-        def learn(self):
-            self.theta += 1
-
-    class Peers:
-        def exchange(self, vectors):
-            return {1: np.array([2.0, 3.0]), 2: np.array([4.0, 3.0])}
-
-    client = Client()
-    algorithm = module["HalfWay"](module["Settings"](way=0.5), client)
-    algorithm.round(client, Peers())
-    assert client.theta.tolist() == [2.0, 2.0]

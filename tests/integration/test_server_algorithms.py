@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+
 import numpy as np
+import psutil
 import pytest
 
 from sheafgossip.topology.seeds import generator
@@ -182,3 +189,33 @@ def test_it_is_what_its_paper_says(run, loop, settings):
     assert rows == [(k, clients[k].accuracy(own[k]), clients[k].accuracy(w)) for k in range(CLIENTS)]
     assert folder.rows("SELECT node, train_samples FROM node WHERE role = 'server'") == [(SERVER, 0)]
     assert folder.rows(f"SELECT count(test_metric) FROM round WHERE node = {SERVER}") == [(0,)]
+
+
+LONG = CONFIG.replace(f"rounds = {ROUNDS}", "rounds = 2000") + 'name = "ditto"\nfraction = 0.5\n'
+
+
+def test_the_death_of_the_server_ends_the_run_and_is_told(start):
+    going = start(LONG)
+    going.until_round(2)
+    processes = going.processes()
+    os.kill(going.pid(SERVER), signal.SIGKILL)
+    code, printed = going.end(seconds=15)
+    assert code == 1
+    assert re.search(r"error: the server died in round \d+: killed by SIGKILL", printed)
+    assert [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_an_interrupted_run_goes_on_with_both_models_of_each_client(start, run):
+    text = LONG.replace("rounds = 2000", "rounds = 200") + "[checkpoints]\nevery = 20\n[evaluation]\nevery = 0\n"
+    going = start(text)
+    going.until_round(45)
+    os.kill(going.process.pid, signal.SIGKILL)
+    going.process.communicate()
+    subprocess.run(
+        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)], check=True, timeout=60
+    )
+    whole = run(text)
+    assert going.folder.rows("SELECT detail LIKE '%resumed%' FROM event WHERE kind = 'start'") == [(0,), (1,)]
+    for node, arrays in whole.states(200).items():
+        for name, array in arrays.items():
+            assert np.array_equal(array, going.folder.states(200)[node][name]), (node, name)

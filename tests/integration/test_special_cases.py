@@ -97,13 +97,13 @@ def test_dfedu_with_mixing_weights_minimises_the_weighted_objective(run, problem
 def test_a_large_lambda_gives_conventional_federated_learning(run, problem):
     """All clients near the one minimiser of the sum of their losses, ten times nearer for a tenfold lambda."""
     gaps = []
-    for lam in (10.0, 100.0):
+    for lam, rounds in ((5.0, 600), (50.0, 2500)):
         # stable below 2 / (4 lam + curvature) on a ring
-        folder = run(problem(f'name = "dfedu"\nlam = {lam}\n', rounds=6000, alpha=0.4 / lam))
+        folder = run(problem(f'name = "dfedu"\nlam = {lam}\n', rounds=rounds, alpha=0.4 / lam))
         systems = [normal_equations(shard) for shard in folder.shards().values()]
         together = np.linalg.solve(sum(H for H, _ in systems), sum(b for _, b in systems))
-        gaps.append(np.abs(thetas(folder, 6000) - together).max())
-    assert gaps[0] < 0.2
+        gaps.append(np.abs(thetas(folder, rounds) - together).max())
+    assert gaps[0] < 0.3
     assert gaps[0] / 15 < gaps[1] < gaps[0] / 7
 
 
