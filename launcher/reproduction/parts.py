@@ -94,22 +94,17 @@ def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Seque
 
 def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
     """The parts whose data is there, and a line for each of the others. Raises ConfigError where no part has any."""
-    there, lines = [], []
-    for part in parts:
-        config = part.configs[0]
-        problem = _problem(config)
-        if problem is None:
-            there.append(part)
-        else:
-            lines.append(f"{part.about.title}: left out: {problem}")
+    problems = {part.stem: _problem(part.configs[0]) for part in parts}
+    there = [part for part in parts if problems[part.stem] is None]
     if not there:
-        wanted = " or ".join(_NAMES.get(part.data, part.data) for part in parts)
-        found = f" ({_problem(parts[0].configs[0])})" if parts[0].configs[0].data.root else ""
+        *others, last = (_NAMES.get(part.data, part.data) for part in parts)
+        wanted = " or ".join(filter(None, [", ".join(others), last]))
+        found = f" ({problems[parts[0].stem]})" if parts[0].configs[0].data.root else ""
         raise ConfigError(
             f"{what} at paper size needs the {wanted} data: --data-root FOLDER (docs/data.md says where it is "
             f"published), or --small{found}"
         )
-    return there, lines
+    return there, [f"{part.about.title}: left out: {problem}" for part in parts if (problem := problems[part.stem])]
 
 
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "vehicle": "Vehicle", "har": "HAR", "school": "School",
