@@ -3,12 +3,14 @@
 import io
 import tomllib
 from collections import Counter
+from functools import cache
 
+import numpy as np
 import pytest
 from rich.console import Console
+from scipy.io import savemat
 
 from sheafgossip.launcher import cli
-from sheafgossip.launcher.config import ConfigError
 from sheafgossip.launcher.reproduction.parts import names, paper_folder, parts_of, titles, with_data
 from sheafgossip.launcher.reproduction.runs import Result
 from sheafgossip.launcher.reproduction.table import remarks, render
@@ -16,6 +18,7 @@ from sheafgossip.launcher.reproduction.table import remarks, render
 PUBLISHED = tomllib.loads((paper_folder() / "published.toml").read_text())
 
 
+@cache
 def parts(what, small=False):
     return parts_of(what, small=small, data_root=None, overrides=[])
 
@@ -114,10 +117,16 @@ def test_a_table_is_followed_by_what_differs():
     assert "rounds=2 (from the command line)" in told
 
 
-def test_parts_whose_data_is_missing_are_left_out(tmp_path):
-    schools = parts_of("figure6", small=False, data_root=tmp_path, overrides=[])
-    with pytest.raises(ConfigError, match="Vehicle"):
-        with_data("figure6", schools)
+def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
+    cells = {"X": np.empty((1, 139), dtype=object), "Y": np.empty((1, 139), dtype=object)}
+    for school in range(139):
+        cells["X"][0, school], cells["Y"][0, school] = np.ones((8, 28)), np.ones((8, 1))
+    (tmp_path / "school").mkdir()
+    savemat(tmp_path / "school" / "school.mat", cells)
+    there, told = with_data("figure6", parts_of("figure6", small=False, data_root=tmp_path, overrides=[]))
+    assert [part.data for part in there] == ["school"]
+    assert len(told) == 3
+    assert any("Figure 6, Vehicle: left out" in line and "vehicle.mat" in line for line in told)
 
 
 @pytest.fixture
