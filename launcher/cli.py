@@ -212,6 +212,69 @@ def export(
 
 
 @app.command()
+def reproduce(
+    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, table5, table6, figure2, ...")] = None,
+    small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
+    data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the paper has 5.")] = 1,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
+    set_: Overrides = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+) -> None:
+    """Run a table or figure of the paper of Sheaf-FMTL again, and print our figures beside the published ones.
+
+    Interrupted, it goes on where it was: the same command takes finished runs as they are.
+    """
+    from .progress import Progress
+    from .reproduction.parts import names, parts_of, titles, with_data
+    from .reproduction.pictures import draw
+    from .reproduction.runs import planned, results, run_missing
+    from .reproduction.table import remarks, render
+    from .session import Prepared
+
+    if what is None or listed:
+        for name in names():
+            for title in titles(name):
+                typer.echo(f"{name:<9}{title}")
+        raise typer.Exit()
+    overrides = [*(set_ or []), *([f"rounds={rounds}"] if rounds else [])]
+    parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=overrides))
+    runs = planned(parts, seeds, out.resolve())
+    progress: list[Progress] = []
+
+    def watch(prepared: Prepared) -> Progress:
+        progress.append(Progress(prepared, silent=quiet))
+        return progress[-1]
+
+    def done(finished: Finished) -> None:
+        progress[-1].clear()
+        if not quiet and finished.outcome.status == "finish":
+            typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
+
+    ended = run_missing(runs, out.resolve(), watch, done)
+    for result in ended:
+        _tell(result, of_several=True)
+    worst = max((result.outcome.status for result in ended), key=list(_EXIT_CODES).index, default="finish")
+    if worst == "interrupt":
+        typer.echo("the same command goes on with the runs that are left", err=True)
+        raise typer.Exit(_EXIT_CODES[worst])
+    for part in parts:
+        found = results(part, runs)
+        typer.echo(part.about.title)
+        _print(render(part, found))
+        typer.echo(remarks(part, found, overrides))
+        for path in draw(part, found, out.resolve()):
+            typer.echo(f"written: {_relative(path)}")
+        typer.echo()
+    for line in left_out:
+        typer.echo(line)
+    _print(f"run folders in: {_relative(out.resolve())}")
+    raise typer.Exit(_EXIT_CODES[worst])
+
+
+@app.command()
 def verify(
     floats: Annotated[
         list[int] | None,

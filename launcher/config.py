@@ -298,22 +298,39 @@ def load(path: Path, overrides: Sequence[str] = ()) -> list[RunConfig]:
     ``overrides`` are "key=value" texts; they win over the file, and a [[compare]] table wins over them. Relative paths
     start at the file's folder, those in overrides at the current one. Raises ConfigError.
     """
+    tree = read(path)
+    tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
+    variants = tree.pop("compare", [])
+    wanted = _overrides(overrides)
+    if "compare" in wanted:
+        raise ConfigError("--set compare: [[compare]] tables are written in the file")
+    tree = _merge(tree, wanted)
+    return [validate(_merge(tree, variant)) for variant in variants] if variants else [validate(tree)]
+
+
+def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
+    """The tables of a file on top of those of its ``base``, paths made absolute. Raises ConfigError.
+
+    ``above`` are the files that this one is the base of.
+    """
     try:
         tree = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    variants = tree.pop("compare", [])
+    variants = tree.get("compare", [])
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
         raise ConfigError(f"{path}: compare must be written as [[compare]] tables")
-    wanted = _overrides(overrides)
-    if "compare" in wanted:
-        raise ConfigError("--set compare: [[compare]] tables are written in the file")
-    tree = _merge(_absolute_paths(tree, path.parent), wanted)
-    if not variants:
-        return [validate(tree)]
-    return [validate(_merge(tree, _absolute_paths(variant, path.parent))) for variant in variants]
+    for part in (tree, *variants):
+        _absolute_paths(part, path.parent)
+    base = tree.pop("base", None)
+    if base is None:
+        return tree
+    below = path.parent / str(base)
+    if not isinstance(base, str) or below.resolve() in {file.resolve() for file in (path, *above)}:
+        raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
+    return _merge(read(below, (path, *above)), tree)
 
 
 def validate(tree: dict[str, Any]) -> RunConfig:
@@ -414,4 +431,4 @@ def _allowed_keys(where: Sequence[Any], tree: dict[str, Any]) -> list[str]:
         if isinstance(part, int):
             continue
         section = _LISTS.get(part) or section.model_fields[part].annotation
-    return list(section.model_fields) + (["compare"] if section is RunConfig else [])
+    return list(section.model_fields) + (["base", "compare"] if section is RunConfig else [])
