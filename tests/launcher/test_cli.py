@@ -45,7 +45,7 @@ def config(folder):
 
 def test_help_names_the_commands():
     result = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    for command in ("run", "plan", "resume", "summary", "export", "verify", "config", "topology"):
+    for command in ("run", "plan", "resume", "watch", "summary", "export", "verify", "config", "topology"):
         assert command in result.stdout
 
 
