@@ -45,7 +45,9 @@ def config(folder):
 
 def test_help_names_the_commands():
     result = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    for command in ("run", "plan", "resume", "reproduce", "summary", "export", "verify", "config", "topology"):
+    for command in (
+        "run", "plan", "resume", "watch", "summary", "report", "reproduce", "export", "verify", "config", "topology",
+    ):  # fmt: skip
         assert command in result.stdout
 
 
