@@ -98,7 +98,9 @@ def prepare_run(
         for assignment, schedule in zip(assignments, plan.schedules, strict=True):
             schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
-    (folder / "config.toml").write_text(config.to_toml())
+    written = folder / "config.toml.part"
+    written.write_text(config.to_toml())
+    written.replace(folder / "config.toml")  # whole or not at all: others tell by it what run this is
     store = Store(folder / "run.sqlite")
     store.describe(
         metric="accuracy" if data.task == "classification" else "mse",

@@ -65,14 +65,24 @@ def run_all(
     return finished
 
 
+def slug(name: str) -> str:
+    """The name of a run as that of a folder."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
 def resume(folder: Path, watch: Callable[[Prepared], Watch]) -> Finished:
     """Takes up an interrupted run after its last complete checkpoint. Raises ConfigError, RunFolderError."""
-    config = read_run(folder)
+    read_run(folder)  # what cannot be taken up is refused before anything starts
     with ForkServer() as server:
         signal.signal(signal.SIGTERM, _interrupt)
-        prepared = taken_up(_prepare(config, folder, server, server.time_a_step))
-        run = Run(prepared, server, watch(prepared))
-        return Finished(prepared, run(), run.ready_s)
+        return take_up(folder, server, watch)
+
+
+def take_up(folder: Path, server: ForkServer, watch: Callable[[Prepared], Watch], number: int = 0) -> Finished:
+    """The same on a fork server that is there, as its ``number``-th run; also begins one that is only prepared."""
+    prepared = taken_up(_prepare(read_run(folder), folder, server, server.time_a_step, number))
+    run = Run(prepared, server, watch(prepared))
+    return Finished(prepared, run(), run.ready_s)
 
 
 def _prepare_all(
@@ -107,7 +117,7 @@ def _topmost_missing(folder: Path) -> Path:
 
 
 def _folders(configs: Sequence[RunConfig], root: Path) -> list[Path]:
-    names = [re.sub(r"[^a-z0-9.]+", "-", config.label.lower()).strip("-") for config in configs]
+    names = [slug(config.label) for config in configs]
     if len(set(names)) < len(names):
         raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")
     return [root / name for name in names]
