@@ -4,7 +4,8 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos lint format typecheck bench bench-digits bench-maps bench-measuring bench-memory bench-scale bench-stragglers docs clean
+.PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-maps \
+	bench-measuring bench-memory bench-scale bench-school bench-stragglers docs clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -43,15 +44,23 @@ typecheck: setup  ## Check types.
 		$(addprefix -p sheafgossip.,$(ROOMS))
 
 bench: setup  ## Say which benchmarks there are.
-	@echo "make bench-digits      accuracy against bytes on digits, 5 seeds (10 minutes)"
-	@echo "make bench-scale       start-up and memory of 200 clients; DATA_ROOT=FOLDER adds 40 CNNs on MNIST (2 minutes)"
-	@echo "make bench-maps        restriction maps, dense against factored: time and memory (4 minutes)"
-	@echo "make bench-measuring   what measuring costs (10 minutes)"
-	@echo "make bench-memory      memory that the processes report against what the machine lost (2 minutes)"
-	@echo "make bench-stragglers  accuracy against virtual time where clients are slow, 3 seeds (20 minutes)"
+	@echo "make bench-collaboration  where collaboration should help: lambdas tuned, 5 seeds (20 minutes)"
+	@echo "make bench-digits         accuracy against bytes on digits, 5 seeds (10 minutes)"
+	@echo "make bench-school         139 schools, DATA_ROOT=FOLDER with school.mat: lambdas tuned, 5 seeds (25 minutes)"
+	@echo "make bench-scale          start-up and memory of 200 clients; DATA_ROOT=FOLDER adds 40 CNNs on MNIST (2 minutes)"
+	@echo "make bench-maps           restriction maps, dense against factored: time and memory (4 minutes)"
+	@echo "make bench-measuring      what measuring costs (10 minutes)"
+	@echo "make bench-memory         memory that the processes report against what the machine lost (2 minutes)"
+	@echo "make bench-stragglers     accuracy against virtual time where clients are slow, 3 seeds (20 minutes)"
+
+bench-collaboration: setup  ## Tune and compare all ways of talking on related tasks (20 minutes).
+	$(BIN)/python benchmarks/collaboration.py
 
 bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 minutes).
 	$(BIN)/python benchmarks/digits.py
+
+bench-school: setup  ## Tune and compare all ways of talking on School; DATA_ROOT=FOLDER (25 minutes).
+	$(BIN)/python benchmarks/school.py --data-root $(DATA_ROOT)
 
 bench-scale: setup  ## Measure start-up and memory of many clients (2 minutes).
 	$(BIN)/python benchmarks/scale.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))

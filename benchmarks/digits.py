@@ -10,12 +10,13 @@ Writes a Markdown table to benchmarks/results/digits.md. Runs that are already i
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from pathlib import Path
+from typing import Any
 
-from sheafgossip.launcher.config import RunConfig, validate
-from sheafgossip.launcher.session import run_all
+from study import RESULTS, over_seeds, run
+
+from sheafgossip.launcher.config import validate
 from sheafgossip.metrics.summary import RunSummary, summarize
 
 PROBLEMS = {"upright": [0], "rotated": [0, 90, 180, 270]}
@@ -39,38 +40,30 @@ METHODS = {
 }
 
 
-def configuration(problem: str, method: str, seed: int) -> RunConfig:
-    return validate(
-        {
-            "name": f"{problem} {method} seed {seed}",
-            "seed": seed,
-            "clients": 20,
-            "rounds": 200,
-            "topology": {"kind": "erdos-renyi", "p": 0.2},
-            "data": {"rotations": PROBLEMS[problem], "reduced_clients": 0.5, "reduced_to": 0.2},
-            "training": {"work": "full", "alpha": 0.5},
-            "algorithm": METHODS[method],
-            "evaluation": {"every": 0},
-        }
-    )
+def problem(name: str, seed: int) -> dict[str, Any]:
+    """A configuration but for its algorithm."""
+    return {
+        "seed": seed,
+        "clients": 20,
+        "rounds": 200,
+        "topology": {"kind": "erdos-renyi", "p": 0.2},
+        "data": {"rotations": PROBLEMS[name], "reduced_clients": 0.5, "reduced_to": 0.2},
+        "training": {"work": "full", "alpha": 0.5},
+        "evaluation": {"every": 0},
+    }
 
 
-def results(problem: str, seeds: int, out: Path) -> dict[str, list[RunSummary]]:
+def results(name: str, seeds: int, out: Path) -> dict[str, list[RunSummary]]:
     """{method: a summary a seed}; runs what is not there yet."""
-    folders = {}
+    found: dict[str, list[RunSummary]] = {method: [] for method in METHODS}
     for seed in range(seeds):
-        missing = []
-        for number, method in enumerate(METHODS):
-            folder = out / f"{problem}-{number}-{seed}"
-            folders[method, seed] = folder
-            if not folder.exists():
-                missing.append((method, folder))
-        for method, folder in missing:
-            print(f"{problem}, seed {seed}: {method}", flush=True)
-            (done,) = run_all([configuration(problem, method, seed)], folder, lambda _: lambda: None, lambda _: None)
-            if done.outcome.status != "finish":
-                raise SystemExit(f"{folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
-    return {method: [summarize(folders[method, seed]) for seed in range(seeds)] for method in METHODS}
+        for number, (method, algorithm) in enumerate(METHODS.items()):
+            folder = out / f"{name}-{number}-{seed}"
+            label = {"name": f"{name} {method} seed {seed}", "algorithm": algorithm}
+            if not run(validate(problem(name, seed) | label), folder):
+                raise SystemExit(f"{folder}: diverged")
+            found[method].append(summarize(folder))
+    return found
 
 
 def table(problem: str, found: dict[str, list[RunSummary]]) -> str:
@@ -79,13 +72,10 @@ def table(problem: str, found: dict[str, list[RunSummary]]) -> str:
         "|---|---|---|---|",
     ]
     for method, runs in found.items():
-        means = [100 * run.final.mean for run in runs if run.final]
-        worst = [100 * run.final.worst_10 for run in runs if run.final]
-        error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else math.nan
-        payload = statistics.mean(run.traffic.payload_bytes for run in runs) / 1e6
-        lines.append(
-            f"| {method} | {statistics.mean(means):.1f} ± {error:.1f} | {statistics.mean(worst):.1f} | {payload:.2f} |"
-        )
+        means = [100 * each.final.mean for each in runs if each.final]
+        worst = [100 * each.final.worst_10 for each in runs if each.final]
+        payload = statistics.mean(each.traffic.payload_bytes for each in runs) / 1e6
+        lines.append(f"| {method} | {over_seeds(means)} | {statistics.mean(worst):.1f} | {payload:.2f} |")
     return "\n".join(lines)
 
 
@@ -95,9 +85,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench-digits"), help="folder of the runs")
     arguments = parser.parse_args()
     text = "\n\n".join(table(problem, results(problem, arguments.seeds, arguments.out)) for problem in PROBLEMS)
-    target = Path(__file__).parent / "results" / "digits.md"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(f"Made by `python benchmarks/digits.py --seeds {arguments.seeds}`.\n\n{text}\n")
+    (RESULTS / "digits.md").write_text(f"Made by `python benchmarks/digits.py --seeds {arguments.seeds}`.\n\n{text}\n")
     print(text)
 
 

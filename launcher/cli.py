@@ -96,7 +96,7 @@ def sweep(
     from ..metrics.comparison_csv import write_groups, write_runs
     from ..metrics.notices import notices
     from ..metrics.seeds import summarize_all
-    from .kept import finished
+    from .kept import is_finished
     from .session import new_folder
     from .sweep.grid import parse_grids
     from .sweep.plan import plan as plan_sweep
@@ -113,7 +113,7 @@ def sweep(
         with Crew(jobs, lock) as crew:
             ended = crew.run_all(missing, lines)
         folders = [run.folder for run in planned.runs]
-        there = Comparison.of(summarize_all([folder for folder in folders if finished(folder)]), planned.keys)
+        there = Comparison.of(summarize_all([folder for folder in folders if is_finished(folder)]), planned.keys)
         write_groups(root / "sweep.csv", there)
         write_runs(root / "runs.csv", folders, planned.keys)
     for each in ended:
@@ -121,6 +121,8 @@ def sweep(
             typer.echo(f"{each.run.name}: {line}", err=True)
         for cause in each.causes[:_CAUSES_SHOWN]:
             typer.echo(f"error: {each.run.name}: {cause}", err=True)
+        if len(each.causes) > _CAUSES_SHOWN:
+            typer.echo(f"error: {each.run.name}: and {len(each.causes) - _CAUSES_SHOWN} more", err=True)
     if there.groups:
         _show(there)
     _print(f"run folders, sweep.csv and runs.csv in: {_relative(root)}")
@@ -248,6 +250,33 @@ def compare(
 
 
 @app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; by default report.html in the first folder that is named.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also every figure as SVG, PNG and PDF, with its data as CSV, in this folder.")
+    ] = None,
+) -> None:
+    """Write one HTML page of what runs came to: curves, costs, graphs, maps, waiting, events, configuration.
+
+    A folder of several runs stands for all of them; runs that differ only in their seed are one method.
+    """
+    from .config import ConfigError
+    from .report import write_report
+
+    page = (folders[0] / "report.html") if out is None else out
+    try:
+        files = write_report([run for folder in folders for run in _runs_in(folder)], page, figures)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    _print(f"report: {_relative(page.resolve())}")
+    if figures is not None:
+        _print(f"{len(files) - 1} files in {_relative(figures.resolve())}")
+
+
+@app.command()
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
@@ -260,6 +289,69 @@ def export(
 
     files = write_files(folder, to, out)
     _print(f"{len(files)} file{'s' if len(files) > 1 else ''} in {_relative(files[0].parent.resolve())}")
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, table5, table6, figure2, ...")] = None,
+    small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
+    data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the paper has 5.")] = 1,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
+    set_: Overrides = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+) -> None:
+    """Run a table or figure of the paper of Sheaf-FMTL again, and print our figures beside the published ones.
+
+    Interrupted, it goes on where it was: the same command takes finished runs as they are.
+    """
+    from .progress import Progress
+    from .reproduction.parts import names, parts_of, titles, with_data
+    from .reproduction.pictures import draw
+    from .reproduction.runs import planned, results, run_missing
+    from .reproduction.table import remarks, render
+    from .session import Prepared
+
+    if what is None or listed:
+        for name in names():
+            for title in titles(name):
+                typer.echo(f"{name:<9}{title}")
+        raise typer.Exit()
+    overrides = [*(set_ or []), *([f"rounds={rounds}"] if rounds else [])]
+    parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=overrides))
+    runs = planned(parts, seeds, out.resolve())
+    progress: list[Progress] = []
+
+    def watch(prepared: Prepared) -> Progress:
+        progress.append(Progress(prepared, silent=quiet))
+        return progress[-1]
+
+    def done(finished: Finished) -> None:
+        progress[-1].clear()
+        if not quiet and finished.outcome.status == "finish":
+            typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
+
+    ended = run_missing(runs, out.resolve(), watch, done)
+    for result in ended:
+        _tell(result, of_several=True)
+    worst = max((result.outcome.status for result in ended), key=list(_EXIT_CODES).index, default="finish")
+    if worst == "interrupt":
+        typer.echo("the same command goes on with the runs that are left", err=True)
+        raise typer.Exit(_EXIT_CODES[worst])
+    for part in parts:
+        found = results(part, runs)
+        typer.echo(part.about.title)
+        _print(render(part, found))
+        typer.echo(remarks(part, found, overrides))
+        for path in draw(part, found, out.resolve()):
+            typer.echo(f"written: {_relative(path)}")
+        typer.echo()
+    for line in left_out:
+        typer.echo(line)
+    _print(f"run folders in: {_relative(out.resolve())}")
+    raise typer.Exit(_EXIT_CODES[worst])
 
 
 @app.command()
@@ -353,29 +445,18 @@ def topology_show(
     picture: Annotated[Path | None, typer.Option(help="Save a picture of the graph: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Print figures of the configuration's graph, and save a picture of it if asked."""
-    from ..topology.figures import measure
     from .config import ConfigError, load
-    from .preparation import draw_graph
+    from .graphs import draw_graphs, figures_of
 
     resolved = load(config, set_ or [])[0]
-    graph = draw_graph(resolved)
-    figures = measure(graph)
-    rows = {
-        "kind": resolved.topology.kind,
-        "clients": f"{figures.clients}",
-        "edges": f"{figures.edges}",
-        "degree (least / mean / most)": f"{figures.degree_min} / {figures.degree_mean:.2f} / {figures.degree_max}",
-        "diameter": f"{figures.diameter}",
-        "mean clustering": f"{figures.clustering:.3f}",
-        "spectral gap": f"{figures.spectral_gap:.4f}",
-    }
-    for name, value in rows.items():
+    graphs = draw_graphs(resolved)
+    for name, value in figures_of(resolved, graphs).items():
         typer.echo(f"{name:<30}{value}")
     if picture is not None:
         from ..topology.picture import draw_picture
 
         try:
-            draw_picture(graph, picture, title=f"{resolved.topology.kind}, {figures.clients} clients")
+            draw_picture(graphs, picture, title=f"{resolved.topology.kind}, {resolved.clients} clients")
         except OSError as error:
             raise ConfigError(f"--picture {picture}: cannot be written: {error.strerror}") from error
         typer.echo(f"{'picture':<30}{picture}")

@@ -34,11 +34,14 @@ class TopologySection(Section):
         "star",
         "complete",
         "random-regular",
+        "exponential",
+        "one-peer-exponential",
         "file",
     ] = "erdos-renyi"
-    """The family of graphs, or "file" to read one."""
+    """The family of graphs, or "file" to read one. exponential: client i sends to i + 1, i + 2, i + 4, ... (modulo the
+    number of clients); one-peer-exponential: to one of these a round, in turn. Both are directed."""
     p: Fraction = 0.2
-    """erdos-renyi: probability of an edge; watts-strogatz: probability of rewiring one."""
+    """erdos-renyi: probability of an edge or arc; watts-strogatz: probability of rewiring one."""
     k: Count = 4
     """watts-strogatz: neighbours of a client before rewiring (even); random-regular: neighbours of a client."""
     m: Count = 2
@@ -48,9 +51,16 @@ class TopologySection(Section):
     path: Path | None = None
     """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
     tries: Count = 100
-    """How many graphs may be drawn until one is connected."""
+    """How many graphs may be drawn until one is connected, strongly so if it is directed."""
+    directed: bool = False
+    """erdos-renyi: each arc i -> j is drawn by itself; ring: i sends to i + 1; file: a line is an arc from the first
+    client to the second, and in GraphML an edge that is not directed is an arc each way. Not every algorithm works on
+    directed graphs, or on changing ones: docs/topologies.md."""
+    redraw_every: Annotated[int, Field(ge=0)] = 0
+    """Kinds that are drawn at random: after so many rounds another graph takes over; 0 keeps the first for the run."""
     weights: Literal["metropolis-hastings", "max-degree"] = "metropolis-hastings"
-    """Mixing weights W of the algorithms that average: 1/(1 + max(deg_i, deg_j)), or 1/(1 + the largest degree)."""
+    """Mixing weights W of the algorithms that average: 1/(1 + max(deg_i, deg_j)), or 1/(1 + the largest degree). On
+    directed graphs W_ij is 1/(1 + the number of clients that j sends to)."""
 
 
 class SyntheticTable(Section):
@@ -124,6 +134,9 @@ class DataSection(Section):
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """Share of each client's samples that is kept for testing."""
+    evaluate_on: Literal["test", "validation"] = "test"
+    """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
+    training samples, held out of them, while the test samples are in no shard: for choosing settings."""
     reduced_clients: Fraction = 0.0
     """Share of the clients (drawn at random) whose training data is cut."""
     reduced_to: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -140,12 +153,13 @@ class DataSection(Section):
 class ArchitectureSection(Section):
     """A model; ``share`` counts where several are mixed."""
 
-    kind: Literal["logistic", "linear", "mlp", "cnn"] = "logistic"
-    """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer."""
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = "logistic"
+    """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer; gru:
+    for series, a gated recurrent unit whose last state a linear layer reads."""
     filters: tuple[Count, ...] = (32, 64)
     """cnn: filters of each 3x3 convolution (no padding, ReLU, 2x2 max-pool after each)."""
     hidden: tuple[Count, ...] = ()
-    """mlp, cnn: widths of the hidden fully connected layers."""
+    """mlp, cnn: widths of the hidden fully connected layers; gru: the width of its state, one number."""
     share: Positive = 1.0
     """With several architectures: this one's share of the clients, relative to the others."""
 
@@ -285,21 +299,39 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     {key with dots: value}, over all. Relative paths start at the file's folder, those in overrides and setting at the
     current one. Raises ConfigError.
     """
+    tree = read(path)
+    tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
+    variants = tree.pop("compare", [])
+    wanted = _overrides(overrides)
+    if "compare" in wanted:
+        raise ConfigError("--set compare: [[compare]] tables are written in the file")
+    tree, last = _merge(tree, wanted), _tree(setting or {}, "--grid")
+    return [validate(_merge(_merge(tree, variant), last)) for variant in variants or [{}]]
+
+
+def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
+    """The tables of a file on top of those of its ``base``, paths made absolute. Raises ConfigError.
+
+    ``above`` are the files that this one is the base of.
+    """
     try:
         tree = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    variants = tree.pop("compare", [])
+    variants = tree.get("compare", [])
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
         raise ConfigError(f"{path}: compare must be written as [[compare]] tables")
-    wanted = _overrides(overrides)
-    if "compare" in wanted:
-        raise ConfigError("--set compare: [[compare]] tables are written in the file")
-    tree = _merge(_absolute_paths(tree, path.parent), wanted)
-    last = _tree(setting or {}, "--grid")
-    return [validate(_merge(_merge(tree, _absolute_paths(variant, path.parent)), last)) for variant in variants or [{}]]
+    for part in (tree, *variants):
+        _absolute_paths(part, path.parent)
+    base = tree.pop("base", None)
+    if base is None:
+        return tree
+    below = path.parent / str(base)
+    if not isinstance(base, str) or below.resolve() in {file.resolve() for file in (path, *above)}:
+        raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
+    return _merge(read(below, (path, *above)), tree)
 
 
 def validate(tree: dict[str, Any]) -> RunConfig:
@@ -412,4 +444,4 @@ def _allowed_keys(where: Sequence[Any], tree: dict[str, Any]) -> list[str]:
         if isinstance(part, int):
             continue
         section = _LISTS.get(part) or section.model_fields[part].annotation
-    return list(section.model_fields) + (["compare"] if section is RunConfig else [])
+    return list(section.model_fields) + (["base", "compare"] if section is RunConfig else [])

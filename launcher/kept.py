@@ -28,9 +28,11 @@ def stage(config: RunConfig, folder: Path) -> Stage:
     there = configuration(folder)
     if there is None and folder.is_dir() and {path.name for path in folder.iterdir()} <= _BEFORE_ITS_CONFIGURATION:
         return "begun"
+    if there is None:
+        raise ConfigError(f"{folder}: holds something else than a run; choose another --out")
     if there != config:
-        raise ConfigError(f"{folder}: holds something else than this run; remove it, or choose another --out")
-    if finished(folder):
+        raise ConfigError(f"{folder}: holds a run of another configuration; remove it, or choose another --out")
+    if is_finished(folder):
         return "finished"
     if (folder / "run.sqlite").exists():
         read_run(folder)  # refuses a run that still goes on
@@ -45,7 +47,7 @@ def configuration(folder: Path) -> RunConfig | None:
         return None
 
 
-def finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
     try:
         return summarize(folder).status == "finished"
     except RunFolderError:

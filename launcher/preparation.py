@@ -12,12 +12,13 @@ from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import SettingsError
 from ..node.architecture import Architecture, ArchitectureError
-from ..node.assignment import Assignment, LocalWork, Neighbour
-from ..topology import Graph, TopologyError, TopologySpec, draw
+from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
+from ..topology import Graph, GraphSequence
 from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
+from .graphs import check_graphs, draw_graphs, has_server
 from .planner import Plan
 from .planning import local_steps, plan_run
 
@@ -29,6 +30,7 @@ class Prepared:
     config: RunConfig
     folder: Path
     graph: Graph
+    """Who is connected with whom."""
     assignments: tuple[Assignment, ...]
     """Of each client, its first life."""
     plan: Plan | None = None
@@ -57,20 +59,6 @@ def once_for_alike(calibrate: Calibrate) -> Calibrate:
     return time_a_step
 
 
-def draw_graph(config: RunConfig) -> Graph:
-    """Who talks to whom: [topology], or a star around the server, the process after the clients. Raises ConfigError."""
-    if _has_server(config):
-        return Graph.of(config.clients + 1, [(client, config.clients) for client in range(config.clients)])
-    try:
-        return draw(TopologySpec(**config.topology.model_dump(exclude={"weights"})), config.clients, config.seed)
-    except TopologyError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _has_server(config: RunConfig) -> bool:
-    return ALGORITHMS[config.algorithm.name].has_server(config.algorithm)
-
-
 def prepare_run(
     config: RunConfig, folder: Path, *, sockets: Path, records: str, calibrate: Calibrate | None = None
 ) -> Prepared:
@@ -80,11 +68,12 @@ def prepare_run(
     from an earlier preparation of the same run stays as it is.
     """
     _check_algorithm(config)
-    graph = draw_graph(config)
+    graphs = draw_graphs(config)
+    check_graphs(config, graphs)
     try:
         data = prepare(config.data, config.clients, config.seed, folder / "shards")
         architectures = deal_architectures(config, data)
-        assignments = _assign(config, folder, graph, architectures, data, sockets, records)
+        assignments = _assign(config, folder, graphs, architectures, data, sockets, records)
     except (DataError, ArchitectureError, SettingsError) as error:
         raise ConfigError(str(error)) from None
     plan = None
@@ -94,7 +83,7 @@ def prepare_run(
             (folder / "log").mkdir(exist_ok=True)
             step_s = calibrate(assignments[0], local_steps(config, data.clients[0].train_samples))
             config = config.model_copy(update={"compute": config.compute.model_copy(update={"step_s": step_s})})
-        plan = _plan(config, graph, assignments, data)
+        plan = _plan(config, graphs.union, assignments, data)
         for assignment, schedule in zip(assignments, plan.schedules, strict=True):
             schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
@@ -107,7 +96,7 @@ def prepare_run(
         groups=",".join(str(client.group) for client in data.clients),
     )
     store.close()
-    return Prepared(config, folder, graph, assignments, plan)
+    return Prepared(config, folder, graphs.union, assignments, plan)
 
 
 def _check_algorithm(config: RunConfig) -> None:
@@ -117,7 +106,7 @@ def _check_algorithm(config: RunConfig) -> None:
             f"algorithm.name = {name!r} exchanges with some neighbours a round, and a scenario is planned for "
             "exchanges with all of them; use 'd-psgd', or leave the scenario out"
         )
-    if config.has_scenario and _has_server(config):
+    if config.has_scenario and has_server(config):
         raise ConfigError(
             "algorithm.server = true: a scenario is planned for clients that all learn, and a server does not; set it "
             "to false, or leave the scenario out"
@@ -165,7 +154,7 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
         Architecture(section.kind, data.input_shape, data.outputs, section.filters, section.hidden)
         for section in sections
     ]
-    server = [choices[0]] if _has_server(config) else []
+    server = [choices[0]] if has_server(config) else []
     if config.data.features_held < 1:
         return [_on_features(choices, client.features) for client in data.clients] + server
     _check_task(config, data)
@@ -212,9 +201,9 @@ def _check_task(config: RunConfig, data: DataSummary) -> None:
         if (section.kind, data.task) in (("linear", "classification"), ("logistic", "regression")):
             fitting = "linear" if data.task == "regression" else "logistic"
             raise ConfigError(
-                f"model.kind = {section.kind!r}: the data is a {data.task} task; use {fitting!r}, 'mlp' or 'cnn'"
+                f"model.kind = {section.kind!r}: the data is a {data.task} task; use {fitting!r}, 'mlp', 'cnn' or 'gru'"
             )
-        if config.model.init == "zeros" and section.kind in ("mlp", "cnn"):
+        if config.model.init == "zeros" and section.kind in ("mlp", "cnn", "gru"):
             raise ConfigError(
                 "model.init = 'zeros': hidden layers would never learn; allowed with 'logistic' and 'linear'"
             )
@@ -223,13 +212,13 @@ def _check_task(config: RunConfig, data: DataSummary) -> None:
 def _assign(
     config: RunConfig,
     folder: Path,
-    graph: Graph,
+    graphs: GraphSequence,
     architectures: Sequence[Architecture],
     data: DataSummary,
     sockets: Path,
     records: str,
 ) -> tuple[Assignment, ...]:
-    algorithm = ALGORITHMS[config.algorithm.name]
+    algorithm, graph = ALGORITHMS[config.algorithm.name], graphs.union
     sizes = [architecture.size for architecture in architectures]
     common = {
         (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])
@@ -251,7 +240,7 @@ def _assign(
     samples = [client.train_samples for client in data.clients]
     for node in range(graph.clients):
         is_server = node == config.clients
-        weights = mixing_row(graph, node, config.topology.weights)
+        weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
         address = f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else "tcp://127.0.0.1:*"
         assignments.append(
             Assignment(
@@ -275,7 +264,7 @@ def _assign(
                     Neighbour(
                         j,
                         sizes[j],
-                        weights[j],
+                        weights.get(j, 0.0),
                         common[node, j],
                         matching_of[min(node, j), max(node, j)],
                         samples[j] if is_server else 0,
@@ -283,6 +272,8 @@ def _assign(
                     for j in graph.neighbours(node)
                 ),
                 matchings=1 + max(matching_of.values(), default=0),
+                turns=_turns(graphs, node, config.topology.weights),
+                rounds_a_turn=graphs.rounds_each,
                 largest_vector=largest,
                 timeout=config.transport.timeout,
                 evaluate_every=config.evaluation.every,
@@ -301,3 +292,14 @@ def _assign(
             )
         )
     return tuple(assignments)
+
+
+def _turns(graphs: GraphSequence, node: int, weights: str) -> tuple[Turn, ...]:
+    """A client's part of each graph; none where it is the same for all rounds and both directions."""
+    if not graphs.changes and not graphs.directed:
+        return ()
+    rows = [mixing_row(graph, node, weights) for graph in graphs.graphs]
+    return tuple(
+        Turn(graph.successors(node), {j: row[j] for j in graph.predecessors(node)})
+        for graph, row in zip(graphs.graphs, rows, strict=True)
+    )

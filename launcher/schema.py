@@ -33,7 +33,7 @@ class _Key:
 
 def describe() -> str:
     """Markdown: every key of every table with what is allowed, its default and its meaning."""
-    return "\n\n".join([_INTRODUCTION, *_top_level(), *_tables(), *_algorithms(), _COMPARE, _SET])
+    return "\n\n".join([_INTRODUCTION, *_top_level(), *_tables(), *_algorithms(), _COMPARE, _BASE, _SET])
 
 
 def _top_level() -> Iterator[str]:
@@ -216,6 +216,17 @@ training = { alpha = 0.05 }
 
 Tables inside a `[[compare]]` table merge key by key with those outside. `algorithm` does so as long as the name stays
 the same; another name starts again from that algorithm's defaults."""
+
+_BASE = """\
+## `base`
+
+`base = "other.toml"`, outside any table, starts from another file, named from this one's folder: what this file says
+holds in place of what the other says, key by key, and its `[[compare]]` tables in place of all of the other's. A table
+`[reproduction]` is no part of a run: it holds what [`sheafgossip reproduce`](reproduce.md) says of it.
+
+    base = "demo.toml"
+    clients = 8
+    rounds = 50"""
 
 _SET = """\
 ## `--set KEY=VALUE`

@@ -44,15 +44,24 @@ def new_folder(wanted: Path | None, config_file: Path) -> Path:
 def run_all(
     configs: Sequence[RunConfig], root: Path, watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
 ) -> list[Finished]:
-    """Prepares every run, then runs them in turn. Raises ConfigError before any has started.
+    """As ``run_each``: a single run lives in ``root`` itself, several in folders below it."""
+    return run_each(configs, [root] if len(configs) == 1 else _folders(configs, root), root, watch, done)
 
-    A run that fails does not keep the next from running.
 
-    A single run lives in ``root`` itself, several in folders below it. ``watch`` is told of a run that starts and gives
-    what to call while it goes on; ``done`` is told when it has ended.
+def run_each(
+    configs: Sequence[RunConfig],
+    folders: Sequence[Path],
+    root: Path,
+    watch: Callable[[Prepared], Watch],
+    done: Callable[[Finished], None],
+) -> list[Finished]:
+    """Prepares every run in its folder, in or below ``root``, then runs them in turn. Raises ConfigError before any has
+    started.
+
+    A run that fails does not keep the next from running. ``watch`` is told of a run that starts and gives what to call
+    while it goes on; ``done`` is told when it has ended.
     """
     finished: list[Finished] = []
-    folders = [root] if len(configs) == 1 else _folders(configs, root)
     with ForkServer() as server:  # loads its libraries while the data is cut
         signal.signal(signal.SIGTERM, _interrupt)
         prepared = _prepare_all(configs, folders, root, server)
@@ -95,8 +104,10 @@ def _prepare_all(
         for number, (config, folder) in enumerate(zip(configs, folders, strict=True)):
             prepared.append(_prepare(config, folder, server, time_a_step, number))
     except BaseException as error:  # a refused run leaves nothing behind
-        for path in root.iterdir() if existed else [made]:
+        for path in folders if existed else [made]:
             shutil.rmtree(path, ignore_errors=True)
+        if existed:
+            root.mkdir(exist_ok=True)
         if isinstance(error, OSError):
             raise ConfigError(f"--out {root}: cannot be written: {error.strerror or error}") from error
         raise

@@ -25,7 +25,10 @@ class MalformedRecords(ValueError):
 
 
 class NodeRecord(NamedTuple):
-    """A process of the run. ``address`` is where its data socket is bound; ``degree`` counts its neighbours."""
+    """A process of the run.
+
+    ``address`` is where its data socket is bound; ``degree`` counts its neighbours, of all rounds and both directions.
+    """
 
     node: int
     role: str

@@ -102,7 +102,8 @@ def read_frame(records: sqlite3.Connection, relation: str) -> DataFrame:
     import pandas
 
     types = columns(TABLES[relation]) if relation in TABLES else {}
-    dtypes = {column: _DTYPES[type_] for column, type_ in types.items() if type_ in _DTYPES}
+    there = {name for _, name, *_ in records.execute(f"PRAGMA table_info({relation})")}  # older runs have fewer
+    dtypes = {column: _DTYPES[type_] for column, type_ in types.items() if type_ in _DTYPES and column in there}
     frame = pandas.read_sql_query(f"SELECT * FROM {relation}", records, dtype=dtypes)
     if relation in TABLES:
         return frame

@@ -60,6 +60,7 @@ class RunSummary:
     ``global_metric``, the mean over clients of the common model's last test metric, where there is no such model.
     """
 
+    folder: str
     name: str
     algorithm: str
     seed: int
@@ -101,6 +102,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         gone, conditions = gone_clients(records), conditions_of(records)
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
         return RunSummary(
+            folder=str(run_folder),
             name=name,
             algorithm=algorithm,
             seed=config.get("seed", 0),

@@ -17,7 +17,11 @@ class ArchitectureError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One block of theta. ``fan_in`` inputs feed each output of its layer; a sample multiplies it at ``places``."""
+    """One block of theta. ``fan_in`` inputs feed each output of its layer; a sample multiplies it at ``places``.
+
+    The four blocks of a GRU are shaped and ordered as torch.nn.GRU has them; their fan-in is the width of its state, as
+    in torch's own start.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -32,13 +36,14 @@ class Parameter:
 @dataclass(frozen=True)
 class Architecture:
     """kind logistic | linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn: 3x3
-    convolutions without padding, ReLU and 2x2 max-pool after each, then the layers of the mlp.
+    convolutions without padding, ReLU and 2x2 max-pool after each, then the layers of the mlp; gru: a gated recurrent
+    unit that reads a series step by step, and one linear layer on its last state.
 
-    ``input_shape`` is that of one sample: (features,) or (channels, height, width); ``outputs`` is the number of
-    classes, or of regression targets. Raises ArchitectureError.
+    ``input_shape`` is that of one sample: (features,), (channels, height, width), or of a series (steps,) or (steps,
+    features); ``outputs`` is the number of classes, or of regression targets. Raises ArchitectureError.
     """
 
-    kind: Literal["logistic", "linear", "mlp", "cnn"]
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"]
     input_shape: tuple[int, ...]
     outputs: int
     filters: tuple[int, ...] = ()
@@ -49,13 +54,29 @@ class Architecture:
             raise ArchitectureError(
                 f"model.kind = 'cnn' needs images, the data has samples of shape {self.input_shape}"
             )
+        if self.kind == "gru":
+            if len(self.input_shape) not in (1, 2):
+                raise ArchitectureError(
+                    "model.kind = 'gru' needs series of shape (steps,) or (steps, features), the data has samples of "
+                    f"shape {self.input_shape}"
+                )
+            if len(self.hidden) != 1:
+                raise ArchitectureError(
+                    f"model.hidden = {list(self.hidden)}: 'gru' has one layer; give its width, such as [16]"
+                )
         self.parameters()
+
+    @property
+    def series(self) -> tuple[int, int]:
+        """gru: (steps, features) of a sample."""
+        steps, *features = self.input_shape
+        return steps, math.prod(features)
 
     @property
     def label(self) -> str:
         """Short name for tables, such as "cnn 32-64 + 120"."""
         layers = "-".join(map(str, self.filters)) if self.kind == "cnn" else ""
-        hidden = "-".join(map(str, self.hidden)) if self.kind in ("cnn", "mlp") else ""
+        hidden = "-".join(map(str, self.hidden)) if self.kind in ("cnn", "mlp", "gru") else ""
         return " ".join(filter(None, [self.kind, layers, f"+ {hidden}" if layers and hidden else hidden]))
 
     def parameters(self) -> tuple[Parameter, ...]:
@@ -77,6 +98,15 @@ class Architecture:
         for depth, hidden in enumerate(self.hidden if self.kind in ("cnn", "mlp") else ()):
             blocks += _layer(f"hidden{depth}", (hidden, width))
             width = hidden
+        if self.kind == "gru":
+            (width,) = self.hidden
+            steps, features = self.series
+            blocks += [
+                Parameter("gru.weight_ih", (3 * width, features), width, steps),
+                Parameter("gru.weight_hh", (3 * width, width), width, steps),
+                Parameter("gru.bias_ih", (3 * width,), width, 0),
+                Parameter("gru.bias_hh", (3 * width,), width, 0),
+            ]
         return (*blocks, *_layer("output", (self.outputs, width)))
 
     def widest(self) -> int:
@@ -89,6 +119,8 @@ class Architecture:
                 sides = [(side - 2) // 2 for side in sides]
         if self.kind in ("cnn", "mlp"):
             widths += self.hidden
+        if self.kind == "gru":
+            widths.append(self.series[0] * 3 * self.hidden[0])  # the three gates of all steps
         return max(widths)
 
     @property

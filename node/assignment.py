@@ -14,7 +14,7 @@ _LARGEST_NODE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge.
+    """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge, 0 where it is not heard.
 
     Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
     ``matching`` is the number of the matching that the edge belongs to, the same at both ends. A server knows how many
@@ -27,6 +27,14 @@ class Neighbour:
     common: tuple[int, ...] = ()
     matching: int = 0
     samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A client's part of one of the run's graphs: those it sends to, and {those it hears from: W_ij}."""
+
+    successors: tuple[int, ...]
+    weights: dict[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,10 @@ class Assignment:
     kernel_counters: bool
     matchings: int = 1
     """How many there are in the run's graph."""
+    turns: tuple[Turn, ...] = ()
+    """Of a directed or changing graph, whose ``neighbours`` are those of all turns: they follow each other, over and
+    over. None: all neighbours are heard and sent to in all rounds."""
+    rounds_a_turn: int = 1
     clock: Literal["none", "wall", "virtual"] = "none"
     """none: no scenario, every exchange waits for every neighbour."""
     staleness: float = 0
@@ -136,6 +148,10 @@ class Assignment:
                 "neighbours": tuple(
                     Neighbour(**neighbour | {"common": tuple(neighbour["common"])})
                     for neighbour in message["neighbours"]
+                ),
+                "turns": tuple(
+                    Turn(tuple(turn["successors"]), {int(j): weight for j, weight in turn["weights"].items()})
+                    for turn in message["turns"]
                 ),
             }
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..topology.seeds import generator
 from ..transport.stopwatch import Stopwatch
-from .assignment import Assignment, Neighbour
+from .assignment import Assignment, Neighbour, Turn
 
 if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for it
     from .learner import Learner
@@ -41,15 +42,37 @@ class Client:
         self.theta: np.ndarray = learner.theta
         self.alpha = assignment.training.alpha
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
+        self.successors = self.predecessors = self.neighbours
+        """Those it sends to, and those it hears from: on an undirected graph all neighbours."""
         self.matchings = assignment.matchings
         self.train_loss: float | None = None
         training = assignment.training
         self.takes_one_full_step = training.work == "full" and not training.momentum
         """Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly."""
+        self._assignment = assignment
+        self._turn: Turn | None = None
         self._learner = learner
         self._stopwatch = stopwatch or Stopwatch("maps", running=False)
         self._sleep = sleep
         self._losses: list[float] = []
+        self.enter(assignment.first_round)
+
+    def enter(self, round: int) -> None:
+        """From now on the graph is that of this round."""
+        turns = self._assignment.turns
+        if not turns:
+            return
+        turn = turns[(round - 1) // self._assignment.rounds_a_turn % len(turns)]
+        if turn is self._turn:
+            return
+        self._turn = turn
+        self.neighbours = {
+            peer.node: replace(peer, weight=turn.weights.get(peer.node, 0.0))
+            for peer in self._assignment.neighbours
+            if peer.node in turn.weights or peer.node in turn.successors
+        }
+        self.successors = {j: self.neighbours[j] for j in turn.successors}
+        self.predecessors = {j: self.neighbours[j] for j in turn.weights}
 
     def learn(self) -> None:
         """theta <- theta - alpha grad f(theta), or whatever local work the run asks for."""

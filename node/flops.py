@@ -18,10 +18,14 @@ def evaluation_flops(architecture: Architecture) -> int:
 def gradient_flops(architecture: Architecture) -> int:
     """Of one sample's way forward and back.
 
-    Back is twice as much, for the gradients of a layer's weights and of its input; the data itself needs none.
+    Back is twice as much, for the gradients of a layer's weights and of its input; what is given needs none: the data,
+    and the zeros from which a GRU starts.
     """
-    first, *_ = layers = _layers(architecture)
-    return 3 * sum(layers) - first
+    layers = _layers(architecture)
+    given = layers[0]
+    if architecture.kind == "gru":
+        given += layers[1] // architecture.series[0]
+    return 3 * sum(layers) - given
 
 
 def _layers(architecture: Architecture) -> list[int]:

@@ -19,6 +19,22 @@ def forward(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor)
             x = F.relu(
                 F.max_pool2d(F.conv2d(x, next(blocks), next(blocks)), 2)
             )  # the two commute; fewer ReLUs this way
+    if architecture.kind == "gru":
+        gates = [next(blocks) for _ in range(4)]
+        x = x.view(len(x), *architecture.series)
+        start = x.new_zeros(1, len(x), *architecture.hidden)
+        _, state = torch.gru(
+            x,
+            start,
+            gates,
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=True,
+            bidirectional=False,
+            batch_first=True,
+        )
+        x = state[0]
     x = x.flatten(1)
     for _ in architecture.hidden if architecture.kind in ("cnn", "mlp") else ():
         x = F.relu(F.linear(x, next(blocks), next(blocks)))

@@ -126,7 +126,7 @@ class _ClientProcess:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
         if assignment.clock == "none":
             everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
-            ahead = 1 if everyone else assignment.rounds
+            ahead = 1 if everyone and not assignment.turns else assignment.rounds
             return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead)
         schedule = Schedule.load(assignment.schedule)
         options: dict[str, Any] = {
@@ -182,6 +182,7 @@ class _ClientProcess:
         for round in range(assignment.first_round, last + 1):
             self.stopwatch.switch("maps")
             client.train_loss = None
+            client.enter(round)
             self.algorithm.round(client, self.peers)
             self._close_round(round)
 

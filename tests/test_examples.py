@@ -4,9 +4,10 @@ import pytest
 
 from sheafgossip.launcher.config import load
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.toml"))
+FOLDER = Path(__file__).parents[1] / "examples"
+EXAMPLES = sorted(path for path in FOLDER.rglob("*.toml") if path.name != "published.toml")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_an_example_is_a_valid_configuration(path):
     assert load(path)

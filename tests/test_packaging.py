@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("launcher", "metrics", "node", "topology", "transport")
+CONFIGURATIONS = "examples/paper"
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
@@ -29,7 +30,8 @@ def files_of_the_checkout():
 
 
 def test_every_folder_of_code_is_a_package_by_its_place():
-    assert SETUPTOOLS["package-dir"] == {f"sheafgossip.{name.replace('/', '.')}": name for name in folders_with_code()}
+    folders = [*folders_with_code(), CONFIGURATIONS]
+    assert SETUPTOOLS["package-dir"] == {f"sheafgossip.{name.replace('/', '.')}": name for name in folders}
 
 
 def test_every_package_is_listed_for_the_wheel():
@@ -45,7 +47,7 @@ def test_no_folder_of_the_checkout_can_be_taken_for_the_installed_package():
     assert not (ROOT / "sheafgossip").exists()
 
 
-def test_a_wheel_built_from_a_clean_checkout_holds_every_module(tmp_path):
+def test_a_wheel_built_from_a_clean_checkout_holds_every_file_of_the_rooms_and_what_reproduce_runs(tmp_path):
     names = files_of_the_checkout()
     for name in names:
         copy = tmp_path / "checkout" / name
@@ -56,4 +58,5 @@ def test_a_wheel_built_from_a_clean_checkout_holds_every_module(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert packed == {f"sheafgossip/{name}" for name in names if name.endswith(".py") and name.split("/")[0] in ROOMS}
+    folders = tuple(f"{folder}/" for folder in (*ROOMS, CONFIGURATIONS))
+    assert packed == {f"sheafgossip/{name}" for name in names if name.startswith(folders)}

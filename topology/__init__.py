@@ -1,6 +1,7 @@
 """Who is whose neighbour: graphs, where they come from, what they look like, and mixing weights over them."""
 
-from .generators import TopologySpec, draw
-from .graph import Graph, TopologyError
+from .generators import TopologySpec, draw, draw_sequence
+from .graph import Digraph, Graph, TopologyError
+from .sequence import GraphSequence
 
-__all__ = ["Graph", "TopologyError", "TopologySpec", "draw"]
+__all__ = ["Digraph", "Graph", "GraphSequence", "TopologyError", "TopologySpec", "draw", "draw_sequence"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .graph import Graph, TopologyError
+from .graph import Digraph, Graph, TopologyError
+from .sequence import GraphSequence
 from .weights import mixing_matrix, mixing_row
 
 if TYPE_CHECKING:
@@ -48,17 +50,59 @@ def measure(graph: Graph) -> GraphFigures:
     )
 
 
+@dataclass(frozen=True)
+class Spread:
+    least: int
+    mean: float
+    most: int
+
+    @classmethod
+    def of(cls, counts: Sequence[int]) -> Spread:
+        return cls(min(counts), sum(counts) / len(counts), max(counts))
+
+    def __str__(self) -> str:
+        return f"{self.least} / {self.mean:.2f} / {self.most}"
+
+
+@dataclass(frozen=True)
+class SequenceFigures:
+    """Of graphs that change or are directed; the spreads are over turns, degrees over clients and turns."""
+
+    links: Spread
+    """Edges, or arcs where the graphs are directed."""
+    out_degree: Spread
+    in_degree: Spread
+    connections: int
+    """Pairs of clients that talk in any of the turns."""
+    connected: bool
+    """Whether each of the graphs is connected, strongly if directed; else only all of them together are."""
+    doubly_stochastic: bool
+    """Whether the mixing weights are, in each of the graphs."""
+
+
+def measure_sequence(graphs: GraphSequence) -> SequenceFigures:
+    clients = range(graphs.union.clients)
+    return SequenceFigures(
+        links=Spread.of([len(graph.arcs if isinstance(graph, Digraph) else graph.edges) for graph in graphs.graphs]),
+        out_degree=Spread.of([len(graph.successors(client)) for graph in graphs.graphs for client in clients]),
+        in_degree=Spread.of([len(graph.predecessors(client)) for graph in graphs.graphs for client in clients]),
+        connections=len(graphs.union.edges),
+        connected=all(graph.is_connected for graph in graphs.graphs),
+        doubly_stochastic=all(graph.is_regular for graph in graphs.graphs if isinstance(graph, Digraph)),
+    )
+
+
 # Sets of clients are the bits of one Python integer: unions and intersections of thousands of clients cost a tenth of a
 # microsecond, so that 3,000 clients take a second where a search from each client takes minutes.
 
 
-def diameter(graph: Graph) -> int:
-    """Hops between the two clients that are farthest apart, of a connected graph."""
+def diameter(graph: Graph | Digraph) -> int:
+    """Hops between the two clients that are farthest apart, of a connected graph; along arcs where it is directed."""
     everyone = (1 << graph.clients) - 1
     reached = [1 << client for client in range(graph.clients)]
     hops = 0
     while any(clients != everyone for clients in reached):
-        reached = [_union(reached, client, graph.neighbours(client)) for client in range(graph.clients)]
+        reached = [_union(reached, client, graph.successors(client)) for client in range(graph.clients)]
         hops += 1
     return hops
 

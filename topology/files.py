@@ -1,4 +1,4 @@
-"""Graphs that a user wrote down: an edge list, or GraphML.
+"""Graphs that a user wrote down: a list of edges or arcs, or GraphML.
 
 Files come from other people: their size is bounded, and GraphML is read without ever expanding an entity.
 """
@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from .graph import Graph, TopologyError
+from .graph import Digraph, Graph, TopologyError
 
 LARGEST_FILE = 64 * 2**20  # bytes
 
 Line = int
 Link = tuple[Line, int, int]
+"""The line of an edge or arc, and its two ends."""
 
 
 def read_graph(path: Path, clients: int) -> Graph:
@@ -23,25 +24,46 @@ def read_graph(path: Path, clients: int) -> Graph:
 
     Raises TopologyError, naming file and line, unless the file holds a connected simple graph of ``clients`` clients.
     """
-    content = _content(path)
-    links = _graphml(path, content) if path.suffix.lower() == ".graphml" else _edge_list(path, content)
-    first_line: dict[tuple[int, int], Line] = {}
-    for line, i, j in links:
-        if max(i, j) >= clients:
-            raise _error(path, line, f"client {max(i, j)}: with {clients} clients the numbers are 0 to {clients - 1}")
-        if i == j:
-            raise _error(path, line, f"edge {i}-{j}: a client cannot be its own neighbour")
-        edge = (min(i, j), max(i, j))
-        if edge in first_line:
-            raise _error(path, line, f"edge {i}-{j} was already given on line {first_line[edge]}: give each edge once")
-        first_line[edge] = line
-    graph = Graph.of(clients, first_line)
+    graph = Graph.of(clients, _links(path, clients, directed=False))
     if not graph.is_connected:
         raise TopologyError(
             f"{path}: the graph of {clients} clients falls into {graph.components} components{_loner(graph)}; "
             "it must be connected"
         )
     return graph
+
+
+def read_digraph(path: Path, clients: int) -> Digraph:
+    """The same, where a line of a list is an arc, from the first client to the second.
+
+    In GraphML an edge that is not directed stands for an arc each way.
+    """
+    graph = Digraph.of(clients, _links(path, clients, directed=True))
+    if not graph.is_connected:
+        raise TopologyError(
+            f"{path}: the graph of {clients} clients falls into {graph.components} parts that do not all reach one "
+            f"another along arcs{_loner(graph.undirected)}; it must be strongly connected"
+        )
+    return graph
+
+
+def _links(path: Path, clients: int, *, directed: bool) -> list[tuple[int, int]]:
+    content = _content(path)
+    graphml = path.suffix.lower() == ".graphml"
+    links = _graphml(path, content, directed) if graphml else _edge_list(path, content)
+    first_line: dict[tuple[int, int], Line] = {}
+    name = "arc" if directed else "edge"
+    for line, i, j in links:
+        if max(i, j) >= clients:
+            raise _error(path, line, f"client {max(i, j)}: with {clients} clients the numbers are 0 to {clients - 1}")
+        if i == j:
+            raise _error(path, line, f"{name} {i}-{j}: a client cannot be its own neighbour")
+        link = (i, j) if directed or i < j else (j, i)
+        if link in first_line:
+            given = f"was already given on line {first_line[link]}: give each {name} once"
+            raise _error(path, line, f"{name} {i}-{j} {given}")
+        first_line[link] = line
+    return list(first_line)
 
 
 def _loner(graph: Graph) -> str:
@@ -76,10 +98,11 @@ def _edge_list(path: Path, content: bytes) -> Iterator[Link]:
         yield line, int(words[0]), int(words[1])
 
 
-def _graphml(path: Path, content: bytes) -> list[Link]:
-    """Nodes are named by client number, "3" or "n3"; attributes are ignored.
+def _graphml(path: Path, content: bytes, arcs: bool) -> list[Link]:
+    """Nodes are named by client number, "3" or "n3"; attributes are ignored, but for the direction of edges.
 
-    Raises TopologyError for a DOCTYPE, directed edges, hyperedges and nested graphs.
+    With ``arcs`` an edge that is not directed gives one each way. Raises TopologyError for a DOCTYPE, hyperedges and
+    nested graphs, and without ``arcs`` for directed edges.
     """
     # expat rather than networkx: errors get a line, and a DOCTYPE, the only place that can declare entities (which
     # networkx would expand), is refused before anything of it is used.
@@ -87,6 +110,7 @@ def _graphml(path: Path, content: bytes) -> list[Link]:
 
     links: list[Link] = []
     graphs = 0
+    default = "undirected"
     parser = expat.ParserCreate()
 
     def refuse(problem: str) -> TopologyError:
@@ -102,21 +126,25 @@ def _graphml(path: Path, content: bytes) -> list[Link]:
         raise refuse("a DOCTYPE is not allowed: its entities could grow without bound; remove it")
 
     def element(name: str, attributes: dict[str, str]) -> None:
-        nonlocal graphs
+        nonlocal graphs, default
         match name.rpartition(":")[2]:
             case "graph":
                 graphs += 1
                 if graphs > 1:
                     raise refuse("a second <graph>: the file must hold one graph, not nested")
-                if attributes.get("edgedefault") == "directed":
-                    raise refuse('edgedefault="directed": the graph must be undirected')
+                default = attributes.get("edgedefault", default)
+                if default == "directed" and not arcs:
+                    raise refuse('edgedefault="directed": the graph must be undirected, or topology.directed = true')
             case "node":
                 client(attributes.get("id"))
             case "edge":
-                if attributes.get("directed") == "true":
-                    raise refuse('directed="true": edges must be undirected')
-                ends = client(attributes.get("source")), client(attributes.get("target"))
-                links.append((parser.CurrentLineNumber, *ends))
+                directed = attributes.get("directed", "true" if default == "directed" else "false") == "true"
+                if directed and not arcs:
+                    raise refuse('directed="true": edges must be undirected, or topology.directed = true')
+                source, target = client(attributes.get("source")), client(attributes.get("target"))
+                links.append((parser.CurrentLineNumber, source, target))
+                if arcs and not directed:
+                    links.append((parser.CurrentLineNumber, target, source))
             case "hyperedge":
                 raise refuse("a <hyperedge>: edges must join two clients")
 

@@ -1,4 +1,4 @@
-"""Drawing the graph that a user asked for: one function a kind, redrawn until connected."""
+"""Drawing the graphs that a user asked for: one function a kind, redrawn until connected."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from .graph import Graph, TopologyError
+from .graph import Digraph, Graph, TopologyError
+from .sequence import GraphSequence
 
 # networkx and numpy are imported where they are used: every client process imports this room.
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class TopologySpec:
     rows: int = 0
     path: Path | None = None
     tries: int = 100
+    directed: bool = False
+    redraw_every: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,34 +39,60 @@ class Kind:
     """A family of graphs over two or more clients."""
 
     pairs: Callable[[TopologySpec, int, np.random.Generator], Pairs]
-    """Raises TopologyError where the parameters do not fit the number of clients."""
+    """Edges, or arcs where the graph is directed. Raises TopologyError where the parameters do not fit the number of
+    clients."""
     parameters: tuple[str, ...] = ()
     cure: str = ""
     """What helps when draws come out disconnected; empty for kinds that are always connected."""
+    random: bool = False
+    directed: Literal["never", "if asked", "always"] = "never"
 
 
-def draw(spec: TopologySpec, clients: int, seed: int) -> Graph:
-    """The connected graph of ``spec``: equal arguments give equal graphs.
+def draw(spec: TopologySpec, clients: int, seed: int, turn: int = 0) -> Graph | Digraph:
+    """The graph of ``spec`` in one of its turns: equal arguments give equal graphs.
 
-    Raises TopologyError for parameters that do not fit, a bad file, or no connected graph in ``spec.tries`` draws.
+    It is connected, strongly so if directed; of one-peer graphs all turns together are. Raises TopologyError for
+    parameters that do not fit, a bad file, or no connected graph in ``spec.tries`` draws.
     """
     if clients < 1:
         raise TopologyError(f"{clients} clients: at least 1 is needed")
     if spec.kind == "file":
         return _from_file(spec, clients)
-    if spec.kind not in KINDS:
-        raise _refusal(spec, "kind", f"one of {', '.join([*KINDS, 'file'])}")
+    if spec.kind not in (*KINDS, ONE_PEER):
+        raise _refusal(spec, "kind", f"one of {', '.join([*KINDS, ONE_PEER, 'file'])}")
+    if spec.directed and spec.kind not in _DIRECTED:
+        raise _refusal(spec, "directed", f"{spec.kind} graphs are undirected; directed ones are {_named(_DIRECTED)}")
     if clients == 1:
         return Graph(1, ())
-    return _first_connected(KINDS[spec.kind], spec, clients, seed)
+    if spec.kind == ONE_PEER:
+        hops = _hops(clients)
+        return Digraph.of(clients, _hop(clients, hops[turn % len(hops)]))
+    return _first_connected(KINDS[spec.kind], spec, clients, seed, turn)
 
 
-def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int) -> Graph:
+def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> GraphSequence:
+    """All the graphs that ``spec`` means in so many rounds, the first of them drawn as if it were the only one.
+
+    Raises TopologyError as ``draw`` does.
+    """
+    if spec.redraw_every and spec.kind not in _RANDOM:
+        raise _refusal(spec, "redraw_every", f"{spec.kind} graphs are not random; those that are: {_named(_RANDOM)}")
+    turns, rounds_each = 1, 1
+    if clients > 1 and spec.kind == ONE_PEER:
+        turns = len(_hops(clients))
+    elif clients > 1 and spec.redraw_every:
+        turns, rounds_each = math.ceil(rounds / spec.redraw_every), spec.redraw_every
+    return GraphSequence(tuple(draw(spec, clients, seed, turn) for turn in range(turns)), rounds_each)
+
+
+def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int, turn: int) -> Graph | Digraph:
     if spec.tries < 1:
         raise _refusal(spec, "tries", "1 or more")
+    directed = spec.directed or kind.directed == "always"
+    family: type[Graph | Digraph] = Digraph if directed else Graph
     fewest = clients
     for attempt in range(spec.tries):
-        graph = Graph.of(clients, kind.pairs(spec, clients, _rng(seed, attempt)))
+        graph = family.of(clients, kind.pairs(spec, clients, _rng(seed, turn, attempt)))
         if graph.is_connected:
             return graph
         fewest = min(fewest, graph.components)
@@ -71,27 +100,28 @@ def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int) ->
     cure = kind.cure.format(threshold=math.log(clients) / clients)
     raise TopologyError(
         f'topology.kind = "{spec.kind}" with {parameters}: none of {spec.tries} graphs drawn for {clients} clients was '
-        f"connected (the best had {fewest} components); {cure}"
+        f"{'strongly ' if directed else ''}connected (the best had {fewest} components); {cure}"
     )
 
 
-def _from_file(spec: TopologySpec, clients: int) -> Graph:
-    from .files import read_graph
+def _from_file(spec: TopologySpec, clients: int) -> Graph | Digraph:
+    from .files import read_digraph, read_graph
 
     if spec.path is None:
         raise TopologyError('topology.path is missing: topology.kind = "file" needs an edge list or a .graphml file')
-    return read_graph(spec.path, clients)
+    return (read_digraph if spec.directed else read_graph)(spec.path, clients)
 
 
-def _rng(seed: int, attempt: int) -> np.random.Generator:
+def _rng(seed: int, turn: int, attempt: int) -> np.random.Generator:
     from .seeds import generator
 
-    return generator(seed, "topology", attempt)
+    # The first turn is drawn as the one graph of a run is, whether others follow it or not.
+    return generator(seed, "topology", *((turn, attempt) if turn else (attempt,)))
 
 
 def _refusal(spec: TopologySpec, key: str, allowed: str) -> TopologyError:
     value = getattr(spec, key)
-    shown = f'"{value}"' if isinstance(value, str) else value
+    shown = f'"{value}"' if isinstance(value, str) else str(value).lower()
     return TopologyError(f"topology.{key} = {shown} is not allowed: {allowed}")
 
 
@@ -102,6 +132,10 @@ def _check_probability(spec: TopologySpec) -> None:
 
 def _erdos_renyi(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
     _check_probability(spec)
+    if spec.directed:
+        for i in range(clients):
+            yield from ((i, j) for j in (rng.random(clients) < spec.p).nonzero()[0].tolist() if j != i)
+        return
     # A row of the adjacency matrix at a time: networkx draws edge by edge, ten times slower at 3,000 clients.
     for i in range(clients - 1):
         for offset in (rng.random(clients - 1 - i) < spec.p).nonzero()[0].tolist():
@@ -145,7 +179,7 @@ def _random_regular(spec: TopologySpec, clients: int, rng: np.random.Generator) 
 
 
 def _ring(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    return _circle(range(clients))
+    return _hop(clients, 1) if spec.directed else _circle(range(clients))
 
 
 def _torus(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
@@ -178,20 +212,50 @@ def _complete(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pai
     return ((i, j) for i in range(clients) for j in range(i + 1, clients))
 
 
+def _exponential(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+    return (arc for hop in _hops(clients) for arc in _hop(clients, hop))
+
+
+def _hops(clients: int) -> list[int]:
+    """1, 2, 4, ... below the number of clients."""
+    return [1 << power for power in range((clients - 1).bit_length())]
+
+
+def _hop(clients: int, hop: int) -> Pairs:
+    """Everyone sends to the client that is ``hop`` further on the circle."""
+    return ((i, (i + hop) % clients) for i in range(clients))
+
+
 def _integer(rng: np.random.Generator) -> int:
     """A seed for networkx, whose generators are written for Python's random.Random."""
     return int(rng.integers(2**63))
 
 
+ONE_PEER = "one-peer-exponential"
+"""The hops of the exponential graph, one a round: a sequence of graphs of which none needs to be connected."""
+
 KINDS: dict[str, Kind] = {
     "erdos-renyi": Kind(
-        _erdos_renyi, ("p",), "raise topology.p (connected above about ln(n)/n = {threshold:.3f}) or topology.tries"
+        _erdos_renyi,
+        ("p",),
+        "raise topology.p (connected above about ln(n)/n = {threshold:.3f}) or topology.tries",
+        random=True,
+        directed="if asked",
     ),
-    "watts-strogatz": Kind(_watts_strogatz, ("k", "p"), "raise topology.k, lower topology.p or raise topology.tries"),
-    "barabasi-albert": Kind(_barabasi_albert, ("m",)),
-    "ring": Kind(_ring),
+    "watts-strogatz": Kind(
+        _watts_strogatz, ("k", "p"), "raise topology.k, lower topology.p or raise topology.tries", random=True
+    ),
+    "barabasi-albert": Kind(_barabasi_albert, ("m",), random=True),
+    "ring": Kind(_ring, directed="if asked"),
     "torus": Kind(_torus),
     "star": Kind(_star),
     "complete": Kind(_complete),
-    "random-regular": Kind(_random_regular, ("k",), "raise topology.k or topology.tries"),
+    "random-regular": Kind(_random_regular, ("k",), "raise topology.k or topology.tries", random=True),
+    "exponential": Kind(_exponential, directed="always"),
 }
+_RANDOM = [name for name, kind in KINDS.items() if kind.random]
+_DIRECTED = [*(name for name, kind in KINDS.items() if kind.directed != "never"), ONE_PEER, "file"]
+
+
+def _named(kinds: list[str]) -> str:
+    return f"{', '.join(kinds[:-1])} and {kinds[-1]}"

@@ -1,4 +1,4 @@
-"""A graph as a picture: clients as dots, larger the more neighbours they have."""
+"""Graphs as a picture: clients as dots, larger the more neighbours they have; arcs with a head in their direction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .graph import Graph, TopologyError
+from .graph import Digraph, Graph, TopologyError
+from .sequence import GraphSequence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,37 +21,61 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INK = "#2B2B2B"
 NUMBERED_UP_TO = 60  # clients; more numbers than that cannot be read
+TURNS_SHOWN = 6
 STRESS_UP_TO = 150  # clients; Kamada-Kawai looks best and costs n^3
 
 
 def draw_picture(
-    graph: Graph, path: Path, *, title: str | None = None, groups: Sequence[Hashable] | None = None
+    graph: Graph | Digraph | GraphSequence,
+    path: Path,
+    *,
+    title: str | None = None,
+    groups: Sequence[Hashable] | None = None,
 ) -> None:
     """Writes ``path`` as .png, .svg or .pdf, by its ending; ``groups`` holds one label a client (a colour each).
 
-    Raises TopologyError for another ending or where ``groups`` does not fit.
+    Of graphs that take turns the first six stand side by side. Raises TopologyError for another ending or where
+    ``groups`` does not fit.
     """
+    graphs = graph if isinstance(graph, GraphSequence) else GraphSequence((graph,))
+    clients = graphs.union.clients
     if path.suffix.lower() not in FORMATS:
         raise TopologyError(f"{path}: a picture's name ends in {', '.join(FORMATS)}")
-    if groups is not None and len(groups) != graph.clients:
-        raise TopologyError(f"{len(groups)} group labels for {graph.clients} clients: one each is needed")
+    if groups is not None and len(groups) != clients:
+        raise TopologyError(f"{len(groups)} group labels for {clients} clients: one each is needed")
 
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 7), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
+    shown = graphs.graphs[:TURNS_SHOWN]
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    figure = Figure(figsize=(7 * columns, 7 * rows), layout="constrained", facecolor="white")
+    if title and graphs.changes:
+        figure.suptitle(title, fontsize=18, color=INK)
+    positions = layout(graphs.union)
+    for place, each in enumerate(shown):
+        axes = figure.add_subplot(rows, columns, 1 + place)
+        heading = _rounds_of(graphs, place) if graphs.changes else title
+        if heading:
+            axes.set_title(heading, fontsize=13, color=INK, pad=12)
+        _draw_graph(axes, each, positions, groups)
+    figure.savefig(path, dpi=160)
+
+
+def _rounds_of(graphs: GraphSequence, turn: int) -> str:
+    first, last = turn * graphs.rounds_each + 1, (turn + 1) * graphs.rounds_each
+    return f"round {first}" if first == last else f"rounds {first} to {last}"
+
+
+def _draw_graph(axes: Axes, graph: Graph | Digraph, positions: np.ndarray, groups: Sequence[Hashable] | None) -> None:
     axes.set_axis_off()
     axes.set_aspect("equal")
     axes.margins(0.07)
-    if title:
-        axes.set_title(title, fontsize=13, color=INK, pad=12)
-    positions = layout(graph)
-    sizes = _sizes(graph)
+    sizes = _sizes(graph.undirected)
     _draw_edges(axes, graph, positions)
     _draw_clients(axes, positions, sizes, groups)
     if graph.clients <= NUMBERED_UP_TO:
         _draw_numbers(axes, positions, sizes, groups)
-    figure.savefig(path, dpi=160)
 
 
 def layout(graph: Graph) -> np.ndarray:
@@ -90,11 +115,12 @@ def _follows_circle(graph: Graph) -> bool:
     return near >= 0.6 * len(graph.edges)
 
 
-def _curves(graph: Graph, positions: np.ndarray) -> np.ndarray:
-    """Each edge as points (edges, points, 2): straight, or on a circle bent off the rim that would hide it."""
-    ends = np.array(graph.edges, dtype=int).reshape(-1, 2)
+def _curves(graph: Graph | Digraph, positions: np.ndarray) -> np.ndarray:
+    """Each edge or arc as points (edges, points, 2): straight, or on a circle bent off the rim that would hide it."""
+    ends = np.array(graph.arcs if isinstance(graph, Digraph) else graph.edges, dtype=int).reshape(-1, 2)
     start, end = positions[ends[:, 0], None], positions[ends[:, 1], None]
-    if _is_star(graph) or not _follows_circle(graph):
+    on_circle = np.allclose(np.linalg.norm(positions, axis=1), 1)
+    if not on_circle:
         return np.concatenate([start, end], axis=1)
     middle = (start + end) / 2
     hops = np.abs(ends[:, 1] - ends[:, 0])
@@ -112,19 +138,37 @@ def _sizes(graph: Graph) -> np.ndarray:
     return room * (0.45 + 0.9 * degrees / max(graph.max_degree, 1))
 
 
-def _draw_edges(axes: Axes, graph: Graph, positions: np.ndarray) -> None:
+def _draw_edges(axes: Axes, graph: Graph | Digraph, positions: np.ndarray) -> None:
     from matplotlib.collections import LineCollection
 
-    crowding = len(graph.edges) / 400
+    curves = _curves(graph, positions)
+    crowding = len(curves) / 400
     lines = LineCollection(
-        list(_curves(graph, positions)),
+        list(curves),
         colors="#5B6770",
         linewidths=1.1 / (1 + crowding) ** 0.4,
         alpha=max(0.04, 0.55 / (1 + crowding) ** 0.6),
         zorder=1,
-        rasterized=len(graph.edges) > 20_000,  # vector files of so many lines open slowly
+        rasterized=len(curves) > 20_000,  # vector files of so many lines open slowly
     )
     axes.add_collection(lines)
+    if graph.directed:
+        _draw_heads(axes, curves, size=0.05 / (1 + crowding) ** 0.4)
+
+
+def _draw_heads(axes: Axes, curves: np.ndarray, size: float) -> None:
+    """A triangle on each curve, beyond its middle, so that two that go opposite ways are told apart."""
+    from matplotlib.collections import PolyCollection
+
+    if curves.shape[1] == 2:
+        before, tip = curves[:, 0], 0.37 * curves[:, 0] + 0.63 * curves[:, 1]
+    else:
+        before, tip = curves[:, 8], curves[:, 10]
+    along = tip - before
+    along *= size / np.linalg.norm(along, axis=1, keepdims=True)
+    across = 0.4 * along[:, ::-1] * (-1, 1)
+    triangles = np.stack([tip, tip - along + across, tip - along - across], axis=1)
+    axes.add_collection(PolyCollection(list(triangles), facecolors="#5B6770", linewidths=0, zorder=1.5))
 
 
 def _draw_clients(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: Sequence[Hashable] | None) -> None:

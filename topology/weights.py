@@ -1,6 +1,8 @@
-"""Mixing weights W of the algorithms that average: symmetric, doubly stochastic, zero between clients that do not talk.
+"""Mixing weights W of the algorithms that average: zero between clients that do not talk.
 
-A rule gives the weight W_ij of an edge; the diagonal takes the rest of each row.
+On an undirected graph W is symmetric and doubly stochastic: a rule gives the weight W_ij of an edge, and the diagonal
+takes the rest of each row. On a directed one client j gives itself and each of those it sends to the same share,
+W_ij = 1 / (1 + outdeg_j): the columns of W sum to 1, and its rows too where the graph is regular.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .graph import Graph, TopologyError
+from .graph import Digraph, Graph, TopologyError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,14 +31,19 @@ def max_degree(graph: Graph, i: int, j: int) -> float:
 WEIGHTS: dict[str, Rule] = {"metropolis-hastings": metropolis_hastings, "max-degree": max_degree}
 
 
-def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
-    """{j: W_ij} of i = ``client``, itself first; no n x n matrix is made. ``weights`` is a name of WEIGHTS."""
+def mixing_row(graph: Graph | Digraph, client: int, weights: str) -> dict[int, float]:
+    """{j: W_ij} of i = ``client``, itself first, then those it hears from; no n x n matrix is made.
+
+    ``weights`` is a name of WEIGHTS; directed graphs have one rule of their own.
+    """
     rule = _rule(weights)
+    if isinstance(graph, Digraph):
+        return {j: 1 / (1 + len(graph.successors(j))) for j in (client, *graph.predecessors(client))}
     neighbours = {j: rule(graph, client, j) for j in graph.neighbours(client)}
     return {client: 1 - sum(neighbours.values())} | neighbours
 
 
-def mixing_matrix(graph: Graph, weights: str) -> np.ndarray:
+def mixing_matrix(graph: Graph | Digraph, weights: str) -> np.ndarray:
     """W as a dense float64 (n, n) array. ``weights`` is a name of WEIGHTS."""
     import numpy as np
 

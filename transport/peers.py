@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -65,15 +65,16 @@ class Peers:
         """The first round to come; 1, unless the client goes on from a checkpoint."""
         self.round = self.first_round = round
 
-    def exchange(self, vectors: Vectors) -> dict[int, np.ndarray]:
-        """Sends each of these neighbours its vector, then waits for one from each of them.
+    def exchange(self, vectors: Vectors, senders: Collection[int] | None = None) -> dict[int, np.ndarray]:
+        """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``.
 
         A neighbour that the run's scenario leaves out in this exchange is missing from the result. Raises
         NeighbourTimeout when one stays silent for longer than the timeout.
         """
         with self._stopwatch.during("exchange"):
             self._send(vectors)
-            return self._receive([node for node in self.neighbours if node in vectors])
+            heard = vectors if senders is None else senders
+            return self._receive([node for node in self.neighbours if node in heard])
 
     def send(self, vectors: Vectors) -> None:
         with self._stopwatch.during("exchange"):

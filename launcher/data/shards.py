@@ -1,4 +1,4 @@
-"""What one client alone may read: its training and test samples."""
+"""What one client alone may read: the samples that it trains on, and those that it is evaluated on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shard:
-    """x float32; y int64 (n,) or, for regression, float32 (n, outputs)."""
+    """x float32; y int64 (n,) or, for regression, float32 (n, outputs).
+
+    "test" are the samples of the evaluation: with data.evaluate_on = "validation", training samples held out.
+    """
 
     x_train: np.ndarray
     y_train: np.ndarray
@@ -47,11 +50,16 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     owned = split(section, pool, clients, seed)
     reduced = _reduced_clients(section, clients, seed)
     groups = _groups(section, pool, owned)
-
-    def shard(client: int) -> Shard:
-        rows = owned[client]
+    divided = []
+    for client, rows in enumerate(owned):
         rows = np.sort(rows)[::-1] if pool.in_time_order else generator(seed, "split", client).permutation(rows)
         train, test = _divide(rows, section.test_fraction, section.reduced_to if client in reduced else 1.0)
+        if section.evaluate_on == "validation":
+            train, test = _hold_out(client, train, section.test_fraction)
+        divided.append((train, test))
+
+    def shard(client: int) -> Shard:
+        train, test = divided[client]
         turn = client * len(section.rotations) // clients
         x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[turn]) for rows in (train, test))
         y_train, y_test = pool.y[train], pool.y[test]
@@ -114,6 +122,15 @@ def _divide(rows: np.ndarray, test_fraction: float, kept: float) -> tuple[np.nda
     tests = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
     trains = max(round(kept * (len(rows) - tests)), 1)
     return rows[tests : tests + trains], rows[:tests]
+
+
+def _hold_out(client: int, train: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that are still trained on, and rows for validation."""
+    if len(train) < 2:
+        raise DataError(
+            f"data.evaluate_on is 'validation', but client {client} has one training sample only: allowed is 'test'"
+        )
+    return _divide(train, fraction, 1.0)
 
 
 def _rotate(images: np.ndarray, degrees: int) -> np.ndarray:

@@ -59,6 +59,13 @@ class Algorithm:
     """The model (d,) that the clients have in common, as this client has it, where there is one: its test metric is
     recorded beside that of the client's own."""
 
+    changing_graphs: ClassVar[bool] = False
+    """Whether the graph may change between rounds: not where something is kept for each edge, or one W is needed."""
+
+    directed_graphs: ClassVar[Literal["none", "regular", "all"]] = "none"
+    """On which directed graphs it works: regular ones are those whose W is doubly stochastic. It sends to
+    ``client.successors`` then, and hears from ``client.predecessors``."""
+
     def __init__(self, settings: Any, client: Client):
         self.settings = settings
         self.report = RoundReport()

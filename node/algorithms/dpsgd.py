@@ -2,7 +2,8 @@
 
     theta_i <- sum_j W_ij theta_j - alpha grad f_i(theta_i)
 
-W is the run's mixing matrix. With more local work than one step, its whole change takes the gradient step's place.
+W is the run's mixing matrix, doubly stochastic; where the graph changes, that of the round. With more local work than
+one step, its whole change takes the gradient step's place.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ class DPSGDSettings:
 
 class DPSGD(Algorithm):
     Settings = DPSGDSettings
+    changing_graphs = True
+    directed_graphs = "regular"
 
     @classmethod
     def vectors(cls, settings: DPSGDSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
@@ -32,7 +35,7 @@ class DPSGD(Algorithm):
 
     def round(self, client: Client, peers: Peers) -> None:
         theta = client.theta
-        theirs = peers.exchange(dict.fromkeys(client.neighbours, theta))
+        theirs = peers.exchange(dict.fromkeys(client.successors, theta), client.predecessors)
         pull = mixing_pull(client, theta, theirs)
         client.learn()
         theta += pull

@@ -3,10 +3,10 @@
     theta_i^{k+1} = sum_j W_ij theta_j^k - alpha y_i^k
     y_i^k         = sum_j W_ij y_j^{k-1} + grad f_i(theta_i^k) - grad f_i(theta_i^{k-1}),    y_i^0 = grad f_i(theta_i^0)
 
-W is the run's mixing matrix. The trackers y_i always add up to the gradients of all clients, so full gradients lead to
-the minimiser of the sum of all losses, however different these are. The gradient is what the local work amounts to,
-(theta before - theta after) / alpha: with mini-batches that is stochastic gradient tracking (Pu and Nedić 2021), with
-several steps their sum. Both vectors travel in one message, of length 2d.
+W is the run's mixing matrix; if the graph changes, that of the round. The trackers y_i always add up to the gradients
+of all clients, so full gradients lead to the minimiser of the sum of all losses, however different these are. The
+gradient is what the local work amounts to, (theta before - theta after) / alpha: with mini-batches that is stochastic
+gradient tracking (Pu and Nedić 2021), with several steps their sum. Both vectors travel in one message, of length 2d.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,7 @@ class GradientTrackingSettings:
 
 class GradientTracking(Algorithm):
     Settings = GradientTrackingSettings
+    changing_graphs = True
 
     def __init__(self, settings: GradientTrackingSettings, client: Client):
         super().__init__(settings, client)

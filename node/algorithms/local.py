@@ -15,6 +15,8 @@ class LocalSettings:
 
 class Local(Algorithm):
     Settings = LocalSettings
+    changing_graphs = True
+    directed_graphs = "all"
 
     def round(self, client: Client, peers: Peers) -> None:
         client.learn()

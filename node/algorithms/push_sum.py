@@ -3,10 +3,11 @@
     x_i <- x_i - alpha grad f_i(z_i)
     x_i <- sum_j P_ij x_j,    w_i <- sum_j P_ij w_j,    z_i = x_i / w_i,    w_i^0 = 1
 
-P_ij = 1 / (1 + deg_j): client j gives itself and each neighbour the same share. The columns of P sum to 1 and its rows
-need not, so that no client has to know another's degree; dividing by w takes out the bias of the rows. z is the model
-(theta), x = w z. The weight travels as the last number of a message, of length d + 1. With more local work than one
-step, its whole change takes the gradient step's place. The run's mixing weights W are not used.
+P_ij = 1 / (1 + outdeg_j): client j gives itself and each client it sends to the same share. The columns of P sum to 1
+and its rows need not, so that no client has to know another's degree, and arcs may go one way; dividing by w takes out
+the bias of the rows. z is the model (theta), x = w z. The weight travels as the last number of a message, of length
+d + 1. With more local work than one step, its whole change takes the gradient step's place. The run's mixing weights W
+are not used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ class PushSumSettings:
 
 class PushSum(Algorithm):
     Settings = PushSumSettings
+    changing_graphs = True
+    directed_graphs = "all"
 
     def __init__(self, settings: PushSumSettings, client: Client):
         super().__init__(settings, client)
@@ -47,8 +50,8 @@ class PushSum(Algorithm):
     def round(self, client: Client, peers: Peers) -> None:
         z, alpha = client.theta, client.alpha
         x = self.w * z - alpha * client.gradient()
-        share = np.concatenate([x, self.w]) / (1 + len(client.neighbours))
-        theirs = peers.exchange(dict.fromkeys(client.neighbours, share))
+        share = np.concatenate([x, self.w]) / (1 + len(client.successors))
+        theirs = peers.exchange(dict.fromkeys(client.successors, share), client.predecessors)
         x, self.w = np.split(sum(theirs.values(), start=share), [-1])
         z[:] = x / self.w
 

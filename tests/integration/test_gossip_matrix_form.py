@@ -6,9 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
+
+from sheafgossip.topology import TopologySpec, draw, draw_sequence
+from sheafgossip.topology.weights import mixing_matrix
 
 CLIENTS, ROUNDS, ALPHA = 6, 20, 0.5
 CONFIG = f"""
@@ -46,18 +50,26 @@ class Network:
         assert len(set(self.degree)) > 1
 
     def gradient(self, theta: np.ndarray) -> np.ndarray:
-        return np.stack([logistic_gradient(theta[i], self.shards[i]) for i in range(CLIENTS)])
+        return gradients(theta, self.shards)
 
     def mixing(self) -> np.ndarray:
         W = self.adjacency / (1 + np.maximum.outer(self.degree, self.degree))
         return W + np.diag(1 - W.sum(axis=1))
 
     def error(self, theta: np.ndarray) -> float:
-        return float(np.linalg.norm(matrix(self.folder, ROUNDS) - theta) / np.linalg.norm(theta))
+        return distance(matrix(self.folder, ROUNDS), theta)
 
 
 def matrix(folder, round: int) -> np.ndarray:
     return np.stack([theta for _, theta in sorted(folder.theta(round).items())])
+
+
+def distance(theta: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(theta - expected) / np.linalg.norm(expected))
+
+
+def gradients(theta: np.ndarray, shards: dict[int, dict[str, np.ndarray]]) -> np.ndarray:
+    return np.stack([logistic_gradient(theta[i], shards[i]) for i in range(CLIENTS)])
 
 
 def logistic_gradient(theta: np.ndarray, shard: dict[str, np.ndarray]) -> np.ndarray:
@@ -76,6 +88,13 @@ def check_payload(folder, numbers: int) -> None:
     expected = {(*edge, round) for i, j in edges for edge in ((i, j), (j, i)) for round in range(1, ROUNDS + 1)}
     payload = folder.payload()
     assert set(payload) == expected
+    assert {row[:2] for row in payload.values()} == {(1, 8 * numbers)}
+
+
+def check_arcs(folder, numbers: int, arcs_of: Callable[[int], Iterable[tuple[int, int]]]) -> None:
+    """Each arc of a round carries one message of so many numbers in it, and nothing else does."""
+    payload = folder.payload()
+    assert set(payload) == {(*arc, round) for round in range(1, ROUNDS + 1) for arc in arcs_of(round)}
     assert {row[:2] for row in payload.values()} == {(1, 8 * numbers)}
 
 
@@ -123,6 +142,48 @@ def test_push_sum_is_right_with_weights_whose_columns_alone_sum_to_one(run):
     check_payload(folder, x.shape[1] + 1)
 
 
+def test_push_sum_is_right_where_arcs_go_one_way(run):
+    folder = run(CONFIG.replace("p = 0.5", "p = 0.4\ndirected = true") + 'name = "push-sum"')
+    graph = draw(TopologySpec(p=0.4, directed=True), CLIENTS, seed=3)
+    theta, shards = matrix(folder, 0), folder.shards()
+    P = np.eye(CLIENTS)
+    for i, j in graph.arcs:
+        P[j, i] = 1
+    P /= P.sum(axis=0)
+    assert np.abs(P.sum(axis=1) - 1).max() > 0.1
+    x, w = theta, np.ones((CLIENTS, 1))
+    for _ in range(ROUNDS):
+        x, w = P @ (x - ALPHA * gradients(x / w, shards)), P @ w
+    assert distance(matrix(folder, ROUNDS), x / w) < 1e-10
+    check_arcs(folder, theta.shape[1] + 1, lambda round: graph.arcs)
+
+
+def test_d_psgd_on_one_peer_exponential_graphs_goes_half_way_to_another_client_each_round(run):
+    folder = run(CONFIG.replace("p = 0.5", 'kind = "one-peer-exponential"') + 'name = "d-psgd"')
+    theta, shards = matrix(folder, 0), folder.shards()
+    hops = [2 ** (t % 3) for t in range(ROUNDS)]
+    for hop in hops:
+        theta = (theta + np.roll(theta, hop, axis=0)) / 2 - ALPHA * gradients(theta, shards)
+    assert distance(matrix(folder, ROUNDS), theta) < 1e-10
+    check_arcs(folder, theta.shape[1], lambda round: {(i, (i + hops[round - 1]) % CLIENTS) for i in range(CLIENTS)})
+
+
+def test_gradient_tracking_mixes_with_the_graph_of_the_round(run):
+    folder = run(CONFIG.replace("p = 0.5", "p = 0.5\nredraw_every = 3") + 'name = "gradient-tracking"')
+    graphs = draw_sequence(TopologySpec(p=0.5, redraw_every=3), CLIENTS, seed=3, rounds=ROUNDS)
+    theta, shards = matrix(folder, 0), folder.shards()
+    y = gradient = gradients(theta, shards)
+    for round in range(1, ROUNDS + 1):
+        W = mixing_matrix(graphs.of(round), "metropolis-hastings")
+        theta = W @ theta - ALPHA * y
+        before, gradient = gradient, gradients(theta, shards)
+        y = mixing_matrix(graphs.of(round + 1), "metropolis-hastings") @ y + gradient - before
+    assert distance(matrix(folder, ROUNDS), theta) < 1e-10
+    check_arcs(
+        folder, 2 * theta.shape[1], lambda round: [arc for edge in graphs.of(round).edges for arc in (edge, edge[::-1])]
+    )
+
+
 @pytest.mark.parametrize("order", ["random", "cyclic"])
 def test_pairwise_gossip_halves_the_way_between_the_pairs_that_the_traffic_tells(run, order):
     folder = run(CONFIG + f'name = "pairwise"\norder = "{order}"')
@@ -144,11 +205,13 @@ def test_pairwise_gossip_halves_the_way_between_the_pairs_that_the_traffic_tells
     assert {row[:2] for row in payload.values()} == {(1, 8 * theta.shape[1])}
 
 
-@pytest.mark.parametrize("name", ["gradient-tracking", "pairwise"])
-def test_a_run_that_is_taken_up_again_ends_with_the_same_bits(run, start, name):
-    """What the algorithm remembers is in the checkpoint; in pairwise gossip clients are many rounds apart."""
+@pytest.mark.parametrize(("name", "redraw_every"), [("gradient-tracking", 7), ("pairwise", 0)])
+def test_a_run_that_is_taken_up_again_ends_with_the_same_bits(run, start, name, redraw_every):
+    """What the algorithm remembers is in the checkpoint, and the round tells the graph; in pairwise gossip clients are
+    many rounds apart."""
     rounds = 300
-    text = CONFIG.replace(f"rounds = {ROUNDS}", f"rounds = {rounds}\ncheckpoints.every = 10") + f'name = "{name}"'
+    text = CONFIG.replace(f"rounds = {ROUNDS}", f"rounds = {rounds}\ncheckpoints.every = 10")
+    text = text.replace("p = 0.5", f"p = 0.5\nredraw_every = {redraw_every}") + f'name = "{name}"'
     broken = start(text)
     broken.until_round(40)
     os.kill(broken.process.pid, signal.SIGKILL)

@@ -45,7 +45,8 @@ def config(folder):
 
 def test_help_names_the_commands():
     result = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    for command in ("run", "sweep", "compare", "plan", "resume", "summary", "export", "verify", "config", "topology"):
+    commands = "run sweep compare plan resume reproduce summary export verify config topology"
+    for command in commands.split():
         assert command in result.stdout
 
 
@@ -140,6 +141,14 @@ def test_topology_show_prints_figures(sheafgossip, config):
     assert (figures["kind"], figures["clients"], figures["edges"], figures["diameter"]) == ("ring", "6", "6", "3")
 
 
+def test_topology_show_tells_of_turns_and_arcs(sheafgossip, config):
+    code, shown, _ = sheafgossip("topology", "show", config("clients = 6\ntopology.kind = 'one-peer-exponential'"))
+    figures = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    assert code == 0
+    assert (figures["turns"], figures["outdegree"]) == ("3, each of 1 round", "1 / 1.00 / 1")
+    assert figures["strongly"] == "connected            all turns together"
+
+
 def test_topology_show_saves_a_picture(sheafgossip, config, folder):
     code, shown, _ = sheafgossip("topology", "show", config("clients = 6"), "--picture", "graph.svg")
     assert code == 0
@@ -160,6 +169,11 @@ REFUSED = {
     "a CNN too deep for its images": (
         ["model.kind=cnn", "model.filters=[4, 4, 4]"],
         ["model.filters = [4, 4, 4]", "8x8", "fewer than 2 layers"],
+    ),
+    "a GRU on images": (["model.kind=gru", "model.hidden=[8]"], ["model.kind = 'gru'", "series", "(1, 8, 8)"]),
+    "a GRU without a width": (
+        ["model.kind=gru", "data.dataset=synthetic"],
+        ["model.hidden = []", "'gru'", "such as [16]"],
     ),
     "a model of another task": (["model.kind=linear"], ["model.kind = 'linear'", "classification", "'logistic'"]),
     "zeros for a model with hidden layers": (
@@ -183,6 +197,10 @@ REFUSED = {
         ["topology.rows = 4", "1, 2, 3, 6"],
     ),
     "a graph that is never connected": (["topology.p=0", "clients=6"], ["topology.kind", "connected", "topology.p"]),
+    "an algorithm that takes no directed graph": (
+        ["topology.kind=exponential", "clients=6"],
+        ["topology.kind = 'exponential'", "'sheaf-fmtl' needs an undirected graph", "'push-sum'"],
+    ),
     "a graph file that is not there": (
         ["topology.kind=file", "topology.path=edges.txt"],
         ["topology.path", "edges.txt", "No such file"],

@@ -240,3 +240,39 @@ def test_relative_paths_start_at_the_files_folder_and_those_of_overrides_at_the_
 def test_relative_paths_of_a_compare_table_start_at_the_files_folder(write, tmp_path):
     (run,) = load(write("[[compare]]\ndata.root = 'mine'"))
     assert run.data.root == tmp_path / "mine"
+
+
+def test_a_file_says_only_what_differs_from_its_base(write):
+    write("rounds = 7\nclients = 3\n[training]\nalpha = 0.5\nl2 = 0.1", "other.toml")
+    (run,) = load(write("base = 'other.toml'\nclients = 4\n[training]\nalpha = 0.25"))
+    assert (run.rounds, run.clients, run.training.alpha, run.training.l2) == (7, 4, 0.25, 0.1)
+
+
+def test_compare_tables_take_the_place_of_those_of_the_base(write):
+    write("[[compare]]\nname = 'a'\n[[compare]]\nname = 'b'", "other.toml")
+    assert [run.name for run in load(write("base = 'other.toml'\nrounds = 3"))] == ["a", "b"]
+    assert [run.name for run in load(write("base = 'other.toml'\n[[compare]]\nname = 'c'"))] == ["c"]
+
+
+def test_paths_of_a_base_start_at_its_own_folder(write, tmp_path):
+    write("data.root = 'mine'", "below/other.toml")
+    (run,) = load(write("base = 'below/other.toml'"))
+    assert run.data.root == tmp_path / "below" / "mine"
+
+
+def test_a_base_that_leads_back_is_refused(write):
+    write("base = 'run.toml'", "other.toml")
+    assert "base = 'run.toml'" in refusal(load, write("base = 'other.toml'"))
+
+
+def test_a_base_that_is_missing_is_told_by_its_name(write):
+    assert "nowhere.toml: cannot be read" in refusal(load, write("base = 'nowhere.toml'"))
+
+
+@pytest.mark.parametrize("value", ["3", "[]"])
+def test_a_base_that_is_no_name_is_refused(write, value):
+    assert "base = " in refusal(load, write(f"base = {value}"))
+
+
+def test_what_is_said_about_a_reproduction_is_no_part_of_the_run(write):
+    assert load(write("[reproduction]\ntitle = 'x'")) == load(write(""))

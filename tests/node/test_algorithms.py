@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.algorithms.base import Algorithm, SettingsError
+from sheafgossip.node.assignment import Assignment, Turn
 from sheafgossip.node.client import Client
 
 ALPHA = 0.1
@@ -39,9 +41,9 @@ class FakePeers:
     answers: dict[int, np.ndarray] = field(default_factory=lambda: THEIRS)
     sent: list[dict[int, np.ndarray]] = field(default_factory=list)
 
-    def exchange(self, vectors):
+    def exchange(self, vectors, senders=None):
         self.sent.append({node: vector.copy() for node, vector in vectors.items()})
-        return {node: self.answers[node] for node in vectors}
+        return {node: self.answers[node] for node in (vectors if senders is None else senders)}
 
 
 @pytest.fixture
@@ -81,6 +83,54 @@ def test_d_psgd_averages_with_the_mixing_weights_and_steps_along_its_own_gradien
     assert announced("d-psgd") == (4,)
     assert [set(sent) for sent in peers.sent] == [{1, 5}]
     np.testing.assert_array_equal(list(peers.sent[0].values()), [START, START])
+
+
+@pytest.fixture
+def directed(client, assignment) -> Client:
+    """Client 3 sends to 1 and hears from 5, a round later the other way, then it goes on as at first."""
+    turns = Turn((1,), {5: 0.5}), Turn((5,), {1: 0.25})
+    neighbours = tuple(client.neighbours.values())
+    return Client(replace(assignment, neighbours=neighbours, turns=turns, rounds_a_turn=2), Quadratic())
+
+
+def test_each_round_has_the_graph_of_its_turn(directed):
+    for round, sends, hears in (1, 1, 5), (2, 1, 5), (3, 5, 1), (4, 5, 1), (5, 1, 5):
+        directed.enter(round)
+        assert (list(directed.successors), list(directed.predecessors)) == ([sends], [hears])
+        assert {j: peer.weight for j, peer in directed.neighbours.items()} == {hears: WEIGHTS[hears], sends: 0}
+        assert directed.neighbours[hears].parameters == 4
+
+
+def test_a_client_that_is_started_again_begins_with_the_graph_of_its_first_round(assignment):
+    turns = Turn((1,), {5: 0.5}), Turn((5,), {1: 0.25})
+    later = Client(replace(assignment, turns=turns, first_round=4), Quadratic())
+    assert list(later.successors) == [5]
+
+
+def test_on_an_undirected_graph_those_sent_to_and_those_heard_are_the_neighbours(client):
+    assert client.successors == client.predecessors == client.neighbours
+
+
+def test_d_psgd_on_a_directed_graph_averages_with_those_it_hears(directed):
+    peers = one_round(directed, "d-psgd")
+    np.testing.assert_allclose(directed.theta, (START + THEIRS[5]) / 2 - ALPHA * (START - TARGET), rtol=1e-14)
+    assert [list(sent) for sent in peers.sent] == [[1]]
+
+
+def test_push_sum_on_a_directed_graph_gives_away_half_and_takes_what_comes(directed):
+    answers = {5: np.array([-1.0, 0.0, 1.0, 0.0, 0.25])}
+    peers = one_round(directed, "push-sum", answers=answers)
+    half = np.append(START - ALPHA * (START - TARGET), 1) / 2
+    x, w = (half + answers[5])[:-1], (half + answers[5])[-1]
+    np.testing.assert_allclose(directed.theta, x / w, rtol=1e-13)
+    np.testing.assert_allclose(peers.sent[0][1], half, rtol=1e-13)
+    assert list(peers.sent[0]) == [1]
+
+
+def test_turns_travel_to_the_client_as_they_are(directed, assignment):
+    turns = directed._assignment.turns
+    sent = json.loads(json.dumps(replace(assignment, turns=turns).to_json()))
+    assert Assignment.from_json(sent).turns == turns
 
 
 def test_dfedu_pulls_towards_the_sum_of_its_neighbours_differences(client):

@@ -44,6 +44,16 @@ def test_an_mlp_has_a_linear_layer_between_neighbouring_widths(features, hidden,
     assert Architecture("mlp", (features,), outputs, hidden=hidden).size == expected
 
 
+@given(st.integers(1, 30), st.integers(1, 9), st.integers(1, 40), st.integers(1, 12))
+def test_a_gru_has_three_gates_with_two_biases_each_whatever_the_length_of_the_series(steps, features, width, outputs):
+    expected = 3 * width * (features + width + 2) + (width + 1) * outputs
+    assert Architecture("gru", (steps, features), outputs, hidden=(width,)).size == expected
+
+
+def test_a_series_without_features_has_one():
+    assert Architecture("gru", (12,), 3, hidden=(16,)).size == Architecture("gru", (12, 1), 3, hidden=(16,)).size
+
+
 @pytest.mark.parametrize("kind", ["logistic", "linear"])
 def test_hidden_layers_and_filters_do_not_change_a_linear_model(kind):
     assert Architecture(kind, (4,), 2, filters=(8,), hidden=(9,)).size == Architecture(kind, (4,), 2).size
@@ -61,12 +71,24 @@ def test_convolutions_on_data_that_are_no_images_are_refused_by_their_key():
         Architecture("cnn", (561,), 6, filters=(8,))
 
 
+def test_a_gru_on_images_is_refused_by_its_key():
+    with pytest.raises(ArchitectureError, match=r"^model.kind = 'gru' needs series .* shape \(1, 8, 8\)$"):
+        Architecture("gru", (1, 8, 8), 10, hidden=(16,))
+
+
+@pytest.mark.parametrize("hidden", [(), (8, 8)])
+def test_a_gru_has_exactly_one_width(hidden):
+    with pytest.raises(ArchitectureError, match=r"^model.hidden = .*: 'gru' has one layer; give its width"):
+        Architecture("gru", (12,), 3, hidden=hidden)
+
+
 @pytest.mark.parametrize(
     ("architecture", "label"),
     [
         (Architecture("cnn", (1, 28, 28), 10, (32, 64), (120,)), "cnn 32-64 + 120"),
         (Architecture("cnn", (1, 28, 28), 10, (32, 64)), "cnn 32-64"),
         (Architecture("mlp", (8,), 10, hidden=(20, 30)), "mlp 20-30"),
+        (Architecture("gru", (12,), 3, hidden=(16,)), "gru 16"),
         (Architecture("logistic", (8,), 10), "logistic"),
     ],
 )
@@ -143,6 +165,28 @@ def test_theta_is_laid_out_like_the_parameters_of_a_torch_model_and_computes_the
     torch.testing.assert_close(
         forward(architecture, views(architecture, theta), x), model(x).detach(), rtol=1e-12, atol=1e-12
     )
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 7), st.integers(1, 3), st.integers(1, 6), st.integers(1, 3))
+def test_theta_is_laid_out_like_torchs_own_gru_and_linear_layer_and_computes_the_same(steps, features, width, outputs):
+    architecture = Architecture("gru", (steps, features), outputs, hidden=(width,))
+    gru = torch.nn.GRU(features, width, batch_first=True, dtype=torch.float64)
+    last = torch.nn.Linear(width, outputs, dtype=torch.float64)
+    parameters = [*gru.parameters(), *last.parameters()]
+    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in parameters]
+    theta = torch.from_numpy(architecture.start(3))
+    torch.nn.utils.vector_to_parameters(theta, parameters)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(4, steps, features)))
+    states, _ = gru(x)
+    torch.testing.assert_close(
+        forward(architecture, views(architecture, theta), x), last(states[:, -1]).detach(), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_a_gru_starts_within_torchs_own_bounds():
+    start = Architecture("gru", (12,), 3, hidden=(16,)).start(0)
+    assert 0.9 / 4 < np.abs(start).max() <= 1 / 4
 
 
 def test_the_bounds_of_the_start_are_those_of_torchs_own_layers():

@@ -24,6 +24,9 @@ ARCHITECTURES = [
     Architecture("cnn", (3, 17, 12), 4, (3, 5), (6,)),
     Architecture("cnn", (1, 28, 28), 10, (32, 64)),
     Architecture("cnn", (3, 32, 32), 10, (32, 64), (120,)),
+    Architecture("gru", (12,), 3, hidden=(16,)),
+    Architecture("gru", (5, 4), 1, hidden=(7,)),
+    Architecture("gru", (1, 4), 2, hidden=(3,)),
 ]
 SIZE, ROWS = 60, {1: 4, 2: 6}
 HEIGHT = sum(ROWS.values())
@@ -70,6 +73,15 @@ def test_the_paper_s_cnn_counted_by_hand():
     assert evaluation_flops(cnn) == first + second + last == 4_881_920
     weights, inputs = first + second + last, second + last
     assert gradient_flops(cnn) == evaluation_flops(cnn) + weights + inputs == 14_256_384
+
+
+def test_a_gru_counted_by_hand():
+    """12 steps of one value -> a state of 16 numbers, which three gates read and write -> 3."""
+    gru = Architecture("gru", (12,), 3, hidden=(16,))
+    values, states, last = 12 * 2 * 3 * 16 * 1, 12 * 2 * 3 * 16 * 16, 2 * 16 * 3
+    assert evaluation_flops(gru) == values + states + last == 19_680
+    weights, inputs = values + states + last, states * 11 // 12 + last  # the first state is given: zeros
+    assert gradient_flops(gru) == evaluation_flops(gru) + weights + inputs
 
 
 # -- maps --------------------------------------------------------------------------------------------------------------

@@ -99,6 +99,21 @@ def test_the_gradient_of_a_cnn_is_that_of_torchs_own_modules(with_shard):
     )
 
 
+def test_the_gradient_of_a_gru_is_that_of_torchs_own_modules(with_shard):
+    assignment = with_shard(Architecture("gru", (6, 2), 3, hidden=(5,)), 600)
+    learner = Learner(assignment)
+    gru, last = torch.nn.GRU(2, 5, batch_first=True).double(), torch.nn.Linear(5, 3).double()
+    parameters = [*gru.parameters(), *last.parameters()]
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(learner.theta), parameters)
+    x, y = numbers(assignment, "train")
+    states, _ = gru(torch.from_numpy(x))
+    expected = torch.nn.functional.cross_entropy(last(states[:, -1]), torch.from_numpy(y))
+    expected.backward()
+    loss, gradient = learner.gradient()
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    np.testing.assert_allclose(gradient, torch.cat([p.grad.flatten() for p in parameters]), rtol=1e-10, atol=1e-12)
+
+
 def test_gradients_do_not_add_up_over_calls(with_shard):
     learner = Learner(with_shard(LOGISTIC, 40))
     first = learner.gradient()[1].copy()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw
+from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw, draw_sequence, picture
 from sheafgossip.topology.picture import draw_picture, layout
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -55,3 +55,28 @@ def test_one_client_and_a_disconnected_graph_can_be_drawn(tmp_path):
     for graph in (Graph(1, ()), Graph(5, ((0, 1), (2, 4)))):
         draw_picture(graph, tmp_path / "g.png")
         assert (tmp_path / "g.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("kind", ["exponential", "erdos-renyi"])
+def test_each_arc_of_a_directed_graph_has_a_head_in_its_direction(kind):
+    from matplotlib.figure import Figure
+
+    graph = draw(TopologySpec(kind, p=0.15, directed=True), 20, 0)
+    positions = layout(graph.undirected)
+    axes = Figure().add_subplot()
+    picture._draw_edges(axes, graph, positions)
+    lines, heads = axes.collections
+    assert len(lines.get_paths()) == len(heads.get_paths()) == len(graph.arcs)
+    for (i, j), head in zip(graph.arcs, heads.get_paths(), strict=True):
+        tip, left, right = head.vertices[:3]
+        assert (tip - (left + right) / 2) @ (positions[j] - positions[i]) > 0
+
+
+def test_graphs_that_take_turns_stand_side_by_side(tmp_path, monkeypatch):
+    import matplotlib
+
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+    graphs = draw_sequence(TopologySpec(p=0.4, redraw_every=5), 8, 0, rounds=50)
+    draw_picture(graphs, tmp_path / "g.svg", title="Eight clients")
+    drawn = (tmp_path / "g.svg").read_text()
+    assert [f">rounds {first} to {first + 4}<" in drawn for first in range(1, 36, 5)] == 6 * [True] + [False]

@@ -105,6 +105,19 @@ def test_an_exchange_with_some_neighbours_waits_for_no_others(network):
     assert leaf.receive()[0].tolist() == [5]
 
 
+def test_a_client_may_hear_from_others_than_it_sends_to(network):
+    """Three clients on a circle of arcs, 0 -> 1 -> 2 -> 0."""
+    clients = network.linked(3, [(0, 1), (0, 2), (1, 2)])
+    peers = [peers_of(clients[i], {j: Link((1,), (1,)) for j in {0, 1, 2} - {i}}) for i in range(3)]
+
+    def exchange(i: int) -> dict[int, list[float]]:
+        heard = peers[i].exchange({(i + 1) % 3: vector(i)}, senders=[(i - 1) % 3])
+        return {j: v.tolist() for j, v in heard.items()}
+
+    assert network.in_parallel(*(lambda i=i: exchange(i) for i in range(3))) == [{2: [2]}, {0: [0]}, {1: [1]}]
+    assert [(row.src, row.dst) for each in peers for row in each.next_round()] == [(0, 1), (1, 2), (2, 0)]
+
+
 def test_neighbours_who_do_not_meet_in_every_round_may_be_further_ahead(network):
     slow, fast = network.linked(2, [(0, 1)])
     slow_peers, fast_peers = (

@@ -131,6 +131,35 @@ def test_a_reduced_client_keeps_one_training_sample_at_least():
     assert len(shard.x_train) == 1
 
 
+@pytest.mark.parametrize("reduced", [0, 0.5])
+def test_validation_holds_out_training_samples_and_leaves_the_test_samples_out_of_the_shard(reduced):
+    options = {"partition": "dirichlet", "reduced_clients": reduced, "test_fraction": 0.3}
+    plain = shards_of(numbered(400), 8, **options)
+    tuning = shards_of(numbered(400), 8, evaluate_on="validation", **options)
+    for before, after in zip(plain, tuning, strict=True):
+        train, validation = ids(after.x_train), ids(after.x_test)
+        assert train | validation == ids(before.x_train)
+        assert not train & validation
+        assert len(validation) == max(round(0.3 * len(before.x_train)), 1)
+        assert np.array_equal(after.x_test[:, 0] % 2, after.y_test)
+
+
+def test_validation_samples_of_a_time_series_are_its_latest_before_the_test_samples():
+    pool = replace(numbered(100), in_time_order=True)
+    (shard,) = shards_of(pool, 1, evaluate_on="validation")
+    assert (ids(shard.x_train), ids(shard.x_test)) == (set(range(56)), set(range(56, 75)))
+
+
+def test_standardize_sees_no_validation_sample():
+    (shard,) = shards_of(numbered(100), 1, evaluate_on="validation", standardize=True)
+    assert np.allclose(shard.x_train.mean(), 0, atol=1e-6)
+
+
+def test_a_client_with_one_training_sample_has_none_to_hold_out():
+    with pytest.raises(DataError, match=r"^data\.evaluate_on is 'validation', but client 0 has one training sample"):
+        cut(DataSection(evaluate_on="validation", reduced_clients=1, reduced_to=0.001), numbered(40), 2, 0)
+
+
 def test_standardize_uses_a_clients_own_training_samples():
     rng = np.random.default_rng(0)
     pool = Pool(rng.normal([5, -3], [10, 0.1], (300, 2)).astype(np.float32), np.arange(300) % 2, "classification", 2)

@@ -140,7 +140,7 @@ def test_a_sweep_can_grow_and_shrink(sweep):
 def test_the_folder_of_another_sweep_is_refused(sweep):
     for run in sweep("", "rounds=3,4").runs:
         write(run, "finish")
-    with pytest.raises(ConfigError, match="rounds-3-seed-0: holds something else than this run"):
+    with pytest.raises(ConfigError, match="rounds-3-seed-0: holds a run of another configuration"):
         sweep("clients = 5", "rounds=3,4").stages()
     with pytest.raises(ConfigError, match="rounds-3-seed-0 is no part of this sweep"):
         sweep("clients = 5", "rounds=5").stages()
@@ -169,7 +169,7 @@ def test_a_folder_of_the_right_name_with_something_else_in_it_is_refused(sweep):
     (run,) = planned.runs
     run.folder.mkdir(parents=True)
     (run.folder / "thesis.tex").write_text("irreplaceable")
-    with pytest.raises(ConfigError, match="holds something else than this run"):
+    with pytest.raises(ConfigError, match="holds something else than a run"):
         planned.stages()
 
 

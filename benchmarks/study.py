@@ -1,0 +1,150 @@
+"""What studies of several runs share: runs that are kept once they have ended, lambdas chosen without a look at the
+test samples, and figures over seeds."""
+
+from __future__ import annotations
+
+import csv
+import math
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sheafgossip.launcher.config import RunConfig, validate
+from sheafgossip.launcher.session import run_all
+from sheafgossip.metrics import open_run
+from sheafgossip.metrics.summary import summarize
+
+RESULTS = Path(__file__).parent / "results"
+TUNING = (100, 101)
+"""Seeds of the runs that choose lambda; those that are reported have others."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """``settings`` of the algorithm, all but lambda, which is chosen among ``lams``."""
+
+    settings: dict[str, Any]
+    lams: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """The last round of a run: the test metric of each client, its training samples, and the payload of the run."""
+
+    metric: np.ndarray
+    train_samples: np.ndarray
+    payload_mb: float
+
+    @property
+    def mean(self) -> float:
+        return float(self.metric.mean())
+
+    @property
+    def mean_of_reduced(self) -> float:
+        """Over the clients whose training data was cut, where all had about as much before."""
+        return float(self.metric[self.train_samples < self.train_samples.max() / 2].mean())
+
+
+def run(config: RunConfig, folder: Path) -> bool:
+    """Whether the run of ``config`` went well; False: it diverged.
+
+    A run that is in ``folder`` and has ended is not run again; one that was interrupted is.
+    """
+    if not _has_ended(config, folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        print(config.name, flush=True)
+        (done,) = run_all([config], folder, lambda _: lambda: None, lambda _: None)
+        if done.outcome.status == "interrupt" or (done.outcome.status == "failure" and not _diverged(folder)):
+            raise SystemExit(f"{folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
+    return not _diverged(folder)
+
+
+def _has_ended(config: RunConfig, folder: Path) -> bool:
+    settings = folder / "config.toml"
+    if not settings.exists() or settings.read_text() != config.to_toml():
+        return False
+    return summarize(folder).status == "finished" or _diverged(folder)
+
+
+def _diverged(folder: Path) -> bool:
+    failures = open_run(folder).sql("SELECT detail FROM event WHERE kind = 'failure'")
+    return any("is not finite after round" in detail for detail in failures["detail"])
+
+
+def read(folder: Path) -> Result:
+    clients = open_run(folder).sql(
+        "SELECT test_metric, train_samples FROM round JOIN node USING (node)"
+        " WHERE round = (SELECT max(round) FROM round) ORDER BY node"
+    )
+    payload_mb = summarize(folder).traffic.payload_bytes / 1e6
+    return Result(clients["test_metric"].to_numpy(), clients["train_samples"].to_numpy(), payload_mb)
+
+
+@dataclass
+class Study:
+    """Runs of several methods on one problem, their folders below ``out``.
+
+    ``problem(seed)`` is the configuration without its algorithm; ``better`` is min or max, of the metric.
+    """
+
+    out: Path
+    problem: Callable[[int], dict[str, Any]]
+    methods: Mapping[str, Method]
+    better: Callable[..., float]
+    tuning_seeds: Sequence[int] = TUNING
+
+    def __post_init__(self) -> None:
+        self.runs: list[tuple[str, str, float | None, int, Result | None]] = []
+        """(samples evaluated on, method, lambda, seed, result; None: diverged)"""
+
+    def lam(self, name: str) -> float | None:
+        """The lambda that does best on the validation samples, over all tuning seeds; None where there is none."""
+        worst = math.inf if self.better is min else -math.inf
+        scores = {}
+        for lam in self.methods[name].lams:
+            found = [self._result(name, lam, seed, "validation") for seed in self.tuning_seeds]
+            scores[lam] = statistics.mean(worst if result is None else result.mean for result in found)
+        return self.better(scores, key=scores.__getitem__) if scores else None
+
+    def results(self, seeds: int) -> dict[str, tuple[float | None, list[Result]]]:
+        """{method: its lambda, and a result on the test samples a seed}"""
+        found: dict[str, tuple[float | None, list[Result]]] = {name: (self.lam(name), []) for name in self.methods}
+        for seed in range(seeds):
+            for name, (lam, results) in found.items():
+                result = self._result(name, lam, seed, "test")
+                if result is None:
+                    raise SystemExit(f"{name}, lambda {lam}, seed {seed}: diverged")
+                results.append(result)
+        return found
+
+    def _result(self, name: str, lam: float | None, seed: int, samples: str) -> Result | None:
+        tree = self.problem(seed)
+        tree["name"] = f"{name}{'' if lam is None else f', lambda {lam:g}'}, seed {seed}, {samples}"
+        tree["seed"] = seed
+        tree["algorithm"] = self.methods[name].settings | ({} if lam is None else {"lam": lam})
+        tree["data"] = tree["data"] | {"evaluate_on": samples}
+        tree["measuring"] = {"enabled": samples == "test"}
+        place = f"{list(self.methods).index(name)}-{'' if lam is None else f'{lam:g}-'}{seed}-{samples}"
+        result = read(self.out / place) if run(validate(tree), self.out / place) else None
+        self.runs.append((samples, name, lam, seed, result))
+        return result
+
+    def write_csv(self, path: Path) -> None:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["samples", "method", "lambda", "seed", "mean", "payload_mb"])
+            for samples, name, lam, seed, result in self.runs:
+                figures = ("diverged", "") if result is None else (f"{result.mean:.5g}", f"{result.payload_mb:.3f}")
+                writer.writerow([samples, name, "" if lam is None else lam, seed, *figures])
+
+
+def over_seeds(values: Iterable[float], digits: int = 1) -> str:
+    """Mean ± standard error."""
+    found = list(values)
+    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.nan
+    return f"{statistics.mean(found):.{digits}f} ± {error:.{digits}f}"

@@ -1,0 +1,47 @@
+"""What runs came to, to be looked at: one page, or the figures of a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .drawn import Drawn
+    from .methods import Method
+
+_ONE_BY_ONE = 6
+"""Methods of which graph, maps and waiting are shown; more make a page slow."""
+
+
+def write_report(folders: Sequence[Path], page_file: Path | None, figures: Path | None) -> list[Path]:
+    """Writes the page, and into ``figures`` every figure as SVG, PNG, PDF and CSV. Returns the files.
+
+    Raises RunFolderError, and OSError where it cannot be written.
+    """
+    from .methods import methods_of
+    from .page import page
+
+    methods = methods_of(folders)
+    together, each = _draw(methods)
+    files = []
+    if page_file is not None:
+        page_file.parent.mkdir(parents=True, exist_ok=True)
+        page_file.write_text(page(methods, together, each), encoding="utf-8")
+        files.append(page_file)
+    if figures is not None:
+        figures.mkdir(parents=True, exist_ok=True)
+        for drawn in [*together, *(one for _, own in each for one in own)]:
+            files += drawn.save(figures)
+    return files
+
+
+def _draw(methods: Sequence[Method]) -> tuple[list[Drawn], list[tuple[Method, list[Drawn]]]]:
+    from .costs import bytes_by_level, memory_over_time
+    from .learning import curves, spread
+    from .network import graph, map_norms
+    from .waiting import waiting
+
+    together = [*curves(methods), *spread(methods), *bytes_by_level(methods), *memory_over_time(methods)]
+    each = [(method, graph(method) + map_norms(method) + waiting(method)) for method in methods[:_ONE_BY_ONE]]
+    return together, each

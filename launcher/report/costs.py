@@ -1,0 +1,146 @@
+"""What learning costs: bytes by level, and memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...topology.picture import INK
+from .drawn import Drawn, colour, legend_below, line_look, new_figure, plain
+from .methods import Method
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_LEVELS = {
+    "payload": "payload: the vectors alone",
+    "message": "and message headers",
+    "wire": "and framing",
+    "opening": "and opening connections",
+    "records": "records to the collector",
+}
+
+
+def bytes_by_level(methods: Sequence[Method]) -> list[Drawn]:
+    """Bars of what each method sent."""
+    import pandas
+
+    shown = [method for method in methods if method.run.measured]
+    if not shown:
+        return []
+    data = pandas.DataFrame([_bytes_of(method) for method in shown])
+    figure, (left, right) = new_figure(10.5, 1.5 + 0.42 * len(shown), 2, gridspec_kw={"width_ratios": [3, 2]})
+    rows = range(len(shown))
+    left.barh(rows, data.payload_mb, height=0.62, color=[colour(method.number) for method in shown])
+    for row, value in zip(rows, data.payload_mb, strict=True):
+        left.annotate(f" {_short(value)} MB", (value, row), va="center", fontsize=8.5, color=INK)
+    left.margins(x=0.2)
+    left.set_xlabel("payload, MB (sum over all directed edges)")
+    overheads = ["message_mb", "wire_mb", "opening_mb", "records_mb"]
+    start = data[overheads[0]] * 0
+    for number, (column, label) in enumerate(zip(overheads, list(_LEVELS.values())[1:], strict=True)):
+        right.barh(rows, data[column], left=start, height=0.62, color=colour(number), label=label)
+        start = start + data[column]
+    right.set_xlabel("on top of the payload, MB")
+    right.margins(x=0.05)
+    left.set_yticks(rows, [method.name for method in shown])
+    right.set_yticks(rows, [""] * len(shown))
+    for axes in (left, right):
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        plain(axes, grid="x")
+        axes.tick_params(axis="y", length=0)
+    legend_below(figure, right)
+    return [
+        Drawn(
+            "bytes",
+            "Bytes by level",
+            "Left: the vectors alone, which papers count. Right: what comes on top of them on the sockets, and what "
+            "measuring itself sends. 1 MB = 10^6 bytes; means over the seeds.",
+            figure,
+            data,
+        )
+    ]
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _bytes_of(method: Method) -> dict[str, object]:
+    runs = method.group.runs
+
+    def mean(figure) -> float:
+        return sum(figure(run) for run in runs) / len(runs) / 1e6
+
+    opening = ("greeting", "ready", "hello", "confirmation")
+    return {
+        "method": method.name,
+        "payload_mb": mean(lambda run: run.traffic.payload_bytes),
+        "message_mb": mean(lambda run: run.traffic.message_bytes - run.traffic.payload_bytes),
+        "wire_mb": mean(lambda run: run.traffic.wire_bytes - run.traffic.message_bytes),
+        "opening_mb": mean(lambda run: sum(run.overhead_bytes.get(kind, 0) for kind in opening)),
+        "records_mb": mean(lambda run: run.overhead_bytes.get("records", 0)),
+    }
+
+
+def memory_over_time(methods: Sequence[Method]) -> list[Drawn]:
+    """Of all clients together, and of the largest process."""
+    import pandas
+
+    shown = [(method, frame) for method in methods if len(frame := _memory(method))]
+    if not shown:
+        return []
+    figure, (left, right) = new_figure(10.5, 3.6, 2)
+    for method, frame in shown:
+        look = line_look(method.number) | {"label": method.name}
+        look |= {"marker": None} if len(frame) > 1 else {}
+        left.plot(frame.wall_s, frame.clients_pss_mb, **look)
+        right.plot(frame.wall_s, frame.client_median_uss_mb, **look)
+        right.fill_between(
+            frame.wall_s, frame.client_min_uss_mb, frame.client_max_uss_mb, color=look["color"], alpha=0.15, lw=0
+        )
+    left.set_ylabel("memory of all clients (PSS), MB")
+    right.set_ylabel("a client's own memory (USS), MB")
+    for axes in (left, right):
+        axes.set_xlabel("wall time, s")
+        axes.set_ylim(bottom=0)
+        plain(axes)
+    legend_below(figure, left)
+    return [
+        Drawn(
+            "memory",
+            "Memory over time",
+            "Left: proportional set size, where memory shared by several processes counts once, summed over clients. "
+            "Right: what a client alone holds; the line is the median client, the band goes from the smallest to the "
+            "largest. The first run of each method.",
+            figure,
+            pandas.concat([frame.assign(method=method.name) for method, frame in shown]),
+        )
+    ]
+
+
+def _memory(method: Method) -> DataFrame:
+    """wall_s, clients_pss_mb, client_{min,median,max}_uss_mb: each client counts with its latest sample."""
+    import pandas
+
+    samples = method.reader.resources
+    samples = samples[samples.node.isin(method.clients)]
+    columns = ["wall_s", "clients_pss_mb", "client_min_uss_mb", "client_median_uss_mb", "client_max_uss_mb"]
+    if samples.empty:
+        return pandas.DataFrame(columns=columns)
+    wide = {
+        what: samples.pivot_table(index="wall_s", columns="node", values=what, aggfunc="last").ffill()
+        for what in ("pss", "uss")
+    }
+    everyone = wide["pss"].notna().all(axis=1)
+    pss, uss = wide["pss"][everyone] / 1e6, wide["uss"][everyone] / 1e6
+    frame = pandas.DataFrame(
+        {
+            "clients_pss_mb": pss.sum(axis=1),
+            "client_min_uss_mb": uss.min(axis=1),
+            "client_median_uss_mb": uss.median(axis=1),
+            "client_max_uss_mb": uss.max(axis=1),
+        }
+    ).reset_index()
+    steps = max(1, len(frame) // 300)
+    return pandas.concat([frame.iloc[::steps], frame.tail(1)]).drop_duplicates("wall_s")

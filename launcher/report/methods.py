@@ -1,0 +1,71 @@
+"""The runs of a report: those that differ only in their seed are one method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...metrics import open_run
+from ...metrics.run_reader import RunReader
+from ...metrics.seeds import Group, summarize_all
+from ...metrics.summary import RunSummary
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Method:
+    """``number`` decides on its colour."""
+
+    number: int
+    name: str
+    group: Group
+    folders: tuple[Path, ...]
+
+    @property
+    def run(self) -> RunSummary:
+        return self.group.runs[0]
+
+    @cached_property
+    def reader(self) -> RunReader:
+        """Of the first seed's run: what is shown of one run alone is of this one."""
+        return open_run(self.folders[0])
+
+    @cached_property
+    def clients(self) -> list[int]:
+        nodes = self.reader.nodes
+        return nodes.node[nodes.role == "client"].tolist()
+
+    @property
+    def is_accuracy(self) -> bool:
+        return self.run.metric == "accuracy"
+
+    @property
+    def unit(self) -> float:
+        """What a test metric is multiplied by to be shown."""
+        return 100.0 if self.is_accuracy else 1.0
+
+    @property
+    def metric_label(self) -> str:
+        return "test accuracy, %" if self.is_accuracy else "test MSE"
+
+    def latest_metric(self) -> DataFrame:
+        """client, test_metric: the last evaluation of each client, mean over the seeds."""
+        import pandas
+
+        frames = [open_run(folder).last_test_metric for folder in self.folders]
+        latest = pandas.concat(frames)
+        latest = latest[latest.node.isin(self.clients)]
+        return latest.groupby("node").test_metric.mean().rename_axis("client").reset_index()
+
+
+def methods_of(folders: Sequence[Path]) -> list[Method]:
+    """Raises RunFolderError."""
+    return [
+        Method(number, group.name, group, tuple(Path(run.folder) for run in group.runs))
+        for number, group in enumerate(summarize_all(folders))
+    ]

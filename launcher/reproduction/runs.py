@@ -1,0 +1,91 @@
+"""The runs of a reproduction: those that have finished before are taken as they are, the others are run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ...metrics import open_run
+from ...metrics.schema import RunFolderError
+from ...metrics.seeds import Group, summarize_all
+from ..config import RunConfig
+from ..kept import is_finished, stage
+from ..preparation import Prepared
+from ..session import Finished, Watch, run_each, slug
+from .parts import Part
+
+Ended = Literal["finished", "diverged", "failed"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a part and where it lives."""
+
+    part: Part
+    config: RunConfig
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of a part in all its seeds. ``group`` and ``folders`` are of the seeds that finished; ``ended`` says how
+    it went where none did."""
+
+    name: str
+    group: Group | None
+    folders: tuple[Path, ...]
+    ended: Ended
+
+
+def planned(parts: Sequence[Part], seeds: int, out: Path) -> list[Planned]:
+    """Every run of every seed: OUT/PART/NAME-seed-0, ..."""
+    return [
+        Planned(part, seeded, out / part.folder / slug(f"{config.label} seed {seed}"))
+        for part in parts
+        for seed in range(seeds)
+        for config in part.configs
+        for seeded in [config.model_copy(update={"seed": seed})]
+    ]
+
+
+def run_missing(
+    runs: Sequence[Planned], out: Path, watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
+) -> list[Finished]:
+    """Those that have not come to an end yet, from their start. Raises ConfigError, RunFolderError before any has
+    started."""
+    missing = [run for run in runs if not _at_its_end(run)]
+    for run in missing:
+        shutil.rmtree(run.folder, ignore_errors=True)
+    if not missing:
+        return []
+    return run_each([run.config for run in missing], [run.folder for run in missing], out, watch, done)
+
+
+def results(part: Part, runs: Sequence[Planned]) -> list[Result]:
+    """In the order of the configuration."""
+    found = []
+    for config in part.configs:
+        folders = [run.folder for run in runs if run.part is part and run.config.label == config.label]
+        finished = tuple(folder for folder in folders if is_finished(folder))
+        groups = summarize_all(finished, part.about.target)
+        ended: Ended = "finished" if finished else "diverged" if all(map(_diverged, folders)) else "failed"
+        found.append(Result(config.label, groups[0] if groups else None, finished, ended))
+    return found
+
+
+def _at_its_end(run: Planned) -> bool:
+    """Whether this very run is there and would only repeat itself. Raises ConfigError where there is something else,
+    RunFolderError where it still goes on."""
+    found = stage(run.config, run.folder)
+    return found == "finished" or (found == "begun" and _diverged(run.folder))
+
+
+def _diverged(folder: Path) -> bool:
+    try:
+        events = open_run(folder).events
+    except RunFolderError:
+        return False
+    return bool((events.kind.eq("failure") & events.detail.str.contains("is not finite")).any())

@@ -1,0 +1,84 @@
+"""Which algorithm takes which graph: what does not fit is refused, naming the key and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from sheafgossip.launcher.config import ConfigError, validate
+from sheafgossip.launcher.graphs import check_graphs, draw_graphs
+from sheafgossip.node.algorithms import ALGORITHMS
+
+CHANGING = {"p": 0.5, "redraw_every": 10}
+ONE_WAY = {"p": 0.5, "directed": True}
+ONE_PEER = {"kind": "one-peer-exponential"}
+REGULAR = {"kind": "ring", "directed": True}
+ALLOWED = {
+    "changing": (CHANGING, {"local", "d-psgd", "gradient-tracking", "push-sum"}),
+    "changing and directed": (CHANGING | ONE_WAY, {"local", "push-sum"}),
+    "directed": (ONE_WAY, {"local", "push-sum"}),
+    "directed and regular": (REGULAR, {"local", "d-psgd", "push-sum"}),
+    "exponential": ({"kind": "exponential"}, {"local", "d-psgd", "push-sum"}),
+    "one peer": (ONE_PEER, {"local", "d-psgd", "push-sum"}),
+    "changing, were there more rounds": (CHANGING | {"redraw_every": 100}, set(ALGORITHMS)),
+}
+
+
+def check(topology: dict, name: str, **sections) -> None:
+    config = validate({"clients": 8, "topology": topology, "algorithm": {"name": name}, **sections})
+    check_graphs(config, draw_graphs(config))
+
+
+def refusal(*arguments, **sections) -> str:
+    with pytest.raises(ConfigError) as refused:
+        check(*arguments, **sections)
+    assert len(str(refused.value).splitlines()) == 1
+    return str(refused.value)
+
+
+WITH_A_SERVER = {"fedavg", "ditto", "pfedme", "per-fedavg"}
+
+
+@pytest.mark.parametrize("name", sorted(WITH_A_SERVER))
+def test_an_algorithm_with_a_server_has_a_star_of_its_own(name):
+    config = validate({"clients": 8, "topology": CHANGING | ONE_WAY, "algorithm": {"name": name}})
+    graphs = draw_graphs(config)
+    check_graphs(config, graphs)
+    assert not graphs.changes
+    assert graphs.union.edges == tuple((client, 8) for client in range(8))
+
+
+@pytest.mark.parametrize("graph", ALLOWED)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in WITH_A_SERVER])
+def test_an_algorithm_runs_on_the_graphs_it_is_made_for_and_on_no_others(graph, name):
+    topology, able = ALLOWED[graph]
+    if name in able:
+        check(topology, name)
+        return
+    told = refusal(topology, name)
+    assert f"algorithm.name = {name!r}" in told
+    assert all(repr(other) in told for other in able)
+
+
+@pytest.mark.parametrize(
+    ("topology", "name", "key"),
+    [
+        (CHANGING, "d2", "topology.redraw_every = 10"),
+        (ONE_WAY, "gradient-tracking", "topology.directed = true"),
+        (CHANGING | ONE_WAY, "d-psgd", "topology.directed = true"),
+        (ONE_PEER, "sheaf-fmtl", "topology.kind = 'one-peer-exponential'"),
+        ({"kind": "exponential"}, "pairwise", "topology.kind = 'exponential'"),
+    ],
+)
+def test_a_refusal_begins_with_the_key_at_fault(topology, name, key):
+    assert refusal(topology, name).startswith(f"{key}: ")
+
+
+def test_d_psgd_is_told_what_it_needs_of_a_directed_graph_and_what_does_without():
+    told = refusal(ONE_WAY, "d-psgd")
+    assert "doubly stochastic" in told
+    assert "'push-sum'" in told
+
+
+@pytest.mark.parametrize("topology", [CHANGING, ONE_WAY, ONE_PEER])
+def test_a_scenario_is_planned_for_one_undirected_graph(topology):
+    assert "a scenario is planned for one undirected graph" in refusal(topology, "push-sum", time={"clock": "virtual"})

@@ -1,0 +1,176 @@
+"""What the configurations of examples/paper promise, and what is refused before anything starts."""
+
+import io
+import tomllib
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy.io import savemat
+
+from sheafgossip.launcher import cli
+from sheafgossip.launcher.reproduction.parts import names, paper_folder, parts_of, titles, with_data
+from sheafgossip.launcher.reproduction.runs import Result
+from sheafgossip.launcher.reproduction.table import remarks, render
+
+PUBLISHED = tomllib.loads((paper_folder() / "published.toml").read_text())
+
+
+@cache
+def parts(what, small=False):
+    return parts_of(what, small=small, data_root=None, overrides=[])
+
+
+def shown(part):
+    """The table as it looks before anything has run."""
+    text = io.StringIO()
+    results = [Result(config.label, None, (), "failed") for config in part.configs]
+    Console(file=text, width=80).print(render(part, results))
+    return text.getvalue(), results
+
+
+def test_there_are_three_tables_and_four_figures():
+    assert names() == ["table4", "table5", "table6", "figure2", "figure3", "figure4", "figure6"]
+
+
+@pytest.mark.parametrize("what", names())
+def test_the_small_size_needs_no_files_and_has_the_same_runs(what):
+    small = parts(what, small=True)
+    assert {part.data for part in small} <= {"digits", "synthetic"}
+    names_at_paper_size = [config.label for config in parts(what)[0].configs]
+    for part in small:
+        assert [config.label for config in part.configs] == names_at_paper_size
+
+
+@pytest.mark.parametrize("what", names())
+@pytest.mark.parametrize("small", [False, True])
+def test_every_published_line_is_that_of_a_run(what, small):
+    for part in parts(what, small):
+        assert set(part.published) <= {config.label for config in part.configs}
+        assert {key for line in part.published.values() for key in line} <= set(part.about.columns)
+
+
+def test_every_published_section_is_shown_somewhere():
+    shown = {part.about.published or part.stem for what in names() for part in parts(what)}
+    assert set(PUBLISHED) <= shown
+
+
+@pytest.mark.parametrize(
+    ("what", "clients"),
+    [
+        ("table4", {"mnist": 40, "cifar10": 30}),
+        ("table5", {"vehicle": 23}),
+        ("table6", {"mnist": 40, "cifar10": 30}),
+        ("figure2", {"mnist": 40, "cifar10": 30}),
+        ("figure3", {"mnist": 40, "cifar10": 30}),
+        ("figure6", {"vehicle": 23, "har": 30, "school": 139, "gleam": 38}),
+    ],
+)
+def test_the_papers_size_is_that_of_the_paper(what, clients):
+    assert {part.data: part.configs[0].clients for part in parts(what)} == clients
+
+
+def test_table_4_has_eight_algorithms_and_learning_alone():
+    runs = Counter(config.algorithm.name for config in parts("table4")[0].configs)
+    assert runs.pop("sheaf-fmtl") == 2
+    assert set(runs) == {"dfedu", "d-psgd", "fedavg", "ditto", "pfedme", "per-fedavg", "local"}
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_table_5_has_three_graphs_six_lambdas_and_two_algorithms(small):
+    configs = parts("table5", small)[0].configs
+    runs = {(config.topology.kind, config.algorithm.lam, config.algorithm.name) for config in configs}
+    assert len(configs) == len(runs) == 36
+    assert {kind for kind, *_ in runs} == {"watts-strogatz", "barabasi-albert", "complete"}
+    assert {lam for _, lam, _ in runs} == {1e-4, 1e-3, 1e-2, 1e-1, 1, 10}
+    for config in configs:
+        assert f"{config.algorithm.lam}" == config.name.split()[1]
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_table_6_has_eight_starts(small):
+    configs = parts("table6", small)[0].configs
+    starts = Counter(config.algorithm.start for config in configs)
+    assert starts == {"gaussian": 3, "uniform": 3, "orthogonal": 1, "identity": 1}
+
+
+def test_table_5_shows_both_algorithms_in_one_line_of_80_columns():
+    (part,) = parts("table5")
+    table, _ = shown(part)
+    lines = [line.split() for line in table.splitlines()]
+    assert ["0.0001", "92.38±0.38", "failed", "162", "–", "91.79±0.51", "failed", "808", "–"] in lines
+    assert [line for line in lines if len(line) == 1 and line[0][0].isalpha()] == [
+        ["small-world"], ["scale-free"], ["complete"]
+    ]  # fmt: skip
+
+
+def test_a_table_is_followed_by_what_differs():
+    (part,) = parts("table4", small=True)
+    table, results = shown(part)
+    assert "94.3±0.12" in table
+    assert "failed" in table
+    told = remarks(part, results, ["rounds=2"])
+    assert "not 40 with MNIST" in told
+    assert "27.9 MB" in told
+    assert "rounds=2 (from the command line)" in told
+
+
+def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
+    cells = {"X": np.empty((1, 139), dtype=object), "Y": np.empty((1, 139), dtype=object)}
+    for school in range(139):
+        cells["X"][0, school], cells["Y"][0, school] = np.ones((8, 28)), np.ones((8, 1))
+    (tmp_path / "school").mkdir()
+    savemat(tmp_path / "school" / "school.mat", cells)
+    there, told = with_data("figure6", parts_of("figure6", small=False, data_root=tmp_path, overrides=[]))
+    assert [part.data for part in there] == ["school"]
+    assert len(told) == 3
+    assert any("Figure 6, Vehicle: left out" in line and "vehicle.mat" in line for line in told)
+
+
+@pytest.fixture
+def refusal(tmp_path, monkeypatch, capsys):
+    """The one line with which a command is refused; nothing has been written."""
+    monkeypatch.chdir(tmp_path)
+
+    def refusal(*arguments):
+        monkeypatch.setattr("sys.argv", ["sheafgossip", "reproduce", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, error = capsys.readouterr()
+        assert (end.value.code, out, list(tmp_path.iterdir())) == (2, "", [])
+        assert error.count("\n") == 1
+        return error
+
+    return refusal
+
+
+def test_an_unknown_name_is_refused_with_those_there_are(refusal):
+    assert "table7: not among what can be reproduced: table4, table5" in refusal("table7")
+
+
+def test_without_data_the_paper_size_is_refused_with_a_way_out(refusal):
+    assert "table5 at paper size needs the Vehicle data: --data-root FOLDER" in refusal("table5")
+    assert "or --small" in refusal("table4")
+
+
+def test_a_folder_without_the_data_is_refused_with_what_is_missing(refusal, tmp_path_factory):
+    assert "vehicle.mat" in refusal("table5", "--data-root", str(tmp_path_factory.mktemp("empty")))
+
+
+def test_a_data_root_is_not_for_the_small_size(refusal):
+    assert "--data-root" in refusal("table5", "--small", "--data-root", "x")
+
+
+def test_a_mistake_in_an_override_is_told_like_any_other(refusal):
+    assert "training.aplha: unknown key" in refusal("table5", "--small", "--set", "training.aplha=1").splitlines()[0]
+
+
+def test_without_a_name_it_lists_what_there_is(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["sheafgossip", "reproduce"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, _ = capsys.readouterr()
+    assert end.value.code == 0
+    assert all(title in out for what in names() for title in titles(what))
