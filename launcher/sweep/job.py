@@ -53,11 +53,11 @@ class Job:
         self._process.terminate()
 
     def last_words(self) -> list[dict[str, Any]]:
-        """Whatever it still says before it ends, or before patience does."""
+        """What it says of its run, if it says anything before it ends, or before patience does."""
         words, deadline = [], time.monotonic() + _PATIENCE_S
         with suppress(ControlClosed):
-            while select.select([self.line], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                words += self.line.receive_some()
+            while not words and select.select([self.line], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                words = self.line.receive_some()
         return words
 
     def close(self) -> None:

@@ -150,7 +150,7 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for job in [*self._idle, *self._busy]:
+        for job in self._busy:
             job.interrupt()
         for job in [*self._idle, *self._busy]:
             job.close()
