@@ -77,9 +77,18 @@ def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys that do not have the same value everywhere, or are not everywhere."""
+    """The keys that do not have the same value everywhere, or are not everywhere.
+
+    Settings that only one algorithm has go without saying: the algorithm's name tells of them.
+    """
     keys = dict.fromkeys(key for setting in settings for key in setting)
-    return [key for key in keys if any(key not in each or each[key] != settings[0][key] for each in settings)]
+    return [key for key in keys if _differs(key, settings)]
+
+
+def _differs(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
+    first, *others = [setting[key] for setting in settings if key in setting]
+    lacking = len(others) + 1 < len(settings) and not key.startswith("algorithm.")
+    return lacking or any(value != first for value in others)
 
 
 def short_names(keys: Sequence[str]) -> list[str]:

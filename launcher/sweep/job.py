@@ -54,7 +54,8 @@ class Job:
 
     def last_words(self) -> list[dict[str, Any]]:
         """What it says of its run, if it says anything before it ends, or before patience does."""
-        words, deadline = [], time.monotonic() + _PATIENCE_S
+        words: list[dict[str, Any]] = []
+        deadline = time.monotonic() + _PATIENCE_S
         with suppress(ControlClosed):
             while not words and select.select([self.line], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 words = self.line.receive_some()
