@@ -21,7 +21,7 @@ demo: setup  ## Run twenty client processes and compare five algorithms.
 	$(BIN)/sheafgossip run examples/demo.toml
 
 test: setup  ## Run all tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 chaos: setup  ## Run thirty random scenarios full of faults and kills (5 minutes).
 	SHEAFGOSSIP_CHAOS_SEEDS=0-29 $(BIN)/python -m pytest -q tests/integration/test_chaos.py

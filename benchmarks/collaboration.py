@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from digits import problem
-from study import RESULTS, Method, Result, Study, over_seeds
+from study import RESULTS, Method, Result, Study, against, over_seeds, write_csv
 
 PAPER = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.03}
 ROTATING = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.0, "start": "shared", "rotate_every": 1}
@@ -31,16 +31,17 @@ METHODS = {
 
 def table(found: dict[str, tuple[float | None, list[Result]]]) -> str:
     lines = [
-        f"| method | lambda | accuracy %, mean ± s.e. over {len(found['local'][1])} seeds | clients with little data"
-        " | payload MB |",
-        "|---|---|---|---|---|",
+        f"| method | lambda | accuracy %, mean ± s.e. over {len(found['local'][1])} seeds | against local"
+        " | clients with little data | payload MB |",
+        "|---|---|---|---|---|---|",
     ]
     for name, (lam, results) in found.items():
         chosen = "" if lam is None else f"{lam:g}"
         everyone = over_seeds(100 * result.mean for result in results)
+        difference = against(found["local"][1], results, scale=100)
         reduced = over_seeds(100 * result.mean_of_reduced for result in results)
         payload = statistics.mean(result.payload_mb for result in results)
-        lines.append(f"| {name} | {chosen} | {everyone} | {reduced} | {payload:.2f} |")
+        lines.append(f"| {name} | {chosen} | {everyone} | {difference} | {reduced} | {payload:.2f} |")
     return "\n".join(lines)
 
 
@@ -51,7 +52,7 @@ def main() -> None:
     arguments = parser.parse_args()
     study = Study(arguments.out.resolve(), partial(problem, "upright"), METHODS, max)
     text = table(study.results(arguments.seeds))
-    study.write_csv(RESULTS / "collaboration.csv")
+    write_csv(study.runs, RESULTS / "collaboration.csv")
     (RESULTS / "collaboration.md").write_text(
         f"Made by `python benchmarks/collaboration.py --seeds {arguments.seeds}`.\n\n{text}\n"
     )

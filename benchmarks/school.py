@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study import RESULTS, TUNING, Method, Result, Study, over_seeds
+from study import RESULTS, TUNING, Method, Result, Study, against, over_seeds, write_csv
 
 from sheafgossip.launcher.config import DataSection
 from sheafgossip.launcher.data import load
@@ -40,6 +40,7 @@ METHODS = {
     "shared + rotating (ours), gamma 0.1": Method(SHARED | {"gamma": 0.1, "rotate_every": 1}, (0.1, 0.3, 1.0)),
     "shared + rotating (ours), gamma 0.3": Method(SHARED | {"gamma": 0.3, "rotate_every": 1}, (0.03, 0.1, 0.3)),
 }
+UNCUT = "local, no school's data cut"
 
 
 def problem(data: Path, reduced: float, seed: int) -> dict[str, Any]:
@@ -65,13 +66,15 @@ def write_shares(root: Path, path: Path) -> None:
 
 def table(found: dict[str, tuple[float | None, list[Result]]]) -> str:
     lines = [
-        f"| method | lambda | MSE, mean ± s.e. over {len(found['local'][1])} seeds | payload MB |",
-        "|---|---|---|---|",
+        f"| method | lambda | MSE, mean ± s.e. over {len(found['local'][1])} seeds | against local | payload MB |",
+        "|---|---|---|---|---|",
     ]
     for name, (lam, results) in found.items():
         chosen = "" if lam is None else f"{lam:g}"
+        error = over_seeds(result.mean for result in results)
+        difference = against(found["local"][1], results)
         payload = statistics.mean(result.payload_mb for result in results)
-        lines.append(f"| {name} | {chosen} | {over_seeds(result.mean for result in results)} | {payload:.2f} |")
+        lines.append(f"| {name} | {chosen} | {error} | {difference} | {payload:.2f} |")
     return "\n".join(lines)
 
 
@@ -84,15 +87,12 @@ def main() -> None:
     out = arguments.out.resolve()
     write_shares(arguments.data_root, out / "school.npz")
     study = Study(out, partial(problem, out / "school.npz", 0.5), METHODS, min, TUNING[:1])
-    whole = Study(out / "whole", partial(problem, out / "school.npz", 0.0), {"local": METHODS["local"]}, min)
-    of_whole = whole.results(arguments.seeds)
-    found = study.results(arguments.seeds)
-    found["local, no school's data cut"] = of_whole["local"]
-    text = table(found)
-    study.write_csv(RESULTS / "school.csv")
-    settings = f"{ROUNDS} rounds, alpha {ALPHA}"
+    whole = Study(out / "whole", partial(problem, out / "school.npz", 0.0), {UNCUT: METHODS["local"]}, min)
+    text = table(study.results(arguments.seeds) | whole.results(arguments.seeds))
+    write_csv([*study.runs, *whole.runs], RESULTS / "school.csv")
     (RESULTS / "school.md").write_text(
-        f"Made by `python benchmarks/school.py --seeds {arguments.seeds}`; {settings}.\n\n{text}\n"
+        f"Made by `python benchmarks/school.py --data-root FOLDER --seeds {arguments.seeds}`: {ROUNDS} full-gradient "
+        f"rounds, alpha {ALPHA}.\n\n{text}\n"
     )
     print(text)
 

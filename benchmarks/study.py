@@ -85,6 +85,10 @@ def read(folder: Path) -> Result:
     return Result(clients["test_metric"].to_numpy(), clients["train_samples"].to_numpy(), payload_mb)
 
 
+Run = tuple[str, str, float | None, int, Result | None]
+"""Samples evaluated on, method, lambda, seed, result (None: diverged)."""
+
+
 @dataclass
 class Study:
     """Runs of several methods on one problem, their folders below ``out``.
@@ -99,8 +103,7 @@ class Study:
     tuning_seeds: Sequence[int] = TUNING
 
     def __post_init__(self) -> None:
-        self.runs: list[tuple[str, str, float | None, int, Result | None]] = []
-        """(samples evaluated on, method, lambda, seed, result; None: diverged)"""
+        self.runs: list[Run] = []
 
     def lam(self, name: str) -> float | None:
         """The lambda that does best on the validation samples, over all tuning seeds; None where there is none."""
@@ -134,13 +137,16 @@ class Study:
         self.runs.append((samples, name, lam, seed, result))
         return result
 
-    def write_csv(self, path: Path) -> None:
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["samples", "method", "lambda", "seed", "mean", "payload_mb"])
-            for samples, name, lam, seed, result in self.runs:
-                figures = ("diverged", "") if result is None else (f"{result.mean:.5g}", f"{result.payload_mb:.3f}")
-                writer.writerow([samples, name, "" if lam is None else lam, seed, *figures])
+
+def write_csv(runs: Iterable[Run], path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["samples", "method", "lambda", "seed", "mean", "payload_mb"])
+        for samples, name, lam, seed, result in runs:
+            figures: tuple[str, str] = ("diverged", "")
+            if result is not None:
+                figures = (f"{result.mean:.5g}", f"{result.payload_mb:.3f}" if samples == "test" else "")
+            writer.writerow([samples, name, "" if lam is None else lam, seed, *figures])
 
 
 def over_seeds(values: Iterable[float], digits: int = 1) -> str:
@@ -148,3 +154,8 @@ def over_seeds(values: Iterable[float], digits: int = 1) -> str:
     found = list(values)
     error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.nan
     return f"{statistics.mean(found):.{digits}f} ± {error:.{digits}f}"
+
+
+def against(base: Sequence[Result], results: Sequence[Result], scale: float = 1.0) -> str:
+    """Mean ± standard error of the differences, seed by seed: what the seeds have in common cancels."""
+    return over_seeds(scale * (result.mean - other.mean) for result, other in zip(results, base, strict=True))

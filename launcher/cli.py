@@ -34,13 +34,17 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. --set algorithm.gamma=0.03."),
 ]
 
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Progress as a line now and then, not as a picture that moves.")]
+
 
 @app.command()
 def run(
     config: ConfigFile,
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME, numbered.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    quiet: Quiet = False,
+    plain: Plain = False,
 ) -> None:
     """Start the client processes, let them learn, and show what it came to.
 
@@ -49,24 +53,21 @@ def run(
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
     from .config import load
-    from .progress import Progress
+    from .display import Display, manner
     from .session import Prepared, new_folder, run_all
+    from .wording import Place
 
     configs = load(config, set_ or [])
     root = new_folder(out, config)
+    places = iter([Place(number, len(configs)) for number in range(1, len(configs) + 1)])
 
-    progress: dict[Path, Progress] = {}
+    with Display(manner(quiet=quiet, plain=plain)) as display:
 
-    def watch(prepared: Prepared) -> Progress:
-        progress[prepared.folder] = Progress(prepared, silent=quiet)
-        return progress[prepared.folder]
+        def watch(prepared: Prepared) -> Display:
+            display.follow(prepared.folder, next(places))
+            return display
 
-    def done(finished: Finished) -> None:
-        progress[finished.prepared.folder].clear()
-        if not quiet and finished.outcome.status == "finish" and len(configs) > 1:
-            typer.echo(f"{finished.prepared.config.label}: finished", err=True)
-
-    results = run_all(configs, root, watch, done)
+        results = run_all(configs, root, watch, lambda _: display.end())
     _print(render(summarize_all([result.prepared.folder for result in results])))
     _print(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
     for result in results:
@@ -176,29 +177,56 @@ def plan(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    quiet: Quiet = False,
+    plain: Plain = False,
 ) -> None:
     """Take up an interrupted run after its last complete checkpoint; it ends as if nothing had happened."""
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
-    from .progress import Progress
+    from .display import Display, manner
     from .session import Prepared
     from .session import resume as take_up
 
-    progress: list[Progress] = []
+    with Display(manner(quiet=quiet, plain=plain)) as display:
 
-    def watch(prepared: Prepared) -> Progress:
-        if not quiet:
-            typer.echo(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}", err=True)
-        progress.append(Progress(prepared, silent=quiet))
-        return progress[-1]
+        def watch(prepared: Prepared) -> Display:
+            if not quiet:
+                typer.echo(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}", err=True)
+            display.follow(prepared.folder, anew=True)
+            return display
 
-    result = take_up(folder.resolve(), watch)
-    progress[-1].clear()
+        result = take_up(folder.resolve(), watch)
+        display.end()
     _print(render(summarize_all([result.prepared.folder])))
     _print(f"run folder: {_relative(result.prepared.folder)}")
     _tell(result, of_several=False)
     raise typer.Exit(_EXIT_CODES[result.outcome.status])
+
+
+@app.command("watch")
+def watch_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
+    plain: Plain = False,
+) -> None:
+    """Look at a run that goes on in another terminal, until it ends; the run takes no notice of it.
+
+    The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
+    """
+    import signal
+
+    from .display import Display, manner
+    from .watching import watch
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is given back then, too
+    try:
+        with Display(manner(plain=plain)) as display:
+            state, cause = watch(_runs_in(folder), display)
+    except KeyboardInterrupt:
+        typer.echo("no longer watching; the run goes on", err=True)
+        raise typer.Exit(130) from None
+    if cause:
+        typer.echo(f"error: {cause}", err=True)
+    raise typer.Exit({"finished": 0, "failed": 1}.get(state, 130))
 
 
 @app.command()

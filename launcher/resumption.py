@@ -11,6 +11,7 @@ import psutil
 
 from ..metrics.reader import open_records
 from ..metrics.schema import RunFolderError
+from ..metrics.store import Store
 from ..node.assignment import name_of
 from .config import RunConfig, validate
 from .lives import rounds_of
@@ -25,7 +26,7 @@ def read_run(folder: Path) -> RunConfig:
     if finished:
         raise RunFolderError(f"{folder}: this run is finished; there is nothing to resume")
     for (pid,) in launchers:
-        if _is_at_work(pid):
+        if is_at_work(pid):
             raise RunFolderError(f"{folder}: this run is still going on (process {pid})")
     try:
         return validate(tomllib.loads((folder / "config.toml").read_text()))
@@ -35,7 +36,7 @@ def read_run(folder: Path) -> RunConfig:
         raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
 
 
-def _is_at_work(launcher: int) -> bool:
+def is_at_work(launcher: int) -> bool:
     try:
         return any("sheafgossip" in word for word in psutil.Process(launcher).cmdline())
     except psutil.Error:
@@ -45,7 +46,8 @@ def _is_at_work(launcher: int) -> bool:
 def taken_up(prepared: Prepared) -> Prepared:
     """The run, to go on after the last round that every client has completed, written down and recorded.
 
-    What was half written when it was interrupted is removed.
+    What was half written when it was interrupted is removed, and so is what was recorded of the rounds after that one:
+    they are done again, and until then the records would tell of two runs at once.
     """
     for path in prepared.folder.glob("state/*/*"):
         if path.suffix != ".safetensors":
@@ -63,8 +65,16 @@ def taken_up(prepared: Prepared) -> Prepared:
     last = min(whole, prepared.config.rounds) - 1
     for round in range(every * (last // every), 0, -every) if every else ():
         if all(path.exists() for path in _files(prepared, completed, round)):
+            _forget_after(round, prepared.folder)
             return replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0), told=frozenset(told))
+    _forget_after(-1, prepared.folder)
     return replace(prepared, told=frozenset(told))
+
+
+def _forget_after(round: int, folder: Path) -> None:
+    store = Store(folder / "run.sqlite")
+    store.forget_after(round)
+    store.close()
 
 
 def _files(prepared: Prepared, completed: np.ndarray, round: int) -> list[Path]:

@@ -95,6 +95,11 @@ def _time_there(records: sqlite3.Connection, clock: str) -> float:
     total = records.execute(
         f"SELECT total(last) FROM (SELECT max({clock}) AS last FROM round WHERE node >= 0 GROUP BY node)"
     ).fetchone()[0]
+    return total - seconds_away(records, clock)
+
+
+def seconds_away(records: sqlite3.Connection, clock: str) -> float:
+    """Of all clients, before they came or came back; ``clock`` is virtual_s or wall_s."""
     kinds = ", ".join(f"'{kind}'" for kind in _GONE + _THERE)
     turns: dict[int, list[tuple[str, float]]] = {}
     for node, kind, when in records.execute(
@@ -102,8 +107,9 @@ def _time_there(records: sqlite3.Connection, clock: str) -> float:
         " ORDER BY rowid"
     ):
         turns.setdefault(node, []).append((kind, when))
+    away = 0.0
     for own in turns.values():
         for (before, gone), (after, back) in pairwise([("join", 0.0), *own]):
             if after in _THERE and (before in _GONE or after == "join"):
-                total -= max(0.0, back - gone)
-    return total
+                away += max(0.0, back - gone)
+    return away

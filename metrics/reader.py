@@ -14,13 +14,13 @@ from .schema import RunFolderError, require_version
 
 @contextmanager
 def open_records(run_folder: Path | str) -> Iterator[sqlite3.Connection]:
-    """All reads inside see the run at one moment. Raises RunFolderError."""
+    """All reads inside see the run at one moment; nothing is ever written. Raises RunFolderError."""
     path = Path(run_folder) / "run.sqlite"
     if not path.is_file():
         raise RunFolderError(f"{run_folder}: not the folder of a run: it has no run.sqlite")
     connection = None
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?{_mode(path)}", uri=True, isolation_level=None)
         connection.execute("BEGIN")
         require_version(connection, path)
         yield connection
@@ -29,6 +29,11 @@ def open_records(run_folder: Path | str) -> Iterator[sqlite3.Connection]:
     finally:
         if connection is not None:
             connection.close()
+
+
+def _mode(path: Path) -> str:
+    """Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not."""
+    return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
 
 
 def read_config(run_folder: Path | str) -> dict[str, Any]:

@@ -50,6 +50,12 @@ class Store:
         for name, rows in tables.items():
             self._connection.executemany(_INSERT[name], rows)
 
+    def forget_after(self, round: int) -> None:
+        """Removes what is recorded of all later rounds."""
+        for name, record_class in TABLES.items():
+            if "round" in record_class._fields:
+                self._connection.execute(f"DELETE FROM {name} WHERE round > ?", [round])
+
     def describe(self, **facts: str) -> None:
         """Facts about the run as a whole, for table ``meta``: ``metric="mse"``."""
         self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())

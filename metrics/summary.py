@@ -96,7 +96,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
     folder = Path(run_folder)
     with open_records(folder) as records:
         config = read_config(folder)
-        name, algorithm = _labels(folder, config)
+        name, algorithm = labels_of(folder, config)
         metric = _first(records, "SELECT max(value) FROM meta WHERE key = 'metric'") or "accuracy"
         clients_cpu_s, others_cpu_s = _cpu(records)
         gone, conditions = gone_clients(records), conditions_of(records)
@@ -106,7 +106,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             name=name,
             algorithm=algorithm,
             seed=config.get("seed", 0),
-            status=_status(records),
+            status=status_of(records),
             measured=config.get("measuring", {}).get("enabled", True),
             clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
             gone=len(gone),
@@ -131,7 +131,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         )
 
 
-def _labels(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
+def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     """Name of the run and of its algorithm; the folder's name and "?" where the configuration does not tell."""
     section = config.get("algorithm")
     algorithm = section if isinstance(section, dict) else {}
@@ -139,7 +139,7 @@ def _labels(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     return str(name), str(algorithm.get("label") or algorithm.get("name") or "?")
 
 
-def _status(records: sqlite3.Connection) -> Status:
+def status_of(records: sqlite3.Connection) -> Status:
     """The launcher's last word; where it has none, the collector's, who outlives it for a moment."""
     status: Status = "running"
     events = records.execute(

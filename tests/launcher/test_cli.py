@@ -45,7 +45,7 @@ def config(folder):
 
 def test_help_names_the_commands():
     result = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    commands = "run sweep compare plan resume reproduce summary export verify config topology"
+    commands = "run sweep plan resume watch summary compare report reproduce export verify config topology"
     for command in commands.split():
         assert command in result.stdout
 

@@ -152,3 +152,23 @@ def test_a_database_of_another_version_is_refused(tmp_path):
     connection.close()
     with pytest.raises(RunFolderError, match="schema version 0"):
         Store(tmp_path / "run.sqlite")
+
+
+def test_later_rounds_can_be_forgotten_in_every_table_that_has_them(store, tmp_path):
+    traffic = [TrafficRecord(0, 1, number, 1, 10, 20, 30) for number in range(4)]
+    store.write(
+        [client(0), *(after_round(0, number) for number in range(4)), *traffic, EventRecord(1, None, 0, "x", "")]
+    )
+    store.forget_after(1)
+    store.commit()
+    with open_records(tmp_path) as records:
+        for table in ("round", "traffic"):
+            assert records.execute(f"SELECT round FROM {table} ORDER BY round").fetchall() == [(0,), (1,)]
+        assert records.execute("SELECT count(*) FROM event").fetchone() == (1,)
+
+
+def test_reading_a_closed_database_makes_no_file_beside_it(tmp_path):
+    Store(tmp_path / "run.sqlite").close()
+    with open_records(tmp_path) as records:
+        assert records.execute("SELECT count(*) FROM round").fetchone() == (0,)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.sqlite"]

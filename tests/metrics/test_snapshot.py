@@ -1,0 +1,258 @@
+"""A run in progress in figures, from records written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sheafgossip.metrics.records import (
+    LAUNCHER,
+    EventRecord,
+    NodeRecord,
+    Record,
+    ResourceRecord,
+    RoundRecord,
+    TrafficRecord,
+    WorkRecord,
+)
+from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.snapshot import Event, Follower
+from sheafgossip.metrics.store import Store
+from sheafgossip.metrics.summary import summarize
+
+CONFIG = 'name = "first"\nclients = 3\nrounds = 10\n[algorithm]\nname = "dfedu"\n'
+
+
+def node(number: int, role: str = "client", pid: int = 100) -> NodeRecord:
+    return NodeRecord(number, role, "logistic", 650, 30, 10, 2, "host", pid, "")
+
+
+def done(client: int, number: int, wall_s: float = 0.0, metric: float | None = None, **others) -> RoundRecord:
+    return RoundRecord(client, number, 0.5, None, metric, 1.0, wall_s, **others)
+
+
+def sent(src: int, dst: int, number: int, payload: int) -> TrafficRecord:
+    return TrafficRecord(src, dst, number, 1, payload, payload + 20, payload + 30)
+
+
+def event(client: int, kind: str, wall_s: float = 0.0, detail: str = "", virtual_s: float | None = None) -> EventRecord:
+    return EventRecord(wall_s, virtual_s, client, kind, detail)
+
+
+START = event(LAUNCHER, "start")
+
+
+class Recorded:
+    """A run's folder to which records are added while somebody follows it."""
+
+    def __init__(self, folder: Path, config: str = CONFIG):
+        self.folder = folder
+        (folder / "config.toml").write_text(config)
+        Store(folder / "run.sqlite").close()
+
+    def add(self, *records: Record) -> Recorded:
+        store = Store(self.folder / "run.sqlite")
+        store.write(records)
+        store.close()
+        return self
+
+    def look(self, now: float = 0.0):
+        return Follower(self.folder).look(now, seconds=60)
+
+
+@pytest.fixture
+def run(tmp_path) -> Recorded:
+    return Recorded(tmp_path)
+
+
+def test_before_the_start_it_tells_how_many_clients_are_there(run):
+    snapshot = run.add(node(0), node(1), node(3, "server")).look()
+    assert (snapshot.name, snapshot.algorithm, snapshot.state) == ("first", "dfedu", "starting")
+    assert (snapshot.started, snapshot.clients, snapshot.rounds) == (2, 3, 10)
+    assert snapshot.completed == ()
+
+
+def test_what_is_not_known_is_none(run):
+    snapshot = run.add(START, node(0), done(0, 0)).look()
+    assert (snapshot.metric, snapshot.memory_bytes, snapshot.waited, snapshot.left_s) == (None, None, None, None)
+    assert (snapshot.virtual_s, snapshot.payload_bytes, snapshot.payload_per_s) == (None, 0, None)
+
+
+def test_rounds_are_the_last_of_each_client_in_ascending_order(run):
+    rounds = [done(0, k) for k in range(6)] + [done(1, k) for k in range(3)] + [done(2, k) for k in range(5)]
+    assert run.add(START, node(0), node(1), node(2), *rounds).look().completed == (2, 4, 5)
+
+
+def test_a_client_that_is_gone_is_counted_and_holds_nobody_up(run):
+    run.add(START, node(0), node(1), done(0, 0), done(1, 0), done(0, 1), done(0, 2), event(1, "crash"))
+    snapshot = run.look()
+    assert (snapshot.gone, snapshot.completed) == (1, (2,))
+
+
+def test_a_client_that_comes_back_goes_on_after_the_rounds_it_missed(run):
+    run.add(START, node(0), node(1), *(done(0, k) for k in range(9)), done(1, 0), done(1, 1), event(1, "crash"))
+    follower = Follower(run.folder)
+    assert follower.look().completed == (8,)
+    run.add(event(1, "restart"))
+    assert follower.look().completed == (1, 8)
+    run.add(done(1, 5), done(1, 6))
+    assert follower.look().completed == (6, 8)
+
+
+def test_a_client_that_joins_late_has_no_first_rounds(run):
+    run.add(START, node(0), node(1), *(done(0, k) for k in range(9)), event(1, "join"))
+    assert run.look().completed == (8,)
+    run.add(done(1, 4))
+    assert run.look().completed == (4, 8)
+
+
+def test_the_metric_is_the_mean_of_the_latest_evaluations_and_that_of_the_summary(run):
+    run.add(START, node(0), node(1), done(0, 0, metric=0.1), done(0, 1), done(0, 2, metric=0.8), done(1, 0, metric=0.4))
+    assert run.look().metric == pytest.approx(0.6)
+    assert summarize(run.folder).final.mean == pytest.approx(0.6)
+
+
+def test_the_history_holds_evaluated_rounds_that_half_of_the_clients_have_completed(run):
+    run.add(START, node(0), node(1), node(2))
+    run.add(
+        *(done(0, k, metric=0.1 * k) for k in range(4)), *(done(1, k, metric=0.3 * k) for k in range(3)), done(2, 0)
+    )
+    assert run.look().history == ((0, 0.0), (1, pytest.approx(0.2)), (2, pytest.approx(0.4)))
+
+
+def test_a_server_counts_in_what_was_sent_and_nowhere_else(run):
+    run.add(START, node(0), node(1, "server"), done(0, 0, metric=0.5), done(0, 1), done(1, 0, metric=0.1))
+    run.add(sent(0, 1, 1, 100), sent(1, 0, 0, 10))
+    snapshot = run.look()
+    assert (snapshot.completed, snapshot.metric, snapshot.payload_bytes) == ((1,), 0.5, 110)
+
+
+def test_bytes_are_the_payload_of_completed_rounds_and_their_rate_that_of_the_last_ten_seconds(run):
+    run.add(START, node(0), *(done(0, k, float(k)) for k in range(31)), *(sent(0, 1, k, 1000) for k in range(1, 32)))
+    snapshot = run.look()
+    assert snapshot.payload_bytes == 30_000
+    assert snapshot.payload_per_s == pytest.approx(1000)
+
+
+def test_nothing_is_sent_any_more_where_nothing_goes_on(run):
+    run.add(START, node(0), *(done(0, k, float(k)) for k in range(4)), *(sent(0, 1, k, 1000) for k in range(1, 4)))
+    follower = Follower(run.folder)
+    assert follower.look(100.0).payload_per_s == pytest.approx(1000)
+    assert follower.look(200.0).payload_per_s == 0.0
+
+
+def test_memory_is_what_the_clients_that_are_there_said_last(run):
+    def said(number: int, pss: int) -> ResourceRecord:
+        return ResourceRecord(number, 1.0, 0, pss, 0, 0, 0.0, 0)
+
+    run.add(START, *map(node, (0, 1, 2)), done(0, 0), said(0, 5), said(0, 7), said(1, 100), said(LAUNCHER, 1000))
+    run.add(event(1, "crash"))
+    assert (run.look().memory_bytes, run.look().memory_of) == (7, 1)
+
+
+def test_waiting_in_a_scenario_is_a_share_of_the_time_that_clients_were_there(run):
+    run.add(START, node(0), node(1))
+    run.add(done(0, 1, virtual_s=10.0, idle_s=2.0, waited_for=1), done(1, 1, virtual_s=10.0, idle_s=3.0, waited_for=0))
+    run.add(done(0, 0, virtual_s=0.0, idle_s=0.0), done(1, 0, virtual_s=0.0, idle_s=0.0))
+    snapshot = run.look()
+    assert (snapshot.waited, snapshot.waited_for, snapshot.virtual_s) == (pytest.approx(0.25), 0, 10.0)
+    assert summarize(run.folder).conditions.waited_share == pytest.approx(0.25)
+
+
+def test_waiting_without_a_scenario_comes_from_the_latest_samples_of_work(run):
+    def spent(part: str, elapsed_s: float) -> WorkRecord:
+        return WorkRecord(0, 1.0, part, 0.0, elapsed_s, 0)
+
+    run.add(START, node(0), spent("waiting", 1.0), spent("gradient", 1.0), spent("start", 50.0))
+    run.add(spent("waiting", 3.0), spent("gradient", 9.0))
+    assert run.look().waited == pytest.approx(0.25)
+
+
+def test_time_left_follows_the_recent_pace_of_the_client_that_will_be_last(run):
+    run.add(START, node(0), node(1), *(done(0, k, 1.0 * k) for k in range(9)), *(done(1, k, 2.0 * k) for k in range(5)))
+    assert run.look().left_s == pytest.approx(6 * 2.0)
+
+
+def test_time_left_does_not_sink_while_a_round_takes_long(run):
+    run.add(START, node(0), done(0, 0, 0.0), done(0, 1, 2.0))
+    follower = Follower(run.folder)
+    assert follower.look(50.0).left_s == pytest.approx(18.0)
+    assert follower.look(51.0).left_s == pytest.approx(17.0)
+    assert follower.look(59.0).left_s == pytest.approx(16.0)
+
+
+def test_the_clock_goes_on_between_rounds_and_never_back(run):
+    run.add(START, node(0), done(0, 0, 1.0))
+    follower = Follower(run.folder)
+    assert [follower.look(now).elapsed_s for now in (100.0, 103.0)] == [1.0, 4.0]
+    run.add(done(0, 1, 3.5))
+    assert follower.look(104.0).elapsed_s == 5.0
+    run.add(done(0, 2, 6.5), event(LAUNCHER, "finish"))
+    assert follower.look(110.0).elapsed_s == 6.5
+
+
+def test_events_are_the_latest_without_the_launchers_own_and_counted_by_kind(run):
+    run.add(START, event(1, "crash", 3.0, "before round 4"), event(1, "restart", 5.0, "takes part from round 6"))
+    snapshot = run.add(event(0, "crash", 6.0, "before round 9")).look()
+    assert snapshot.events[0] == Event(3.0, 1, "crash", "before round 4")
+    assert [event.kind for event in snapshot.events] == ["crash", "restart", "crash"]
+    assert snapshot.counts == {"crash": 2, "restart": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [("finish", "finished"), ("failure", "failed"), ("interrupt", "interrupted")]
+)
+def test_it_tells_how_a_run_ended(run, kind, state):
+    snapshot = run.add(START, node(0), done(0, 0), event(LAUNCHER, kind, detail="client 0 died\nthe rest")).look()
+    assert (snapshot.state, snapshot.has_ended, snapshot.left_s) == (state, True, None)
+    assert snapshot.cause == ("client 0 died" if kind == "failure" else "")
+
+
+def test_a_look_without_time_goes_on_where_the_one_before_stopped(run):
+    run.add(START, node(0), node(1), *(done(client, k) for client in (0, 1) for k in range(4)))
+    follower = Follower(run.folder)
+    looks = [follower.look(0.0, seconds=0.0) for _ in range(5)]
+    assert [look.completed for look in looks] == [(0, 0), (1, 1), (2, 2), (3, 3), (3, 3)]
+    assert [look.behind for look in looks] == [True, True, True, True, False]
+
+
+def test_a_run_taken_up_again_is_read_anew(run):
+    run.add(START, node(0), *(done(0, k, metric=0.5) for k in range(8)))
+    follower = Follower(run.folder)
+    assert follower.look().completed == (7,)
+    store = Store(run.folder / "run.sqlite")
+    store.forget_after(3)
+    store.close()
+    run.add(START)
+    assert follower.look().completed == (3,)
+
+
+def test_how_a_run_ended_before_is_no_news_to_who_takes_it_up(run):
+    run.add(START, node(0), node(1), *(done(0, k) for k in range(8)), event(LAUNCHER, "interrupt"))
+    follower = Follower(run.folder, anew=True)
+    assert follower.look().state == "starting"
+    run.add(node(0, pid=200))
+    assert (follower.look().started, follower.look().completed) == (1, ())
+    run.add(START, node(1, pid=201))
+    assert (follower.look().state, follower.look().completed) == ("running", (7,))
+
+
+def test_a_folder_that_holds_no_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match="not the folder of a run"):
+        Follower(tmp_path / "nowhere").look()
+
+
+def test_looking_at_a_finished_run_leaves_nothing_in_its_folder(run):
+    run.add(START, node(0), done(0, 0), event(LAUNCHER, "finish"))
+    before = sorted(run.folder.iterdir())
+    run.look()
+    assert sorted(run.folder.iterdir()) == before == [run.folder / "config.toml", run.folder / "run.sqlite"]
+
+
+def test_what_is_committed_and_still_in_the_log_is_seen(run):
+    store = Store(run.folder / "run.sqlite")
+    store.write([START, node(0), done(0, 0), done(0, 1)])
+    store.commit()
+    assert run.look().completed == (1,)
+    store.close()
