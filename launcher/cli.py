@@ -87,7 +87,7 @@ def sweep(
     jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the product of all grids with a number of seeds, and show means with standard errors.
 
@@ -335,7 +335,7 @@ def reproduce(
 
     Interrupted, it goes on where it was: the same command takes finished runs as they are.
     """
-    from .progress import Progress
+    from .display import Display, manner
     from .reproduction.parts import names, parts_of, titles, with_data
     from .reproduction.pictures import draw
     from .reproduction.runs import planned, results, run_missing
@@ -350,18 +350,18 @@ def reproduce(
     overrides = [*(set_ or []), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=overrides))
     runs = planned(parts, seeds, out.resolve())
-    progress: list[Progress] = []
+    with Display(manner(quiet=quiet)) as display:
 
-    def watch(prepared: Prepared) -> Progress:
-        progress.append(Progress(prepared, silent=quiet))
-        return progress[-1]
+        def watch(prepared: Prepared) -> Display:
+            display.follow(prepared.folder)
+            return display
 
-    def done(finished: Finished) -> None:
-        progress[-1].clear()
-        if not quiet and finished.outcome.status == "finish":
-            typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
+        def done(finished: Finished) -> None:
+            display.end()
+            if not quiet and finished.outcome.status == "finish":
+                typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
 
-    ended = run_missing(runs, out.resolve(), watch, done)
+        ended = run_missing(runs, out.resolve(), watch, done)
     for result in ended:
         _tell(result, of_several=True)
     worst = max((result.outcome.status for result in ended), key=list(_EXIT_CODES).index, default="finish")
