@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from ..metrics.comparison import Comparison
+    from ..metrics.seeds import Group
     from .session import Finished
 
 app = typer.Typer(
@@ -71,6 +73,63 @@ def run(
     for result in results:
         _tell(result, of_several=len(configs) > 1)
     worst = max((result.outcome.status for result in results), key=list(_EXIT_CODES).index)
+    raise typer.Exit(_EXIT_CODES[worst])
+
+
+@app.command()
+def sweep(
+    config: ConfigFile,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUES", help="Values to try, e.g. algorithm.gamma=0.01,0.03; may be repeated."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the file's seed on.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
+    set_: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run the product of all grids with a number of seeds, and show means with standard errors.
+
+    The same command with the same --out goes on where it was: finished runs are kept.
+    """
+    from ..metrics.comparison import Comparison
+    from ..metrics.comparison_csv import write_groups, write_runs
+    from ..metrics.notices import notices
+    from ..metrics.seeds import summarize_all
+    from .kept import is_finished
+    from .session import new_folder
+    from .sweep.grid import parse_grids
+    from .sweep.plan import plan as plan_sweep
+    from .sweep.progress import Lines
+    from .sweep.runs import Crew, alone_in, prepare
+
+    root = new_folder(None, config) if out is None else out.resolve()
+    planned = plan_sweep(config, set_ or [], parse_grids(grid or []), seeds, root)
+    with alone_in(root) as lock:
+        stages = zip(planned.runs, planned.stages(), strict=True)
+        missing = [run for run, stage in stages if stage != "finished"]
+        prepare(missing)
+        lines = Lines(len(planned.runs), len(missing), jobs, silent=quiet)
+        with Crew(jobs, lock) as crew:
+            ended = crew.run_all(missing, lines)
+        folders = [run.folder for run in planned.runs]
+        there = Comparison.of(summarize_all([folder for folder in folders if is_finished(folder)]), planned.keys)
+        write_groups(root / "sweep.csv", there)
+        write_runs(root / "runs.csv", folders, planned.keys)
+    for each in ended:
+        for line in notices(each.run.folder):
+            typer.echo(f"{each.run.name}: {line}", err=True)
+        for cause in each.causes[:_CAUSES_SHOWN]:
+            typer.echo(f"error: {each.run.name}: {cause}", err=True)
+        if len(each.causes) > _CAUSES_SHOWN:
+            typer.echo(f"error: {each.run.name}: and {len(each.causes) - _CAUSES_SHOWN} more", err=True)
+    if there.groups:
+        _show(there)
+    _print(f"run folders, sweep.csv and runs.csv in: {_relative(root)}")
+    worst = max((each.status for each in ended), key=list(_EXIT_CODES).index, default="finish")
+    if worst != "finish":
+        typer.echo(f"the same command with --out {_relative(root)} goes on with what is missing", err=True)
     raise typer.Exit(_EXIT_CODES[worst])
 
 
@@ -182,19 +241,40 @@ def summary(
 
     Finished runs that differ only in seed and name are one line: means, with standard errors over runs.
     """
-    from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
-    from .config import ConfigError
 
-    groups = summarize_all([run for folder in folders for run in _runs_in(folder)], target)
-    if target is not None and not 0 <= target <= 1 and any(run.metric == "accuracy" for g in groups for run in g.runs):
-        raise ConfigError(f"--target {target:g}: accuracy goes from 0 to 1")
+    groups = _summarized(folders, target)
     if as_json:
         runs = [run.as_dict() for group in groups for run in group.runs]
         seeds = [group.as_dict() for group in groups if len(group.runs) > 1]
         typer.echo(json.dumps({"target": target, "runs": runs, "seeds": seeds}, indent=2))
     else:
         _print(render(groups, target))
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    target: Annotated[
+        float | None, typer.Option(help="Also what it took to reach this test metric: accuracy 0 to 1, or mse.")
+    ] = None,
+    to_csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write every figure there too.")] = None,
+) -> None:
+    """Show runs side by side: the settings in which they differ, and who is best in what.
+
+    A folder of several runs stands for all of them. Finished runs that differ only in seed and name are one.
+    """
+    from ..metrics.comparison import Comparison
+    from ..metrics.comparison_csv import write_groups
+    from ..metrics.schema import ExportError
+
+    if to_csv is not None and to_csv.exists():
+        raise ExportError(f"--csv {to_csv}: exists; nothing is overwritten, choose another name")
+    comparison = Comparison.of(_summarized(folders, target))
+    _show(comparison, target)
+    if to_csv is not None:
+        write_groups(to_csv, comparison)
+        _print(f"written: {_relative(to_csv.resolve())}")
 
 
 @app.command()
@@ -227,16 +307,16 @@ def report(
 @app.command()
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, or json.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder of the files; by default export in the run's folder.")
     ] = None,
 ) -> None:
-    """Write every table and view of a run as a file of its own."""
+    """Write every table and view of a run as a file of its own, or its rounds for TensorBoard."""
     from ..metrics.export import export as write_files
 
     files = write_files(folder, to, out)
-    _print(f"{len(files)} files in {_relative(files[0].parent.resolve())}")
+    _print(f"{len(files)} file{'s' if len(files) > 1 else ''} in {_relative(files[0].parent.resolve())}")
 
 
 @app.command()
@@ -255,7 +335,7 @@ def reproduce(
 
     Interrupted, it goes on where it was: the same command takes finished runs as they are.
     """
-    from .progress import Progress
+    from .display import Display, manner
     from .reproduction.parts import names, parts_of, titles, with_data
     from .reproduction.pictures import draw
     from .reproduction.runs import planned, results, run_missing
@@ -270,18 +350,18 @@ def reproduce(
     overrides = [*(set_ or []), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=overrides))
     runs = planned(parts, seeds, out.resolve())
-    progress: list[Progress] = []
+    with Display(manner(quiet=quiet)) as display:
 
-    def watch(prepared: Prepared) -> Progress:
-        progress.append(Progress(prepared, silent=quiet))
-        return progress[-1]
+        def watch(prepared: Prepared) -> Display:
+            display.follow(prepared.folder)
+            return display
 
-    def done(finished: Finished) -> None:
-        progress[-1].clear()
-        if not quiet and finished.outcome.status == "finish":
-            typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
+        def done(finished: Finished) -> None:
+            display.end()
+            if not quiet and finished.outcome.status == "finish":
+                typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
 
-    ended = run_missing(runs, out.resolve(), watch, done)
+        ended = run_missing(runs, out.resolve(), watch, done)
     for result in ended:
         _tell(result, of_several=True)
     worst = max((result.outcome.status for result in ended), key=list(_EXIT_CODES).index, default="finish")
@@ -424,6 +504,26 @@ def _tell(result: Finished, *, of_several: bool) -> None:
         typer.echo(f"error: {name}and {len(causes) - _CAUSES_SHOWN} more; see table event of run.sqlite", err=True)
     if result.outcome.status == "interrupt":
         typer.echo(f"{name}interrupted: the records so far are kept", err=True)
+
+
+def _summarized(folders: list[Path], target: float | None) -> list[Group]:
+    """What summary and compare show; a folder of several runs stands for all of them."""
+    from ..metrics.seeds import summarize_all
+    from .config import ConfigError
+
+    groups = summarize_all([run for folder in folders for run in _runs_in(folder)], target)
+    if target is not None and not 0 <= target <= 1 and any(run.metric == "accuracy" for g in groups for run in g.runs):
+        raise ConfigError(f"--target {target:g}: accuracy goes from 0 to 1")
+    return groups
+
+
+def _show(comparison: Comparison, target: float | None = None) -> None:
+    import shutil
+
+    from ..metrics.comparison_table import render
+
+    for part in render(comparison, target, shutil.get_terminal_size().columns):
+        _print(part)
 
 
 def _runs_in(folder: Path) -> list[Path]:

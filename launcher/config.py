@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -292,11 +292,12 @@ class ConfigError(ValueError):
     """What is wrong with a configuration: a line for each key at fault."""
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> list[RunConfig]:
+def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:
     """The runs that a configuration file describes: one, or one for each of its [[compare]] tables.
 
-    ``overrides`` are "key=value" texts; they win over the file, and a [[compare]] table wins over them. Relative paths
-    start at the file's folder, those in overrides at the current one. Raises ConfigError.
+    ``overrides`` are "key=value" texts; they win over the file, a [[compare]] table wins over them, and ``setting``,
+    {key with dots: value}, over all. Relative paths start at the file's folder, those in overrides and setting at the
+    current one. Raises ConfigError.
     """
     tree = read(path)
     tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
@@ -304,8 +305,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> list[RunConfig]:
     wanted = _overrides(overrides)
     if "compare" in wanted:
         raise ConfigError("--set compare: [[compare]] tables are written in the file")
-    tree = _merge(tree, wanted)
-    return [validate(_merge(tree, variant)) for variant in variants] if variants else [validate(tree)]
+    tree, last = _merge(tree, wanted), _tree(setting or {}, "--grid")
+    return [validate(_merge(_merge(tree, variant), last)) for variant in variants or [{}]]
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
@@ -367,22 +368,34 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _overrides(texts: Sequence[str]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
+    values = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {text}: write it as key=value, for example --set training.alpha=0.05")
-        try:
-            parsed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed = value.strip()  # bare words need no quotes
-        *sections, last = key.strip().split(".")
+        values[key.strip()] = parse(value)
+    return _tree(values, "--set")
+
+
+def parse(value: str) -> Any:
+    """As in TOML; bare words need no quotes."""
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value.strip()
+
+
+def _tree(values: Mapping[str, Any], option: str) -> dict[str, Any]:
+    """{"a.b": 1} as {"a": {"b": 1}}, from an option of the command line."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, last = key.split(".")
         table = tree
         for section in sections:
             table = table.setdefault(section, {})
             if not isinstance(table, dict):
-                raise ConfigError(f"--set {text}: {section} is a value, not a section")
-        table[last] = parsed
+                raise ConfigError(f"{option} {key}: {section} is a value, not a section")
+        table[last] = value
     return _absolute_paths(tree, Path.cwd())
 
 

@@ -87,7 +87,7 @@ def prepare_run(
         for assignment, schedule in zip(assignments, plan.schedules, strict=True):
             schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
-    (folder / "config.toml").write_text(config.to_toml())
+    _write_down(config, folder / "config.toml")
     store = Store(folder / "run.sqlite")
     store.describe(
         metric="accuracy" if data.task == "classification" else "mse",
@@ -95,6 +95,16 @@ def prepare_run(
     )
     store.close()
     return Prepared(config, folder, graphs.union, assignments, plan)
+
+
+def _write_down(config: RunConfig, path: Path) -> None:
+    """Whole or not at all, for others tell by it what run this is; one that is there keeps its date, by which runs are
+    in the order in which they were planned."""
+    text = config.to_toml()
+    if not path.exists() or path.read_text() != text:
+        unfinished = path.with_name(f"{path.name}.part")
+        unfinished.write_text(text)
+        unfinished.replace(path)
 
 
 def _check_algorithm(config: RunConfig) -> None:

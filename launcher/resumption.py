@@ -60,9 +60,11 @@ def taken_up(prepared: Prepared) -> Prepared:
         told = records.execute("SELECT node, kind, virtual_s FROM event WHERE virtual_s IS NOT NULL").fetchall()
         wall_s = dict(records.execute("SELECT round, max(wall_s) FROM round GROUP BY round").fetchall())
     every = prepared.config.checkpoints.every
-    for round in range(every * ((prepared.config.rounds - 1) // every), 0, -every) if every else ():
-        whole = (recorded | ~completed)[:, : round + 1].all()
-        if whole and all(path.exists() for path in _files(prepared, completed, round)):
+    missing = ~(recorded | ~completed).all(axis=0)
+    whole = int(missing.argmax()) if missing.any() else len(missing)  # rounds from the start of which all is recorded
+    last = min(whole, prepared.config.rounds) - 1
+    for round in range(every * (last // every), 0, -every) if every else ():
+        if all(path.exists() for path in _files(prepared, completed, round)):
             _forget_after(round, prepared.folder)
             return replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0), told=frozenset(told))
     _forget_after(-1, prepared.folder)

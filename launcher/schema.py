@@ -231,7 +231,7 @@ holds in place of what the other says, key by key, and its `[[compare]]` tables 
 _SET = """\
 ## `--set KEY=VALUE`
 
-`run`, `plan`, `config show` and `topology show` take any number of these. The key is written with dots
+`run`, `sweep`, `plan`, `config show` and `topology show` take any number of these. The key is written with dots
 (`--set training.alpha=0.05`), the value as in TOML; text needs no quotes unless it could be read as something else.
 An override wins over the file, and a `[[compare]]` table wins over an override. Relative paths in an override start at
 the current folder."""

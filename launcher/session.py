@@ -81,12 +81,17 @@ def slug(name: str) -> str:
 
 def resume(folder: Path, watch: Callable[[Prepared], Watch]) -> Finished:
     """Takes up an interrupted run after its last complete checkpoint. Raises ConfigError, RunFolderError."""
-    config = read_run(folder)
+    read_run(folder)  # what cannot be taken up is refused before anything starts
     with ForkServer() as server:
         signal.signal(signal.SIGTERM, _interrupt)
-        prepared = taken_up(_prepare(config, folder, server, server.time_a_step))
-        run = Run(prepared, server, watch(prepared))
-        return Finished(prepared, run(), run.ready_s)
+        return take_up(folder, server, watch)
+
+
+def take_up(folder: Path, server: ForkServer, watch: Callable[[Prepared], Watch], number: int = 0) -> Finished:
+    """The same on a fork server that is there, as its ``number``-th run; also begins one that is only prepared."""
+    prepared = taken_up(_prepare(read_run(folder), folder, server, server.time_a_step, number))
+    run = Run(prepared, server, watch(prepared))
+    return Finished(prepared, run(), run.ready_s)
 
 
 def _prepare_all(

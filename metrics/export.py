@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from .event_file import NAME as EVENT_FILE
+from .event_file import write_events
 from .reader import open_records, relations
 from .run_reader import read_frame
 from .schema import ExportError
@@ -20,18 +22,18 @@ from .summary import summarize
 def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
     """Writes each table and view to ``out`` (default: ``export`` in the run's folder) as it is at one moment.
 
-    ``to`` is csv, parquet or json. JSON has a summary.json besides. Returns the files. Raises ExportError and
-    RunFolderError.
+    ``to`` is csv, parquet or json. JSON has a summary.json besides. "tensorboard" writes one file instead, with the
+    scalars of every round. Returns the files. Raises ExportError and RunFolderError.
     """
-    if to not in _WRITERS:
-        raise ExportError(f"--to {to}: allowed: {', '.join(_WRITERS)}")
-    if to == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ExportError("--to parquet needs pyarrow: pip install 'sheafgossip[parquet]'")
+    if to not in (*_WRITERS, "tensorboard"):
+        raise ExportError(f"--to {to}: allowed: {', '.join(_WRITERS)}, tensorboard")
+    if to in _NEEDS and importlib.util.find_spec(_NEEDS[to]) is None:
+        raise ExportError(f"--to {to} needs {_NEEDS[to]}: pip install 'sheafgossip[{to}]'")
     folder = Path(run_folder) / "export" if out is None else out
     with open_records(run_folder) as records:
-        files = {name: folder / f"{name}.{to}" for name in relations(records)}
-        summary = folder / "summary.json"
-        written = [*files.values(), *([summary] if to == "json" else [])]
+        files = {name: folder / f"{name}.{to}" for name in relations(records)} if to in _WRITERS else {}
+        summary, events = folder / "summary.json", folder / EVENT_FILE
+        written = [*files.values(), *([summary] if to == "json" else [events] if to == "tensorboard" else [])]
         _require_free(written)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -40,6 +42,8 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
             if to == "json":
                 text = json.dumps(summarize(run_folder).as_dict(), indent=2)
                 _whole(summary, lambda part: part.write_text(f"{text}\n", encoding="utf-8"))
+            if to == "tensorboard":
+                _whole(events, partial(write_events, records))
         except OSError as error:
             raise ExportError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return written
@@ -84,6 +88,7 @@ def _parquet(records: sqlite3.Connection, name: str, path: Path) -> None:
     read_frame(records, name).to_parquet(path, engine="pyarrow", index=False)
 
 
+_NEEDS = {"parquet": "pyarrow", "tensorboard": "tensorboard"}
 _WRITERS: dict[str, Callable[[sqlite3.Connection, str, Path], None]] = {
     "csv": _csv,
     "parquet": _parquet,

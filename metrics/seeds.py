@@ -54,6 +54,8 @@ class Group:
 
     name: str
     runs: tuple[RunSummary, ...]
+    folders: tuple[Path, ...] = ()
+    """Of each run."""
 
     def estimate(self, figure: str) -> Estimate | None:
         """Of one of FIGURES; None unless every run has it."""
@@ -82,17 +84,18 @@ def summarize_all(run_folders: Sequence[Path], target: float | None = None) -> l
     A run that has not finished stays alone, and so does one whose seed its group has already: the same seed gives the
     same run, which is no further sample.
     """
-    groups: list[tuple[str | None, list[RunSummary]]] = []
+    groups: list[tuple[str | None, list[RunSummary], list[Path]]] = []
     for folder in run_folders:
         run, config = summarize(folder, target), read_config(folder)
         alike = _apart_from_seed(config) if config and run.status == "finished" else None
-        for other, runs in groups:
+        for other, runs, folders in groups:
             if alike is not None and alike == other and all(run.seed != earlier.seed for earlier in runs):
                 runs.append(run)
+                folders.append(folder)
                 break
         else:
-            groups.append((alike, [run]))
-    return [Group(_name(runs), tuple(runs)) for _, runs in groups]
+            groups.append((alike, [run], [folder]))
+    return [Group(_name(runs), tuple(runs), tuple(folders)) for _, runs, folders in groups]
 
 
 def _apart_from_seed(config: dict[str, Any]) -> str:

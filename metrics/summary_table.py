@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .conditions import Conditions
@@ -14,33 +15,39 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _UNKNOWN = "–"
-_FEW_FIGURES: dict[str, Callable[[Group], str]] = {
-    "{metric}\n± s.e.": lambda group: _mean_with_error(group),
-    "worst\n10%": lambda group: _mean_of_metric(group, "worst_10"),
-    "payload\nMB": lambda group: _mean(group, "payload_bytes", 1e6),
-    "wire\nMB": lambda group: _mean(group, "wire_bytes", 1e6),
-    "TFLOP": lambda group: _mean(group, "flops", 1e12),
-    "PSS\nMB": lambda group: _mean(group, "clients_pss", 1e6),
-    "CPU\ns": lambda group: _mean(group, "clients_cpu_s"),
-    "wall\ns": lambda group: _mean(group, "wall_s"),
-}
-_WITH_A_COMMON_MODEL = {"global": lambda group: _mean_of_metric(group, "global_metric")}
-_WITH_A_SCENARIO: dict[str, Callable[[Group], str]] = {  # 80 columns do not hold all
-    title: figure for title, figure in _FEW_FIGURES.items() if title not in ("TFLOP", "PSS\nMB")
-} | {
-    "waited\n%": lambda group: _mean(group, "waited_share", 0.01),
-    "virtual\ns": lambda group: _mean(group, "virtual_s"),
-}
-_BESIDE_A_TARGET = ("{metric}\n± s.e.", "payload\nMB", "wire\nMB")
-_TO_THE_TARGET: dict[str, Callable[[Group], str]] = {
-    "rounds\nto {target}": lambda group: _rounds_to_reach(group),
-    "payload\nMB\nto {target}": lambda group: _mean(group, "payload_bytes_to_reach", 1e6),
-    "wire\nMB\nto {target}": lambda group: _mean(group, "wire_bytes_to_reach", 1e6),
-    "wall\ns\nto {target}": lambda group: _mean(group, "wall_s_to_reach"),
-}
-_VIRTUALLY_TO_THE_TARGET: dict[str, Callable[[Group], str]] = {
-    "virtual\ns\nto {target}": lambda group: _mean(group, "virtual_s_to_reach"),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of several groups. ``figure`` is its name in seeds.FIGURES."""
+
+    title: str
+    figure: str
+    text: Callable[[Group], str]
+
+
+_METRIC = Column("{metric}\n± s.e.", "test_metric", lambda group: _mean_with_error(group))
+_GLOBAL = Column("global", "global_metric", lambda group: _mean_of_metric(group, "global_metric"))
+_WORST = Column("worst\n10%", "worst_10", lambda group: _mean_of_metric(group, "worst_10"))
+_PAYLOAD = Column("payload\nMB", "payload_bytes", lambda group: _mean(group, "payload_bytes", 1e6))
+_WIRE = Column("wire\nMB", "wire_bytes", lambda group: _mean(group, "wire_bytes", 1e6))
+_TFLOP = Column("TFLOP", "flops", lambda group: _mean(group, "flops", 1e12))
+_PSS = Column("PSS\nMB", "clients_pss", lambda group: _mean(group, "clients_pss", 1e6))
+_CPU = Column("CPU\ns", "clients_cpu_s", lambda group: _mean(group, "clients_cpu_s"))
+_WALL = Column("wall\ns", "wall_s", lambda group: _mean(group, "wall_s"))
+_WAITED = Column("waited\n%", "waited_share", lambda group: _mean(group, "waited_share", 0.01))
+_VIRTUAL = Column("virtual\ns", "virtual_s", lambda group: _mean(group, "virtual_s"))
+_TO_THE_TARGET = (
+    Column("rounds\nto {target}", "rounds_to_reach", lambda group: _rounds_to_reach(group)),
+    Column(
+        "payload\nMB\nto {target}",
+        "payload_bytes_to_reach",
+        lambda group: _mean(group, "payload_bytes_to_reach", 1e6),
+    ),
+    Column("wire\nMB\nto {target}", "wire_bytes_to_reach", lambda group: _mean(group, "wire_bytes_to_reach", 1e6)),
+    Column("wall\ns\nto {target}", "wall_s_to_reach", lambda group: _mean(group, "wall_s_to_reach")),
+    Column("virtual\ns\nto {target}", "virtual_s_to_reach", lambda group: _mean(group, "virtual_s_to_reach")),
+)
 _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "algorithm": lambda run: run.algorithm,
     "status": lambda run: run.status,
@@ -137,41 +144,59 @@ def _several(groups: Sequence[Group], target: float | None) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    metrics = sorted({run.metric for group in groups for run in group.runs})
-    in_virtual_time = any(group.estimate("virtual_s") for group in groups)
-    figures = _FEW_FIGURES
-    if any(run.conditions for group in groups for run in group.runs):
-        figures = _WITH_A_SCENARIO
-    elif any(run.global_metric is not None for group in groups for run in group.runs):
-        first, *others = [item for item in figures.items() if item[0] != "CPU\ns"]  # 80 columns do not hold all
-        figures = dict([first, *_WITH_A_COMMON_MODEL.items(), *others])
-    if target is not None:  # 80 columns do not hold all
-        figures = {title: figures[title] for title in _BESIDE_A_TARGET} | _TO_THE_TARGET
-        if in_virtual_time:
-            figures = {title: figures[title] for title in figures if not title.startswith("wall\n")}
-            figures |= _VIRTUALLY_TO_THE_TARGET
-    titles = {
-        "metric": " / ".join(f"{metric} %" if metric == "accuracy" else metric for metric in metrics),
-        "target": "" if target is None else _target(metrics, target),
-    }
-    caption = _caption(groups, explain=target is None)
+    columns = figure_columns(groups, target)
+    caption = caption_of(groups, explain=target is None)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     table.add_column("method", overflow="fold")
-    for title in figures:
-        table.add_column(title.format(**titles), justify="right", vertical="bottom", no_wrap=True)
+    for column in columns:
+        table.add_column(column.title, justify="right", vertical="bottom", no_wrap=True)
     for group in groups:
-        table.add_row(_method(group), *(figure(group) for figure in figures.values()))
+        table.add_row(name_of(group), *(column.text(group) for column in columns))
     return table
 
 
-def _method(group: Group) -> str:
+def figure_columns(groups: Sequence[Group], target: float | None = None) -> list[Column]:
+    """What is compared most, as far as 80 columns hold it beside a name."""
+    runs = [run for group in groups for run in group.runs]
+    metrics = sorted({run.metric for run in runs})
+    columns = [_METRIC, _WORST, _PAYLOAD, _WIRE, _TFLOP, _PSS, _CPU, _WALL]
+    if target is not None:
+        one_clock = _TO_THE_TARGET[:-2] + _TO_THE_TARGET[-1:] if _in_virtual_time(groups) else _TO_THE_TARGET[:-1]
+        columns = [_METRIC, _PAYLOAD, _WIRE, *one_clock]
+    elif any(run.conditions for run in runs):
+        columns = [_METRIC, _WORST, _PAYLOAD, _WIRE, _CPU, _WALL, _WAITED, _VIRTUAL]
+    elif any(run.global_metric is not None for run in runs):
+        columns = [_METRIC, _GLOBAL, _WORST, _PAYLOAD, _WIRE, _TFLOP, _PSS, _WALL]
+    return [replace(column, title=_titled(column.title, metrics, target)) for column in columns]
+
+
+def all_columns(groups: Sequence[Group], target: float | None = None) -> list[Column]:
+    """Every one of them that any group has a figure for."""
+    metrics = sorted({run.metric for group in groups for run in group.runs})
+    columns = [_METRIC, _GLOBAL, _WORST, _PAYLOAD, _WIRE, _TFLOP, _PSS, _CPU, _WALL, _WAITED, _VIRTUAL]
+    there = [column for column in columns if any(group.estimate(column.figure) for group in groups)]
+    if target is not None:
+        there += _TO_THE_TARGET if _in_virtual_time(groups) else _TO_THE_TARGET[:-1]
+    return [replace(column, title=_titled(column.title, metrics, target)) for column in there]
+
+
+def _in_virtual_time(groups: Sequence[Group]) -> bool:
+    return any(group.estimate("virtual_s") for group in groups)
+
+
+def _titled(title: str, metrics: Sequence[str], target: float | None) -> str:
+    metric = " / ".join(f"{metric} %" if metric == "accuracy" else metric for metric in metrics)
+    return title.format(metric=metric, target="" if target is None else _target(metrics, target))
+
+
+def name_of(group: Group) -> str:
     run = group.runs[0]
     if len(group.runs) > 1:
         return f"{group.name} ({len(group.runs)} seeds)"
     return run.name + ("" if run.status == "finished" else f" ({run.status} after {run.rounds} rounds)")
 
 
-def _caption(groups: Sequence[Group], *, explain: bool) -> str:
+def caption_of(groups: Sequence[Group], *, explain: bool) -> str:
     runs = [run for group in groups for run in group.runs]
     clients = " / ".join(sorted({str(run.clients) for run in runs}, key=int))
     rounds = " / ".join(sorted({str(run.rounds) for run in runs}, key=int))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Literal
 from ...metrics import open_run
 from ...metrics.schema import RunFolderError
 from ...metrics.seeds import Group, summarize_all
-from ...metrics.summary import summarize
-from ..config import ConfigError, RunConfig, validate
+from ..config import RunConfig
+from ..kept import is_finished, stage
 from ..preparation import Prepared
-from ..resumption import read_run
 from ..session import Finished, Watch, run_each, slug
 from .parts import Part
 
@@ -71,7 +69,7 @@ def results(part: Part, runs: Sequence[Planned]) -> list[Result]:
     found = []
     for config in part.configs:
         folders = [run.folder for run in runs if run.part is part and run.config.label == config.label]
-        finished = tuple(folder for folder in folders if _status(folder) == "finished")
+        finished = tuple(folder for folder in folders if is_finished(folder))
         groups = summarize_all(finished, part.about.target)
         ended: Ended = "finished" if finished else "diverged" if all(map(_diverged, folders)) else "failed"
         found.append(Result(config.label, groups[0] if groups else None, finished, ended))
@@ -81,26 +79,13 @@ def results(part: Part, runs: Sequence[Planned]) -> list[Result]:
 def _at_its_end(run: Planned) -> bool:
     """Whether this very run is there and would only repeat itself. Raises ConfigError where there is something else,
     RunFolderError where it still goes on."""
-    if not run.folder.exists():
-        return False
-    try:
-        same = validate(tomllib.loads((run.folder / "config.toml").read_text())) == run.config
-    except (OSError, tomllib.TOMLDecodeError, ConfigError):
-        same = False
-    if not same:
-        raise ConfigError(f"{run.folder}: holds a run of another configuration; remove it, or choose another --out")
-    if _status(run.folder) == "finished" or _diverged(run.folder):
-        return True
-    read_run(run.folder)  # refuses a run that still goes on
-    return False
+    found = stage(run.config, run.folder)
+    return found == "finished" or (found == "begun" and _diverged(run.folder))
 
 
 def _diverged(folder: Path) -> bool:
-    return _status(folder) == "failed" and open_run(folder).events.detail.str.contains("is not finite").any()
-
-
-def _status(folder: Path) -> str:
     try:
-        return summarize(folder).status
+        events = open_run(folder).events
     except RunFolderError:
-        return "missing"
+        return False
+    return bool((events.kind.eq("failure") & events.detail.str.contains("is not finite")).any())

@@ -45,9 +45,8 @@ def config(folder):
 
 def test_help_names_the_commands():
     result = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    for command in (
-        "run", "plan", "resume", "watch", "summary", "report", "reproduce", "export", "verify", "config", "topology",
-    ):  # fmt: skip
+    commands = "run sweep plan resume watch summary compare report reproduce export verify config topology"
+    for command in commands.split():
         assert command in result.stdout
 
 
@@ -341,6 +340,41 @@ def test_summary_as_json_is_nothing_but_json(sheafgossip, folder, finished):
     assert [(run["seed"], run["final"]["mean"]) for run in told["runs"]] == [(1, 0.7), (2, 0.9)]
     assert [run["reached"] and run["reached"]["round"] for run in told["runs"]] == [None, 1]
     assert [group["mean"]["test_metric"] for group in told["seeds"]] == [pytest.approx(0.8)]
+
+
+def test_compare_shows_what_differs_and_writes_it_to_a_file_that_is_not_there_yet(sheafgossip, folder, finished):
+    finished("runs/seed-1", 0.7, seed=1)
+    finished("runs/seed-2", 0.9, seed=2)
+    other = finished("other", 0.3)
+    (other / "config.toml").write_text("[algorithm]\nname = 'local'\n")
+    code, shown, _ = sheafgossip("compare", "runs", other, "--target", "0.65", "--csv", "table.csv")
+    assert code == 0
+    assert re.search(r"algorithm\.name +dfedu +local", shown)
+    assert re.search(r"accuracy % ± s\.e\. +80\.0 ± 10\.0 \* +30\.0 ± 0\.0", shown)
+    assert re.search(r"wire MB to 65 % +1\.40 +–", shown)
+    written = (folder / "table.csv").read_text()
+    assert written.startswith("algorithm.name,run,")
+    code, _, error = sheafgossip("compare", "runs", other, "--csv", "table.csv")
+    assert (code, error) == (2, "error: --csv table.csv: exists; nothing is overwritten, choose another name\n")
+    assert (folder / "table.csv").read_text() == written
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--grid", "training.alpha"], "--grid training.alpha: write it as key=value,value"),
+        (["--grid", "training.alpha=0.1,-1"], "training.alpha = -1: must be greater than 0"),
+        (["--grid", "topology.p=0.5,0"], "p-0-seed-0: topology.kind"),
+    ],
+)
+def test_a_refused_sweep_ends_with_2_and_one_clear_line_and_leaves_nothing_behind(
+    sheafgossip, config, folder, options, expected
+):
+    code, output, error = sheafgossip("sweep", config("clients = 6\n"), *options)
+    assert (code, output) == (2, "")
+    assert error.startswith(f"error: {expected}")
+    assert len(error.splitlines()) == 1
+    assert list(folder.iterdir()) == [folder / "run.toml"]
 
 
 @pytest.mark.parametrize("to", ["csv", "parquet", "json"])

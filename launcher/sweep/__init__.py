@@ -1,0 +1,1 @@
+"""One configuration with many values and seeds: ``sheafgossip sweep``."""

@@ -1,0 +1,111 @@
+"""Runs and groups of runs side by side: where their configurations differ, and which is best in what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .reader import read_config
+from .seeds import Estimate, Group
+
+Mark = Literal["", "best", "close"]
+
+_OF_THE_METRIC = {"test_metric", "worst_10", "worst_20", "global_metric"}
+"""Higher is better where the metric is accuracy; of every other figure, lower is."""
+
+_COUNTED = {"payload_bytes", "message_bytes", "wire_bytes", "flops", "virtual_s"}
+"""Known exactly from one run; of the others one run does not tell how much they vary."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``keys`` are those of the configuration in which groups differ, ``settings`` the configuration of each group.
+    ``named``: someone has given them names that differ.
+    """
+
+    groups: tuple[Group, ...]
+    keys: tuple[str, ...]
+    settings: tuple[Mapping[str, Any], ...]
+    named: bool
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], keys: Sequence[str] | None = None) -> Comparison:
+        """``keys``: by default those that differ. Raises RunFolderError."""
+        configs = [read_config(group.folders[0]) for group in groups]
+        settings = [flat(config) for config in configs]
+        named = len({config.get("name") for config in configs}) > 1
+        return cls(tuple(groups), tuple(differing(settings) if keys is None else keys), tuple(settings), named)
+
+    def marks(self, figure: str) -> list[Mark]:
+        """For each group: alone best by more than the standard error of the difference, or too close to the best.
+
+        Nothing is marked where all are equal, where metrics differ, and where the standard error is not known. Runs
+        that have not finished are left out.
+        """
+        found = {
+            number: estimate
+            for number, group in enumerate(self.groups)
+            if group.runs[0].status == "finished" and (estimate := _with_error(group, figure)) is not None
+        }
+        marks: list[Mark] = [""] * len(self.groups)
+        values = {estimate.mean for estimate in found.values()}
+        metrics = {self.groups[number].runs[0].metric for number in found}
+        if len(values) < 2 or len(metrics) > 1 or any(math.isnan(each.standard_error) for each in found.values()):
+            return marks
+        best = found[_best(found, higher_is_better=figure in _OF_THE_METRIC and metrics == {"accuracy"})]
+        close = [
+            number
+            for number, each in found.items()
+            if abs(each.mean - best.mean) <= math.hypot(each.standard_error, best.standard_error)
+        ]
+        for number in close:
+            marks[number] = "best" if len(close) == 1 else "close"
+        return marks
+
+
+def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """{key with dots: value} of a configuration, without seed and name."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{above}{key}.")
+        elif above or key not in ("seed", "name"):
+            found[f"{above}{key}"] = value
+    return found
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys that do not have the same value everywhere, or are not everywhere.
+
+    Settings that only one algorithm has go without saying: the algorithm's name tells of them.
+    """
+    keys = dict.fromkeys(key for setting in settings for key in setting)
+    return [key for key in keys if _differs(key, settings)]
+
+
+def _differs(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
+    first, *others = [setting[key] for setting in settings if key in setting]
+    lacking = len(others) + 1 < len(settings) and not key.startswith("algorithm.")
+    return lacking or any(value != first for value in others)
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """Each without its sections, where that tells it from the others."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
+
+
+def _with_error(group: Group, figure: str) -> Estimate | None:
+    """Of one run: the metric varies over its clients, and what is counted does not vary."""
+    estimate, run = group.estimate(figure), group.runs[0]
+    if estimate is None or len(group.runs) > 1:
+        return estimate
+    if figure == "test_metric" and run.final is not None:
+        return Estimate(estimate.mean, run.final.standard_error)
+    return Estimate(estimate.mean, 0.0 if figure in _COUNTED else math.nan)
+
+
+def _best(found: Mapping[int, Estimate], *, higher_is_better: bool) -> int:
+    return (max if higher_is_better else min)(found, key=lambda number: found[number].mean)

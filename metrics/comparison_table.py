@@ -1,0 +1,131 @@
+"""A comparison as a table for the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .comparison import Comparison, Mark, short_names
+from .summary_table import Column, all_columns, caption_of, figure_columns, name_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+_SIGNS: dict[Mark, str] = {"best": " *", "close": " ≈", "": "  "}
+_LEGEND = """* best by more than the standard error of the difference; ≈ too close to tell
+no sign where all are equal, or where single runs tell no standard error"""
+_DISPENSABLE = ("clients_pss", "flops", "clients_cpu_s", "waited_share", "worst_10", "wall_s")
+"""Figures that make place for keys, in this order; those of a target stay."""
+
+_FEW = 3
+"""So many groups are compared best from left to right, key by key and figure by figure."""
+
+_WIDEST = 24
+
+
+def render(comparison: Comparison, target: float | None = None, width: int = 80) -> list[Table | str]:
+    """A line a group; where there are few, or many keys, a column each, in as many tables as the width takes. What the
+    signs mean comes last.
+
+    ``target`` is the one that the runs were summarized with.
+    """
+    lines = _one_below_the_other(comparison, target, width) if len(comparison.groups) > _FEW else None
+    tables = _side_by_side(comparison, target, width) if lines is None else [lines]
+    return [*tables, f"{caption_of(comparison.groups, explain=target is None)}\n{_LEGEND}"]
+
+
+def value_text(value: Any) -> str:
+    """Of a key of the configuration; None: it has none."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _one_below_the_other(comparison: Comparison, target: float | None, width: int) -> Table | None:
+    """None where the keys leave no place for the figures."""
+    from rich.text import Text
+
+    heads = _heads(comparison)
+    columns = {column.title: column for column in figure_columns(comparison.groups, target)}
+    figures = {title: _marked(comparison, column) for title, column in columns.items()}
+    dispensable = [title for name in _DISPENSABLE for title in columns if columns[title].figure == name]
+    needed = 1 + sum(_width(title, texts) for title, texts in heads.items())
+    while needed + sum(_width(title, texts) for title, texts in figures.items()) > width:
+        if not dispensable:
+            return None
+        del figures[dispensable.pop(0)]
+    table = _table()
+    for title in heads:
+        table.add_column(title, vertical="bottom", no_wrap=True)
+    for title in figures:
+        table.add_column(title, justify="right", vertical="bottom", no_wrap=True)
+    for row in zip(*heads.values(), *figures.values(), strict=True):
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def _side_by_side(comparison: Comparison, target: float | None, width: int) -> list[Table]:
+    from rich.text import Text
+
+    groups, keys = comparison.groups, comparison.keys
+    columns = all_columns(groups, target)
+    rows = {key: [value_text(setting.get(key)) + "  " for setting in comparison.settings] for key in keys}
+    figures = {" ".join(column.title.split()): _marked(comparison, column) for column in columns}
+    left = 1 + _width("", [*rows, *figures])
+    widths = [_width("", texts) for texts in rows.values()] + [_width("", texts) for texts in figures.values()]
+    cell = min(_WIDEST, max(widths))
+    at_once = max(1, (width - left) // cell)
+    tables = []
+    for start in range(0, len(groups), at_once):
+        shown = slice(start, start + at_once)
+        table = _table()
+        table.add_column("", no_wrap=True)
+        for group in groups[shown]:
+            name = Text(name_of(group) + "  ")
+            table.add_column(name, justify="right", vertical="bottom", overflow="fold", max_width=_WIDEST)
+        for key, texts in rows.items():
+            table.add_row(Text(key), *map(Text, texts[shown]), end_section=key == keys[-1])
+        for title, marked in figures.items():
+            table.add_row(Text(title), *marked[shown])
+        tables.append(table)
+    return tables
+
+
+def _heads(comparison: Comparison) -> dict[str, list[str]]:
+    """What tells the groups apart: their keys, and their names where these say more."""
+    groups, keys = comparison.groups, comparison.keys
+    heads = {
+        name: [value_text(setting.get(key)) for setting in comparison.settings]
+        for name, key in zip(short_names(keys), keys, strict=True)
+    }
+    alike = len(set(zip(*heads.values(), strict=True))) < len(groups)
+    unfinished = any(run.status != "finished" for group in groups for run in group.runs)
+    if alike or unfinished or comparison.named:
+        return {"run": [name_of(group) for group in groups]} | heads
+    return heads | {"seeds": [str(len(group.runs)) for group in groups]}
+
+
+def _marked(comparison: Comparison, column: Column) -> list[Text]:
+    from rich.text import Text
+
+    marks = comparison.marks(column.figure)
+    return [
+        Text(column.text(group) + (_SIGNS[mark] if any(marks) else ""), style="bold" if mark == "best" else "")
+        for group, mark in zip(comparison.groups, marks, strict=True)
+    ]
+
+
+def _table() -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def _width(title: str, texts: Iterable[str | Text]) -> int:
+    """Of a column, with the space around it."""
+    return 2 + max(len(text) for text in (*title.split("\n"), *texts))

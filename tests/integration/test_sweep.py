@@ -1,0 +1,129 @@
+"""Sweeps over real runs: what is missing is run, whatever happened before, and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from sheafgossip.launcher.session import run_all
+from sheafgossip.launcher.sweep.grid import parse_grids
+from sheafgossip.launcher.sweep.plan import plan
+
+CONFIG = """
+clients = 4
+rounds = {rounds}
+[topology]
+kind = "ring"
+[data]
+dataset = "synthetic"
+[training]
+alpha = 0.05
+[algorithm]
+name = "sheaf-fmtl"
+[checkpoints]
+every = 20
+"""
+
+
+def start(config: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sheafgossip.launcher.cli", "sweep", str(config), "--out", str(out), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )
+
+
+def until(reached, process: subprocess.Popen[str], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def everything_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    sweep = psutil.Process(process.pid)
+    return [sweep, *sweep.children(recursive=True)]
+
+
+def require_end(processes: list[psutil.Process], seconds: float) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    assert alive == []
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def states(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.glob("*/state/*/*.safetensors"))}
+
+
+def test_a_sweep_that_was_killed_runs_only_what_is_missing_and_ends_with_the_same_bits(tmp_path):
+    config, out = tmp_path / "sweep.toml", tmp_path / "out"
+    config.write_text(CONFIG.format(rounds=50))
+    grid = "algorithm.gamma=0.05,0.2"
+    first, second, _, fourth = (out / f"gamma-{gamma}-seed-{seed}" for seed in (0, 1) for gamma in (0.05, 0.2))
+    sweep = start(config, out, "--grid", grid, "--seeds", "2")
+    until((second / "state" / "round-000020").exists, sweep)
+    processes = everything_of(sweep)
+    os.kill(sweep.pid, signal.SIGKILL)
+    sweep.communicate()
+    require_end(processes, seconds=10)
+    finished_then = (first / "run.sqlite").read_bytes()
+    assert not (fourth / "state").exists()
+
+    sweep = start(config, out, "--grid", grid, "--seeds", "2", "--jobs", "2")
+    shown, said = sweep.communicate(timeout=100)
+    assert sweep.returncode == 0, said
+    assert said.splitlines()[0] == "4 runs, 1 finished before"
+    assert [line.split(":")[0] for line in said.splitlines()[1:]] == [f"{number} of 4" for number in (2, 3, 4)]
+    assert (first / "run.sqlite").read_bytes() == finished_then
+    assert "algorithm.gamma" in shown
+    assert [row["status"] for row in rows(out / "runs.csv")] == ["finished"] * 4
+    assert [(row["algorithm.gamma"], row["seeds"]) for row in rows(out / "sweep.csv")] == [
+        ("0.05", "0 1"), ("0.2", "0 1"),
+    ]  # fmt: skip
+
+    undisturbed = [
+        each.config.model_copy(update={"name": each.folder.name})
+        for each in plan(config, [], parse_grids([grid]), 2, out).runs
+    ]
+    run_all(undisturbed, tmp_path / "undisturbed", lambda _: lambda: None, lambda _: None)
+    assert len(states(out)) == 4 * 4 * 4  # runs, checkpoints, clients
+    assert states(out) == states(tmp_path / "undisturbed")
+
+
+def test_a_failing_run_does_not_stop_the_others_and_ctrl_c_ends_all_of_them(tmp_path):
+    config, out = tmp_path / "sweep.toml", tmp_path / "out"
+    config.write_text(CONFIG.format(rounds=1_000_000))
+    sweep = start(config, out, "--grid", "algorithm.lam=1e9,0.01")
+    good, bad = out / "lam-0.01-seed-0", out / "lam-1000000000-seed-0"
+    lines: list[str] = []
+    while "failed" not in "".join(lines[-1:]):
+        lines.append(sweep.stderr.readline())
+        assert lines[-1], lines
+    assert lines[-1].startswith(f"1 of 2: {bad.name} failed after")
+    until((good / "state" / "round-000020").exists, sweep)
+    processes = everything_of(sweep)
+    os.kill(sweep.pid, signal.SIGINT)
+    _, said = sweep.communicate(timeout=30)
+    assert sweep.returncode == 130
+    assert f"error: {bad.name}: client" in said
+    assert "is not finite after round" in said
+    assert "Traceback" not in said
+    require_end(processes, seconds=5)
+    assert {row["folder"]: row["status"] for row in rows(out / "runs.csv")} == {
+        good.name: "interrupted",
+        bad.name: "failed",
+    }

@@ -1,0 +1,185 @@
+"""Which runs a sweep has, what their folders are called, and which folders it goes on in."""
+
+import pytest
+
+from sheafgossip.launcher.config import ConfigError
+from sheafgossip.launcher.kept import begin_anew
+from sheafgossip.launcher.sweep.grid import parse_grids
+from sheafgossip.launcher.sweep.plan import plan
+from sheafgossip.launcher.sweep.runs import alone_in, prepare
+from sheafgossip.metrics.records import LAUNCHER, EventRecord
+from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.store import Store
+
+SHEAF = "algorithm.name = 'sheaf-fmtl'\n"
+COMPARED = "[[compare]]\nname = 'Ours'\n[[compare]]\nname = 'alone'\nalgorithm.name = 'local'\n"
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    def sweep(text="", *grids, seeds=1, overrides=()):
+        (tmp_path / "sweep.toml").write_text(text)
+        return plan(tmp_path / "sweep.toml", overrides, parse_grids(grids), seeds, tmp_path / "out")
+
+    return sweep
+
+
+def names(plan):
+    return [run.folder.name for run in plan.runs]
+
+
+def test_every_setting_has_every_seed_from_the_files_on(sweep):
+    planned = sweep(SHEAF + "seed = 7", "algorithm.gamma=0.01,0.1", seeds=2)
+    assert names(planned) == ["gamma-0.01-seed-7", "gamma-0.1-seed-7", "gamma-0.01-seed-8", "gamma-0.1-seed-8"]
+    assert [(run.config.algorithm.gamma, run.config.seed) for run in planned.runs] == [
+        (0.01, 7), (0.1, 7), (0.01, 8), (0.1, 8),
+    ]  # fmt: skip
+    assert planned.keys == ("algorithm.gamma",)
+
+
+def test_grids_multiply_with_each_other_and_with_compare_tables(sweep):
+    planned = sweep(COMPARED, "training.alpha=0.1,0.2", "rounds=5")
+    assert names(planned) == [
+        "ours-alpha-0.1-rounds-5-seed-0",
+        "alone-alpha-0.1-rounds-5-seed-0",
+        "ours-alpha-0.2-rounds-5-seed-0",
+        "alone-alpha-0.2-rounds-5-seed-0",
+    ]
+    assert planned.keys[:3] == ("training.alpha", "rounds", "algorithm.name")
+
+
+def test_a_grid_wins_over_everything(sweep):
+    text = "rounds = 1\n[[compare]]\nname = 'a'\nrounds = 2\n"
+    assert [run.config.rounds for run in sweep(text, "rounds=4,5", overrides=["rounds=3"]).runs] == [4, 5]
+
+
+def test_without_a_grid_seeds_are_all_there_is(sweep):
+    assert names(sweep("", seeds=3)) == ["seed-0", "seed-1", "seed-2"]
+
+
+def test_keys_that_end_alike_are_called_by_their_full_names(sweep):
+    planned = sweep("model.kind='logistic'", "topology.kind=ring,star", "model.kind=logistic")
+    assert names(planned) == [f"topology.kind-{kind}-model.kind-logistic-seed-0" for kind in ("ring", "star")]
+
+
+def test_settings_of_one_name_are_refused(sweep):
+    with pytest.raises(ConfigError, match="would share the folder a-b-seed-0"):
+        sweep("[[compare]]\nname = 'a b'\n[[compare]]\nname = 'a-b'\n")
+
+
+def test_a_value_that_is_not_allowed_is_refused_as_everywhere(sweep):
+    with pytest.raises(ConfigError, match=r"algorithm\.gamma = 2: must be less than or equal to 1"):
+        sweep(SHEAF, "algorithm.gamma=0.1,2")
+    with pytest.raises(ConfigError, match="gama: unknown key"):
+        sweep(SHEAF, "algorithm.gama=0.1,0.2")
+
+
+def test_a_scenario_needs_a_time_of_a_step_that_all_runs_share(sweep):
+    with pytest.raises(ConfigError, match=r"compute\.step_s is not set"):
+        sweep("time.clock = 'virtual'")
+    assert sweep("time.clock = 'virtual'\ncompute.step_s = 0.1").runs
+
+
+def test_what_only_the_data_can_tell_is_refused_and_nothing_is_left(sweep):
+    planned = sweep("clients = 3\ntopology.kind = 'ring'\n", "data.samples=120,2")
+    with pytest.raises(ConfigError, match=r"samples-2-seed-0: .*need 12 samples"), alone_in(planned.out):
+        prepare(planned.runs)
+    assert not planned.out.exists()
+
+
+def test_only_one_sweep_is_in_a_folder(sweep, monkeypatch):
+    monkeypatch.setattr("sheafgossip.launcher.sweep.runs._PATIENCE_S", 0)
+    out = sweep().out
+    with alone_in(out), pytest.raises(ConfigError, match="another sweep is at work in it"), alone_in(out):
+        pass
+    with alone_in(out):
+        pass
+
+
+def write(run, kind=None, folder=None):
+    """A run's folder, as far as telling what it is needs it."""
+    folder = folder or run.folder
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(run.config.to_toml())
+    store = Store(folder / "run.sqlite")
+    store.write([EventRecord(0.0, None, LAUNCHER, kind, "")] if kind else [])
+    store.close()
+
+
+def test_finished_runs_are_told_from_those_that_began_and_those_that_are_missing(sweep):
+    planned = sweep("", seeds=5)
+    for run, kind in zip(planned.runs, ["finish", "failure", "interrupt", None], strict=False):
+        write(run, kind)
+    assert planned.stages() == ["finished", "begun", "begun", "begun", "missing"]
+
+
+def test_a_run_that_was_killed_while_its_data_was_cut_has_begun(sweep):
+    planned = sweep()
+    (planned.runs[0].folder / "shards").mkdir(parents=True)
+    assert planned.stages() == ["begun"]
+    assert begin_anew(planned.runs[0].folder)
+    assert planned.stages() == ["missing"]
+
+
+def test_what_has_a_checkpoint_is_not_removed(sweep):
+    (run,) = sweep().runs
+    write(run, "interrupt")
+    (run.folder / "state" / "round-000000").mkdir(parents=True)
+    (run.folder / "state" / "round-000020").mkdir()
+    assert not begin_anew(run.folder)
+    assert run.folder.exists()
+
+
+def test_a_sweep_can_grow_and_shrink(sweep):
+    for run in sweep("", "rounds=3,4", seeds=2).runs:
+        write(run, "finish")
+    assert sweep("", "rounds=3,4,5", seeds=3).stages().count("finished") == 4
+    assert sweep("", "rounds=4").stages() == ["finished"]
+
+
+def test_the_folder_of_another_sweep_is_refused(sweep):
+    for run in sweep("", "rounds=3,4").runs:
+        write(run, "finish")
+    with pytest.raises(ConfigError, match="rounds-3-seed-0: holds a run of another configuration"):
+        sweep("clients = 5", "rounds=3,4").stages()
+    with pytest.raises(ConfigError, match="rounds-3-seed-0 is no part of this sweep"):
+        sweep("clients = 5", "rounds=5").stages()
+    with pytest.raises(ConfigError, match="rounds-3-seed-0 is no part of this sweep"):
+        sweep("", "rounds=3,4", "training.alpha=0.1").stages()
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "config.toml", "runs.csv"])
+def test_a_folder_with_nothing_of_the_sweep_is_refused(sweep, name):
+    planned = sweep()
+    planned.out.mkdir()
+    (planned.out / name).write_text("irreplaceable")
+    with pytest.raises(ConfigError, match=f"{name} is no part of this sweep"):
+        planned.stages()
+
+
+def test_other_files_beside_the_runs_do_not_matter(sweep):
+    planned = sweep()
+    write(planned.runs[0], "finish")
+    (planned.out / "notes.md").write_text("mine")
+    assert planned.stages() == ["finished"]
+
+
+def test_a_folder_of_the_right_name_with_something_else_in_it_is_refused(sweep):
+    planned = sweep()
+    (run,) = planned.runs
+    run.folder.mkdir(parents=True)
+    (run.folder / "thesis.tex").write_text("irreplaceable")
+    with pytest.raises(ConfigError, match="holds something else than a run"):
+        planned.stages()
+
+
+def test_a_run_that_still_goes_on_is_refused(sweep, monkeypatch):
+    planned = sweep()
+    write(planned.runs[0], "start")
+
+    def at_work(folder):
+        raise RunFolderError(f"{folder}: this run is still going on")
+
+    monkeypatch.setattr("sheafgossip.launcher.kept.read_run", at_work)
+    with pytest.raises(RunFolderError, match="still going on"):
+        planned.stages()
