@@ -5,7 +5,7 @@ ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
 .PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-maps \
-	bench-measuring bench-memory bench-scale bench-school bench-stragglers docs clean
+	bench-measuring bench-memory bench-scale bench-school bench-stragglers docs pictures clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -33,6 +33,13 @@ lint: setup  ## Check style.
 format: setup  ## Repair what a machine can repair of the style.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pictures: setup  ## Make the pictures of README from a run of the demo (1 minute).
+	rm -rf build/demo build/figures
+	$(BIN)/sheafgossip run examples/demo.toml --quiet --out build/demo
+	$(BIN)/sheafgossip report build/demo --figures build/figures
+	mkdir -p docs/pictures/demo
+	cp build/figures/learning-accuracy.svg build/figures/graph-5.svg docs/pictures/demo/
 
 # Type checkers do not see that topology/ is sheafgossip.topology, so they are shown a tree of links in which it is.
 typecheck: setup  ## Check types.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+PALETTE = tuple("#B5A800" if colour == "#F0E442" else colour for colour in COLOURS)  # that yellow is too pale for lines
 FORMATS = ("svg", "png", "pdf")
 GRID = "#d9dadd"
 SOFT = "#8a8d93"
@@ -27,7 +28,7 @@ _ON_DARK = {  # what each colour of a figure becomes on a dark page
     GRID: "var(--grid)",
     SOFT: "var(--soft)",
     PAPER: "var(--paper)",
-} | {colour.lower(): f"var(--c{number})" for number, colour in enumerate(COLOURS)}
+} | {colour.lower(): f"var(--c{number})" for number, colour in enumerate(PALETTE)}
 
 
 @dataclass(frozen=True)
@@ -117,14 +118,14 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 
 def colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
+    return PALETTE[number % len(PALETTE)]
 
 
 def line_look(number: int) -> dict:
     """Colour, dash and marker: any one of them tells up to five methods apart."""
     return {
         "color": colour(number),
-        "ls": DASHES[number // len(COLOURS) % len(DASHES)],
+        "ls": DASHES[number // len(PALETTE) % len(DASHES)],
         "marker": MARKERS[number % len(MARKERS)],
         "ms": 4,
         "lw": 1.7,

@@ -63,12 +63,11 @@ def _draw_curves(shown: Sequence[tuple[Method, DataFrame]], metric: str) -> Draw
     axes_of = [x for x in _AXES if any(curve[x].notna().any() for _, curve in shown)]
     if all((curve.payload_mb.fillna(0) == 0).all() for _, curve in shown):
         axes_of.remove("payload_mb")
-    columns = 2
-    rows = -(-len(axes_of) // columns)
-    figure, panels = new_figure(10.5, 3.5 * rows + 0.4, columns, rows, sharey=True)
-    for axes in panels[len(axes_of) :]:
-        axes.set_visible(False)
-    for axes, x in zip(panels, axes_of, strict=False):
+    columns = 3 if len(axes_of) == 3 else 2
+    figure, panels = new_figure(
+        10.5, 3.9 if len(axes_of) < 4 else 7.4, columns, -(-len(axes_of) // columns), sharey=True
+    )
+    for axes, x in zip(panels, axes_of, strict=True):
         for method, curve in shown:
             _line(axes, method, curve, x)
         if x == "payload_mb":

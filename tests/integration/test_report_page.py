@@ -49,18 +49,17 @@ samples = 300
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    """Three sets of runs: several methods, a scenario, one method with five seeds."""
+    """Three sets of runs: several methods, a scenario, a sweep of five seeds."""
     root = tmp_path_factory.mktemp("reports")
     (root / "stragglers.toml").write_text(STRAGGLERS)
-    seeds = "".join(f'[[compare]]\nname = "seed {seed}"\nseed = {seed}\n' for seed in range(5))
-    (root / "seeds.toml").write_text(SEEDS + seeds)
+    (root / "seeds.toml").write_text(SEEDS)
     commands = {
-        "demo": [str(EXAMPLES / "demo.toml"), "--set", "rounds=6", "--set", "clients=10"],
-        "stragglers": [str(root / "stragglers.toml")],
-        "seeds": [str(root / "seeds.toml")],
+        "demo": ["run", str(EXAMPLES / "demo.toml"), "--set", "rounds=6", "--set", "clients=10"],
+        "stragglers": ["run", str(root / "stragglers.toml")],
+        "sweep": ["sweep", str(root / "seeds.toml"), "--grid", "algorithm.name=d-psgd,dfedu", "--seeds", "5"],
     }
     for name, command in commands.items():
-        _sheafgossip("run", *command, "--quiet", "--out", str(root / name))
+        _sheafgossip(*command, "--quiet", "--out", str(root / name))
         _sheafgossip("report", str(root / name), "--out", str(root / f"{name}.html"))
     return {name: root / name for name in commands}
 
@@ -75,7 +74,7 @@ def _sheafgossip(*words: str) -> None:
 FIGURES = {
     "demo": {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "graph-5"},
     "stragglers": {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "maps-1", "waiting-1"},
-    "seeds": {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "maps-1"},
+    "sweep": {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "graph-2"},
 }
 
 
@@ -95,7 +94,7 @@ def test_a_report_is_one_file_that_needs_nothing_else(folders, name):
 
 
 def test_a_report_tells_the_figures_of_its_runs_and_how_to_repeat_them(folders):
-    page = folders["seeds"].with_suffix(".html").read_text()
+    page = folders["sweep"].with_suffix(".html").read_text()
     assert "5 seeds" in page
     assert "standard error over runs with different seeds" in page
     assert "Seeds: 0, 1, 2, 3, 4." in page

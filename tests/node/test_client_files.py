@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -115,8 +116,9 @@ def test_no_sample_is_due_before_its_time(clock):
 
 def test_a_sample_grows_with_the_memory_in_use():
     before = sample(3, 0.0)
-    held = np.ones(4_000_000)
-    assert sample(3, 0.0).uss - before.uss == pytest.approx(held.nbytes, rel=0.1)
+    held = mmap.mmap(-1, 32_000_000)  # new pages, and not what earlier tests have freed
+    held[:: mmap.PAGESIZE] = b"x" * -(-len(held) // mmap.PAGESIZE)
+    assert sample(3, 0.0).uss - before.uss == pytest.approx(len(held), rel=0.1)
 
 
 def test_a_sample_may_be_of_another_process_until_it_is_gone():
