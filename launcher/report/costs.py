@@ -103,7 +103,7 @@ def memory_over_time(methods: Sequence[Method]) -> list[Drawn]:
     right.set_ylabel("a client's own memory (USS), MB")
     for axes in (left, right):
         axes.set_xlabel("wall time, s")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.dataLim.y1)
         plain(axes)
     legend_below(figure, left)
     return [
