@@ -5,7 +5,7 @@ ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
 .PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-maps \
-	bench-measuring bench-memory bench-scale bench-school bench-stragglers docs pictures clean
+	bench-measuring bench-memory bench-report bench-scale bench-school bench-stragglers docs pictures clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -58,6 +58,7 @@ bench: setup  ## Say which benchmarks there are.
 	@echo "make bench-maps           restriction maps, dense against factored: time and memory (4 minutes)"
 	@echo "make bench-measuring      what measuring costs (10 minutes)"
 	@echo "make bench-memory         memory that the processes report against what the machine lost (2 minutes)"
+	@echo "make bench-report      the page of a run of 200 clients: size, and time until a browser shows it (2 minutes)"
 	@echo "make bench-stragglers     accuracy against virtual time where clients are slow, 3 seeds (20 minutes)"
 
 bench-collaboration: setup  ## Tune and compare all ways of talking on related tasks (20 minutes).
@@ -68,6 +69,9 @@ bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 mi
 
 bench-school: setup  ## Tune and compare all ways of talking on School; DATA_ROOT=FOLDER (25 minutes).
 	$(BIN)/python benchmarks/school.py --data-root $(DATA_ROOT)
+
+bench-report: setup  ## Measure how heavy the page of a large run is (2 minutes).
+	$(BIN)/python benchmarks/report.py
 
 bench-scale: setup  ## Measure start-up and memory of many clients (2 minutes).
 	$(BIN)/python benchmarks/scale.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .methods import Method
 
 _ONE_BY_ONE = 6
-"""Methods of which graph, maps and waiting are shown; more make a page slow."""
+"""Methods of which graph, maps, waiting and processes are shown; more make a page slow."""
 
 
 def write_report(folders: Sequence[Path], page_file: Path | None, figures: Path | None) -> list[Path]:
@@ -37,11 +37,14 @@ def write_report(folders: Sequence[Path], page_file: Path | None, figures: Path 
 
 
 def _draw(methods: Sequence[Method]) -> tuple[list[Drawn], list[tuple[Method, list[Drawn]]]]:
-    from .costs import bytes_by_level, memory_over_time
+    from .costs import bytes_by_level, memory_by_process, memory_over_time
     from .learning import curves, spread
     from .network import graph, map_norms
     from .waiting import waiting
 
     together = [*curves(methods), *spread(methods), *bytes_by_level(methods), *memory_over_time(methods)]
-    each = [(method, graph(method) + map_norms(method) + waiting(method)) for method in methods[:_ONE_BY_ONE]]
+    each = [
+        (method, graph(method) + map_norms(method) + waiting(method) + memory_by_process(method))
+        for method in methods[:_ONE_BY_ONE]
+    ]
     return together, each

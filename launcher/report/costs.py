@@ -1,4 +1,4 @@
-"""What learning costs: bytes by level, and memory over time."""
+"""What learning costs: bytes by level, and memory over time, of all together and of each process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...topology.picture import INK
-from .drawn import Drawn, colour, legend_below, line_look, new_figure, plain
+from .drawn import SOFT, Drawn, colour, legend_below, line_look, new_figure, plain
 from .methods import Method
 
 if TYPE_CHECKING:
@@ -144,3 +144,39 @@ def _memory(method: Method) -> DataFrame:
     ).reset_index()
     steps = max(1, len(frame) // 300)
     return pandas.concat([frame.iloc[::steps], frame.tail(1)]).drop_duplicates("wall_s")
+
+
+_OTHERS = {-1: "launcher", -2: "collector", -3: "fork server"}
+
+
+def memory_by_process(method: Method) -> list[Drawn]:
+    """A line for every client, and what the other processes said last."""
+    samples = method.reader.resources
+    nodes = method.reader.nodes.set_index("node")
+    if samples.empty:
+        return []
+    servers = nodes.index[nodes.role == "server"].tolist()
+    figure, (axes,) = new_figure(10.5, 3.6)
+    for _, own in samples[samples.node.isin(method.clients)].groupby("node"):
+        axes.plot(own.wall_s, own.uss / 1e6, color=SOFT, lw=0.7, alpha=0.55, marker="." if len(own) == 1 else None)
+    others = dict.fromkeys(servers, "server") | _OTHERS
+    for place, (node, name) in enumerate(others.items()):
+        own = samples[samples.node == node]
+        if len(own):
+            axes.plot(own.wall_s, own.uss / 1e6, color=colour(place), marker="o", ms=5, lw=1.4, label=name)
+    axes.set_xlabel("wall time, s")
+    axes.set_ylabel("own memory (USS), MB")
+    axes.set_xlim(0, 1.03 * axes.dataLim.x1)
+    axes.set_ylim(0, 1.08 * axes.dataLim.y1)
+    plain(axes)
+    legend_below(figure, axes)
+    return [
+        Drawn(
+            f"processes-{method.number + 1}",
+            "Memory by process",
+            f"Each grey line is one of {len(method.clients)} clients: what it alone holds. The libraries that all "
+            "share are the fork server's; launcher, collector and fork server are sampled at the end.",
+            figure,
+            samples[["node", "wall_s", "rss", "pss", "uss", "peak_rss"]],
+        )
+    ]

@@ -73,7 +73,16 @@ def _sheafgossip(*words: str) -> None:
 
 FIGURES = {
     "demo": {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "graph-5"},
-    "stragglers": {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "maps-1", "waiting-1"},
+    "stragglers": {
+        "learning-accuracy",
+        "clients-accuracy",
+        "bytes",
+        "memory",
+        "graph-1",
+        "maps-1",
+        "waiting-1",
+        "processes-1",
+    },
     "sweep": {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "graph-2"},
 }
 
