@@ -8,9 +8,8 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
@@ -30,6 +29,9 @@ _LATER_LIFE = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
 
 _GLANCE_S = 0.2
 
+_MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
+_WORTH_A_FRAME = 1 << 16  # bytes
+
 
 class Stopped(Exception):
     """The launcher asked this process to end."""
@@ -39,8 +41,7 @@ class NeighbourTimeout(Exception):
     """A neighbour stayed silent for longer than transport.timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     header: Header
     tensors: tuple[np.ndarray, ...]
     life: int = 1
@@ -51,8 +52,7 @@ class Message:
         return self.header.round == self.header.phase == 0 and not self.tensors
 
 
-@dataclass(frozen=True, slots=True)
-class SentBytes:
+class SentBytes(NamedTuple):
     """What one message weighed: its tensors, all its frames, and all its frames with ZMTP framing."""
 
     payload: int
@@ -203,21 +203,27 @@ class Endpoint:
         The tensors are copied once, whatever the number of receivers, and may be changed after the call. A node whose
         connection is gone is left out of the result and counted in ``rejected``.
         """
-        frames = [zmq.Frame(np.ascontiguousarray(tensor).data, copy=True) for tensor in tensors]
+        frames = [_frame(tensor) for tensor in tensors]
         lengths = [tensor.nbytes for tensor in tensors]
         payload = sum(lengths)
         sent = {}
         for node in to:
             header = pack_header(Header(self.run, self.node, node, round, phase), tensors)
-            if self._put([self._route_to[node], header, *frames]):
+            if self._put(self._route_to[node], header, *frames):
                 wire = message_wire_bytes([len(header), *lengths])
                 sent[node] = SentBytes(payload, payload + len(header), wire)
         return sent
 
-    def _put(self, parts: list) -> bool:
+    def _put(self, route: bytes, *frames: bytes | zmq.Frame) -> bool:
+        """The frames after the first go where that one went, at once. False where nobody is there any more."""
+        send = self._router.send
+        *others, last = frames
         while True:
             try:
-                self._router.send_multipart(parts, copy=False)
+                send(route, _MORE)
+                for frame in others:
+                    send(frame, _MORE, copy=False)
+                send(last, 0, copy=False)
                 return True
             except zmq.Again:  # the neighbour's queue is full: wait for room, and for a word from the launcher
                 start = time.perf_counter_ns()
@@ -243,7 +249,7 @@ class Endpoint:
 
     def _next(self, deadline: float) -> Message | None:
         try:
-            identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+            identity, *frames = self._take()
         except zmq.Again:
             self._heed(max(0.0, deadline - time.monotonic()))
             return None
@@ -253,6 +259,14 @@ class Endpoint:
             self.reject(rejected)
             self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
             return None
+
+    def _take(self) -> Iterator[bytes]:
+        """The frames of the next message, its sender's route first. Raises zmq.Again."""
+        more = True
+        while more:
+            frame = self._router.recv(_AT_ONCE, copy=False)
+            more = frame.more
+            yield frame.bytes
 
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1
@@ -324,6 +338,12 @@ class Endpoint:
         self._router.disable_monitor()
         self._monitor.close()
         self._router.close()
+
+
+def _frame(tensor: np.ndarray) -> bytes | zmq.Frame:
+    """A copy of the tensor that can be sent to many. A frame is costly to make, but not copied again for each."""
+    data = np.ascontiguousarray(tensor).data
+    return bytes(data) if tensor.nbytes < _WORTH_A_FRAME else zmq.Frame(data, copy=True)
 
 
 def names_of(nodes: Iterable[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgpack
 import numpy as np
@@ -22,8 +22,7 @@ class Rejected(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """``phase`` numbers the messages that src sends dst within a round, from 0. Round 0 is the hello of a new link."""
 
     run: int
@@ -51,9 +50,10 @@ def unpack_header(frame: bytes, frames: int) -> tuple[Header, list[tuple[np.dtyp
         version, run, src, dst, round_, phase, shapes = msgpack.unpackb(frame, max_ext_len=0, max_map_len=0)
         if type(version) is not int or version != VERSION:  # True and 1.0 are equal to 1
             raise Rejected("unknown protocol version", str(version)[:20])
-        numbers = (run, src, dst, round_, phase)
-        if any(type(number) is not int or number < 0 for number in numbers):
-            raise Rejected("malformed header")
+        header = Header(run, src, dst, round_, phase)
+        for number in header:
+            if type(number) is not int or number < 0:
+                raise Rejected("malformed header")
         if type(shapes) is not list or len(shapes) != frames or any(type(entry) is not list for entry in shapes):
             raise Rejected("malformed header")
         tensors = []
@@ -67,7 +67,7 @@ def unpack_header(frame: bytes, frames: int) -> tuple[Header, list[tuple[np.dtyp
         raise
     except Exception as error:  # whatever msgpack or the shape of the data raises, the bytes are at fault
         raise Rejected("malformed header", type(error).__name__) from error
-    return Header(*numbers), tensors
+    return header, tensors
 
 
 def view_tensor(frame: bytes, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

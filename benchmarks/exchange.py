@@ -1,0 +1,171 @@
+"""Exchange rounds a second, against the same pattern over bare pyzmq.
+
+    .venv/bin/python benchmarks/exchange.py [--repeats 5]
+
+Forty processes on an Erdős–Rényi graph (p = 0.15) send each neighbour one vector and wait for one from each, round after
+round, without learning: once through this project's Peers, where every message has a header that is checked and bytes
+that are counted, and once over bare ROUTER sockets that block. The two take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import socket
+import statistics
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import zmq
+
+from sheafgossip.topology.generators import TopologySpec, draw
+from sheafgossip.transport.control import Control
+from sheafgossip.transport.endpoint import Endpoint
+from sheafgossip.transport.peers import Link, Peers
+
+CLIENTS, P, SECONDS = 40, 0.15, 4.0
+Exchange = Callable[[], None]
+Part = Callable[[int, Sequence[int], int, str], Exchange]
+
+
+def ours(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exchange:
+    control, launcher = map(Control, socket.socketpair())
+    vector = np.ones(numbers, np.float32)
+    endpoint = Endpoint(zmq.Context(), node, 1, control, vector.nbytes)
+    endpoint.bind(f"ipc://{folder}/{node}")
+    links = {j: Link((numbers,), (numbers,)) for j in neighbours}
+    peers = Peers(endpoint, links, vector.dtype, timeout=60)
+    time.sleep(0.5)
+    endpoint.connect({j: f"ipc://{folder}/{j}" for j in neighbours}, time.monotonic() + 60)
+    peers.begin(1)
+
+    def exchange() -> None:
+        peers.exchange(dict.fromkeys(neighbours, vector))
+        peers.next_round()
+
+    exchange.keep = launcher, endpoint  # type: ignore[attr-defined]
+    return exchange
+
+
+def bare(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exchange:
+    router = zmq.Context().socket(zmq.ROUTER)
+    router.identity = b"node-%04d" % node
+    router.router_mandatory = True
+    router.bind(f"ipc://{folder}/{node}")
+    time.sleep(0.5)
+    for j in neighbours:
+        if node < j:
+            router.setsockopt(zmq.CONNECT_ROUTING_ID, b"node-%04d" % j)
+            router.connect(f"ipc://{folder}/{j}")
+    routes = [b"node-%04d" % j for j in neighbours]
+    payload = bytes(4 * numbers)
+    kept: dict[tuple[bytes, int], bytes] = {}
+    at = 0
+
+    def exchange() -> None:
+        nonlocal at
+        for route in routes:
+            while True:
+                try:
+                    router.send_multipart([route, b"%020d" % at, payload])
+                    break
+                except zmq.ZMQError:  # before the first round: it has not connected yet
+                    time.sleep(0.01)
+        wanted = {(route, at) for route in routes}
+        while wanted - kept.keys():
+            route, header, data = router.recv_multipart()
+            kept[route, int(header)] = data
+        for key in wanted:
+            del kept[key]
+        at += 1
+
+    return exchange
+
+
+def rounds_a_second(part: Part, numbers: int, seed: int) -> float:
+    """Of all processes together, in the time between their common start and the last one's end."""
+    graph = draw(TopologySpec(kind="erdos-renyi", p=P), CLIENTS, seed)
+    neighbours = [graph.neighbours(node) for node in range(CLIENTS)]
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = 50
+        while True:  # as many rounds as take long enough
+            elapsed = _timed(part, numbers, neighbours, folder, rounds)
+            if elapsed >= SECONDS / 2:
+                return rounds / elapsed
+            rounds = int(rounds * min(20, 1.2 * SECONDS / elapsed))
+
+
+def _timed(part: Part, numbers: int, neighbours: Sequence[Sequence[int]], folder: str, rounds: int) -> float:
+    ready_in, ready_out = os.pipe()
+    go_in, go_out = os.pipe()
+    pids = []
+    for node in range(CLIENTS):
+        pid = os.fork()
+        if pid == 0:
+            os.close(go_out)
+            try:
+                exchange = part(node, neighbours[node], numbers, folder)
+                exchange()
+                os.write(ready_out, b".")
+                os.read(go_in, 1)  # ends for all at once, when the parent closes its end
+                for _ in range(rounds):
+                    exchange()
+                os.write(ready_out, b".")
+                time.sleep(1)  # the last messages leave
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        pids.append(pid)
+    _await(ready_in)
+    start = time.perf_counter()
+    os.close(go_in)
+    os.close(go_out)
+    _await(ready_in)
+    elapsed = time.perf_counter() - start
+    for pid in pids:
+        os.waitpid(pid, 0)
+    os.close(ready_in)
+    os.close(ready_out)
+    return elapsed
+
+
+def _await(pipe: int) -> None:
+    for _ in range(CLIENTS):
+        if not select.select([pipe], [], [], 60)[0]:
+            raise SystemExit("a process is silent")
+        os.read(pipe, 1)
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    rows = []
+    for numbers in (500, 5000):
+        mine, theirs = [], []
+        for repeat in range(arguments.repeats):
+            mine.append(rounds_a_second(ours, numbers, repeat))
+            theirs.append(rounds_a_second(bare, numbers, repeat))
+        shares = [100 * one / other for one, other in zip(mine, theirs, strict=True)]
+        rows.append(f"| {4 * numbers / 1000:g} kB | {spread(mine)} | {spread(theirs)} | {spread(shares)} | 60 |")
+    text = "\n".join(["| vector | rounds a second | bare pyzmq | % of bare | aim |", "|---|---|---|---|---|", *rows])
+    print(text)
+    target = Path(__file__).parent / "results" / "exchange.md"
+    head = (
+        f"Made by `make bench-exchange`: medians of {arguments.repeats} (smallest to largest), graphs of as many seeds."
+    )
+    target.write_text(f"{head}\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()
