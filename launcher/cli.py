@@ -45,6 +45,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME, numbered.")] = None,
     quiet: Quiet = False,
     plain: Plain = False,
+    force: Annotated[bool, typer.Option(help="Start even where memory seems too small.")] = False,
 ) -> None:
     """Start the client processes, let them learn, and show what it came to.
 
@@ -54,6 +55,7 @@ def run(
     from ..metrics.summary_table import render
     from .config import load
     from .display import Display, manner
+    from .room import need_of
     from .session import Prepared, new_folder, run_all
     from .wording import Place
 
@@ -64,10 +66,12 @@ def run(
     with Display(manner(quiet=quiet, plain=plain)) as display:
 
         def watch(prepared: Prepared) -> Display:
+            if (need := need_of(prepared)).worth_telling:
+                display.tell(need.text)
             display.follow(prepared.folder, next(places))
             return display
 
-        results = run_all(configs, root, watch, lambda _: display.end())
+        results = run_all(configs, root, watch, lambda _: display.end(), force=force)
     _print(render(summarize_all([result.prepared.folder for result in results])))
     _print(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
     for result in results:

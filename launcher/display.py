@@ -59,6 +59,11 @@ class Display:
         with suppress(RunFolderError):  # not being able to look is no reason to end a run; the next may be luckier
             self.show(self.look(_MORE_S if self._behind else _SOME_S))
 
+    def tell(self, text: str) -> None:
+        """A line that stays, above what is shown of the run that begins."""
+        if self._manner != "silent":
+            print(text, file=sys.stderr, flush=True)
+
     def show(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
         """If it is time to, or ``at_once``."""
         now = time.monotonic()

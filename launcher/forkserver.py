@@ -258,7 +258,7 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         os._exit(status)
 
 
-def main(line: int, parent: int) -> None:
+def main(line: int, parent: int, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _close)
     end_with_parent(parent)
@@ -266,7 +266,7 @@ def main(line: int, parent: int) -> None:
     from ..node.process import live
     from ..node.rehearsal import rehearse
 
-    rehearse()
+    rehearse(folder / "rehearsal")
     gc.collect()
     gc.freeze()  # a collection in a client must not touch, and so copy, the shared pages
     _Server(Control(socket.socket(fileno=line)), live).serve()
@@ -280,6 +280,6 @@ if __name__ == "__main__":
     folder = Path(sys.argv[3])
     try:
         with contextlib.suppress(ControlClosed):  # ended while it was still loading
-            main(int(sys.argv[1]), int(sys.argv[2]))
+            main(int(sys.argv[1]), int(sys.argv[2]), folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

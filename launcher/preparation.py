@@ -33,6 +33,8 @@ class Prepared:
     """Who is connected with whom."""
     assignments: tuple[Assignment, ...]
     """Of each client, its first life."""
+    samples: tuple[int, ...]
+    """Training samples of each client; 0 for a server."""
     plan: Plan | None = None
     resumed_at: int = 0
     """The round after which an interrupted run is taken up again."""
@@ -94,7 +96,8 @@ def prepare_run(
         groups=",".join(str(client.group) for client in data.clients),
     )
     store.close()
-    return Prepared(config, folder, graphs.union, assignments, plan)
+    samples = tuple(client.train_samples for client in data.clients) + (0,) * (len(assignments) - config.clients)
+    return Prepared(config, folder, graphs.union, assignments, samples, plan)
 
 
 def _write_down(config: RunConfig, path: Path) -> None:

@@ -13,6 +13,7 @@ from .config import ConfigError, RunConfig
 from .forkserver import ForkServer
 from .preparation import Calibrate, Prepared, once_for_alike, prepare_run
 from .resumption import read_run, taken_up
+from .room import check_room, need_of
 from .run import Outcome, Run
 
 
@@ -42,10 +43,16 @@ def new_folder(wanted: Path | None, config_file: Path) -> Path:
 
 
 def run_all(
-    configs: Sequence[RunConfig], root: Path, watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
+    configs: Sequence[RunConfig],
+    root: Path,
+    watch: Callable[[Prepared], Watch],
+    done: Callable[[Finished], None],
+    *,
+    force: bool = False,
 ) -> list[Finished]:
     """As ``run_each``: a single run lives in ``root`` itself, several in folders below it."""
-    return run_each(configs, [root] if len(configs) == 1 else _folders(configs, root), root, watch, done)
+    folders = [root] if len(configs) == 1 else _folders(configs, root)
+    return run_each(configs, folders, root, watch, done, force=force)
 
 
 def run_each(
@@ -54,9 +61,11 @@ def run_each(
     root: Path,
     watch: Callable[[Prepared], Watch],
     done: Callable[[Finished], None],
+    *,
+    force: bool = False,
 ) -> list[Finished]:
     """Prepares every run in its folder, in or below ``root``, then runs them in turn. Raises ConfigError before any has
-    started.
+    started, also where one would not fit into this machine's memory, unless ``force``.
 
     A run that fails does not keep the next from running. ``watch`` is told of a run that starts and gives what to call
     while it goes on; ``done`` is told when it has ended.
@@ -64,7 +73,7 @@ def run_each(
     finished: list[Finished] = []
     with ForkServer() as server:  # loads its libraries while the data is cut
         signal.signal(signal.SIGTERM, _interrupt)
-        prepared = _prepare_all(configs, folders, root, server)
+        prepared = _prepare_all(configs, folders, root, server, force)
         for each in prepared:
             run = Run(each, server, watch(each))
             finished.append(Finished(each, run(), run.ready_s))
@@ -95,7 +104,7 @@ def take_up(folder: Path, server: ForkServer, watch: Callable[[Prepared], Watch]
 
 
 def _prepare_all(
-    configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, server: ForkServer
+    configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, server: ForkServer, force: bool
 ) -> list[Prepared]:
     prepared = []
     existed, made = root.exists(), _topmost_missing(root)
@@ -103,6 +112,7 @@ def _prepare_all(
         time_a_step = once_for_alike(server.time_a_step)
         for number, (config, folder) in enumerate(zip(configs, folders, strict=True)):
             prepared.append(_prepare(config, folder, server, time_a_step, number))
+        check_room([need_of(each) for each in prepared], force=force)
     except BaseException as error:  # a refused run leaves nothing behind
         for path in folders if existed else [made]:
             shutil.rmtree(path, ignore_errors=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -31,14 +31,12 @@ _MODEL = Architecture(kind="logistic", input_shape=(16,), outputs=4)
 _ROUNDS = 8  # enough for the interpreter to specialize its code
 
 
-def rehearse() -> None:
-    """Raises RuntimeError if a thread is left: this process could not fork safely any more."""
+def rehearse(folder: Path) -> None:
+    """In a new ``folder``. Raises RuntimeError if a thread is left: this process could not fork safely any more."""
     torch.set_num_threads(1)
-    with (
-        tempfile.TemporaryDirectory(prefix="sheafgossip-rehearsal-") as folder,
-        contextlib.redirect_stdout(io.StringIO()),
-    ):
-        _play(Path(folder))
+    with contextlib.redirect_stdout(io.StringIO()):
+        _play(folder)
+    shutil.rmtree(folder)
     _remove_log_handlers()
     deadline = time.monotonic() + 1
     while (threads := _threads()) > 1:  # one that has been joined may still be on its last instructions

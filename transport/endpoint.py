@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,9 @@ _LATER_LIFE = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
 _GLANCE_S = 0.2
 
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
+_SOON_S = 0.02  # so long a client waits for messages alone, before it also listens to the launcher ...
+_HEED_EVERY_S = 0.05  # ... whom it hears in any case so often while messages keep coming
+_BLOCKED_S = 20e-6  # whoever got a message sooner did not wait for it
 _WORTH_A_FRAME = 1 << 16  # bytes
 
 
@@ -117,6 +120,8 @@ class Endpoint:
         self._router.reconnect_ivl = 20  # ms
         self._router.linger = 0
         self._router.sndtimeo = 0
+        self._router.rcvtimeo = int(_SOON_S * 1000)
+        self._heed_due = 0.0
         self._kernel = kernel
         self._monitor = self._router.get_monitor_socket(_CLOSED if kernel is None else _CLOSED | _OPENED)
         self._poller = zmq.Poller()
@@ -205,13 +210,12 @@ class Endpoint:
         """
         frames = [_frame(tensor) for tensor in tensors]
         lengths = [tensor.nbytes for tensor in tensors]
-        payload = sum(lengths)
+        payload, wire = sum(lengths), message_wire_bytes(lengths)
         sent = {}
         for node in to:
             header = pack_header(Header(self.run, self.node, node, round, phase), tensors)
             if self._put(self._route_to[node], header, *frames):
-                wire = message_wire_bytes([len(header), *lengths])
-                sent[node] = SentBytes(payload, payload + len(header), wire)
+                sent[node] = SentBytes(payload, payload + len(header), wire + message_wire_bytes((len(header),)))
         return sent
 
     def _put(self, route: bytes, *frames: bytes | zmq.Frame) -> bool:
@@ -226,9 +230,9 @@ class Endpoint:
                 send(last, 0, copy=False)
                 return True
             except zmq.Again:  # the neighbour's queue is full: wait for room, and for a word from the launcher
-                start = time.perf_counter_ns()
+                start = time.monotonic()
                 self._router.poll(50, zmq.POLLOUT)
-                self.stopwatch.blocked_since(start)
+                self.stopwatch.blocked_for(time.monotonic() - start)
                 self._heed(0)
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
@@ -248,11 +252,18 @@ class Endpoint:
         return self._waiting.pop(0) if self._waiting else self._next(deadline)
 
     def _next(self, deadline: float) -> Message | None:
+        """At first it blocks on the socket alone, which is the quickest way to a message that is about to come."""
+        start = time.monotonic()
+        if start >= self._heed_due:
+            self._heed(0)
         try:
-            identity, *frames = self._take()
+            identity, *frames = self._take(0 if start + _SOON_S < deadline else _AT_ONCE)
         except zmq.Again:
+            self.stopwatch.blocked_for(time.monotonic() - start)
             self._heed(max(0.0, deadline - time.monotonic()))
             return None
+        if (elapsed := time.monotonic() - start) > _BLOCKED_S:
+            self.stopwatch.blocked_for(elapsed)
         try:
             return self._open(identity, frames)
         except Rejected as rejected:
@@ -260,13 +271,14 @@ class Endpoint:
             self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
             return None
 
-    def _take(self) -> Iterator[bytes]:
+    def _take(self, flags: int) -> list[bytes]:
         """The frames of the next message, its sender's route first. Raises zmq.Again."""
-        more = True
-        while more:
+        frame = self._router.recv(flags, copy=False)
+        frames = [frame.bytes]
+        while frame.more:
             frame = self._router.recv(_AT_ONCE, copy=False)
-            more = frame.more
-            yield frame.bytes
+            frames.append(frame.bytes)
+        return frames
 
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1
@@ -280,7 +292,7 @@ class Endpoint:
             raise Rejected("foreign run id")
         if header.src != peer or header.dst != self.node:
             raise Rejected("wrong source or destination")
-        tensors = tuple(view_tensor(frame, *shape) for frame, shape in zip(frames[1:], shapes, strict=True))
+        tensors = tuple([view_tensor(frame, *shape) for frame, shape in zip(frames[1:], shapes, strict=True)])
         self._peer_of[identity] = peer, life
         return Message(header, tensors, life)
 
@@ -293,9 +305,11 @@ class Endpoint:
 
     def _heed(self, seconds: float) -> None:
         """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message."""
-        start = time.perf_counter_ns()
+        start = time.monotonic()
         ready = dict(self._poller.poll(math.ceil(seconds * 1000)))
-        self.stopwatch.blocked_since(start)
+        now = time.monotonic()
+        self._heed_due = now + _HEED_EVERY_S
+        self.stopwatch.blocked_for(now - start)
         if self._monitor in ready:
             self.note_connections()
         if self._control.fileno() in ready:

@@ -116,11 +116,13 @@ class Peers:
     def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in nodes}
         deadline = time.monotonic() + self._timeout
-        while not all(key in self._inbox for key in wanted):
+        missing = wanted.keys() - self._inbox.keys()
+        while missing:
             try:
                 self._store(self._endpoint.receive(deadline))
             except NeighbourTimeout:
-                self._complain(node for key, node in wanted.items() if key not in self._inbox)
+                self._complain(wanted[key] for key in missing)
+            missing = missing - self._inbox.keys()
         for node in nodes:
             self._taken[node] += 1
         return {node: self._inbox.pop(key) for key, node in wanted.items()}

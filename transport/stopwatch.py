@@ -49,10 +49,10 @@ class Stopwatch:
         """``with watch.during("exchange"):`` gives the time back to the part before at the end."""
         return _During(self, part)
 
-    def blocked_since(self, start: int) -> None:
-        """From ``start`` (time.perf_counter_ns()) until now nothing ran: that was ``waiting``."""
+    def blocked_for(self, seconds: float) -> None:
+        """Until now nothing ran for so long: that was ``waiting``."""
         if self._running:
-            blocked = time.perf_counter_ns() - start
+            blocked = round(seconds * 1e9)
             self._wall[WAITING] += blocked
             self._wall[self._part] -= blocked
 

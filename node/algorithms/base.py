@@ -84,6 +84,14 @@ class Algorithm:
         return False
 
     @classmethod
+    def numbers_kept(cls, settings: Any, d_i: int, d_j: Sequence[int], rounds: int) -> int:
+        """About how many numbers a client keeps beside theta by the end, with neighbours of d_j parameters.
+
+        It decides whether a run is taken to fit into memory; a few vectors need not be counted.
+        """
+        return 0
+
+    @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
 

@@ -106,6 +106,20 @@ class SheafFMTL(Algorithm):
         return (d_ij + 1,) if settings.exchange == "fused" else (d_ij, d_ij)
 
     @classmethod
+    def numbers_kept(cls, settings: Any, d_i: int, d_j: Sequence[int], rounds: int) -> int:
+        height = sum(shared_size(settings, d_i, size) for size in d_j)
+        dense = height * d_i
+        start = 2 * d_i if settings.start in ("orthogonal", "shared", "selection") else dense
+        if not settings.eta:
+            return start
+        history = min(rounds, settings.rank_cap or rounds) * (d_i + height)
+        return (
+            dense
+            if settings.storage == "dense"
+            else start + min(history, dense if settings.storage == "auto" else history)
+        )
+
+    @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         if settings.start == "shared":
             same_size("algorithm.start = 'shared'", sizes, edges)

@@ -95,7 +95,7 @@ def test_records_and_control_lines_are_counted_to_their_end(run):
         told = control[-3, node]  # where its neighbours are, go, exit
         assert told[0] == 3
         assert control[node, -3][0] == 4  # bound, ready, done, left
-    assert control[-1, -3][0] == 10 + 10 + 1 + 1  # a fork and its neighbours for each client, go, exit
+    assert control[-1, -3][0] == 1 + 10 + 1 + 1  # one fork of them all, each client's neighbours, go, exit
     assert control[-3, -1][0] == 10 * (4 + 1)  # what each client said, and its end
     relayed = sum(size for (src, dst), (_, size) in control.items() if src >= 0)
     assert control[-3, -1][1] > relayed

@@ -78,7 +78,7 @@ def test_a_watch_that_does_not_run_tells_nothing():
     watch = Stopwatch("a", running=False)
     with watch.during("b"):
         pass
-    watch.blocked_since(0)
+    watch.blocked_for(1.0)
     assert watch.read() == {}
 
 

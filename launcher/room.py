@@ -1,0 +1,126 @@
+"""Whether a machine has room for a run: what it will take, estimated before anything starts."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+
+from ..node.algorithms import ALGORITHMS
+from ..node.assignment import Assignment
+from ..node.flops import gradient_flops
+from .config import ConfigError, RunConfig
+from .planning import local_steps
+from .preparation import Prepared
+
+# Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.
+_OF_THE_RUN = 0.5e9  # bytes: launcher, fork server, collector
+_OF_A_CLIENT = 6.5e6  # bytes of its own before it has learnt anything
+_OF_PAGE_TABLES = 0.75e6  # bytes, which the kernel keeps for each client
+_OF_TRAINING = 15e6  # more where torch's backward() runs: its kernels and their buffers
+_OF_A_LINK = 60e3  # bytes: ZeroMQ's queues, beside the vectors in them
+_FLOPS_A_SECOND = 10e9
+_OF_A_STEP_S, _OF_A_MESSAGE_S, _OF_A_ROUND_S, _OF_A_START_S = 0.2e-3, 0.1e-3, 0.4e-3, 0.02
+_WIDEST_PASS = 1 << 21  # numbers of a layer: what a gradient or an evaluation takes at once, at most
+_FILES_BESIDE = 300  # open files of the fork server and the collector beside those of clients
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a run will take: bytes of memory, seconds of the machine at work, open files of one process."""
+
+    memory: float
+    seconds: float
+    files: int
+    clients: int
+
+    @property
+    def worth_telling(self) -> bool:
+        return self.seconds > 120 or self.memory > 2e9
+
+    @property
+    def text(self) -> str:
+        return f"{self.clients} clients need about {self.memory / 1e9:.1f} GB of memory and {_duration(self.seconds)}"
+
+
+def need_of(prepared: Prepared) -> Need:
+    """Good to about a factor of two: what is learnt on, and how busy the machine is, is not known."""
+    memory, work_s = _OF_THE_RUN, 0.0
+    for assignment, samples in zip(prepared.assignments, prepared.samples, strict=True):
+        steps = local_steps(prepared.config, samples) if samples else 0
+        memory += _memory_of(assignment)
+        work_s += _work_of(assignment, _learnt(prepared.config, samples, steps), steps)
+    most_links = max(len(assignment.neighbours) for assignment in prepared.assignments)
+    files = max(len(prepared.assignments), most_links) + _FILES_BESIDE
+    return Need(memory, work_s / _cores(), files, prepared.config.clients)
+
+
+def _learnt(config: RunConfig, samples: int, steps: int) -> int:
+    """Samples that a round's local work goes through."""
+    match config.training.work:
+        case "full":
+            return samples
+        case "steps":
+            return steps * min(config.training.batch_size, samples)
+        case _:
+            return config.training.epochs * samples
+
+
+def check_room(needs: Sequence[Need], *, force: bool) -> None:
+    """Of runs that follow each other. Raises ConfigError where one is too large, unless ``force``."""
+    largest = max(needs, key=lambda need: need.memory)
+    free = psutil.virtual_memory().available
+    if largest.memory > free and not force:
+        raise ConfigError(
+            f"{largest.clients} clients need about {largest.memory / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are "
+            "free; use fewer clients or smaller models, or --force to try"
+        )
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = max(need.files for need in needs)
+    if most != resource.RLIM_INFINITY and files > most:
+        raise ConfigError(
+            f"{largest.clients} clients need about {files} open files in one process, and this system allows {most}; "
+            f"raise it (ulimit -Hn {files}, as an administrator, or LimitNOFILE of the service), or use at most "
+            f"{max(1, most - _FILES_BESIDE)} clients"
+        )
+
+
+def _memory_of(assignment: Assignment) -> float:
+    """Bytes of one client."""
+    architecture, links = assignment.architecture, len(assignment.neighbours)
+    algorithm = ALGORITHMS[assignment.algorithm["name"]]
+    settings = algorithm.Settings(**assignment.algorithm)
+    kept = algorithm.numbers_kept(
+        settings, architecture.size, [peer.parameters for peer in assignment.neighbours], assignment.rounds
+    )
+    numbers = kept + 4 * architecture.size + links * assignment.largest_vector  # theta, gradient, copies; what comes in
+    total = _OF_A_CLIENT + _OF_PAGE_TABLES + _OF_A_LINK * links
+    if assignment.role == "client":
+        total += assignment.shard.stat().st_size
+        if not architecture.is_linear:
+            total += _OF_TRAINING
+            numbers += min(_WIDEST_PASS, 512 * architecture.widest())
+    return total + np.dtype(assignment.dtype).itemsize * numbers
+
+
+def _work_of(assignment: Assignment, samples: int, steps: int) -> float:
+    """CPU seconds of one client, which learns on so many samples in so many steps a round."""
+    flops = samples * gradient_flops(assignment.architecture)
+    messages = 2 * len(assignment.neighbours)
+    round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
+    return _OF_A_START_S + assignment.rounds * round_s
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(1, round(seconds))} s"
