@@ -4,8 +4,9 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-maps \
-	bench-measuring bench-memory bench-report bench-scale bench-school bench-stragglers docs pictures clean
+.PHONY: help setup demo test chaos soak lint format typecheck bench bench-collaboration bench-digits bench-efficiency \
+	bench-exchange bench-maps bench-measuring bench-memory bench-report bench-ring bench-scale bench-school \
+	bench-stragglers docs pictures clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -50,16 +51,20 @@ typecheck: setup  ## Check types.
 		--cache-dir $(CURDIR)/.mypy_cache --namespace-packages --explicit-package-bases \
 		$(addprefix -p sheafgossip.,$(ROOMS))
 
-bench: setup  ## Say which benchmarks there are.
-	@echo "make bench-collaboration  where collaboration should help: lambdas tuned, 5 seeds (20 minutes)"
-	@echo "make bench-digits         accuracy against bytes on digits, 5 seeds (10 minutes)"
-	@echo "make bench-school         139 schools, DATA_ROOT=FOLDER with school.mat: lambdas tuned, 5 seeds (25 minutes)"
-	@echo "make bench-scale          start-up and memory of 200 clients; DATA_ROOT=FOLDER adds 40 CNNs on MNIST (2 minutes)"
-	@echo "make bench-maps           restriction maps, dense against factored: time and memory (4 minutes)"
-	@echo "make bench-measuring      what measuring costs (10 minutes)"
-	@echo "make bench-memory         memory that the processes report against what the machine lost (2 minutes)"
-	@echo "make bench-report      the page of a run of 200 clients: size, and time until a browser shows it (2 minutes)"
-	@echo "make bench-stragglers     accuracy against virtual time where clients are slow, 3 seeds (20 minutes)"
+bench: bench-scale bench-efficiency bench-ring bench-exchange  ## Measure what a run costs, into benchmarks/README.md (15 minutes).
+	$(BIN)/python benchmarks/page.py
+
+soak: setup  ## See whether anything grows over 5,000 rounds of 64 clients (15 minutes).
+	$(BIN)/python benchmarks/soak.py
+
+bench-efficiency: setup  ## Compare CPU time of runs with that of their gradient steps; DATA_ROOT=FOLDER with MNIST (6 minutes).
+	$(BIN)/python benchmarks/efficiency.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
+
+bench-exchange: setup  ## Compare exchange rounds a second with bare pyzmq (3 minutes).
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/exchange.py
+
+bench-ring: setup  ## Measure CPU time and memory of eight small clients (1 minute).
+	$(BIN)/python benchmarks/ring.py
 
 bench-collaboration: setup  ## Tune and compare all ways of talking on related tasks (20 minutes).
 	$(BIN)/python benchmarks/collaboration.py
@@ -73,8 +78,8 @@ bench-school: setup  ## Tune and compare all ways of talking on School; DATA_ROO
 bench-report: setup  ## Measure how heavy the page of a large run is (2 minutes).
 	$(BIN)/python benchmarks/report.py
 
-bench-scale: setup  ## Measure start-up and memory of many clients (2 minutes).
-	$(BIN)/python benchmarks/scale.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
+bench-scale: setup  ## Measure start-up and memory of up to 3,000 clients, which take 23 GB (5 minutes).
+	$(BIN)/python benchmarks/scale.py --thousands $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
 bench-maps: setup  ## Measure restriction maps into benchmarks/results/, and draw them (4 minutes).
 	$(BIN)/python benchmarks/maps.py

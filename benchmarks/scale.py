@@ -1,10 +1,12 @@
-"""How soon clients are ready, and how much memory each takes of its own.
+"""How soon clients are ready, and how much memory they take.
 
-    .venv/bin/python benchmarks/scale.py [--data-root FOLDER_WITH_MNIST_FILES]
+    .venv/bin/python benchmarks/scale.py [--data-root FOLDER_WITH_MNIST_FILES] [--thousands]
 
-Runs the command line as a user would: 200 logistic clients on rotated digits (Erdős–Rényi 0.05, 20 rounds), and, where
-MNIST is at hand, 40 clients with the CNN of 34,826 parameters (Erdős–Rényi 0.15, 3 rounds). Seconds until ready count
-from the start of the command to the moment when every client has met its neighbours.
+Runs the command line as a user would: 20 and 200 logistic clients on rotated digits (Erdős–Rényi), where MNIST is at
+hand 40 clients with the CNN of 34,826 parameters, and with --thousands 1,000 and 3,000 logistic clients on a
+Barabási–Albert graph (m = 2). Seconds until ready count from the start of the command to the moment when every client
+has met its neighbours. Total memory (PSS) is the sum of what every process, the launcher's included, says at its end;
+pages that several share are counted once.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ import time
 from pathlib import Path
 
 LOGISTIC = """
-clients = 200
+clients = {clients}
 rounds = 20
 [topology]
-p = 0.05
+p = {p}
 [data]
 rotations = [0, 90, 180, 270]
 [training]
@@ -30,6 +32,21 @@ alpha = 0.5
 [algorithm]
 name = "dfedu"
 lam = 0.03
+"""
+THOUSANDS = """
+clients = {clients}
+rounds = {rounds}
+[topology]
+kind = "barabasi-albert"
+m = 2
+[data]
+rotations = [0, 90, 180, 270]
+partition = "overlapping"
+samples_each = 20
+[evaluation]
+every = 0
+[algorithm]
+name = "d-psgd"
 """
 CNN = """
 clients = 40
@@ -51,12 +68,15 @@ name = "dfedu"
 """
 
 
+CLI = (sys.executable, "-m", "sheafgossip.launcher.cli")
+
+
 def measure(name: str, text: str) -> str:
     """A row of the table."""
     with tempfile.TemporaryDirectory() as folder:
         config, out = Path(folder) / "config.toml", Path(folder) / "run"
         config.write_text(text)
-        command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(out), "-q"]
+        command = [*CLI, "run", str(config), "--out", str(out), "-q"]
         started = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while not is_ready(out / "run.sqlite") and process.poll() is None:
@@ -67,11 +87,11 @@ def measure(name: str, text: str) -> str:
         total = time.monotonic() - started
         records = sqlite3.connect(out / "run.sqlite")
         uss = [row[0] / 1e6 for row in records.execute(LAST_USS)]
+        total_pss = sum(row[0] for row in records.execute(LAST_PSS)) / 1e9
         clients, rounds = records.execute("SELECT count(DISTINCT node), max(round) FROM round").fetchone()
         records.close()
-    return (
-        f"| {name} | {clients} | {ready:.1f} | {rounds} | {total:.1f} | {statistics.median(uss):.1f} | {max(uss):.1f} |"
-    )
+    memory = f"{statistics.median(uss):.1f} | {max(uss):.1f} | {total_pss:.2f}"
+    return f"| {name} | {clients} | {ready:.1f} | {rounds} | {total:.1f} | {memory} |"
 
 
 def is_ready(database: Path) -> bool:
@@ -85,23 +105,37 @@ def is_ready(database: Path) -> bool:
 
 LAST_USS = """SELECT uss FROM resource JOIN (SELECT node, max(rowid) AS last FROM resource GROUP BY node) USING (node)
               WHERE resource.rowid = last AND node >= 0"""
+LAST_PSS = """SELECT pss FROM resource JOIN (SELECT node, max(rowid) AS last FROM resource GROUP BY node) USING (node)
+              WHERE resource.rowid = last"""
+
+
+def seconds_of(command: list[str]) -> float:
+    started = time.monotonic()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - started
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-root", type=Path, help="folder with the MNIST files")
+    parser.add_argument("--thousands", action="store_true", help="1,000 and 3,000 clients too; the latter take 23 GB")
     arguments = parser.parse_args()
+    help_s = statistics.median(seconds_of([*CLI, "--help"]) for _ in range(5))
     lines = [
-        "| run | clients | ready after s | rounds | whole command s | own memory (USS) MB, median | largest |",
-        "|---|---|---|---|---|---|---|",
-        measure("logistic, rotated digits", LOGISTIC),
+        "| run | clients | ready after s | rounds | whole command s | own memory (USS) MB, median | largest | PSS GB |",
+        "|---|---|---|---|---|---|---|---|",
+        measure("logistic, rotated digits", LOGISTIC.format(clients=20, p=0.3)),
+        measure("logistic, rotated digits", LOGISTIC.format(clients=200, p=0.05)),
     ]
+    if arguments.thousands:
+        lines.append(measure("logistic, rotated digits", THOUSANDS.format(clients=1000, rounds=20)))
+        lines.append(measure("logistic, rotated digits", THOUSANDS.format(clients=3000, rounds=5)))
     if arguments.data_root:
         lines.append(measure("CNN, rotated MNIST", CNN.format(root=arguments.data_root.resolve())))
-    text = "\n".join(lines)
+    text = "\n".join([*lines, "", f"`sheafgossip --help` takes {help_s:.2f} s."])
     target = Path(__file__).parent / "results" / "scale.md"
     target.parent.mkdir(exist_ok=True)
-    target.write_text(f"Made by `python benchmarks/scale.py --data-root FOLDER`.\n\n{text}\n")
+    target.write_text(f"Made by `make bench-scale`.\n\n{text}\n")
     print(text)
 
 
