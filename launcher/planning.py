@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..node.assignment import LocalWork
 from ..topology import Graph
 from ..transport.envelope import Header, pack_header
 from ..transport.wire import message_wire_bytes
@@ -151,9 +152,4 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
 
 def local_steps(config: RunConfig, train_samples: int) -> int:
     """Of a client's round."""
-    training = config.training
-    if training.work == "full":
-        return 1
-    if training.work == "steps":
-        return training.steps
-    return training.epochs * -(-train_samples // min(training.batch_size, train_samples))
+    return LocalWork(**config.training.model_dump()).count(train_samples)

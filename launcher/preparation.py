@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
-from ..node.algorithms.base import SettingsError
+from ..node.algorithms.base import SettingsError, ways
 from ..node.architecture import Architecture, ArchitectureError
 from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
@@ -130,9 +130,7 @@ def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], da
     """Raises ConfigError where the scenario never ends, or where the algorithm cannot bear it."""
     algorithm = ALGORITHMS[config.algorithm.name]
     lengths = {
-        (own.node, peer.node): algorithm.vectors(
-            config.algorithm, own.architecture.size, peer.parameters, len(peer.common)
-        )
+        (own.node, peer.node): algorithm.lengths(config.algorithm, ways(own, peer)[0])
         for own in assignments
         for peer in own.neighbours
     }
@@ -232,22 +230,16 @@ def _assign(
         (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])
     }
     algorithm.check(config.algorithm, sizes, graph.edges)
-    for (i, j), shared in common.items():
-        if not all(algorithm.vectors(config.algorithm, sizes[i], sizes[j], len(shared))):
-            raise ConfigError(
-                f"algorithm.start = 'selection': clients {i} and {j} have no parameter in common; "
-                "set data.features_held below 1, or choose another start"
-            )
-    shapes = {(sizes[i], sizes[j], len(shared)) for (i, j), shared in common.items()}
-    largest = max((length for shape in shapes for length in algorithm.vectors(config.algorithm, *shape)), default=0)
+    for architecture in dict.fromkeys(architectures):
+        algorithm.check_model(config.algorithm, architecture, data.task)
     settings = dict(vars(config.algorithm))
     training = LocalWork(**config.training.model_dump())
     matching_of = matchings(graph)
     run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
     assignments = []
-    samples = [client.train_samples for client in data.clients]
     for node in range(graph.clients):
         is_server = node == config.clients
+        known = data.clients if is_server else ()
         weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
         address = f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else "tcp://127.0.0.1:*"
         assignments.append(
@@ -275,14 +267,16 @@ def _assign(
                         weights.get(j, 0.0),
                         common[node, j],
                         matching_of[min(node, j), max(node, j)],
-                        samples[j] if is_server else 0,
+                        known[j].train_samples if known else 0,
+                        known[j].classes if known else (),
                     )
                     for j in graph.neighbours(node)
                 ),
+                classes=() if is_server else data.clients[node].classes,
                 matchings=1 + max(matching_of.values(), default=0),
                 turns=_turns(graphs, node, config.topology.weights),
                 rounds_a_turn=graphs.rounds_each,
-                largest_vector=largest,
+                largest_vector=0,
                 timeout=config.transport.timeout,
                 evaluate_every=config.evaluation.every,
                 checkpoint_every=config.checkpoints.every,
@@ -299,7 +293,24 @@ def _assign(
                 survives=config.time.deaths == "continue",
             )
         )
-    return tuple(assignments)
+    largest = _largest_vector(config, assignments)
+    return tuple(replace(assignment, largest_vector=largest) for assignment in assignments)
+
+
+def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int:
+    """Raises ConfigError where a vector would have no length."""
+    algorithm, largest = ALGORITHMS[config.algorithm.name], 0
+    for own in assignments:
+        for peer in own.neighbours:
+            way, _ = ways(own, peer)
+            lengths = algorithm.lengths(config.algorithm, way) + algorithm.opening(config.algorithm, way)
+            if not all(lengths):
+                raise ConfigError(
+                    f"algorithm.start = 'selection': clients {own.node} and {peer.node} have no parameter in common; "
+                    "set data.features_held below 1, or choose another start"
+                )
+            largest = max(largest, *lengths)
+    return largest
 
 
 def _turns(graphs: GraphSequence, node: int, weights: str) -> tuple[Turn, ...]:

@@ -24,6 +24,7 @@ from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
 from ..transport.timed import TimedPeers
 from .algorithms import ALGORITHMS
+from .algorithms.base import ways
 from .assignment import Assignment
 from .checkpoint import read_state, sent_to, write_state
 from .client import Client
@@ -104,13 +105,15 @@ class _ClientProcess:
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
         own = assignment.architecture.size
-        links = {
-            peer.node: Link(
-                sends=algorithm.vectors(settings, own, peer.parameters, len(peer.common)),
-                receives=algorithm.vectors(settings, peer.parameters, own, len(peer.common)),
+        links = {}
+        for peer in assignment.neighbours:
+            out, back = ways(assignment, peer)
+            links[peer.node] = Link(
+                sends=algorithm.lengths(settings, out),
+                receives=algorithm.lengths(settings, back),
+                opens=algorithm.opening(settings, out),
+                opened=algorithm.opening(settings, back),
             )
-            for peer in assignment.neighbours
-        }
         self.peers = self._peers(links)
         self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
         self.algorithm = algorithm(settings, self.client)

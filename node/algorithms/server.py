@@ -50,7 +50,7 @@ class ServerAlgorithm(Algorithm):
 
     @classmethod
     def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (d_i,)
+        return (d_i,)  # whole models, up and down; what sends something else says so in ``lengths``
 
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
@@ -81,7 +81,12 @@ class ServerAlgorithm(Algorithm):
 
     # ------------------------------------------------------------------------------------------------------------------
 
+    def open(self, client: Client, peers: Peers) -> None:
+        """What happens once, before the first round: ``opening`` announces the vectors."""
+
     def round(self, client: Client, peers: Peers) -> None:
+        if peers.round == 1:
+            self.open(client, peers)
         now, next_ = self.participants(client, peers.round), self.participants(client, peers.round + 1)
         if client.role == "server":
             self.aggregate(client, peers.receive(now))
