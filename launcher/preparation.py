@@ -11,6 +11,7 @@ from pathlib import Path
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import SettingsError, ways
+from ..node.algorithms.server import ServerAlgorithm, participants
 from ..node.architecture import Architecture, ArchitectureError
 from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
@@ -19,7 +20,7 @@ from ..topology.weights import mixing_row
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
 from .graphs import check_graphs, draw_graphs, has_server
-from .planner import Plan
+from .planner import Plan, Star
 from .planning import local_steps, plan_run
 
 
@@ -109,12 +110,18 @@ def _write_down(config: RunConfig, path: Path) -> None:
 
 def _check_algorithm(config: RunConfig) -> None:
     algorithm, name = ALGORITHMS[config.algorithm.name], config.algorithm.name
-    if config.has_scenario and not algorithm.with_everyone:
+    with_server = issubclass(algorithm, ServerAlgorithm)
+    if config.has_scenario and with_server and config.time.staleness != 0:
+        raise ConfigError(
+            f"time.staleness = {config.time.staleness!r}: the server of algorithm.name = {name!r} waits for its "
+            "clients in each round; allowed is 0, and time.deadline_s bounds the wait"
+        )
+    if config.has_scenario and not algorithm.with_everyone and not with_server:
         raise ConfigError(
             f"algorithm.name = {name!r} exchanges with some neighbours a round, and a scenario is planned for "
             "exchanges with all of them; use 'd-psgd', or leave the scenario out"
         )
-    if config.has_scenario and has_server(config):
+    if config.has_scenario and has_server(config) and not with_server:
         raise ConfigError(
             "algorithm.server = true: a scenario is planned for clients that all learn, and a server does not; set it "
             "to false, or leave the scenario out"
@@ -130,17 +137,29 @@ def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], da
     """Raises ConfigError where the scenario never ends, or where the algorithm cannot bear it."""
     algorithm = ALGORITHMS[config.algorithm.name]
     lengths = {
-        (own.node, peer.node): algorithm.lengths(config.algorithm, ways(own, peer)[0])
+        (own.node, peer.node): algorithm.opening(config.algorithm, ways(own, peer)[0])
+        + algorithm.lengths(config.algorithm, ways(own, peer)[0])
         for own in assignments
         for peer in own.neighbours
     }
     steps = [local_steps(config, client.train_samples) for client in data.clients]
     assert config.compute.step_s
-    plan = plan_run(config, graph, lengths, steps, config.compute.step_s)
+    star = None
+    if issubclass(algorithm, ServerAlgorithm):
+        way = ways(assignments[-1], assignments[-1].neighbours[0])[0]
+        star = Star(
+            participants=tuple(
+                frozenset(participants(config.seed, config.algorithm.fraction, config.clients, config.rounds, round))
+                for round in range(1, config.rounds + 2)
+            ),
+            opening=len(algorithm.opening(config.algorithm, way)),
+        )
+    plan = plan_run(config, graph, lengths, steps, config.compute.step_s, star)
     bears = algorithm.bears(config.algorithm)
     slack = config.time.deadline_s is not None or config.time.staleness != 0
     loose = config.time.clock == "wall" and slack  # what will really come in time, no plan can tell
-    harmed = {"nothing": loose or not plan.synchronous, "missing": loose or plan.has_late, "late": False}[bears]
+    may_be_late = loose and (star is None or config.time.silence == "stale")
+    harmed = {"nothing": loose or not plan.synchronous, "missing": may_be_late or plan.has_late, "late": False}[bears]
     if harmed:
         what = "every message, in its own round" if bears == "nothing" else "messages of the same round, or none"
         hardier = algorithm.hardier(config.algorithm)

@@ -25,6 +25,7 @@ from ..transport.stopwatch import Stopwatch
 from ..transport.timed import TimedPeers
 from .algorithms import ALGORITHMS
 from .algorithms.base import ways
+from .algorithms.server import ServerAlgorithm
 from .assignment import Assignment
 from .checkpoint import read_state, sent_to, write_state
 from .client import Client
@@ -139,6 +140,12 @@ class _ClientProcess:
         }
         if assignment.clock == "wall":
             options |= {"staleness": assignment.staleness, "deadline_s": assignment.deadline_s}
+            if issubclass(ALGORITHMS[assignment.algorithm["name"]], ServerAlgorithm):
+                first, at_server = assignment.first_round, assignment.role == "server"
+                anew = first > 1 and assignment.state_round != first - 1
+                options |= {"is_server": at_server, "listens_in": first if anew else 0}
+                if not at_server:
+                    options["fallback"] = "skip"  # who has no answer goes on with what it has
             return TimedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
         return PlannedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
 

@@ -89,13 +89,17 @@ class Peers:
         with self._stopwatch.during("exchange"):
             self._send(vectors)
 
-    def receive(self, senders: Sequence[int] | None = None) -> dict[int, np.ndarray]:
+    def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
 
-        Raises NeighbourTimeout.
+        ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout.
         """
         with self._stopwatch.during("exchange"):
-            return self._receive(self.neighbours if senders is None else senders)
+            return self._receive(self.neighbours if senders is None else senders, bounded)
+
+    def left_out(self) -> bool:
+        """Whether the run's scenario keeps this client from working for its server in this round."""
+        return False
 
     def _send(self, vectors: Vectors) -> None:
         shared: dict[tuple[int, int, int], list[int]] = {}
@@ -123,7 +127,7 @@ class Peers:
         """How often a message is sent."""
         return 1
 
-    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
+    def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in nodes}
         deadline = time.monotonic() + self._timeout
         while not all(key in self._inbox for key in wanted):

@@ -206,7 +206,10 @@ class ScheduledPeers(Peers):
 class PlannedPeers(ScheduledPeers):
     """Virtual clock: each exchange uses exactly the messages that the plan names, however long they really take."""
 
-    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
+    def left_out(self) -> bool:
+        return bool(np.isnan(self.schedule.compute[self.round - 1]))
+
+    def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         schedule, row = self.schedule, self.round - 1
         vectors: dict[int, np.ndarray] = {}
         rounds: dict[int, int] = {}

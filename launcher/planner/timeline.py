@@ -101,7 +101,6 @@ def timeline_of(plan: Plan) -> Timeline:
     }
     copies = np.array([message.copies for message in plan.messages])
     completed = [~np.isnan(schedule.end) for schedule in schedules]
-    slots = sum(int(done.sum()) * int(np.prod(s.uses.shape[1:])) for s, done in zip(schedules, completed, strict=True))
     return Timeline(
         clients=len(schedules),
         rounds=rounds,
@@ -115,7 +114,7 @@ def timeline_of(plan: Plan) -> Timeline:
         lost=int((copies == 0).sum()),
         unused=sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in schedules),
         doubled=int((copies > 1).sum()),
-        withheld=slots - len(copies),
+        withheld=plan.withheld,
         ages=_ages(plan, completed),
         deadlines=sum(int(schedule.deadlines.sum()) for schedule in schedules),
         awaited=_awaited(plan),
@@ -143,9 +142,12 @@ def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def _ages(plan: Plan, completed: Sequence[np.ndarray]) -> dict[str, int]:
     counts = np.zeros(len(AGES), int)
-    for schedule, done in zip(plan.schedules, completed, strict=True):
+    for client, (schedule, done) in enumerate(zip(plan.schedules, completed, strict=True)):
         used = schedule.uses[done]
         older = (np.flatnonzero(done) + 1)[:, None, None] - used
+        if plan.asked is not None:
+            asked = plan.asked[client][done]
+            used, older = used[asked], older[asked]
         kind = np.select([used == 0, older < 0, older == 0, older == 1, older <= 4], [5, 4, 0, 1, 2], default=3)
         counts += np.bincount(kind.ravel(), minlength=len(AGES))
     return dict(zip(AGES, counts.tolist(), strict=True))
@@ -175,8 +177,9 @@ def _away(lives: Sequence[Life], end_s: float) -> list[tuple[float, float]]:
 def _work_ends(plan: Plan) -> dict[int, dict[int, float]]:
     """{client: {round: when its local work ends}} where an exchange follows the work: its messages tell."""
     ends: dict[int, dict[int, float]] = {}
+    after = 1 if plan.asked is None else 0  # with a server, the work comes first
     for message in plan.messages:
-        if message.phase == 1:
+        if message.phase >= after:  # the last counts
             ends.setdefault(message.src, {})[message.round] = message.sent_s
     return ends
 
@@ -184,7 +187,7 @@ def _work_ends(plan: Plan) -> dict[int, dict[int, float]]:
 def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
     schedule, lives = plan.schedules[client], plan.lives[client]
     there = ~np.isnan(schedule.end)
-    start, end, seconds = schedule.start[there], schedule.end[there], schedule.compute[there]
+    start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
     done = np.array([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)])
     done = np.minimum(done, end) if len(done) else end
     begun = np.maximum(start, done - seconds)

@@ -3,7 +3,7 @@
 Once, before the first round (Algorithm 2):
 server:    sends an encoder G                                  (with fine-tuning the whole autoencoder)
 client m:  M_m  <- the k centroids that k-means finds in G(D_m)                    after some epochs of fine-tuning
-server:    Z    <- UMAP of all centroids, u_mr in R^2
+server:    Z    <- UMAP of all centroids, u_mr in R^2 or R^3
            A_ij <- min_rs ||u_ir - u_js||,    related(i, j) <- A_ij <= gamma
            C    <- clusters: the rows of "related", joined by Ward's method
 Then in each round (Algorithm 3):
@@ -54,9 +54,11 @@ class FLTSettings:
     centroids: Annotated[int, Ge(1), "k of k-means."] = 5
     manifold: Annotated[
         Literal["auto", "umap", "pca"],
-        "What maps all centroids to the plane; auto: umap where umap-learn is installed, else pca, and says so.",
+        "What maps all centroids to few dimensions; auto: umap where umap-learn is installed, else pca, and says so.",
     ] = "auto"
-    gamma: Annotated[float, Gt(0), "Clients at most so far apart in the plane are related."] = 1.0
+    dimensions: Annotated[int, Ge(1), "Of what it maps them to."] = 2
+    neighbours: Annotated[int, Ge(2), "umap: how many neighbours of a centroid it looks at."] = 15
+    gamma: Annotated[float, Gt(0), "Clients at most so far apart there are related."] = 1.0
     clusters: Annotated[
         int, Ge(0), "How many clusters; 0: as many as there are before the largest step in the heights of Ward's tree."
     ] = 0
@@ -133,8 +135,8 @@ class FLT(ServerAlgorithm):
         signatures = {m: vector.reshape(self.settings.centroids, -1) for m, vector in received.items() if vector.any()}
         heard = sorted(signatures)
         if len(heard) > 1:
-            plane = self._to_the_plane(server, np.concatenate([signatures[m] for m in heard]))
-            distances = nearest(plane.reshape(len(heard), self.settings.centroids, -1))
+            z = self._manifold(server, np.concatenate([signatures[m] for m in heard]))
+            distances = nearest(z.reshape(len(heard), self.settings.centroids, -1))
             self.averaged[np.ix_(heard, heard)] = distances <= self.settings.gamma
         if self.settings.case == "clusters":
             self.model_of = clusters(self.averaged, self.settings.clusters)
@@ -146,9 +148,9 @@ class FLT(ServerAlgorithm):
             self._say("related", f"{min(related)} to {max(related)} other clients to each")
         self.models = [server.theta.copy() for _ in self.averaged]
 
-    def _to_the_plane(self, server: Client, centroids: np.ndarray) -> np.ndarray:
-        """(n, 2)"""
-        manifold = self.settings.manifold
+    def _manifold(self, server: Client, centroids: np.ndarray) -> np.ndarray:
+        """Z (n, dimensions) of all centroids (n, e)."""
+        manifold, dimensions = self.settings.manifold, self.settings.dimensions
         if manifold != "pca":
             try:
                 from umap import UMAP
@@ -161,12 +163,14 @@ class FLT(ServerAlgorithm):
                 print(text, flush=True)
                 self.report.warnings.append(f"{text}; pip install 'sheafgossip[flt]', or set algorithm.manifold")
             else:
-                seed = int(server.generator("umap").integers(1 << 31))
-                neighbours = min(15, len(centroids) - 1)
-                return UMAP(n_components=2, n_neighbors=neighbours, random_state=seed, n_jobs=1).fit_transform(
-                    centroids
+                umap = UMAP(
+                    n_components=dimensions,
+                    n_neighbors=min(self.settings.neighbours, len(centroids) - 1),
+                    random_state=int(server.generator("umap").integers(1 << 31)),
+                    n_jobs=1,
                 )
-        return principal_components(centroids, 2)
+                return umap.fit_transform(centroids)
+        return principal_components(centroids, dimensions)
 
     def _say(self, kind: str, text: str) -> None:
         print(f"{kind}: {text}", flush=True)
@@ -209,7 +213,7 @@ class FLT(ServerAlgorithm):
 
 
 def nearest(points: np.ndarray) -> np.ndarray:
-    """A_ij = min_rs ||u_ir - u_js||, (M, M), of points u (M, k, 2)."""
+    """A_ij = min_rs ||u_ir - u_js||, (M, M), of points u (M, k, dimensions)."""
     from scipy.spatial.distance import cdist
 
     count, k, _ = points.shape

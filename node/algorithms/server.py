@@ -8,7 +8,7 @@ the run's seed, so that both ends know. The first model needs no message either:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -37,6 +37,9 @@ class ServerAlgorithm(Algorithm):
     """
 
     has_own_model: ClassVar[bool] = False
+    bears_old_uploads: ClassVar[bool] = False
+    """Whether an upload may be aggregated again in a later round, for one that is missing (time.silence = "stale")."""
+
     with_everyone = False
 
     def __init__(self, settings: Any, client: Client):
@@ -55,6 +58,14 @@ class ServerAlgorithm(Algorithm):
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         same_size(f"algorithm.name = {settings.name!r}", sizes, edges)
+
+    @classmethod
+    def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
+        return "late" if cls.bears_old_uploads else "missing"
+
+    @classmethod
+    def hardier(cls, settings: Any) -> str:
+        return "" if cls.bears_old_uploads else "time.silence = 'skip'"
 
     # -- the client's half ---------------------------------------------------------------------------------------------
 
@@ -89,14 +100,18 @@ class ServerAlgorithm(Algorithm):
             self.open(client, peers)
         now, next_ = self.participants(client, peers.round), self.participants(client, peers.round + 1)
         if client.role == "server":
-            self.aggregate(client, peers.receive(now))
+            if uploads := peers.receive(now):  # in a scenario, some may be missing
+                self.aggregate(client, uploads)
             peers.send({j: self.reply(client, j) for j in next_})
             return
         (server,) = client.neighbours
-        if client.node in now:
+        takes_part = client.node in now and not peers.left_out()
+        if takes_part:
             peers.send({server: self.upload(client)})
         if client.node in next_:
-            self.download(client, peers.receive()[server])
+            received = peers.receive(bounded=takes_part)
+            if server in received:
+                self.download(client, received[server])
 
     def state_bytes(self) -> int:
         return self.global_model.nbytes if self._keeps_both else 0
@@ -109,13 +124,16 @@ class ServerAlgorithm(Algorithm):
             self.global_model = state["w"]
 
     def participants(self, client: Client, round: int) -> list[int]:
-        """Of a round; behind the last one, all clients: everyone gets what came out."""
-        fraction = self.settings.fraction
-        if fraction == 1 or round > client.rounds:
-            return list(range(client.clients))
-        count = int(fraction * client.clients + 0.5)
-        rng = generator(client.seed, "participants", round)
-        return sorted(rng.permutation(client.clients)[: max(1, count)].tolist())
+        return participants(client.seed, self.settings.fraction, client.clients, client.rounds, round)
+
+
+def participants(seed: int, fraction: float, clients: int, rounds: int, round: int) -> list[int]:
+    """Of a round; behind the last one, all clients: everyone gets what came out."""
+    if fraction == 1 or round > rounds:
+        return list(range(clients))
+    count = int(fraction * clients + 0.5)
+    rng = generator(seed, "participants", round)
+    return sorted(rng.permutation(clients)[: max(1, count)].tolist())
 
 
 def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
