@@ -31,6 +31,9 @@ def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Pa
         raise ConfigError(str(error)) from None
     except EncoderError as error:
         raise ConfigError(f"data.dataset = {config.data.dataset!r}: an encoder {error}") from None
+    import torch
+
+    torch.set_num_threads(1)  # as in the clients: the same bits whatever the machine, and no waste where it is busy
     images = pool.inputs(np.arange(len(pool)))
     vector = autoencoder.start(generator(config.seed, "encoder")).astype(np.float32)
     errors = autoencoder.train(vector, images, epochs, generator(config.seed, "training of the encoder"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import selectors
 import shutil
@@ -141,6 +142,7 @@ class _Server:
                 self._clients[node].send(message)
 
     def _fork(self, assignment: dict[str, Any], calibrate: int) -> None:
+        self._load(assignment["algorithm"]["name"])
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -150,6 +152,17 @@ class _Server:
         client = self._clients[node] = Control(ours)
         self._nodes[pid] = node, client
         self._selector.register(client, selectors.EVENT_READ, lambda: self._relay(node))
+
+    def _load(self, algorithm: str) -> None:
+        """What all clients of the algorithm need is loaded once, here."""
+        from ..node.algorithms import ALGORITHMS
+
+        libraries = ALGORITHMS[algorithm].libraries
+        if any(library not in sys.modules for library in libraries):
+            for library in libraries:
+                importlib.import_module(library)
+            gc.collect()
+            gc.freeze()
 
     def _relay(self, node: int) -> None:
         client = self._clients.get(node)

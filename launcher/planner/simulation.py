@@ -221,7 +221,7 @@ class _Simulation:
         heappush(self._heap, (when, order, client.number, self._count, action, arguments))
 
     def _refuse_endless(self) -> None:
-        for client in self.clients:
+        for client in self.clients if self.star is None else self.clients[::-1]:  # the server holds up all others
             if client.here and client.waiting:
                 pairs = zip(client.neighbours, client.ready, strict=True)
                 silent = [other.number for other, ready in pairs if ready == math.inf]
@@ -353,7 +353,7 @@ class _Simulation:
             if awaited:
                 arrays.asked[index] = True
                 arrays.uses[index] = used = self._chosen(mail, client.round)
-                if self.star is not None and used < client.round and not self._is_server(client):
+                if self.star is not None and used != client.round and not self._is_server(client):
                     arrays.uses[index] = used = 0  # who has no answer goes on with what it has
                 if used != client.round:
                     self._as_agreed = False

@@ -1,4 +1,4 @@
-"""FLT, federated learning with taskonomy (Jamali-Rad, Abdizadeh, Szabo 2022): FedAvg among clients with related data.
+"""FLT, federated learning with taskonomy (Jamali-Rad, Abdizadeh, Szabo): FedAvg among clients with related data.
 
 Once, before the first round (Algorithm 2):
 server:    sends an encoder G                                  (with fine-tuning the whole autoencoder)
@@ -66,6 +66,7 @@ class FLTSettings:
 
 class FLT(ServerAlgorithm):
     Settings = FLTSettings
+    libraries = ("sklearn.cluster",)
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)

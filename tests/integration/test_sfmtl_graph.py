@@ -197,23 +197,3 @@ def test_its_communities_are_the_groups_of_clients(run, clients, data):
     folder = run(f"clients = {clients}" + GROUPS + data)
     groups = folder.rows("SELECT value FROM meta WHERE key = 'groups'")[0][0].split(",")
     assert adjusted_rand_score(groups, folder.states(30)[clients]["community"]) >= 0.9
-
-
-def test_an_interrupted_run_goes_on_to_the_same_bits(run, start):
-    import os
-    import signal
-    import subprocess
-    import sys
-
-    text = CONFIG.replace(f"rounds = {ROUNDS}", "rounds = 150") + "fraction = 0.5\n[checkpoints]\nevery = 10\n"
-    going = start(text)
-    going.until_round(25)
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)]
-    subprocess.run(command, check=True, timeout=60)
-    whole = run(text)
-    assert going.folder.rows("SELECT count(*) FROM event WHERE kind = 'start'") == [(2,)]
-    for node, arrays in whole.states(150).items():
-        for name, array in arrays.items():
-            assert np.array_equal(array, going.folder.states(150)[node][name]), (node, name)
