@@ -37,8 +37,7 @@ def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Pa
     images = pool.inputs(np.arange(len(pool)))
     vector = autoencoder.start(generator(config.seed, "encoder")).astype(np.float32)
     errors = autoencoder.train(vector, images, epochs, generator(config.seed, "training of the encoder"))
-    for epoch, error in enumerate(errors, 1):
-        yield epoch, error
+    yield from enumerate(errors, 1)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         autoencoder.save(vector, out)

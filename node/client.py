@@ -100,7 +100,8 @@ class Client:
         With ``pull``, (anchors (classes, features), lam), it is that of f + lam ||features - anchor||^2.
         """
         with self._stopwatch.during("gradient"):
-            loss, gradient = self._learner.gradient(*(batch or ()), **({} if pull is None else {"pull": pull}))
+            x, y = batch or (None, None)
+            loss, gradient = self._learner.gradient(x, y, pull)
         self._losses.append(loss)
         return gradient
 

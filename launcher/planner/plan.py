@@ -64,6 +64,11 @@ class Plan:
     """Of each client (K, P, g) bool: which messages it waits for; None: all, in the rounds that it completes."""
 
     @property
+    def has_server(self) -> bool:
+        """The last process is one."""
+        return self.asked is not None
+
+    @property
     def has_late(self) -> bool:
         """Some client uses a message of another round than its own."""
         return any(

@@ -50,7 +50,7 @@ class SFMTLGraph(ServerAlgorithm):
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)
-        self.global_model = None
+        self.global_model = None  # type: ignore[assignment]  # the clients have none in common
         self._client = client
         shape = client.model.outputs, client.model.features
         self.anchors: np.ndarray = generator(client.seed, "anchors").standard_normal(shape).astype(client.theta.dtype)
@@ -198,5 +198,5 @@ def mean_anchors(h: Anchors, samples: Mapping[int, int]) -> dict[int, np.ndarray
     means = {}
     for c in sorted({c for classes in h.values() for c in classes}):
         holders = [k for k in h if c in h[k]]
-        means[c] = sum(samples[k] * h[k][c].astype(float) for k in holders) / sum(samples[k] for k in holders)
+        means[c] = np.average([h[k][c].astype(float) for k in holders], axis=0, weights=[samples[k] for k in holders])
     return means

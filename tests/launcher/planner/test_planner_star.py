@@ -22,6 +22,7 @@ from sheafgossip.launcher.planner import (
     simulate,
 )
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies
+from sheafgossip.launcher.planner.timeline import Awaited, stretches_of, timeline_of
 
 ROUNDS = 7
 laws = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -246,3 +247,21 @@ def test_an_upload_that_is_lost_without_a_deadline_is_refused():
     lost = Fault("loss", clients=(1,), rounds=(4, 4))
     with pytest.raises(PlanError, match=r"the server would wait for ever in round 4 for a message of client 1; set"):
         simulate(star_of(3, faults=(lost,)))
+
+
+def test_a_timeline_is_that_of_the_clients_and_tells_whom_the_server_waits_for():
+    slow = Fault("slow", clients=(0,), rounds=(1, 7), factor=3.0)
+    plan = simulate(star_of(3, compute=Compute(1.0), faults=(slow,)))
+    timeline = timeline_of(plan)
+    assert (timeline.clients, timeline.leaving, timeline.sent, timeline.withheld) == (3, 0, 42, 0)
+    assert timeline.computing_s == (21, 7, 7)
+    assert timeline.waiting_s == (0, 14, 14)
+    assert timeline.awaited == (Awaited(client=0, seconds=21.0, rounds=7),)
+    assert timeline.awaited_s == 21
+    assert timeline.ages["same round"] == 42
+    assert timeline.ages["none: goes without"] == 0
+    straggler, other, *more = stretches_of(plan)
+    assert len(more) == 1
+    assert other.computing.tolist() == [[3.0 * r, 3.0 * r + 1] for r in range(7)]
+    assert other.waiting.tolist() == [[3.0 * r + 1, 3.0 * r + 3] for r in range(7)]
+    assert not len(straggler.waiting)
