@@ -187,6 +187,8 @@ class Autoencoder:
                     )
                 return np.concatenate([file.get_tensor(name).ravel() for name, _ in self.blocks()])
         except OSError as error:
-            raise EncoderError(f"cannot be read: {error.strerror or error}") from None
+            raise EncoderError(
+                f"cannot be read: {error.strerror or error} (`sheafgossip encoder train` makes one)"
+            ) from None
         except SafetensorError as error:
             raise EncoderError(f"is no safetensors file ({error})") from None
