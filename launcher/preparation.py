@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
-from ..node.algorithms.base import SettingsError, ways
+from ..node.algorithms.base import SettingsError
 from ..node.algorithms.server import ServerAlgorithm, participants
 from ..node.architecture import Architecture, ArchitectureError
 from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
@@ -137,23 +137,14 @@ def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], da
     """Raises ConfigError where the scenario never ends, or where the algorithm cannot bear it."""
     algorithm = ALGORITHMS[config.algorithm.name]
     lengths = {
-        (own.node, peer.node): algorithm.opening(config.algorithm, ways(own, peer)[0])
-        + algorithm.lengths(config.algorithm, ways(own, peer)[0])
+        (own.node, peer.node): algorithm.opening(config.algorithm, algorithm.ways(own, peer)[0])
+        + algorithm.lengths(config.algorithm, algorithm.ways(own, peer)[0])
         for own in assignments
         for peer in own.neighbours
     }
     steps = [local_steps(config, client.train_samples) for client in data.clients]
     assert config.compute.step_s
-    star = None
-    if issubclass(algorithm, ServerAlgorithm):
-        way = ways(assignments[-1], assignments[-1].neighbours[0])[0]
-        star = Star(
-            participants=tuple(
-                frozenset(participants(config.seed, config.algorithm.fraction, config.clients, config.rounds, round))
-                for round in range(1, config.rounds + 2)
-            ),
-            opening=len(algorithm.opening(config.algorithm, way)),
-        )
+    star = _star(config, algorithm, assignments) if issubclass(algorithm, ServerAlgorithm) else None
     plan = plan_run(config, graph, lengths, steps, config.compute.step_s, star)
     bears = algorithm.bears(config.algorithm)
     slack = config.time.deadline_s is not None or config.time.staleness != 0
@@ -168,6 +159,19 @@ def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], da
             f"are late or lost; use {hardier + ', or ' if hardier else ''}time.staleness = 0 and no losses or crashes"
         )
     return plan
+
+
+def _star(config: RunConfig, algorithm: type[ServerAlgorithm], assignments: Sequence[Assignment]) -> Star:
+    def chosen(round: int) -> frozenset[int]:
+        return frozenset(participants(config.seed, config.algorithm.fraction, config.clients, config.rounds, round))
+
+    server, rounds = assignments[-1], range(1, config.rounds + 1)
+    later = algorithm.answers == "next"
+    return Star(
+        participants=tuple(chosen(round) for round in rounds),
+        receivers=tuple(chosen(round + later) for round in rounds),
+        opening=len(algorithm.opening(config.algorithm, algorithm.ways(server, server.neighbours[0])[0])),
+    )
 
 
 def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architecture]:
@@ -321,7 +325,7 @@ def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int
     algorithm, largest = ALGORITHMS[config.algorithm.name], 0
     for own in assignments:
         for peer in own.neighbours:
-            way, _ = ways(own, peer)
+            way, _ = algorithm.ways(own, peer)
             lengths = algorithm.lengths(config.algorithm, way) + algorithm.opening(config.algorithm, way)
             if not all(lengths):
                 raise ConfigError(

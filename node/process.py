@@ -24,7 +24,6 @@ from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
 from ..transport.timed import TimedPeers
 from .algorithms import ALGORITHMS
-from .algorithms.base import ways
 from .algorithms.server import ServerAlgorithm
 from .assignment import Assignment
 from .checkpoint import read_state, sent_to, write_state
@@ -108,7 +107,7 @@ class _ClientProcess:
         own = assignment.architecture.size
         links = {}
         for peer in assignment.neighbours:
-            out, back = ways(assignment, peer)
+            out, back = algorithm.ways(assignment, peer)
             links[peer.node] = Link(
                 sends=algorithm.lengths(settings, out),
                 receives=algorithm.lengths(settings, back),

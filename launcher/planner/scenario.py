@@ -123,12 +123,13 @@ class Star:
     """The last process is a server, the neighbour of all clients, which have no other.
 
     In a round its ``participants`` work and send their message; the server waits for those, then sends its own to the
-    participants of the next round, who wait for it. ``opening`` counts the messages each way that come once before
+    round's ``receivers``, who wait for it. ``opening`` counts the messages each way that come once before
     those of the first round, between the server and all clients.
     """
 
     participants: tuple[frozenset[int], ...]
-    """Of rounds 1, 2, ..., and of the one behind the last."""
+    """Of rounds 1, 2, ..., as the receivers are."""
+    receivers: tuple[frozenset[int], ...]
     opening: int = 0
 
 

@@ -261,14 +261,14 @@ class _Simulation:
                 yield self._compute
 
     def _steps_of_star(self, client: _Client, now: float, star: Star) -> Iterator[Step]:
-        now_, next_ = star.participants[client.round - 1], star.participants[client.round]
+        senders, receivers = star.participants[client.round - 1], star.receivers[client.round - 1]
         opening = star.opening if client.round == 1 else 0
         if self._is_server(client):
             for phase in range(opening):
                 yield partial(self._send, phase, None)
                 yield partial(self._wait, phase, None, True)
-            yield partial(self._wait, opening, now_, True)
-            yield partial(self._send, opening, next_)
+            yield partial(self._wait, opening, senders, True)
+            yield partial(self._send, opening, receivers)
             return
         for phase in range(opening):
             yield partial(self._wait, phase, None, True)
@@ -276,11 +276,11 @@ class _Simulation:
         (mail,) = client.mail[0]
         mail.take_in(now)
         latest = mail.freshest if client.round > 1 else 0
-        takes_part = client.number in now_ and latest < client.round and not self._listens(client, client.round)
+        takes_part = client.number in senders and latest < client.round and not self._listens(client, client.round)
         if takes_part:
             yield self._compute
             yield partial(self._send, opening, None)
-        if client.number in next_ and latest <= client.round:
+        if client.number in receivers and latest <= client.round:
             yield partial(self._wait, opening, None, takes_part)
 
     def _is_server(self, client: _Client) -> bool:

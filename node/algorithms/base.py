@@ -44,8 +44,9 @@ class RoundReport:
 class Way:
     """One direction of an edge: what the lengths of its vectors may follow from.
 
-    ``model`` is the sender's, with d_i parameters; the receiver has d_j, ``common`` of them in common with it. On the
-    edge of a server, ``down`` tells that it is the sender, and ``classes`` counts those of the client's training data.
+    ``model`` is that of the client or server that asks; the sender has d_i parameters, the receiver d_j, ``common`` of
+    them in common. On the edge of a server, ``down`` tells that it is the sender, and ``classes`` counts those of the
+    client's training samples.
     """
 
     model: Architecture
@@ -54,16 +55,6 @@ class Way:
     common: int = 0
     down: bool = False
     classes: int = 0
-
-
-def ways(own: Assignment, peer: Neighbour) -> tuple[Way, Way]:
-    """To a neighbour, and from it."""
-    model, d_i, common = own.architecture, own.architecture.size, len(peer.common)
-    down, classes = own.role == "server", len(own.classes or peer.classes)
-    return (
-        Way(model, d_i, peer.parameters, common, down, classes),
-        Way(model, peer.parameters, d_i, common, not down, classes),
-    )
 
 
 class Algorithm:
@@ -110,6 +101,16 @@ class Algorithm:
         ``common`` counts the parameters that both have, where clients see different features; else it is 0.
         """
         return ()
+
+    @classmethod
+    def ways(cls, own: Assignment, peer: Neighbour) -> tuple[Way, Way]:
+        """To a neighbour, and from it."""
+        model, d_i, common = own.architecture, own.architecture.size, len(peer.common)
+        down, classes = own.role == "server", len(own.classes or peer.classes)
+        return (
+            Way(model, d_i, peer.parameters, common, down, classes),
+            Way(model, peer.parameters, d_i, common, not down, classes),
+        )
 
     @classmethod
     def lengths(cls, settings: Any, way: Way) -> tuple[int, ...]:

@@ -37,6 +37,9 @@ class ServerAlgorithm(Algorithm):
     """
 
     has_own_model: ClassVar[bool] = False
+    answers: ClassVar[Literal["next", "same"]] = "next"
+    """Who downloads at the end of a round: who takes part in the next one, or who has in this one."""
+
     bears_old_uploads: ClassVar[bool] = False
     """Whether an upload may be aggregated again in a later round, for one that is missing (time.silence = "stale")."""
 
@@ -98,7 +101,7 @@ class ServerAlgorithm(Algorithm):
     def round(self, client: Client, peers: Peers) -> None:
         if peers.round == 1:
             self.open(client, peers)
-        now, next_ = self.participants(client, peers.round), self.participants(client, peers.round + 1)
+        now, next_ = self.participants(client, peers.round), self.receivers(client, peers.round)
         if client.role == "server":
             if uploads := peers.receive(now):  # in a scenario, some may be missing
                 self.aggregate(client, uploads)
@@ -125,6 +128,9 @@ class ServerAlgorithm(Algorithm):
 
     def participants(self, client: Client, round: int) -> list[int]:
         return participants(client.seed, self.settings.fraction, client.clients, client.rounds, round)
+
+    def receivers(self, client: Client, round: int) -> list[int]:
+        return self.participants(client, round + (self.answers == "next"))
 
 
 def participants(seed: int, fraction: float, clients: int, rounds: int, round: int) -> list[int]:

@@ -41,7 +41,7 @@ def star_of(clients, participants=None, opening=0, **changes):
             "rounds": rounds,
             "neighbours": (*[(clients,)] * clients, tuple(range(clients))),
             "message_bytes": dict.fromkeys(edges, (100,) * (1 + opening)),
-            "star": Star((*chosen, everyone), opening),
+            "star": Star(tuple(chosen), (*chosen[1:], everyone), opening),
         }
         | changes
     )
@@ -119,7 +119,7 @@ def test_where_nothing_goes_wrong_a_round_ends_with_the_last_upload(scenario):
         now = max(arrival(i, server, 1, 0, ready[i]) for i in ready)
     for round in range(1, ROUNDS + 1):
         phase = opening if round == 1 else 0
-        chosen, next_ = scenario.star.participants[round - 1 : round + 1]
+        chosen, next_ = scenario.star.participants[round - 1], scenario.star.receivers[round - 1]
         uploads = [arrival(i, server, round, phase, ready[i] + works(i, round, ready[i])) for i in chosen]
         now = max([now, *uploads])
         ends.append(now)
@@ -241,6 +241,14 @@ def test_who_does_not_take_part_is_not_waited_for_and_waits_until_it_is_called()
     assert plan.schedules[2].end.tolist() == list(range(1, 8))
     assert [schedule.deadlines.sum() for schedule in plan.schedules] == [0, 0, 0]
     assert np.flatnonzero(~np.isnan(plan.schedules[0].compute)).tolist() == [0, 2, 4, 6]
+
+
+def test_the_answer_may_go_to_those_who_have_just_taken_part():
+    turns = tuple(map(frozenset, [{0}, {1}, {0}, {1}, {0}, {1}, {0}]))
+    scenario = dataclasses.replace(star_of(2, compute=Compute(1.0)), star=Star(turns, turns))
+    plan = simulate(scenario)
+    assert [(m.dst, m.round) for m in plan.messages if m.src == 2] == [(r % 2, r + 1) for r in range(7)]
+    assert plan.synchronous
 
 
 def test_an_upload_that_is_lost_without_a_deadline_is_refused():
