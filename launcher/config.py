@@ -133,11 +133,14 @@ class DataSection(Section):
     """synthetic: how tasks and samples are drawn."""
     samples: Annotated[int, Field(ge=0)] = 0
     """Use only this many samples, drawn at random; 0 uses all."""
-    partition: Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "natural"] = "auto"
+    partition: Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"] = (
+        "auto"
+    )
     """even: shuffled and split evenly; classes: a few classes a client; clusters: clusters of clients that share
-    classes; dirichlet: class shares drawn from Dirichlet(beta); quantity: sizes follow a power law; natural: each
-    client has the samples of one owner (a random choice of owners where clients is smaller); auto: natural where
-    samples have owners, else even."""
+    classes; dirichlet: class shares drawn from Dirichlet(beta); quantity: sizes follow a power law; overlapping: each
+    client draws samples_each from all samples, so that several may hold the same one, and one client's test sample may
+    be another's training sample; natural: each client has the samples of one owner (a random choice of owners where
+    clients is smaller); auto: natural where samples have owners, else even."""
     classes_per_client: Count = 2
     """classes: how many classes a client holds."""
     imbalance: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -149,6 +152,8 @@ class DataSection(Section):
     """dirichlet: concentration; smaller is more skewed."""
     exponent: Positive = 1.5
     """quantity: client k (in a random order) gets a share proportional to k**-exponent."""
+    samples_each: Count = 20
+    """overlapping: how many samples a client holds; no sample twice."""
     rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
     mask: Annotated[int, Field(ge=0)] = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -233,7 +232,7 @@ class Run:
 
     def _listen_once(self, seconds: float) -> bool:
         """Waits for word from the fork server and notes it down; False when none came."""
-        if not select.select([self._server.control], [], [], seconds)[0]:
+        if not self._server.control.wait(seconds):
             return False
         for message in self._server.control.receive_some():
             match message:

@@ -17,7 +17,7 @@ from collections import defaultdict
 
 import zmq
 
-from .lifetime import end_with_parent, stop_requests
+from .lifetime import allow_open_files, end_with_parent, stop_requests
 from .records import (
     COLLECTOR,
     MAX_BATCH_BYTES,
@@ -40,6 +40,7 @@ _QUIET_MS = 50  # nothing for so long: nothing was waiting
 # A sender waits once so many of its messages do. Far above what is usual: libzmq discards what is still in the kernel's
 # buffer when a peer disconnects while the receiver is at this limit.
 _WAITING_PER_SENDER = 10_000
+_AT_THE_DOOR = 4096  # clients that connect at the same moment: all of a large run do
 _GATHER_MS = 50  # messages that come meanwhile are written together: much cheaper than one by one
 _BURST = 256  # messages written in one go; also bounds how late a commit can be
 
@@ -176,6 +177,7 @@ def _bound_receiver(context: zmq.Context, endpoint: str) -> zmq.Socket:
     receiver = context.socket(zmq.PULL)
     receiver.maxmsgsize = MAX_BATCH_BYTES
     receiver.rcvhwm = _WAITING_PER_SENDER
+    receiver.backlog = _AT_THE_DOOR
     receiver.bind(endpoint)
     return receiver
 
@@ -196,6 +198,7 @@ def main() -> None:
     arguments = _arguments()
     stop = stop_requests()
     end_with_parent(arguments.parent)
+    allow_open_files()  # one for every client
     context = zmq.Context()
     try:
         receiver = _bound_receiver(context, arguments.endpoint)

@@ -1,14 +1,17 @@
-"""How a helper process ends: with its parent, or when asked to."""
+"""What every helper process of a run needs: to end with its parent or when asked to, and enough open files."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import resource
 import signal
 import socket
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def end_with_parent(parent: int | None, how: signal.Signals = signal.SIGTERM) -> None:
@@ -16,10 +19,17 @@ def end_with_parent(parent: int | None, how: signal.Signals = signal.SIGTERM) ->
 
     ``parent`` is the process number the starter knows itself by; None skips that check.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
     if parent is not None and os.getppid() != parent:  # it died before the kernel was asked
         sys.exit(f"the parent process {parent} has ended")
+
+
+def allow_open_files() -> None:
+    """As many as the system lets this process have: a line or connection to every client takes one each."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems promise more than they allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def stop_requests() -> socket.socket:

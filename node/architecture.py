@@ -67,6 +67,11 @@ class Architecture:
         self.parameters()
 
     @property
+    def is_linear(self) -> bool:
+        """One linear layer, nothing else."""
+        return self.kind in ("logistic", "linear")
+
+    @property
     def series(self) -> tuple[int, int]:
         """gru: (steps, features) of a sample."""
         steps, *features = self.input_shape

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..topology.seeds import generator
 from .architecture import Architecture
 from .assignment import Assignment
-from .models import features, forward, loss, metric, views
+from .models import features, forward, linear_gradient, loss, metric, views
 
 _MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation ...
 _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
@@ -68,6 +68,9 @@ class Learner:
         total = 0.0
         for start in range(0, len(x), self._chunk):
             part = slice(start, start + self._chunk)
+            if self._architecture.is_linear and pull is None:
+                total += linear_gradient(self._assignment.task, self._parameters, x[part], y[part], len(x))
+                continue
             seen = features(self._architecture, self._parameters, x[part])
             summed = loss(self._assignment.task, F.linear(seen, *self._parameters[-2:]), y[part])
             if pull is not None:

@@ -19,17 +19,18 @@ MINIMUM = 4
 """Samples of the smallest client: three to train on and one to test with, at a quarter for testing."""
 
 Partition = list[np.ndarray]
-"""Row numbers of the pool, one array a client; no row twice."""
+"""Row numbers of the pool, one array a client; no row twice, except where clients may hold the same samples."""
 
 
 def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partition:
     """At least MINIMUM samples a client. Raises DataError where that can't be."""
-    if len(pool) < MINIMUM * clients:
+    name = chosen(section, pool)
+    if name != "overlapping" and len(pool) < MINIMUM * clients:
         raise DataError(
             f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each), "
-            f'but data.dataset = "{section.dataset}" gives {len(pool)}'
+            f'but data.dataset = "{section.dataset}" gives {len(pool)}; '
+            'data.partition = "overlapping" lets clients hold the same samples'
         )
-    name = chosen(section, pool)
     owned = PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
     smallest = min(range(clients), key=lambda client: len(owned[client]))
     if len(owned[smallest]) < MINIMUM:
@@ -158,6 +159,16 @@ def quantity(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
     return _top_up(_deal(rng.permutation(len(pool)), shares), rng)
 
 
+def overlapping(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """Each client draws ``samples_each`` different samples from all of them, whoever else holds them."""
+    if not MINIMUM <= section.samples_each <= len(pool):
+        raise DataError(
+            f"data.samples_each is {section.samples_each}; allowed are {MINIMUM} to {len(pool)}, the number of samples "
+            f'of data.dataset = "{section.dataset}"'
+        )
+    return [rng.choice(len(pool), section.samples_each, replace=False) for _ in range(clients)]
+
+
 def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
     """Owners in sorted order are clients 0, 1, ...; where there are more of them than clients, a random choice is."""
     if pool.client is None:
@@ -178,6 +189,7 @@ PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Pa
     "clusters": clusters,
     "dirichlet": dirichlet,
     "quantity": quantity,
+    "overlapping": overlapping,
     "natural": natural,
 }
 

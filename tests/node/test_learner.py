@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.learner import Learner
+from sheafgossip.node.models import forward, linear_gradient, loss
 
 LOGISTIC = Architecture("logistic", (4,), 3)
 LINEAR = Architecture("linear", (4,), 2)
@@ -112,6 +113,24 @@ def test_the_gradient_of_a_gru_is_that_of_torchs_own_modules(with_shard):
     loss, gradient = learner.gradient()
     assert loss == pytest.approx(expected.item(), rel=1e-12)
     np.testing.assert_allclose(gradient, torch.cat([p.grad.flatten() for p in parameters]), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("architecture", "task"), [(LOGISTIC, "classification"), (LINEAR, "regression")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("samples", [1, 8, 400])
+def test_the_gradient_of_one_linear_layer_is_that_of_backward_to_the_bit(architecture, task, dtype, samples):
+    random = torch.Generator().manual_seed(samples)
+    weight, bias, x = (torch.randn(*shape, generator=random, dtype=dtype) for shape in ((3, 4), (3,), (samples, 4)))
+    y = torch.randint(3, (samples,), generator=random) if task == "classification" else x[:, :3].clone()
+    parameters = [weight.requires_grad_(), bias.requires_grad_()]
+    mean = loss(task, forward(architecture, parameters, x), y) / samples
+    mean.backward()
+    expected = [parameter.grad.clone() for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad.zero_()
+    assert linear_gradient(task, parameters, x, y, samples) == float(mean.detach())
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        assert torch.equal(parameter.grad, gradient)
 
 
 def test_gradients_do_not_add_up_over_calls(with_shard):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -126,3 +127,37 @@ def test_what_could_not_be_sent_is_not_counted(line):
     with pytest.raises(ControlClosed):
         control.send({"ready": True})
     assert control.sent == Tally()
+
+
+def test_a_burst_in_both_directions_hangs_nobody():
+    """More than both sockets' buffers hold, and neither end reads before it has sent all."""
+    one, other = socket.socketpair()
+    with one, other:
+        here, there = Control(one, attentive=True), Control(other)
+        count, text = 3000, "x" * 1000
+
+        def answer() -> None:
+            for number in range(count):
+                there.send({"back": number, "text": text})
+            heard = 0
+            while heard < count:
+                heard += len(there.receive())
+
+        neighbour = threading.Thread(target=answer)
+        neighbour.start()
+        for number in range(count):
+            here.send({"out": number, "text": text})
+        received: list[dict] = []
+        while len(received) < count:
+            assert here.wait(5)
+            received += here.receive_some()
+        neighbour.join(5)
+        assert not neighbour.is_alive()
+        assert [message["back"] for message in received] == list(range(count))
+
+
+def test_waiting_ends_at_once_where_something_is_there_and_in_time_where_nothing_is(line):
+    control, other = line
+    assert not control.wait(0.01)
+    other.sendall(b'{"a":1}\n')
+    assert control.wait(5)

@@ -189,11 +189,23 @@ def test_partitions_by_class_are_refused_for_regression(partition):
 
 
 def test_more_clients_than_there_are_samples_for_is_refused():
-    with pytest.raises(DataError, match=r"^11 clients need 44 samples \(4 each\), .* gives 43$"):
+    with pytest.raises(DataError, match=r'^11 clients need 44 samples \(4 each\), .* gives 43; .* = "overlapping"'):
         split(DataSection(), pool(43), 11, 0)
 
 
-@pytest.mark.parametrize("partition", ["even", "classes", "dirichlet", "quantity"])
+@given(clients=st.integers(1, 60), each=st.integers(4, 30), seed=SEEDS)
+def test_overlapping_clients_hold_as_many_samples_as_asked_for_and_none_twice(clients, each, seed):
+    owned = split(DataSection(partition="overlapping", samples_each=each), pool(30), clients, seed)
+    assert [len(np.unique(rows)) for rows in owned] == [each] * clients
+
+
+@pytest.mark.parametrize("each", [3, 31])
+def test_overlapping_clients_cannot_hold_fewer_than_four_or_more_than_all_samples(each):
+    with pytest.raises(DataError, match=rf"^data\.samples_each is {each}; allowed are 4 to 30"):
+        split(DataSection(partition="overlapping", samples_each=each), pool(30), 2, 0)
+
+
+@pytest.mark.parametrize("partition", ["even", "classes", "dirichlet", "quantity", "overlapping"])
 def test_the_seed_alone_decides(partition):
     section = DataSection(partition=partition)
     first, again, other = (split(section, pool(500), 6, seed) for seed in (3, 3, 4))
