@@ -56,7 +56,7 @@ TABLE_2: Published = {  # SFMTL-Graph, table II, Heterogeneous CIFAR-10: mean, w
 
 
 def flt_methods(encoder: Path) -> dict[str, dict[str, Any]]:
-    trained = {"encoder": str(encoder), "gamma": 8.0, "clusters": 5}
+    trained = {"encoder": str(encoder), "gamma": 0.8, "clusters": 5}
     return {
         "FedAvg": {"name": "fedavg", "fraction": 0.2},
         "local": {"name": "local"},

@@ -32,6 +32,9 @@ from ..encoder import Autoencoder, EncoderError
 from .base import SettingsError, Way
 from .server import Fraction, ServerAlgorithm, Uploads, weighted_mean
 
+RADIUS = 2.0
+"""Of the centroids' principal components: at this scale a gamma near 1 is of use, as it is with UMAP."""
+
 
 @dataclass(frozen=True)
 class FLTSettings:
@@ -171,7 +174,9 @@ class FLT(ServerAlgorithm):
                     n_jobs=1,
                 )
                 return umap.fit_transform(centroids)
-        return principal_components(centroids, dimensions)
+        z = principal_components(centroids, dimensions)
+        radius = np.sqrt((z**2).sum(axis=1).mean())  # root mean square distance from the mean
+        return z * (RADIUS / radius if radius else 1)
 
     def _say(self, kind: str, text: str) -> None:
         print(f"{kind}: {text}", flush=True)

@@ -17,7 +17,7 @@ from sheafgossip.topology.seeds import generator
 
 CLIENTS, ROUNDS, ALPHA, SEED = 10, 5, 0.3, 2
 SERVER = CLIENTS
-K, E, GAMMA, PIXELS = 2, 6, 2.0, 64
+K, E, GAMMA, PIXELS = 2, 16, 0.4, 64
 SETUP = f"""
 clients = {CLIENTS}
 rounds = {ROUNDS}
@@ -78,7 +78,8 @@ def relations(shards, weights):
         signatures.append(found.cluster_centers_)
     points = np.concatenate(signatures)
     values, vectors = np.linalg.eigh(np.cov(points.T))
-    z = ((points - points.mean(axis=0)) @ vectors[:, np.argsort(values)[-4:]]).reshape(CLIENTS, K, 4)
+    z = (points - points.mean(axis=0)) @ vectors[:, np.argsort(values)[-4:]]
+    z = (z / np.sqrt(z.var(axis=0).sum()) * 2).reshape(CLIENTS, K, 4)
     nearest = [[min(np.linalg.norm(u - v) for u in z[i] for v in z[j]) for j in range(CLIENTS)] for i in range(CLIENTS)]
     return np.array(nearest) <= GAMMA
 
@@ -148,12 +149,12 @@ partition = "clusters"
 [algorithm]
 name = "flt"
 centroids = 2
-dimensions = 6
+dimensions = 10
 """
 
 
 def test_its_clusters_are_those_of_the_clients(run, encoder):
-    folder = run(FINDING + f'embedding = {E}\nmanifold = "pca"\ngamma = 2.0\nclusters = 5\nencoder = "{encoder}"')
+    folder = run(FINDING + f'embedding = {E}\nmanifold = "pca"\ngamma = 0.5\nclusters = 5\nencoder = "{encoder}"')
     groups = folder.rows("SELECT value FROM meta WHERE key = 'groups'")[0][0].split(",")
     assert adjusted_rand_score(groups, folder.states(2)[15]["model_of"]) >= 0.9
 
