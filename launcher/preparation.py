@@ -332,7 +332,7 @@ def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int
                     f"algorithm.start = 'selection': clients {own.node} and {peer.node} have no parameter in common; "
                     "set data.features_held below 1, or choose another start"
                 )
-            largest = max(largest, *lengths)
+            largest = max((largest, *lengths))
     return largest
 
 
