@@ -32,8 +32,8 @@ FLT: dict[str, Any] = {
 }
 TAXONOMY = {"name": "flt", "fraction": 0.2, "embedding": 16, "centroids": 2, "manifold": "pca", "dimensions": 10}
 GRAPH: dict[str, Any] = {
-    "clients": 30,
-    "rounds": 100,
+    "clients": 20,
+    "rounds": 40,
     "data": DIGITS | {"partition": "classes", "classes_per_client": 2},
     "training": {"work": "steps", "steps": 5, "batch_size": 32, "alpha": 0.05},
     "model": {"kind": "mlp", "hidden": [64]},
@@ -68,7 +68,7 @@ def flt_methods(encoder: Path) -> dict[str, dict[str, Any]]:
 GRAPH_METHODS: dict[str, dict[str, Any]] = {
     "SFMTL-Graph": {"name": "sfmtl-graph"},
     "dFedU": {"name": "dfedu", "lam": 0.01},
-    "pFedMe": {"name": "pfedme", "lam": 15.0, "eta": 0.05},
+    "pFedMe": {"name": "pfedme", "lam": 15.0, "eta": 0.05, "inner_steps": 5},
     "FedAvg": {"name": "fedavg"},
     "local": {"name": "local"},
 }
