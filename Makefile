@@ -4,7 +4,7 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-maps \
+.PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-groups bench-maps \
 	bench-measuring bench-memory bench-report bench-scale bench-school bench-stragglers docs pictures clean
 
 help:  ## Show these targets.
@@ -53,6 +53,7 @@ typecheck: setup  ## Check types.
 bench: setup  ## Say which benchmarks there are.
 	@echo "make bench-collaboration  where collaboration should help: lambdas tuned, 5 seeds (20 minutes)"
 	@echo "make bench-digits         accuracy against bytes on digits, 5 seeds (10 minutes)"
+	@echo "make bench-groups         clients in groups: FLT and SFMTL-Graph beside their papers' figures (5 minutes)"
 	@echo "make bench-school         139 schools, DATA_ROOT=FOLDER with school.mat: lambdas tuned, 5 seeds (25 minutes)"
 	@echo "make bench-scale          start-up and memory of 200 clients; DATA_ROOT=FOLDER adds 40 CNNs on MNIST (2 minutes)"
 	@echo "make bench-maps           restriction maps, dense against factored: time and memory (4 minutes)"
@@ -66,6 +67,9 @@ bench-collaboration: setup  ## Tune and compare all ways of talking on related t
 
 bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 minutes).
 	$(BIN)/python benchmarks/digits.py
+
+bench-groups: setup  ## FLT and SFMTL-Graph on clients that come in groups (5 minutes).
+	$(BIN)/python benchmarks/groups.py
 
 bench-school: setup  ## Tune and compare all ways of talking on School; DATA_ROOT=FOLDER (25 minutes).
 	$(BIN)/python benchmarks/school.py --data-root $(DATA_ROOT)

@@ -79,7 +79,7 @@ def _diverged(folder: Path) -> bool:
 def read(folder: Path) -> Result:
     clients = open_run(folder).sql(
         "SELECT test_metric, train_samples FROM round JOIN node USING (node)"
-        " WHERE round = (SELECT max(round) FROM round) ORDER BY node"
+        " WHERE round = (SELECT max(round) FROM round) AND role = 'client' ORDER BY node"
     )
     payload_mb = summarize(folder).traffic.payload_bytes / 1e6
     return Result(clients["test_metric"].to_numpy(), clients["train_samples"].to_numpy(), payload_mb)

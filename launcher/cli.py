@@ -24,6 +24,8 @@ config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
 topology_app = typer.Typer(no_args_is_help=True, help="Look at graphs.")
 app.add_typer(config_app, name="config")
 app.add_typer(topology_app, name="topology")
+encoder_app = typer.Typer(no_args_is_help=True, help="Encoders for FLT.")
+app.add_typer(encoder_app, name="encoder")
 
 _EXIT_CODES = {"finish": 0, "failure": 1, "interrupt": 130}
 _CAUSES_SHOWN = 3
@@ -464,6 +466,28 @@ def config_schema() -> None:
     from .schema import describe
 
     typer.echo(describe())
+
+
+@encoder_app.command("train")
+def encoder_train(
+    config: ConfigFile,
+    out: Annotated[Path, typer.Option(help="File of the encoder, such as encoder.safetensors.")],
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 20,
+    embedding: Annotated[
+        int | None, typer.Option(min=1, help="Numbers it makes of an image; by default algorithm.embedding, or 128.")
+    ] = None,
+    set_: Overrides = None,
+) -> None:
+    """Train an encoder on the images of [data], and save it for algorithm.encoder of FLT.
+
+    With --set data.dataset=... it learns from another data set than that of the run.
+    """
+    from .config import load
+    from .encoders import train_encoder
+
+    for epoch, error in train_encoder(load(config, set_ or [])[0], epochs, embedding, out):
+        typer.echo(f"epoch {epoch}: mean squared error {error:.5f}")
+    typer.echo(f"encoder: {out}")
 
 
 @topology_app.command("show")

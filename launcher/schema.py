@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import Algorithm
 from .conditions import EdgeTable, FaultTable
-from .config import ArchitectureSection, ModelSection, RunConfig, Section, SyntheticTable
+from .config import ArchitectureSection, ClustersTable, ModelSection, RunConfig, Section, SyntheticTable
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
     alternatives = [part for part in get_args(kind) if part is not type(None)]
     if alternatives:
         return " or ".join(map(_values, alternatives))
-    if kind is SyntheticTable:
+    if kind in (ClustersTable, SyntheticTable):
         return f"`[{_TABLE_OF[kind]}]` table"
     words = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Path: "path"}
     return " ".join([words[kind] if kind in words else f"`[[{_TABLE_OF[kind]}]]` table", *_limits(bounds)])
@@ -128,6 +128,7 @@ _TABLE_OF: dict[type[Section], str] = {
     ArchitectureSection: "model.mix",
     EdgeTable: "links.edges",
     FaultTable: "faults",
+    ClustersTable: "data.clusters",
     SyntheticTable: "data.synthetic",
 }
 

@@ -24,6 +24,7 @@ from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
 from ..transport.timed import TimedPeers
 from .algorithms import ALGORITHMS
+from .algorithms.server import ServerAlgorithm
 from .assignment import Assignment
 from .checkpoint import read_state, sent_to, write_state
 from .client import Client
@@ -104,13 +105,15 @@ class _ClientProcess:
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
         own = assignment.architecture.size
-        links = {
-            peer.node: Link(
-                sends=algorithm.vectors(settings, own, peer.parameters, len(peer.common)),
-                receives=algorithm.vectors(settings, peer.parameters, own, len(peer.common)),
+        links = {}
+        for peer in assignment.neighbours:
+            out, back = algorithm.ways(assignment, peer)
+            links[peer.node] = Link(
+                sends=algorithm.lengths(settings, out),
+                receives=algorithm.lengths(settings, back),
+                opens=algorithm.opening(settings, out),
+                opened=algorithm.opening(settings, back),
             )
-            for peer in assignment.neighbours
-        }
         self.peers = self._peers(links)
         self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
         self.algorithm = algorithm(settings, self.client)
@@ -136,6 +139,12 @@ class _ClientProcess:
         }
         if assignment.clock == "wall":
             options |= {"staleness": assignment.staleness, "deadline_s": assignment.deadline_s}
+            if issubclass(ALGORITHMS[assignment.algorithm["name"]], ServerAlgorithm):
+                first, at_server = assignment.first_round, assignment.role == "server"
+                anew = first > 1 and assignment.state_round != first - 1
+                options |= {"is_server": at_server, "listens_in": first if anew else 0}
+                if not at_server:
+                    options["fallback"] = "skip"  # who has no answer goes on with what it has
             return TimedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
         return PlannedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
 

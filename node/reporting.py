@@ -120,12 +120,14 @@ class Reporter:
             *(exchanged if measure else ()),
             *(self._edges(round) if measure else ()),
             *(EventRecord(now, waited.virtual_s, self._node, "warning", text) for text in report.warnings),
+            *(EventRecord(now, waited.virtual_s, self._node, *event) for event in report.events),
             *(
                 EventRecord(now, waited.virtual_s, self._node, "drop", f"{count} x {reason}")
                 for reason, count in self._peers.rejected().items()
             ),
         ]
         report.warnings.clear()
+        report.events.clear()
         if measure and (last or self._pace.due(now)):
             records += self._measurements(now)
         self._recorder.write(*records)

@@ -21,10 +21,19 @@ _NOTHING = (0, 0, 0, 0)  # messages, and their bytes of payload, message, wire
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What may travel on one edge in a round: the lengths of the vectors, message by message, each way."""
+    """What may travel on one edge in a round: the lengths of the vectors, message by message, each way. In the first
+    round ``opens`` and ``opened`` come before them."""
 
     sends: tuple[int, ...]
     receives: tuple[int, ...]
+    opens: tuple[int, ...] = ()
+    opened: tuple[int, ...] = ()
+
+    def sent_in(self, round: int) -> tuple[int, ...]:
+        return self.opens + self.sends if round == 1 else self.sends
+
+    def received_in(self, round: int) -> tuple[int, ...]:
+        return self.opened + self.receives if round == 1 else self.receives
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +89,27 @@ class Peers:
         with self._stopwatch.during("exchange"):
             self._send(vectors)
 
-    def receive(self, senders: Sequence[int] | None = None) -> dict[int, np.ndarray]:
+    def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
 
-        Raises NeighbourTimeout.
+        ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout.
         """
         with self._stopwatch.during("exchange"):
-            return self._receive(self.neighbours if senders is None else senders)
+            return self._receive(self.neighbours if senders is None else senders, bounded)
+
+    def left_out(self) -> bool:
+        """Whether the run's scenario keeps this client from working for its server in this round."""
+        return False
 
     def _send(self, vectors: Vectors) -> None:
         shared: dict[tuple[int, int, int], list[int]] = {}
         for node, vector in vectors.items():
             phase = self._sent[node]
-            if vector.dtype != self._dtype or vector.shape != self._links[node].sends[phase : phase + 1]:
+            announced = self._links[node].sent_in(self.round)
+            if vector.dtype != self._dtype or vector.shape != announced[phase : phase + 1]:
                 raise ValueError(
                     f"message {phase} of a round to client {node} was announced with the lengths "
-                    f"{self._links[node].sends} ({self._dtype}), not as {vector.dtype} {vector.shape}"
+                    f"{announced} ({self._dtype}), not as {vector.dtype} {vector.shape}"
                 )
             self._sent[node] += 1
             for copy in range(self._copies(node, phase, vector)):
@@ -113,7 +127,7 @@ class Peers:
         """How often a message is sent."""
         return 1
 
-    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
+    def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in nodes}
         deadline = time.monotonic() + self._timeout
         while not all(key in self._inbox for key in wanted):
@@ -150,7 +164,7 @@ class Peers:
     def _check(self, message: Message) -> None:
         """Raises Rejected unless this is the vector that the link announces."""
         header = message.header
-        expected = self._links[header.src].receives[header.phase : header.phase + 1]
+        expected = self._links[header.src].received_in(header.round)[header.phase : header.phase + 1]
         if len(message.tensors) != 1 or message.tensors[0].shape != expected:
             raise Rejected("wrong shape")
         if message.tensors[0].dtype != self._dtype:

@@ -63,7 +63,8 @@ class ScheduledPeers(Peers):
         self._every = checkpoint_every
         itemsize = np.dtype(dtype).itemsize
         self._flows = {
-            node: _Flow(_window(link.sends, itemsize), _window(link.receives, itemsize)) for node, link in links.items()
+            node: _Flow(_window(link.sent_in(1), itemsize), _window(link.received_in(1), itemsize))
+            for node, link in links.items()
         }
         self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
@@ -205,7 +206,10 @@ class ScheduledPeers(Peers):
 class PlannedPeers(ScheduledPeers):
     """Virtual clock: each exchange uses exactly the messages that the plan names, however long they really take."""
 
-    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
+    def left_out(self) -> bool:
+        return bool(np.isnan(self.schedule.compute[self.round - 1]))
+
+    def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         schedule, row = self.schedule, self.round - 1
         vectors: dict[int, np.ndarray] = {}
         rounds: dict[int, int] = {}

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .pool import Task
 from .sets import load
 from .shards import cut, write
@@ -21,6 +23,8 @@ class ClientSummary:
     group: int
     features: tuple[int, ...] | None
     """Input features that it sees; None for all."""
+    classes: tuple[int, ...] = ()
+    """Classification: those of its training samples, ascending."""
 
 
 @dataclass(frozen=True)
@@ -46,5 +50,6 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     summaries = []
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
-        summaries.append(ClientSummary(len(shard.x_train), len(shard.x_test), shard.group, shard.features))
+        classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
+        summaries.append(ClientSummary(len(shard.x_train), len(shard.x_test), shard.group, shard.features, classes))
     return DataSummary(pool.input_shape, pool.outputs, pool.task, tuple(summaries))

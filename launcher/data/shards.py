@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import numpy as np
 
 from ...topology.seeds import generator
 from .errors import DataError
-from .partition import Partition, chosen, split
+from .partition import Partition, chosen, cluster_of, split
 from .pool import Pool, Task
 
 if TYPE_CHECKING:
@@ -45,11 +45,14 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     in it: a client's latest are its test samples, and reduced training data is what comes right before them.
     """
     _check_rotations(section, pool, clients)
+    _check_mask(section, pool)
     if section.standardize_targets and pool.task != "regression":
         raise DataError("data.standardize_targets is true, but the targets are classes: allowed is false")
     owned = split(section, pool, clients, seed)
     reduced = _reduced_clients(section, clients, seed)
     groups = _groups(section, pool, owned)
+    if section.partition == "clusters":
+        groups = np.array([cluster_of(client, clients, section) for client in range(clients)])
     divided = []
     for client, rows in enumerate(owned):
         rows = np.sort(rows)[::-1] if pool.in_time_order else generator(seed, "split", client).permutation(rows)
@@ -63,6 +66,8 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         turn = client * len(section.rotations) // clients
         x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[turn]) for rows in (train, test))
         y_train, y_test = pool.y[train], pool.y[test]
+        if section.mask:
+            x_train, x_test = _masked((x_train, x_test), section.mask, generator(seed, "mask", client))
         if section.standardize:
             x_train, x_test = _standardize(x_train, x_test)
         if section.standardize_targets:
@@ -95,6 +100,14 @@ def _check_rotations(section: DataSection, pool: Pool, clients: int) -> None:
     if {90, 270} & set(angles) and pool.input_shape[1] != pool.input_shape[2]:
         height, width = pool.input_shape[1:]
         raise DataError(f"data.rotations is {angles}, but images of {height}x{width} allow 0 and 180 only")
+
+
+def _check_mask(section: DataSection, pool: Pool) -> None:
+    if section.mask and not pool.holds_images:
+        raise DataError(f"data.mask is {section.mask}, but the samples are not images: allowed is 0")
+    if section.mask and section.mask > min(pool.input_shape[1:]):
+        height, width = pool.input_shape[1:]
+        raise DataError(f"data.mask is {section.mask}: images of {height}x{width} allow 0 to {min(height, width)}")
 
 
 def _groups(section: DataSection, pool: Pool, owned: Partition) -> np.ndarray | None:
@@ -136,6 +149,15 @@ def _hold_out(client: int, train: np.ndarray, fraction: float) -> tuple[np.ndarr
 def _rotate(images: np.ndarray, degrees: int) -> np.ndarray:
     """Counter-clockwise, in the plane of the last two axes."""
     return np.rot90(images, degrees // 90, axes=(-2, -1)) if degrees else images
+
+
+def _masked(parts: Sequence[np.ndarray], side: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Images (n, channels, height, width) without a square at one place, drawn here."""
+    top, left = (int(rng.integers(length - side + 1)) for length in parts[0].shape[-2:])
+    masked = tuple(images.copy() for images in parts)
+    for images in masked:
+        images[..., top : top + side, left : left + side] = 0
+    return masked
 
 
 def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,12 +6,14 @@ from .dfedu import DFedU
 from .ditto import Ditto
 from .dpsgd import DPSGD
 from .fedavg import FedAvg
+from .flt import FLT
 from .gradient_tracking import GradientTracking
 from .local import Local
 from .pairwise import Pairwise
 from .per_fedavg import PerFedAvg
 from .pfedme import PFedMe
 from .push_sum import PushSum
+from .sfmtl_graph import SFMTLGraph
 from .sheaf_fmtl import SheafFMTL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -25,6 +27,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ditto": Ditto,
     "pfedme": PFedMe,
     "per-fedavg": PerFedAvg,
+    "flt": FLT,
+    "sfmtl-graph": SFMTLGraph,
     "dfedu": DFedU,
     "sheaf-fmtl": SheafFMTL,
 }

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...transport.peers import Peers
+from ..architecture import Architecture
+from ..assignment import Assignment, Neighbour
 from ..client import Client
 from ..maps import Maps
 
@@ -32,8 +34,27 @@ class RoundReport:
     """The client's part of ||grad Psi(theta, P)|| as the round began, where one full gradient step tells it."""
     warnings: list[str] = field(default_factory=list)
     """Texts for the user, each once a run."""
+    events: list[tuple[str, str]] = field(default_factory=list)
+    """(kind, detail) of what else is worth a record."""
     cause_of_divergence: str = "the local steps diverged; lower training.alpha"
     """What to blame, should theta turn out to be infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction of an edge: what the lengths of its vectors may follow from.
+
+    ``model`` is that of the client or server that asks; the sender has d_i parameters, the receiver d_j, ``common`` of
+    them in common. On the edge of a server, ``down`` tells that it is the sender, and ``classes`` counts those of the
+    client's training samples.
+    """
+
+    model: Architecture
+    d_i: int
+    d_j: int
+    common: int = 0
+    down: bool = False
+    classes: int = 0
 
 
 class Algorithm:
@@ -54,6 +75,9 @@ class Algorithm:
 
     has_momentum: ClassVar[bool] = True
     """Whether training.momentum has a part in the local steps: not where they are the algorithm's own."""
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Modules that every client imports in ``round``: their memory and the time to load them are shared."""
 
     global_model: np.ndarray | None = None
     """The model (d,) that the clients have in common, as this client has it, where there is one: its test metric is
@@ -77,6 +101,30 @@ class Algorithm:
         ``common`` counts the parameters that both have, where clients see different features; else it is 0.
         """
         return ()
+
+    @classmethod
+    def ways(cls, own: Assignment, peer: Neighbour) -> tuple[Way, Way]:
+        """To a neighbour, and from it."""
+        model, d_i, common = own.architecture, own.architecture.size, len(peer.common)
+        down, classes = own.role == "server", len(own.classes or peer.classes)
+        return (
+            Way(model, d_i, peer.parameters, common, down, classes),
+            Way(model, peer.parameters, d_i, common, not down, classes),
+        )
+
+    @classmethod
+    def lengths(cls, settings: Any, way: Way) -> tuple[int, ...]:
+        """Of the vectors that travel that way in a round: ``vectors``, unless more than the sizes of models decides."""
+        return cls.vectors(settings, way.d_i, way.d_j, way.common)
+
+    @classmethod
+    def opening(cls, settings: Any, way: Way) -> tuple[int, ...]:
+        """Lengths of the vectors that travel that way once, before those of the first round."""
+        return ()
+
+    @classmethod
+    def check_model(cls, settings: Any, model: Architecture, task: str) -> None:
+        """Raises SettingsError when the settings do not fit a client's model, or the task."""
 
     @classmethod
     def has_server(cls, settings: Any) -> bool:

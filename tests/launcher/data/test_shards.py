@@ -246,3 +246,35 @@ def test_a_client_is_in_the_group_of_its_owner_even_where_only_some_owners_take_
     for seed in range(5):
         for shard in shards_of(pool, 3, seed):
             assert shard.group == pool.groups[owner[min(ids(shard.x_train))]]
+
+
+def test_the_group_of_a_client_is_its_cluster():
+    pool = Pool(np.zeros((120, 2)), np.arange(120) % 6, "classification", outputs=6)
+    shards = shards_of(pool, 6, partition="clusters", clusters={"count": 3})
+    assert [shard.group for shard in shards] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_mask_blanks_one_square_of_all_images_of_a_client_at_a_place_of_its_own():
+    pool = Pool(np.ones((400, 2, 6, 5)), np.arange(400) % 2, "classification", outputs=2)
+    places = set()
+    for shard in shards_of(pool, 10, mask=2):
+        images = np.concatenate([shard.x_train, shard.x_test])
+        assert (images == images[0, 0]).all()
+        rows, columns = np.nonzero(images[0, 0] == 0)
+        assert len(rows) == 4
+        assert np.ptp(rows) == np.ptp(columns) == 1
+        places.add((rows.min(), columns.min()))
+    assert len(places) > 3
+
+
+def test_the_mask_stays_where_it_is_when_the_images_are_turned():
+    pool = Pool(np.ones((400, 1, 6, 6)), np.arange(400) % 2, "classification", outputs=2)
+    straight, turned = (shards_of(pool, 4, mask=3, rotations=(angle,)) for angle in (0, 90))
+    for one, other in zip(straight, turned, strict=True):
+        assert np.array_equal(one.x_test == 0, other.x_test == 0)
+
+
+@pytest.mark.parametrize(("shape", "complaint"), [((3,), "not images"), ((1, 6, 4), "allow 0 to 4")])
+def test_a_mask_that_cannot_be_is_refused(shape, complaint):
+    with pytest.raises(DataError, match=rf"^data\.mask is 5.*{complaint}"):
+        cut(DataSection(mask=5), numbered(40, shape=shape), 2, 0)
