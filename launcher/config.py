@@ -132,6 +132,10 @@ class DataSection(Section):
     """quantity: client k (in a random order) gets a share proportional to k**-exponent."""
     rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
+    tasks: tuple[Literal["classes", "parity", "halves"], ...] = ("classes",)
+    """Classification: what clients are to tell of a sample, dealt to them in turn. classes: its class, as the data set
+    has it; parity: whether the class's number is odd; halves: whether it is in the upper half. For a digit that is the
+    digit, whether it is odd, and whether it is at least five."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """Share of each client's samples that is kept for testing."""
     evaluate_on: Literal["test", "validation"] = "test"

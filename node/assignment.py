@@ -14,7 +14,7 @@ _LARGEST_NODE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge, 0 where it is not heard.
+    """The other end of an edge: its number, its d_j (of what it shares of its model), and the mixing weight W_ij of the edge, 0 where it is not heard.
 
     Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
     ``matching`` is the number of the matching that the edge belongs to, the same at both ends. A server knows how many
@@ -87,6 +87,8 @@ class Assignment:
     """Of a directed or changing graph, whose ``neighbours`` are those of all turns: they follow each other, over and
     over. None: all neighbours are heard and sent to in all rounds."""
     rounds_a_turn: int = 1
+    relations: tuple[tuple[int, int], ...] = ()
+    """Edges of [topology] between the clients, where a server is told them."""
     clock: Literal["none", "wall", "virtual"] = "none"
     """none: no scenario, every exchange waits for every neighbour."""
     staleness: float = 0
@@ -149,6 +151,7 @@ class Assignment:
                     Neighbour(**neighbour | {"common": tuple(neighbour["common"])})
                     for neighbour in message["neighbours"]
                 ),
+                "relations": tuple((i, j) for i, j in message["relations"]),
                 "turns": tuple(
                     Turn(tuple(turn["successors"]), {int(j): weight for j, weight in turn["weights"].items()})
                     for turn in message["turns"]

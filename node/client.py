@@ -40,6 +40,9 @@ class Client:
         self.rounds = assignment.rounds
         self.seed = assignment.seed
         self.theta: np.ndarray = learner.theta
+        self.blocks = assignment.architecture.parameters()
+        """Of theta, in their order."""
+        self.relations = assignment.relations
         self.alpha = assignment.training.alpha
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
         self.successors = self.predecessors = self.neighbours

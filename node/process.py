@@ -103,7 +103,7 @@ class _ClientProcess:
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
-        own = assignment.architecture.size
+        own = algorithm.shared_size(settings, assignment.architecture)
         links = {
             peer.node: Link(
                 sends=algorithm.vectors(settings, own, peer.parameters, len(peer.common)),
@@ -120,7 +120,7 @@ class _ClientProcess:
             assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, self.recorder
         )
         self.reporter.tell_process(address)
-        print(f"client {assignment.node}: {own} parameters, {self.learner.train_samples} training samples", flush=True)
+        print(f"client {assignment.node}: {self.client.theta.size} parameters, {self.learner.train_samples} training samples", flush=True)
 
     def _peers(self, links: Mapping[int, Link]) -> Peers:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)

@@ -21,6 +21,8 @@ class ClientSummary:
     group: int
     features: tuple[int, ...] | None
     """Input features that it sees; None for all."""
+    outputs: int
+    """Of its model."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class DataSummary:
     input_shape: tuple[int, ...]
     """Of one sample: (channels, height, width) or (features,)."""
     outputs: int
+    """Of the first client's model; only data.tasks gives others another number."""
     task: Task
     clients: tuple[ClientSummary, ...]
 
@@ -46,5 +49,7 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     summaries = []
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
-        summaries.append(ClientSummary(len(shard.x_train), len(shard.x_test), shard.group, shard.features))
-    return DataSummary(pool.input_shape, pool.outputs, pool.task, tuple(summaries))
+        summaries.append(
+            ClientSummary(len(shard.x_train), len(shard.x_test), shard.group, shard.features, shard.outputs)
+        )
+    return DataSummary(pool.input_shape, summaries[0].outputs, pool.task, tuple(summaries))

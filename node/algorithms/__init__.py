@@ -6,7 +6,10 @@ from .dfedu import DFedU
 from .ditto import Ditto
 from .dpsgd import DPSGD
 from .fedavg import FedAvg
+from .fedavg_c import FedAvgC
+from .fedsak import FedSAK
 from .gradient_tracking import GradientTracking
+from .hypernetwork import GHN, SHN, PFedHN
 from .local import Local
 from .pairwise import Pairwise
 from .per_fedavg import PerFedAvg
@@ -25,6 +28,11 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ditto": Ditto,
     "pfedme": PFedMe,
     "per-fedavg": PerFedAvg,
+    "fedavg-c": FedAvgC,
+    "fedsak": FedSAK,
+    "pfedhn": PFedHN,
+    "ghn": GHN,
+    "shn": SHN,
     "dfedu": DFedU,
     "sheaf-fmtl": SheafFMTL,
 }

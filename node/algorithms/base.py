@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...transport.peers import Peers
+from ..architecture import Architecture, Parameter
 from ..client import Client
 from ..maps import Maps
 
@@ -71,12 +72,26 @@ class Algorithm:
         self.report = RoundReport()
 
     @classmethod
+    def is_told_relations(cls, settings: Any) -> bool:
+        """Whether the server is told the edges of [topology], over which nothing is sent: ``client.relations``."""
+        return False
+
+    @classmethod
     def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         """Lengths of the vectors that a client with d_i parameters sends one with d_j in a round, in their order.
 
         ``common`` counts the parameters that both have, where clients see different features; else it is 0.
         """
         return ()
+
+    @classmethod
+    def shared(cls, settings: Any, blocks: Sequence[Parameter]) -> Sequence[Parameter]:
+        """Of the blocks of a client's theta, those that travel: ``vectors`` and ``check`` are told their sizes d_i."""
+        return blocks
+
+    @classmethod
+    def shared_size(cls, settings: Any, model: Architecture) -> int:
+        return sum(block.size for block in cls.shared(settings, model.parameters()))
 
     @classmethod
     def has_server(cls, settings: Any) -> bool:
@@ -86,6 +101,10 @@ class Algorithm:
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
+
+    @classmethod
+    def check_models(cls, settings: Any, models: Sequence[Architecture]) -> None:
+        """Raises SettingsError when the settings do not fit the clients' models, of which a server's comes last."""
 
     @classmethod
     def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
@@ -128,7 +147,7 @@ def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]])
             raise SettingsError(
                 what,
                 f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; "
-                "give all one model (leave out model.mix), or use algorithm.name = 'sheaf-fmtl' or 'local'",
+                "give all one model and task (leave out model.mix and data.tasks), or use algorithm.name = 'sheaf-fmtl' or 'local'",
             )
 
 

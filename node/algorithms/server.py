@@ -37,12 +37,16 @@ class ServerAlgorithm(Algorithm):
     """
 
     has_own_model: ClassVar[bool] = False
+    has_common_model: ClassVar[bool] = True
+    """Whether the clients have one at all."""
     with_everyone = False
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)
         self._keeps_both = self.has_own_model and client.role == "client"
         self.global_model: np.ndarray = client.theta.copy() if self._keeps_both else client.theta
+        if not self.has_common_model:
+            self.global_model = None  # type: ignore[assignment]
 
     @classmethod
     def has_server(cls, settings: Any) -> bool:
@@ -82,7 +86,7 @@ class ServerAlgorithm(Algorithm):
     # ------------------------------------------------------------------------------------------------------------------
 
     def round(self, client: Client, peers: Peers) -> None:
-        now, next_ = self.participants(client, peers.round), self.participants(client, peers.round + 1)
+        now, next_ = self.participants(client, peers.round), self.receivers(client, peers.round)
         if client.role == "server":
             self.aggregate(client, peers.receive(now))
             peers.send({j: self.reply(client, j) for j in next_})
@@ -92,6 +96,10 @@ class ServerAlgorithm(Algorithm):
             peers.send({server: self.upload(client)})
         if client.node in next_:
             self.download(client, peers.receive()[server])
+
+    def receivers(self, client: Client, round: int) -> list[int]:
+        """Those who download at the end of a round: who takes part in the next one."""
+        return self.participants(client, round + 1)
 
     def state_bytes(self) -> int:
         return self.global_model.nbytes if self._keeps_both else 0
@@ -114,9 +122,9 @@ class ServerAlgorithm(Algorithm):
 
 
 def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
-    """sum_k n_k/n w_k over the clients that have sent w_k (d,): n_k their numbers of training samples, n the sum."""
+    """sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""
     samples = [server.neighbours[j].samples for j in models]
-    mean = np.zeros(server.theta.size)  # in double precision, whatever theta is in
+    mean = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
     for n_k, w_k in zip(samples, models.values(), strict=True):
         mean += n_k / sum(samples) * w_k
     return mean
