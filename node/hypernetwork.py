@@ -5,7 +5,7 @@ Only a server's process loads this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ class Learned:
     def __init__(self, start: Mapping[str, np.ndarray], dtype: np.dtype):
         self._names, self._shapes = list(start), [np.shape(block) for block in start.values()]
         values = np.concatenate([np.ravel(block) for block in start.values()]).astype(dtype)
-        # torch's buffers start at multiples of 64 bytes: the same kernels, hence the same bits, in every process
-        self._psi = torch.from_numpy(values).clone()
+        self._psi = tensor(values)
         self._gradient, self._m, self._v = (torch.zeros_like(self._psi) for _ in range(3))
         self._steps = 0
         self.blocks: dict[str, Tensor] = self._views(self._psi)
@@ -36,9 +35,7 @@ class Learned:
 
     def _views(self, vector: Tensor) -> dict[str, Tensor]:
         parts = torch.split(vector, [int(np.prod(shape)) for shape in self._shapes])
-        return {
-            name: part.view(shape) for name, part, shape in zip(self._names, parts, self._shapes, strict=True)
-        }
+        return {name: part.view(shape) for name, part, shape in zip(self._names, parts, self._shapes, strict=True)}
 
     def fit(self, loss: Callable[[], Tensor], *, eta: float, weight_decay: float) -> float:
         """One step of Adam on a loss of the blocks; returns the loss."""
@@ -81,8 +78,10 @@ def elu(x: Tensor) -> Tensor:
     return torch.nn.functional.elu(x)
 
 
-def targets(vectors: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.stack(vectors))
+def tensor(array: np.ndarray) -> Tensor:
+    """A copy in a buffer of torch's own, which starts at a multiple of 64 bytes: the same kernels, hence the same bits,
+    in every process."""
+    return torch.from_numpy(np.ascontiguousarray(array)).clone()
 
 
 class Relations:
@@ -90,8 +89,8 @@ class Relations:
 
     def __init__(self, edges: np.ndarray, nodes: int, dtype: torch.dtype):
         """``edges`` (E, 2): pairs v < u, each once."""
-        self.v, self.u = (torch.from_numpy(np.ascontiguousarray(end, dtype=np.int64)) for end in edges.T)
-        self._degree = torch.from_numpy(np.bincount(edges.ravel(), minlength=nodes)).to(dtype)
+        self.v, self.u = (tensor(end) for end in edges.T)
+        self._degree = tensor(np.bincount(edges.ravel(), minlength=nodes)).to(dtype)
 
     def averaged(self, x: Tensor) -> Tensor:
         """D^-1/2 (A + I) D^-1/2 X of X (n, f), D the row sums of A + I: a graph convolution without its weights."""

@@ -120,7 +120,11 @@ class _ClientProcess:
             assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, self.recorder
         )
         self.reporter.tell_process(address)
-        print(f"client {assignment.node}: {self.client.theta.size} parameters, {self.learner.train_samples} training samples", flush=True)
+        size = self.client.theta.size
+        print(
+            f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
+            flush=True,
+        )
 
     def _peers(self, links: Mapping[int, Link]) -> Peers:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)

@@ -33,8 +33,7 @@ class Shard:
     task: Task
     outputs: int
     group: int
-    """Which of the rotations this client's images have and which of the tasks is its own, or the group that the data set
-    puts it in."""
+    """Which rotation this client's images have and which task is its own, or the group that the data set puts it in."""
     features: tuple[int, ...] | None = None
     """The input features that this client sees, ascending; None for all."""
 

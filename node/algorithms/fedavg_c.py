@@ -1,7 +1,7 @@
 """FedAvg-c (Liao et al. 2024, their baseline): FedAvg over the layers w_i that clients have in common.
 
-    client i:  (w_i, rest_i) <- local work from (w, rest_i)
-    server:    w <- sum_i n_i/n w_i                  over the clients of the round, n_i their training samples
+client i:  (w_i, rest_i) <- local work from (w, rest_i)
+server:    w <- sum_i n_i/n w_i                  over the clients of the round, n_i their training samples
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Hypernetworks at the server (Nguyen et al. 2024, Algorithm 1): it makes each client's model from the client's embedding.
+"""Hypernetworks at a server (Nguyen et al. 2024, Algorithm 1), which makes clients' models from their embeddings.
 
     server:    X = E(M; psi_E)                       embeddings x_m in R^f of the clients m = 1 .. M, a learned table
                theta_m <- HN(z_m; psi_H)             for each client of the round; sends it theta_m
@@ -19,9 +19,9 @@ that all clients know, so the first model is not sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -74,7 +74,7 @@ class SHNSettings(GHNSettings):
 class PFedHN(ServerAlgorithm):
     """The client's half, and of the server's all but what comes between X and HN (``features``)."""
 
-    Settings: Any = PFedHNSettings
+    Settings: ClassVar[type[Any]] = PFedHNSettings
     has_common_model = False
 
     def __init__(self, settings: Any, client: Client):
@@ -83,7 +83,7 @@ class PFedHN(ServerAlgorithm):
         if self._is_server:
             from .. import hypernetwork  # loads torch
 
-            self._torch = hypernetwork
+            self._net = hypernetwork
             self._draws = client
             self._learn_anew(self.embeddings() | self.hypernetwork())
 
@@ -92,14 +92,14 @@ class PFedHN(ServerAlgorithm):
         return client.theta
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
-        S, theta_tilde = list(uploads), self._torch.targets(list(uploads.values()))
+        S, theta_tilde = list(uploads), self._net.tensor(np.stack(list(uploads.values())))
 
         def loss() -> Tensor:
             return (self.generate(self.features()[S]) - theta_tilde).square().sum() / len(S)
 
         self.learned.fit(loss, eta=self.settings.eta, weight_decay=self.settings.weight_decay)
         self.end_round(server)
-        self._theta = self._torch.values(self.generate(self.features()))
+        self._theta = self._net.values(self.generate(self.features()))
 
     def reply(self, server: Client, client: int) -> np.ndarray:
         return self._theta[client]
@@ -128,7 +128,7 @@ class PFedHN(ServerAlgorithm):
         return {"X": 0.1 * self._rng("X").standard_normal((self._draws.clients, self.settings.embedding))}
 
     def hypernetwork(self) -> dict[str, np.ndarray]:
-        blocks, width = {}, self.settings.embedding
+        width, blocks = self.settings.embedding, dict[str, np.ndarray]()
         for layer in range(self.settings.depth):
             blocks |= self._linear(f"HN{layer}", width, self.settings.hidden)
             width = self.settings.hidden
@@ -147,7 +147,7 @@ class PFedHN(ServerAlgorithm):
         return generator(self._draws.seed, f"start of psi: {name}")
 
     def _learn_anew(self, blocks: Mapping[str, np.ndarray]) -> None:
-        self.learned = self._torch.Learned(blocks, self._draws.theta.dtype)
+        self.learned = self._net.Learned(blocks, self._draws.theta.dtype)
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -163,13 +163,18 @@ class PFedHN(ServerAlgorithm):
 
 
 class GHN(PFedHN):
-    Settings = GHNSettings
+    Settings: ClassVar[type[Any]] = GHNSettings
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)
         self._rounds = 0
         self.relations: Any = None
         """The relation graph, once it is there."""
+        if self._is_server and settings.embedding_rounds >= client.rounds:
+            self.report.warnings.append(
+                f"algorithm.embedding_rounds = {settings.embedding_rounds} leaves no round for {settings.name}: all "
+                f"{client.rounds} rounds of the run are those of pfedhn"
+            )
 
     @classmethod
     def is_told_relations(cls, settings: Any) -> bool:
@@ -191,18 +196,18 @@ class GHN(PFedHN):
     def end_round(self, server: Client) -> None:
         self._rounds += 1
         if self._rounds == self.settings.embedding_rounds:
-            X = self._torch.values(self.psi["X"]).copy()
+            X = self._net.values(self.psi["X"])
             given = self.settings.graph == "topology"
             self._relate(X, np.array(server.relations) if given else relation_graph(X, self.settings))
-            hypernetwork = {name: self._torch.values(block) for name, block in self.psi.items() if name != "X"}
+            hypernetwork = {name: self._net.values(block) for name, block in self.psi.items() if name != "X"}
             self._learn_anew(self.diffusion() | hypernetwork)
 
     def _relate(self, X: np.ndarray, edges: np.ndarray) -> None:
-        self.X, self.edges = self._torch.targets(list(X)), edges.reshape(-1, 2)
-        self.relations = self._torch.Relations(self.edges, len(X), self.X.dtype)
+        self.X, self.edges = self._net.tensor(X), edges.reshape(-1, 2)
+        self.relations = self._net.Relations(self.edges, len(X), self.X.dtype)
 
     def _s(self, x: Tensor) -> Tensor:
-        return x.tanh() if self.settings.activation == "tanh" else self._torch.elu(x)
+        return x.tanh() if self.settings.activation == "tanh" else self._net.elu(x)
 
     def _orthogonal(self, name: str, size: int) -> np.ndarray:
         return np.linalg.qr(self._rng(name).standard_normal((size, size)))[0]
@@ -214,7 +219,7 @@ class GHN(PFedHN):
         return super().state() | self._graph() | ({"rounds": np.array([self._rounds])} if self._is_server else {})
 
     def _graph(self) -> dict[str, np.ndarray]:
-        return {} if self.relations is None else {"X": self._torch.values(self.X), "relations": self.edges}
+        return {} if self.relations is None else {"X": self._net.values(self.X), "relations": self.edges}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         if not self._is_server:
@@ -227,11 +232,11 @@ class GHN(PFedHN):
 
 
 class SHN(GHN):
-    Settings = SHNSettings
+    Settings: ClassVar[type[Any]] = SHNSettings
 
     def diffuse(self, X: Tensor) -> Tensor:
         d, f, graph = self.settings.stalk, self.settings.embedding, self.relations
-        orthogonal = getattr(self._torch, self.settings.orthogonal)
+        orthogonal = getattr(self._net, self.settings.orthogonal)
         X = (X @ self.psi["in.weight"].T + self.psi["in.bias"]).view(-1, d, f)
         for t in range(self.settings.layers):
             # Phi^t of two stalks side by side, part by part: a product a node instead of one an edge
@@ -243,6 +248,7 @@ class SHN(GHN):
         return X.flatten(1) @ self.psi["P.weight"].T + self.psi["P.bias"]
 
     def diffusion(self) -> dict[str, np.ndarray]:
+        """W_2^t start orthogonal over L: whatever the number of layers, they begin as a diffusion of one length."""
         d, f = self.settings.stalk, self.settings.embedding
         blocks = self._linear("in", f, d * f) | self._linear("P", d * f, f)
         for t in range(self.settings.layers):
@@ -251,7 +257,7 @@ class SHN(GHN):
                 f"Phi{t}.own": halves[:, : d * f].T,
                 f"Phi{t}.other": halves[:, d * f :].T,
                 f"W1.{t}": np.eye(d),
-                f"W2.{t}": self._orthogonal(f"W2.{t}", f),
+                f"W2.{t}": self._orthogonal(f"W2.{t}", f) / self.settings.layers,
             }
         return blocks
 
