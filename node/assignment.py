@@ -14,8 +14,8 @@ _LARGEST_NODE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of an edge: its number, the d_j parameters that it shares, by default all, and the mixing weight W_ij
-    of the edge, 0 where it is not heard.
+    """The other end of an edge: its number, d_j (how many parameters it shares, by default all), and the mixing weight
+    W_ij of the edge, 0 where it is not heard.
 
     Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
     ``matching`` is the number of the matching that the edge belongs to, the same at both ends. A server knows how many

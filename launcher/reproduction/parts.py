@@ -23,7 +23,7 @@ from ..section import Section
 
 Column = Literal[
     "accuracy", "mse", "worst_10", "sent", "wall", "tflop", "memory", "busiest", "rounds_to", "kbit_to",
-    "rounds_past_local",    "norm_least", "norm_median", "norm_most", "norm_change",
+    "rounds_past_local", "norm_least", "norm_median", "norm_most", "norm_change",
 ]  # fmt: skip
 _SMALL = "-small"
 _PUBLISHED = "published"

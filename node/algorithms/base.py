@@ -147,8 +147,8 @@ def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]])
             raise SettingsError(
                 what,
                 f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; "
-                "give all one model and task (leave out model.mix and data.tasks), or use algorithm.name = 'sheaf-fmtl' "
-                "or 'local'",
+                "give all one model and task (leave out model.mix and data.tasks), or use algorithm.name = "
+                "'sheaf-fmtl' or 'local'",
             )
 
 

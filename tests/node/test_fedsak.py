@@ -64,6 +64,11 @@ def test_layers_that_cannot_be_shared_are_refused(share, models, told):
         FEDSAK.check_models(FEDSAK.Settings(share=share), models)
 
 
+def test_algorithms_that_compare_whole_models_refuse_several_tasks():
+    with pytest.raises(SettingsError, match=r"data\.tasks"):
+        ALGORITHMS["fedavg"].check(ALGORITHMS["fedavg"].Settings(), [650, 130, 650], [(0, 2), (1, 2)])
+
+
 def test_what_travels_are_the_shared_layers():
     model = Architecture("cnn", (1, 8, 8), 10, filters=(4,), hidden=(6,))
     sizes = {share: FEDSAK.shared_size(FEDSAK.Settings(share=share), model) for share in ("model", "extractor", "head")}
