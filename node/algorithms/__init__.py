@@ -8,14 +8,16 @@ from .dpsgd import DPSGD
 from .fedavg import FedAvg
 from .fedavg_c import FedAvgC
 from .fedsak import FedSAK
+from .ghn import GHN
 from .gradient_tracking import GradientTracking
-from .hypernetwork import GHN, SHN, PFedHN
 from .local import Local
 from .pairwise import Pairwise
 from .per_fedavg import PerFedAvg
+from .pfedhn import PFedHN
 from .pfedme import PFedMe
 from .push_sum import PushSum
 from .sheaf_fmtl import SheafFMTL
+from .shn import SHN
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "local": Local,

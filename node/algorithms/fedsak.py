@@ -7,12 +7,13 @@
                w_i <- w_i - eta lam (d L_r / d W)_i     d||A||_* = U V^T for A = U S V^T                  (6), (7)
                sends each client its own w_i back, in the same round
 
-M are the clients of the round. U and V hold the singular vectors of the singular values that are not zero.
+M are the clients of the round; of the others the server keeps the last w_i. U and V hold the singular vectors of the
+singular values that are not zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt
@@ -34,17 +35,31 @@ class FedSAKSettings:
 class FedSAK(SharedLayers):
     Settings = FedSAKSettings
 
+    def __init__(self, settings: Any, client: Client):
+        super().__init__(settings, client)
+        self.known: dict[int, np.ndarray] = {} if client.role == "client" else dict.fromkeys(client.neighbours, self.w)
+        """{client: its w_i as the server has it}"""
+
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         w = np.stack(list(uploads.values()))  # (M, d_w)
         step = self.settings.eta * self.settings.lam
         moved = w - step * trace_norm_subgradient(w, [block.shape for block in self.layers])  # (7)
-        self._replies = dict(zip(uploads, moved.astype(w.dtype), strict=True))
+        self.known |= zip(uploads, moved.astype(w.dtype), strict=True)
 
     def reply(self, server: Client, client: int) -> np.ndarray:
-        return self._replies[client]
+        return self.known[client]
 
     def receivers(self, client: Client, round: int) -> list[int]:
         return self.participants(client, round)
+
+    def state_bytes(self) -> int:
+        return sum(w.nbytes for w in self.known.values())
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {f"w.{client}": w for client, w in self.known.items()}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        self.known = {client: state[f"w.{client}"] for client in self.known}
 
 
 def trace_norm_subgradient(w: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sheafgossip.node.algorithms import ALGORITHMS
-from sheafgossip.node.algorithms.hypernetwork import relation_graph
+from sheafgossip.node.algorithms.ghn import relation_graph
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client
 from sheafgossip.node.hypernetwork import Learned, Relations, cayley, householder, tensor
