@@ -25,8 +25,8 @@ def relation_edges(config: RunConfig) -> tuple[tuple[int, int], ...]:
     graphs = _drawn(config)
     if graphs.changes or graphs.directed:
         raise ConfigError(
-            f"algorithm.name = {config.algorithm.name!r} needs relations that are mutual and stay the same; use an "
-            "undirected topology with topology.redraw_every = 0"
+            "algorithm.graph = 'topology': relations are mutual and stay the same; use an undirected topology and "
+            "topology.redraw_every = 0"
         )
     return tuple(graphs.union.edges)
 
