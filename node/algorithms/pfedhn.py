@@ -54,6 +54,7 @@ class PFedHN(ServerAlgorithm):
 
             self._net = hypernetwork
             self._draws = client
+            self._theta: np.ndarray | None = None
             self._learn_anew(self.embeddings() | self.hypernetwork())
 
     def upload(self, client: Client) -> np.ndarray:
@@ -68,9 +69,11 @@ class PFedHN(ServerAlgorithm):
 
         self.learned.fit(loss, eta=self.settings.eta, weight_decay=self.settings.weight_decay)
         self.end_round(server)
-        self._theta = self._net.values(self.generate(self.features()))
+        self._theta = None
 
     def reply(self, server: Client, client: int) -> np.ndarray:
+        if self._theta is None:  # of all clients at once
+            self._theta = self._net.values(self.generate(self.features()))
         return self._theta[client]
 
     def end_round(self, server: Client) -> None:
@@ -129,3 +132,4 @@ class PFedHN(ServerAlgorithm):
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         if self._is_server:
             self.learned.load(state)
+            self._theta = None
