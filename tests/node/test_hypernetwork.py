@@ -116,6 +116,13 @@ def test_many_graph_convolutions_make_clients_alike_and_many_sheaf_layers_do_not
     assert left["shn"] > 0.05
 
 
+def test_stages_that_leave_no_round_for_the_graph_are_told(assignment):
+    algorithm, _ = server(assignment, "shn", embedding_rounds=90)  # of 90
+    (warning,) = algorithm.report.warnings
+    assert "algorithm.embedding_rounds = 90 leaves no round for shn" in warning
+    assert server(assignment, "shn", embedding_rounds=89)[0].report.warnings == []
+
+
 def test_the_graph_links_the_most_similar():
     angles = np.radians([0, 10, 25, 180, 190, 80])
     X = np.column_stack([np.cos(angles), np.sin(angles)]) * np.arange(1, 7)[:, None]  # lengths do not count
