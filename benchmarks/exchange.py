@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/exchange.py [--repeats 5]
 
-Forty processes on an Erdős–Rényi graph (p = 0.15) send each neighbour one vector and wait for one from each, round after
-round, without learning: once through this project's Peers, where every message has a header that is checked and bytes
-that are counted, and once over bare ROUTER sockets that block. The two take turns.
+Forty processes on an Erdős–Rényi graph (p = 0.15) send each neighbour one vector and wait for one from each, round
+after round, without learning: once through this project's Peers, where every message has a header that is checked and
+bytes that are counted, and once over bare ROUTER sockets that block. The two take turns.
 """
 
 from __future__ import annotations

@@ -323,17 +323,19 @@ def export(
 
 @app.command()
 def reproduce(
-    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, table5, table6, figure2, ...")] = None,
+    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, fedsak1, all, ...")] = None,
     small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
     data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the paper has 5.")] = 1,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds; the paper has 5. By default 1, with `all` 3.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
     set_: Overrides = None,
     listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Run a table or figure of the paper of Sheaf-FMTL again, and print our figures beside the published ones.
+    """Run a published table or figure again, and print our figures beside those of the paper.
 
     Interrupted, it goes on where it was: the same command takes finished runs as they are.
     """

@@ -159,6 +159,10 @@ class DataSection(Section):
     mask: Annotated[int, Field(ge=0)] = 0
     """After the turn, a square of so many pixels a side is set to 0 in all images of a client, at a place drawn for
     each client; 0 masks nothing."""
+    tasks: tuple[Literal["classes", "parity", "halves"], ...] = ("classes",)
+    """Classification: what clients are to tell of a sample, dealt to them in turn. classes: its class, as the data set
+    has it; parity: whether the class's number is odd; halves: whether it is in the upper half. For a digit that is the
+    digit, whether it is odd, and whether it is at least five."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """Share of each client's samples that is kept for testing."""
     evaluate_on: Literal["test", "validation"] = "test"

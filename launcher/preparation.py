@@ -19,7 +19,7 @@ from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
-from .graphs import check_graphs, draw_graphs, has_server
+from .graphs import check_graphs, draw_graphs, has_server, relation_edges
 from .planner import Plan, Star
 from .planning import local_steps, plan_run
 
@@ -185,16 +185,18 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
     ]
     server = [choices[0]] if has_server(config) else []
     if config.data.features_held < 1:
+        if len(set(config.data.tasks)) > 1:
+            raise ConfigError(f"data.features_held below 1 needs one task: data.tasks = {list(config.data.tasks)}")
         return [_on_features(choices, client.features) for client in data.clients] + server
     _check_task(config, data)
     total = sum(section.share for section in sections)
     dealt = [0] * len(sections)
     architectures = []
-    for client in range(config.clients):
-        owed = [section.share / total * (client + 1) - count for section, count in zip(sections, dealt, strict=True)]
+    for number, client in enumerate(data.clients):
+        owed = [section.share / total * (number + 1) - count for section, count in zip(sections, dealt, strict=True)]
         chosen = max(range(len(sections)), key=lambda index: (owed[index], -index))
         dealt[chosen] += 1
-        architectures.append(choices[chosen])
+        architectures.append(replace(choices[chosen], outputs=client.outputs))
     return architectures + server
 
 
@@ -253,13 +255,13 @@ def _assign(
         (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])
     }
     algorithm.check(config.algorithm, sizes, graph.edges)
-    for architecture in dict.fromkeys(architectures):
-        algorithm.check_model(config.algorithm, architecture, data.task)
+    algorithm.check_models(config.algorithm, architectures, data.task)
     settings = dict(vars(config.algorithm))
     training = LocalWork(**config.training.model_dump())
     matching_of = matchings(graph)
     run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
     assignments = []
+    relations = relation_edges(config) if algorithm.is_told_relations(config.algorithm) else ()
     for node in range(graph.clients):
         is_server = node == config.clients
         known = data.clients if is_server else ()
@@ -297,6 +299,7 @@ def _assign(
                 ),
                 classes=() if is_server else data.clients[node].classes,
                 matchings=1 + max(matching_of.values(), default=0),
+                relations=relations if is_server else (),
                 turns=_turns(graphs, node, config.topology.weights),
                 rounds_a_turn=graphs.rounds_each,
                 largest_vector=0,

@@ -98,6 +98,8 @@ class Assignment:
     """Of a directed or changing graph, whose ``neighbours`` are those of all turns: they follow each other, over and
     over. None: all neighbours are heard and sent to in all rounds."""
     rounds_a_turn: int = 1
+    relations: tuple[tuple[int, int], ...] = ()
+    """Edges of [topology] between the clients, where a server is told them."""
     clock: Literal["none", "wall", "virtual"] = "none"
     """none: no scenario, every exchange waits for every neighbour."""
     staleness: float = 0
@@ -161,6 +163,7 @@ class Assignment:
                     for neighbour in message["neighbours"]
                 ),
                 "classes": tuple(message["classes"]),
+                "relations": tuple((i, j) for i, j in message["relations"]),
                 "turns": tuple(
                     Turn(tuple(turn["successors"]), {int(j): weight for j, weight in turn["weights"].items()})
                     for turn in message["turns"]

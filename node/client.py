@@ -43,6 +43,7 @@ class Client:
         self.model = assignment.architecture
         self.classes = assignment.classes
         """Those of its training samples, ascending."""
+        self.relations = assignment.relations
         self.alpha = assignment.training.alpha
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
         self.successors = self.predecessors = self.neighbours

@@ -104,7 +104,6 @@ class _ClientProcess:
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
-        own = assignment.architecture.size
         links = {}
         for peer in assignment.neighbours:
             out, back = algorithm.ways(assignment, peer)
@@ -123,7 +122,11 @@ class _ClientProcess:
             assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, self.recorder
         )
         self.reporter.tell_process(address)
-        print(f"client {assignment.node}: {own} parameters, {self.learner.train_samples} training samples", flush=True)
+        size = self.client.theta.size
+        print(
+            f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
+            flush=True,
+        )
 
     def _peers(self, links: Mapping[int, Link]) -> Peers:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)

@@ -23,6 +23,8 @@ class ClientSummary:
     group: int
     features: tuple[int, ...] | None
     """Input features that it sees; None for all."""
+    outputs: int
+    """Of its model."""
     classes: tuple[int, ...] = ()
     """Classification: those of its training samples, ascending."""
 
@@ -34,6 +36,7 @@ class DataSummary:
     input_shape: tuple[int, ...]
     """Of one sample: (channels, height, width) or (features,)."""
     outputs: int
+    """Of the first client's model; only data.tasks gives others another number."""
     task: Task
     clients: tuple[ClientSummary, ...]
 
@@ -51,5 +54,6 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
         classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
-        summaries.append(ClientSummary(len(shard.x_train), len(shard.x_test), shard.group, shard.features, classes))
-    return DataSummary(pool.input_shape, pool.outputs, pool.task, tuple(summaries))
+        sizes = len(shard.x_train), len(shard.x_test)
+        summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes))
+    return DataSummary(pool.input_shape, summaries[0].outputs, pool.task, tuple(summaries))

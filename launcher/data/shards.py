@@ -33,7 +33,7 @@ class Shard:
     task: Task
     outputs: int
     group: int
-    """Which of the rotations this client's images have, or the group that the data set puts it in."""
+    """Which rotation this client's images have and which task is its own, or the group that the data set puts it in."""
     features: tuple[int, ...] | None = None
     """The input features that this client sees, ascending; None for all."""
 
@@ -46,6 +46,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     """
     _check_rotations(section, pool, clients)
     _check_mask(section, pool)
+    _check_tasks(section, pool, clients)
     if section.standardize_targets and pool.task != "regression":
         raise DataError("data.standardize_targets is true, but the targets are classes: allowed is false")
     owned = split(section, pool, clients, seed)
@@ -65,7 +66,8 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         train, test = divided[client]
         turn = client * len(section.rotations) // clients
         x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[turn]) for rows in (train, test))
-        y_train, y_test = pool.y[train], pool.y[test]
+        task = section.tasks[client % len(section.tasks)]
+        (y_train, outputs), (y_test, _) = (_of_task(task, pool.y[rows], pool.outputs) for rows in (train, test))
         if section.mask:
             x_train, x_test = _masked((x_train, x_test), section.mask, generator(seed, "mask", client))
         if section.standardize:
@@ -75,8 +77,9 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         features = _features_held(section, pool, client, seed)
         if features is not None:
             x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
-        group = turn if groups is None else int(groups[client])
-        return Shard(x_train, y_train, x_test, y_test, pool.task, pool.outputs, group, features)
+        tasks = list(dict.fromkeys(section.tasks))
+        group = turn * len(tasks) + tasks.index(task) if groups is None else int(groups[client])
+        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features)
 
     return map(shard, range(clients))
 
@@ -108,6 +111,23 @@ def _check_mask(section: DataSection, pool: Pool) -> None:
     if section.mask and section.mask > min(pool.input_shape[1:]):
         height, width = pool.input_shape[1:]
         raise DataError(f"data.mask is {section.mask}: images of {height}x{width} allow 0 to {min(height, width)}")
+
+
+def _check_tasks(section: DataSection, pool: Pool, clients: int) -> None:
+    tasks = list(section.tasks)
+    if not 1 <= len(tasks) <= clients:
+        raise DataError(f"data.tasks names {len(tasks)} tasks; allowed are 1 to {clients}, the number of clients")
+    if tasks != ["classes"] and pool.task != "classification":
+        raise DataError(f"data.tasks is {tasks}, but the samples have no classes: allowed is ['classes']")
+
+
+def _of_task(task: str, y: np.ndarray, classes: int) -> tuple[np.ndarray, int]:
+    """What is to be told of samples of these classes, and how many answers there are."""
+    if task == "parity":
+        return y % 2, 2
+    if task == "halves":
+        return (2 * y >= classes).astype(y.dtype), 2
+    return y, classes
 
 
 def _groups(section: DataSection, pool: Pool, owned: Partition) -> np.ndarray | None:

@@ -6,15 +6,20 @@ from .dfedu import DFedU
 from .ditto import Ditto
 from .dpsgd import DPSGD
 from .fedavg import FedAvg
+from .fedavg_c import FedAvgC
+from .fedsak import FedSAK
 from .flt import FLT
+from .ghn import GHN
 from .gradient_tracking import GradientTracking
 from .local import Local
 from .pairwise import Pairwise
 from .per_fedavg import PerFedAvg
+from .pfedhn import PFedHN
 from .pfedme import PFedMe
 from .push_sum import PushSum
 from .sfmtl_graph import SFMTLGraph
 from .sheaf_fmtl import SheafFMTL
+from .shn import SHN
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "local": Local,
@@ -27,8 +32,13 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ditto": Ditto,
     "pfedme": PFedMe,
     "per-fedavg": PerFedAvg,
+    "fedavg-c": FedAvgC,
+    "fedsak": FedSAK,
     "flt": FLT,
     "sfmtl-graph": SFMTLGraph,
+    "pfedhn": PFedHN,
+    "ghn": GHN,
+    "shn": SHN,
     "dfedu": DFedU,
     "sheaf-fmtl": SheafFMTL,
 }

@@ -95,6 +95,11 @@ class Algorithm:
         self.report = RoundReport()
 
     @classmethod
+    def is_told_relations(cls, settings: Any) -> bool:
+        """Whether the server is told the edges of [topology], over which nothing is sent: ``client.relations``."""
+        return False
+
+    @classmethod
     def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         """Lengths of the vectors that a client with d_i parameters sends one with d_j in a round, in their order.
 
@@ -123,10 +128,6 @@ class Algorithm:
         return ()
 
     @classmethod
-    def check_model(cls, settings: Any, model: Architecture, task: str) -> None:
-        """Raises SettingsError when the settings do not fit a client's model, or the task."""
-
-    @classmethod
     def has_server(cls, settings: Any) -> bool:
         """Whether the clients talk to a server, a process of its own without data, and not to one another."""
         return False
@@ -134,6 +135,10 @@ class Algorithm:
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
+
+    @classmethod
+    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str) -> None:
+        """Raises SettingsError when the settings do not fit the models, of which a server's comes last, or the task."""
 
     @classmethod
     def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
@@ -176,7 +181,8 @@ def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]])
             raise SettingsError(
                 what,
                 f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; "
-                "give all one model (leave out model.mix), or use algorithm.name = 'sheaf-fmtl' or 'local'",
+                "give all one model and task (leave out model.mix and data.tasks), or use algorithm.name = "
+                "'sheaf-fmtl' or 'local'",
             )
 
 

@@ -17,7 +17,7 @@ stays as it is where none of its clients takes part in a round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -69,6 +69,7 @@ class FLTSettings:
 
 class FLT(ServerAlgorithm):
     Settings = FLTSettings
+    has_common_model = False
     libraries = ("sklearn.cluster",)
 
     def __init__(self, settings: Any, client: Client):
@@ -88,16 +89,17 @@ class FLT(ServerAlgorithm):
         return (settings.centroids * settings.embedding,)
 
     @classmethod
-    def check_model(cls, settings: Any, model: Architecture, task: str) -> None:
-        try:
-            autoencoder = Autoencoder(model.input_shape, settings.embedding)
-        except EncoderError as error:
-            raise SettingsError("algorithm.name = 'flt'", str(error)) from None
-        if settings.encoder:
+    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str) -> None:
+        for shape in {model.input_shape: None for model in models}:
             try:
-                autoencoder.load(Path(settings.encoder))
+                autoencoder = Autoencoder(shape, settings.embedding)
             except EncoderError as error:
-                raise SettingsError(f"algorithm.encoder = {settings.encoder!r}", str(error)) from None
+                raise SettingsError("algorithm.name = 'flt'", str(error)) from None
+            if settings.encoder:
+                try:
+                    autoencoder.load(Path(settings.encoder))
+                except EncoderError as error:
+                    raise SettingsError(f"algorithm.encoder = {settings.encoder!r}", str(error)) from None
 
     # -- once ----------------------------------------------------------------------------------------------------------
 

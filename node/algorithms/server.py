@@ -37,6 +37,8 @@ class ServerAlgorithm(Algorithm):
     """
 
     has_own_model: ClassVar[bool] = False
+    has_common_model: ClassVar[bool] = True
+    """Whether the clients have one at all."""
     answers: ClassVar[Literal["next", "same"]] = "next"
     """Who downloads at the end of a round: who takes part in the next one, or who has in this one."""
 
@@ -49,6 +51,8 @@ class ServerAlgorithm(Algorithm):
         super().__init__(settings, client)
         self._keeps_both = self.has_own_model and client.role == "client"
         self.global_model: np.ndarray = client.theta.copy() if self._keeps_both else client.theta
+        if not self.has_common_model:
+            self.global_model = None  # type: ignore[assignment]
 
     @classmethod
     def has_server(cls, settings: Any) -> bool:
@@ -143,9 +147,9 @@ def participants(seed: int, fraction: float, clients: int, rounds: int, round: i
 
 
 def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
-    """sum_k n_k/n w_k over the clients that have sent w_k (d,): n_k their numbers of training samples, n the sum."""
+    """sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""
     samples = [server.neighbours[j].samples for j in models]
-    mean = np.zeros(server.theta.size)  # in double precision, whatever theta is in
+    mean = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
     for n_k, w_k in zip(samples, models.values(), strict=True):
         mean += n_k / sum(samples) * w_k
     return mean

@@ -15,7 +15,7 @@ phi_k and h_k travel to the server, phi_k and h_Cj (of the classes of client k) 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -46,11 +46,11 @@ class SFMTLGraphSettings:
 
 class SFMTLGraph(ServerAlgorithm):
     Settings = SFMTLGraphSettings
+    has_common_model = False
     has_momentum = False
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)
-        self.global_model = None  # type: ignore[assignment]  # the clients have none in common
         self._client = client
         shape = client.model.outputs, client.model.features
         self.anchors: np.ndarray = generator(client.seed, "anchors").standard_normal(shape).astype(client.theta.dtype)
@@ -63,17 +63,18 @@ class SFMTLGraph(ServerAlgorithm):
         return (way.model.head_size + way.classes * way.model.features,)
 
     @classmethod
-    def check_model(cls, settings: Any, model: Architecture, task: str) -> None:
+    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str) -> None:
         if task != "classification":
             raise SettingsError(
                 "algorithm.name = 'sfmtl-graph'", "has an anchor for each class, and data.task is 'regression'"
             )
-        if model.kind == "logistic" or (model.kind == "mlp" and not model.hidden):
-            raise SettingsError(
-                "algorithm.name = 'sfmtl-graph'",
-                f"needs a backbone below the last layer, and model.kind = {model.kind!r} has none; use 'cnn', 'gru', "
-                "or 'mlp' with model.hidden",
-            )
+        for model in models:
+            if model.kind == "logistic" or (model.kind == "mlp" and not model.hidden):
+                raise SettingsError(
+                    "algorithm.name = 'sfmtl-graph'",
+                    f"needs a backbone below the last layer, and model.kind = {model.kind!r} has none; use 'cnn', "
+                    "'gru', or 'mlp' with model.hidden",
+                )
 
     # -- the client's half ---------------------------------------------------------------------------------------------
 

@@ -179,6 +179,55 @@ def test_standardize_only_shifts_a_feature_that_never_varies():
     assert np.allclose(shard.x_test[:, 0], 0, atol=1e-6)
 
 
+def classes_of_ten(samples):
+    """Feature and class of sample k are k % 10."""
+    classes = np.arange(samples) % 10
+    return Pool(classes[:, None].astype(np.float32), classes, "classification", outputs=10)
+
+
+def test_tasks_are_dealt_in_turn_and_answer_the_same_samples_differently():
+    shards = shards_of(classes_of_ten(200), 6, tasks=("classes", "parity", "halves"))
+    assert [shard.outputs for shard in shards] == [10, 2, 2, 10, 2, 2]
+    assert [shard.group for shard in shards] == [0, 1, 2, 0, 1, 2]
+    for client, shard in enumerate(shards):
+        seen = shard.x_train[:, 0].astype(int)
+        expected = [seen, seen % 2, seen >= 5][client % 3]
+        assert np.array_equal(shard.y_train, expected)
+        assert shard.y_train.dtype == np.int64
+
+
+def test_a_task_named_twice_goes_to_twice_as_many_and_is_one_group():
+    shards = shards_of(classes_of_ten(200), 6, tasks=("parity", "parity", "classes"))
+    assert [shard.outputs for shard in shards] == [2, 2, 10, 2, 2, 10]
+    assert [shard.group for shard in shards] == [0, 0, 1, 0, 0, 1]
+
+
+def test_tasks_and_rotations_make_groups_of_both():
+    images = replace(corners(80), y=np.arange(80) % 10, outputs=10)
+    groups = [shard.group for shard in shards_of(images, 8, rotations=(0, 90), tasks=("classes", "parity"))]
+    assert groups == [0, 1, 0, 1, 2, 3, 2, 3]
+
+
+def test_tasks_leave_the_partition_by_classes_as_it_is():
+    alone = shards_of(classes_of_ten(200), 4, partition="classes", classes_per_client=3)
+    mixed = shards_of(classes_of_ten(200), 4, partition="classes", classes_per_client=3, tasks=("parity", "classes"))
+    for one, other in zip(alone, mixed, strict=True):
+        assert np.array_equal(one.x_train, other.x_train)
+
+
+@pytest.mark.parametrize(
+    ("pool", "tasks", "complaint"),
+    [
+        (classes_of_ten(40), (), "names 0 tasks; allowed are 1 to 2"),
+        (classes_of_ten(40), ("classes",) * 3, "names 3 tasks; allowed are 1 to 2"),
+        (Pool(np.ones((40, 1)), np.ones((40, 1), np.float32), "regression", 1), ("parity",), "no classes"),
+    ],
+)
+def test_tasks_that_cannot_be_are_refused(pool, tasks, complaint):
+    with pytest.raises(DataError, match=rf"^data\.tasks .*{complaint}"):
+        cut(DataSection(tasks=tasks), pool, 2, 0)
+
+
 def test_a_written_shard_reads_back_the_same(tmp_path):
     shard = shards_of(corners(40), 4, rotations=(0, 90))[3]
     path = tmp_path / "shard.safetensors"
