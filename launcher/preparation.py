@@ -232,6 +232,7 @@ def _assign(
         (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])
     }
     algorithm.check(config.algorithm, sizes, graph.edges)
+    algorithm.check_models(config.algorithm, architectures, config.model.same_start)
     for (i, j), shared in common.items():
         if not all(algorithm.vectors(config.algorithm, sizes[i], sizes[j], len(shared))):
             raise ConfigError(

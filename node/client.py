@@ -41,6 +41,7 @@ class Client:
         self.seed = assignment.seed
         self.theta: np.ndarray = learner.theta
         self.alpha = assignment.training.alpha
+        self.architecture = assignment.architecture
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
         self.successors = self.predecessors = self.neighbours
         """Those it sends to, and those it hears from: on an undirected graph all neighbours."""

@@ -108,6 +108,7 @@ class _ClientProcess:
             peer.node: Link(
                 sends=algorithm.vectors(settings, own, peer.parameters, len(peer.common)),
                 receives=algorithm.vectors(settings, peer.parameters, own, len(peer.common)),
+                may_be_quiet=algorithm.may_be_quiet(settings),
             )
             for peer in assignment.neighbours
         }
@@ -126,6 +127,7 @@ class _ClientProcess:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
         if assignment.clock == "none":
             everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
+            everyone &= not any(link.may_be_quiet for link in links.values())
             ahead = 1 if everyone and not assignment.turns else assignment.rounds
             return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead)
         schedule = Schedule.load(assignment.schedule)

@@ -12,6 +12,7 @@ from .pairwise import Pairwise
 from .per_fedavg import PerFedAvg
 from .pfedme import PFedMe
 from .push_sum import PushSum
+from .selective_sheaf import SelectiveSheaf
 from .sheaf_fmtl import SheafFMTL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -27,4 +28,5 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "per-fedavg": PerFedAvg,
     "dfedu": DFedU,
     "sheaf-fmtl": SheafFMTL,
+    "selective-sheaf": SelectiveSheaf,
 }

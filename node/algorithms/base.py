@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...transport.peers import Peers
+from ..architecture import Architecture
 from ..client import Client
 from ..maps import Maps
 
@@ -26,6 +27,10 @@ class RoundReport:
 
     disagreements: dict[int, float] = field(default_factory=dict)
     """{j: ||P_ij theta_i - P_ji theta_j||} as the round began."""
+    weights: dict[int, float] = field(default_factory=dict)
+    """{j: w_ij}, the factor on P_ij in the round, where the algorithm weighs its edges."""
+    cosines: dict[int, float] = field(default_factory=dict)
+    """{j: how alike the updates of i and j are estimated to be}, where the algorithm asks."""
     penalty: float = 0.0
     """The client's half of its edges' terms in the objective: lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
     gradient_norm: float | None = None
@@ -86,6 +91,16 @@ class Algorithm:
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
+
+    @classmethod
+    def check_models(cls, settings: Any, architectures: Sequence[Architecture], same_start: bool) -> None:
+        """Raises SettingsError when the settings do not fit the clients' models, or need one start for all of them."""
+
+    @classmethod
+    def may_be_quiet(cls, settings: Any) -> bool:
+        """Whether an exchange may leave out neighbours, those that ``peers.exchange`` is told are ``quiet``. Both ends
+        of an edge have to know without asking; in a scenario they are told."""
+        return False
 
     @classmethod
     def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
