@@ -50,6 +50,8 @@ class TopologySection(Section):
     """torus: rows of the grid; 0 takes the most nearly square grid."""
     path: Path | None = None
     """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
+    connected: bool = True
+    """false, with file and an undirected graph: it may fall into several parts, which know nothing of each other."""
     tries: Count = 100
     """How many graphs may be drawn until one is connected, strongly so if it is directed."""
     directed: bool = False
