@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study import RESULTS, against, over_seeds, read, run
+from study import RESULTS, against, over_seeds, read, run_several
 
-from sheafgossip.launcher.config import RunConfig, validate
+from sheafgossip.launcher.config import validate
 from sheafgossip.launcher.graphs import draw_graphs
 from sheafgossip.metrics import open_run
 
@@ -64,6 +64,21 @@ def like(edge: tuple[int, int], groups: int) -> bool:
     return group(i, groups) == group(j, groups)
 
 
+Method = tuple[dict[str, Any], bool]
+"""Its settings, and whether it is told the groups."""
+
+
+def methods(groups: int) -> dict[str, Method]:
+    found: dict[str, Method] = {"local": ({"name": "local"}, False), "dFedU": ({"name": "dfedu", "lam": 0.3}, False)}
+    for gamma in GAMMAS:
+        for name, settings in SELECTIVE.items():
+            found[f"{name}, gamma {gamma}"] = settings | {"gamma": gamma}, False
+        found[f"all edges on, gamma {gamma}"] = ON | {"gamma": gamma}, False
+        if groups > 1:
+            found[f"groups told, gamma {gamma}"] = ON | {"gamma": gamma}, True
+    return found
+
+
 @dataclass(frozen=True)
 class Scene:
     groups: int
@@ -71,57 +86,48 @@ class Scene:
     out: Path
     seeds: int
 
-    def results(self, name: str, algorithm: dict[str, Any], told: bool = False) -> list[Path]:
-        """The run folders of all seeds."""
-        return [self._run(name, algorithm, told, seed) for seed in range(self.seeds)]
+    def folders(self, method: str) -> list[Path]:
+        """One a seed."""
+        slug = method.replace(", ", "-").replace(" ", "-")
+        return [self.out / f"{self.groups}-{self.p}-{slug}-{seed}" for seed in range(self.seeds)]
 
-    def _run(self, name: str, algorithm: dict[str, Any], told: bool, seed: int) -> Path:
-        place = f"{self.groups}-{self.p}-{name}-{seed}"
-        tree = problem(self.groups, self.p, seed) | {"name": place, "algorithm": algorithm}
-        if told:
-            graph = self.out / "graphs" / f"{self.groups}-{self.p}-{seed}.edges"
-            tree["topology"] = within_groups(tree, self.groups, graph)
-        config: RunConfig = validate(tree)
-        if not run(config, self.out / place):
-            raise SystemExit(f"{place}: diverged")
-        return self.out / place
+    def run(self) -> None:
+        wanted = {}
+        for name, (algorithm, told) in methods(self.groups).items():
+            for seed, folder in enumerate(self.folders(name)):
+                tree = problem(self.groups, self.p, seed) | {"name": folder.name, "algorithm": algorithm}
+                if told:
+                    path = self.out / "graphs" / f"{self.groups}-{self.p}-{seed}.edges"
+                    tree["topology"] = within_groups(tree, self.groups, path)
+                wanted[folder] = validate(tree)
+        run_several(wanted)
 
-    def found(self, folder: Path) -> tuple[float, float]:
-        """Precision and recall of the edges that pull in the last round, among those within groups."""
-        edges = open_run(folder).sql(
-            "SELECT node AS i, neighbour AS j, weight FROM edge WHERE round = (SELECT max(round) FROM edge)"
-        )
-        on = {(i, j) for i, j, weight in edges.itertuples(index=False) if weight}
-        wanted = {(i, j) for i, j in edges[["i", "j"]].itertuples(index=False) if like((i, j), self.groups)}
-        return len(on & wanted) / len(on) if on else 1.0, len(on & wanted) / len(wanted) if wanted else 1.0
+    def lines(self) -> Iterator[str]:
+        results = {name: [read(folder) for folder in self.folders(name)] for name in methods(self.groups)}
+        full = statistics.mean(result.payload_mb for result in results["dFedU"])
+        for name, runs in results.items():
+            gamma = name.partition(", gamma ")[2]
+            told = results.get(f"groups told, gamma {gamma}", results.get(f"all edges on, gamma {gamma}", runs))
+            accuracy = over_seeds(100 * result.mean for result in runs)
+            difference = against(told, runs, 100) if gamma and told is not runs else ""
+            edges = ("", "")
+            if name.startswith("selective"):
+                both = [found(folder, self.groups) for folder in self.folders(name)]
+                edges = tuple(f"{statistics.mean(part):.3f}" for part in zip(*both, strict=True))
+            share = 100 * statistics.mean(result.payload_mb for result in runs) / full
+            cells = [self.groups, self.p, name, accuracy, difference, *edges, f"{share:.1f}"]
+            yield f"| {' | '.join(map(str, cells))} |"
 
-    def lines(self) -> Iterable[str]:
-        local = [read(folder) for folder in self.results("local", {"name": "local"})]
-        dfedu = [read(folder) for folder in self.results("dfedu", {"name": "dfedu", "lam": 0.3})]
-        full = statistics.mean(result.payload_mb for result in dfedu)
 
-        def line(name: str, results, difference: str = "", edges: str = " | ") -> str:
-            share = 100 * statistics.mean(result.payload_mb for result in results) / full
-            accuracy = over_seeds(100 * result.mean for result in results)
-            return f"| {self.groups} | {self.p} | {name} | {accuracy} | {difference} | {edges} | {share:.1f} |"
-
-        yield line("local", local)
-        yield line("dFedU, all edges", dfedu)
-        for gamma in GAMMAS:
-            on = [read(folder) for folder in self.results(f"on-{gamma}", ON | {"gamma": gamma})]
-            told = on
-            if self.groups > 1:
-                told = [read(f) for f in self.results(f"told-{gamma}", ON | {"gamma": gamma}, told=True)]
-            yield line(f"all edges on, gamma {gamma}", on, against(told, on, 100))
-            yield line(f"groups told, gamma {gamma}", told)
-            for name, settings in SELECTIVE.items():
-                folders = self.results(
-                    f"{name.replace(', ', '-').replace(' ', '-')}-{gamma}", settings | {"gamma": gamma}
-                )
-                results = [read(folder) for folder in folders]
-                both = [self.found(folder) for folder in folders]
-                edges = " | ".join(f"{statistics.mean(part):.3f}" for part in zip(*both, strict=True))
-                yield line(f"{name}, gamma {gamma}", results, against(told, results, 100), edges)
+def found(folder: Path, groups: int) -> tuple[float, float]:
+    """Precision and recall of the edges that pull in the last round, among those within groups."""
+    edges = open_run(folder).sql(
+        "SELECT node AS i, neighbour AS j, weight FROM edge WHERE round = (SELECT max(round) FROM edge)"
+    )
+    on = {(i, j) for i, j, weight in edges.itertuples(index=False) if weight}
+    wanted = {(i, j) for i, j in edges[["i", "j"]].itertuples(index=False) if like((i, j), groups)}
+    hits = len(on & wanted)
+    return hits / len(on) if on else 1.0, hits / len(wanted) if wanted else 1.0
 
 
 HEAD = """\
@@ -138,10 +144,10 @@ def main() -> None:
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     scenes = [Scene(groups, p, out, arguments.seeds) for groups in ANGLES for p in GRAPHS]
+    for scene in scenes:
+        if arguments.only in (None, scene.groups):
+            scene.run()
     if arguments.only:
-        for scene in scenes:
-            if scene.groups == arguments.only:
-                print("\n".join(scene.lines()), flush=True)
         return
     text = "\n".join([HEAD.format(seeds=arguments.seeds), *(line for scene in scenes for line in scene.lines())])
     (RESULTS / "selective.md").write_text(

@@ -83,6 +83,16 @@ class SyntheticTable(Section):
     have deviation 1."""
 
 
+class DriftTable(Section):
+    """Tasks that change while they are learned."""
+
+    at_round: Count
+    """The first round with the new tasks."""
+    rotations: tuple[Literal[0, 90, 180, 270], ...]
+    """The angles of the groups from then on, as many as data.rotations. Each client keeps its images, those that it is
+    tested on too, and turns them so."""
+
+
 class DataSection(Section):
     """What is learned, and how it is spread over the clients."""
 
@@ -134,6 +144,8 @@ class DataSection(Section):
     """quantity: client k (in a random order) gets a share proportional to k**-exponent."""
     rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
+    drift: DriftTable | None = None
+    """Groups of clients whose images are turned otherwise from some round on."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """Share of each client's samples that is kept for testing."""
     evaluate_on: Literal["test", "validation"] = "test"

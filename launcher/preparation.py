@@ -298,6 +298,7 @@ def _assign(
                 silence=config.time.silence,
                 deadline_s=math.inf if config.time.deadline_s is None else config.time.deadline_s,
                 survives=config.time.deaths == "continue",
+                drift_round=0 if config.data.drift is None else config.data.drift.at_round,
             )
         )
     return tuple(assignments)

@@ -185,6 +185,7 @@ class _ClientProcess:
             self.stopwatch.switch("maps")
             client.train_loss = None
             client.enter(round)
+            self.learner.enter(round)
             self.algorithm.round(client, self.peers)
             self._close_round(round)
 

@@ -58,6 +58,10 @@ class CosineEstimate:
         self.variance = self.smoothing**2 * self.variance + relative_variance(rows, size)
         self.seen += 1
 
+    def forget(self) -> None:
+        self.total = self.weight = self.variance = 0.0
+        self.seen = 0
+
     @property
     def mean(self) -> float:
         return self.total / self.weight

@@ -16,6 +16,9 @@ and average it over rounds (cosine.py). An edge pulls where the tasks at its end
 w_ij = 1 once the average is surely at least the threshold c, 0 once it is surely below, and unchanged in between:
 "surely" is by a number of standard errors. An edge that is surely off is quiet: it speaks in some rounds only.
 
+Clients that pull at each other stay alike whatever becomes of their tasks. One whose loss is higher than it was at
+theta^0 does better to start again from there (``restart``). n_i = 0 tells it: both ends forget what they had estimated.
+
 Both ends draw the same rows and work out the same numbers, so they agree without a word on when to pull and when to
 speak. Messages may be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 takes both: whoever
 hears each other in a round uses the same weight in it.
@@ -65,6 +68,10 @@ class SelectiveSheafSettings:
     probe_every: Annotated[
         int, Ge(1), "An edge that is surely off speaks in every so many rounds only; 1: in all of them."
     ] = 10
+    restart: Annotated[
+        bool,
+        "A client whose training loss is higher than it was at theta^0 starts again from there: its task has changed.",
+    ] = False
 
 
 class SelectiveSheaf(Algorithm):
@@ -83,6 +90,7 @@ class SelectiveSheaf(Algorithm):
         self.estimates = {j: [CosineEstimate(settings.smoothing) for _ in self.blocks] for j in client.neighbours}
         self.on = {j: np.zeros(len(self.blocks), bool) for j in client.neighbours}
         """{j: whether this end would have the edge on, (blocks,)}"""
+        self.loss_at_start = math.nan
         self._stability = StabilityWatch()
 
     @classmethod
@@ -135,6 +143,8 @@ class SelectiveSheaf(Algorithm):
             weights[j] = self._weights(j, ~np.signbit(signed))[block_of]
             self._see(j, block_of, sketches[j], sketch, n, np.abs(signed))
         self._descend(client, r, weights)
+        if self.settings.restart:
+            self._restart(client)
 
     def _squared_norms(self, delta: np.ndarray) -> np.ndarray:
         """n_i of each block, as it travels."""
@@ -160,7 +170,10 @@ class SelectiveSheaf(Algorithm):
         settings = self.settings
         for block, (size, estimate) in enumerate(zip(self.blocks, self.estimates[j], strict=True)):
             chosen = block_of == block
-            if n[block] > 0 and n_theirs[block] > 0 and chosen.any():  # nobody has moved before the first round
+            if n[block] == 0 or n_theirs[block] == 0:  # who starts, or starts again, is known from nothing yet
+                self.on[j][block] = False
+                estimate.forget()
+            if n[block] > 0 and n_theirs[block] > 0 and chosen.any():
                 cosine = sampled_cosine(mine[chosen], theirs[chosen], n[block], n_theirs[block], size)
                 estimate.see(cosine, int(chosen.sum()), size)
             if estimate.seen >= settings.listen:
@@ -184,6 +197,15 @@ class SelectiveSheaf(Algorithm):
         client.learn()
         theta -= alpha * lam * pull
         self._report(client, r, weights, pull, before)
+
+    def _restart(self, client: Client) -> None:
+        loss = math.inf if client.train_loss is None else client.train_loss
+        if math.isnan(self.loss_at_start):
+            self.loss_at_start = loss
+        elif loss > self.loss_at_start:
+            client.theta[:] = self.start
+            self.loss_at_start = math.nan
+            self.on = {j: np.zeros_like(on) for j, on in self.on.items()}
 
     def _report(self, client: Client, r, weights, pull: np.ndarray, before: np.ndarray) -> None:
         report, lam = self.report, self.settings.lam
@@ -215,6 +237,7 @@ class SelectiveSheaf(Algorithm):
         return {
             "cosine_estimates": np.array(estimates, np.float64).reshape(-1, len(self.blocks), 4),
             "edges_on": np.array(list(self.on.values()), np.uint8).reshape(-1, len(self.blocks)),
+            "loss_at_start": np.array([self.loss_at_start]),
         }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
@@ -222,6 +245,7 @@ class SelectiveSheaf(Algorithm):
             for estimate, (total, weight, variance, seen) in zip(estimates, numbers.tolist(), strict=True):
                 estimate.total, estimate.weight, estimate.variance, estimate.seen = total, weight, variance, int(seen)
         self.on = dict(zip(self.on, state["edges_on"].astype(bool), strict=True))
+        self.loss_at_start = float(state["loss_at_start"][0])
 
 
 def block_sizes(settings: SelectiveSheafSettings, architecture: Architecture) -> tuple[int, ...]:

@@ -30,12 +30,12 @@ class Quadratic:
     """f(theta) = 1/2 ||theta - target||^2, from a start that all have in common; the target may change on the way."""
 
     def __init__(self, target: np.ndarray):
-        self.theta, self.target, self.steps = np.full_like(target, 0.3), target, 0
+        self.theta, self.target = np.full_like(target, 0.3), target
 
     def learn(self) -> float:
-        self.steps += 1
-        self.theta -= ALPHA * (self.theta - self.target)
-        return 0.0
+        gradient = self.theta - self.target
+        self.theta -= ALPHA * gradient
+        return float(gradient @ gradient) / 2
 
 
 def targets(size: int, seed: int = 4) -> np.ndarray:
@@ -79,7 +79,6 @@ class Peers:
 @dataclass
 class Played:
     network: Network
-    rounds: int
     thetas: np.ndarray
     weights: dict[tuple[int, int, int], float]
     """{(round, i, j): w_ij as client i used it}"""
@@ -136,7 +135,7 @@ def play(assignment):
 
         with ThreadPoolExecutor(CLIENTS) as pool:
             thetas = np.stack(list(pool.map(live, range(CLIENTS))))
-        return Played(network, rounds, thetas, weights, votes, [algorithms[node] for node in range(CLIENTS)])
+        return Played(network, thetas, weights, votes, [algorithms[node] for node in range(CLIENTS)])
 
     return play
 
@@ -236,17 +235,39 @@ def test_who_goes_on_from_its_state_does_so_to_the_last_bit(play):
     assert whole.network.sent.keys() == broken.network.sent.keys()
 
 
-def test_a_client_whose_task_changes_leaves_its_neighbours_and_finds_others(play):
-    aims = targets(ONE_LAYER.size)
+@pytest.fixture
+def changed(play):
+    """The task of client 0 becomes that of the others in round 60; with this lambda neighbours end near each other."""
 
-    def then(round: int, node: int, client: Client) -> None:
-        if round == 60 and node == 0:
-            client._learner.target = aims[1] + aims[0] - aims[2]
+    def changed(**settings) -> Played:
+        aims = targets(ONE_LAYER.size)
+        aims[0], other = aims[2] + 0.1, aims[1] + 0.1
 
-    played = play(260, aims=aims, then=then, probe_every=5)
+        def then(round: int, node: int, client: Client) -> None:
+            if round == 60 and node == 0:
+                client._learner.target = other
+
+        return play(150, aims=aims, then=then, probe_every=5, lam=10.0, **settings)
+
+    return changed
+
+
+OF_THE_OTHERS = {edge for edge in LIKE if 0 not in edge}
+
+
+def test_a_client_whose_task_changes_starts_again_leaves_its_neighbours_and_finds_others(changed):
+    played = changed(restart=True)
     assert played.on(59) == LIKE
-    others = {edge for edge in LIKE if 0 not in edge}
-    assert played.on(260) == others | {(0, 1), (0, 3), (0, 5)}
+    assert not any(played.votes[61, i, j] or played.votes[61, j, i] for i, j in LIKE if i == 0)  # at once, at both ends
+    assert played.on(150) == OF_THE_OTHERS | {(0, 1), (0, 3), (0, 5)}
+
+
+def test_without_a_new_start_those_who_pull_at_each_other_stay_alike(changed):
+    assert changed(restart=False).on(150) >= LIKE
+
+
+def test_as_long_as_tasks_stay_nobody_starts_again(play):
+    np.testing.assert_array_equal(play(60, restart=True).thetas, play(60, restart=False).thetas)
 
 
 def test_an_edge_can_agree_on_the_layers_before_the_last_and_not_on_the_last(play):
