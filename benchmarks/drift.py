@@ -101,9 +101,9 @@ def draw(folders: dict[str, list[Path]], change: int) -> None:
 
 def table(folders: dict[str, list[Path]], change: int) -> str:
     moments = [change - 5, change + 10, change + 30, change + 60, change + 100]
+    rounds = " | ".join(f"round {k}" for k in moments)
     lines = [
-        f"| accuracy %, mean ± s.e. over {len(folders['alone'])} seeds | {' | '.join(f'round {k}' for k in moments)} | last |"
-        " last, of the others |",
+        f"| accuracy %, mean ± s.e. over {len(folders['alone'])} seeds | {rounds} | last | last, of the others |",
         f"|---|{'---|' * (len(moments) + 2)}",
     ]
     for name, each in folders.items():

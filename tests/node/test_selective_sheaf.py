@@ -32,10 +32,15 @@ class Quadratic:
     def __init__(self, target: np.ndarray):
         self.theta, self.target = np.full_like(target, 0.3), target
 
+    steps = 1
+
     def learn(self) -> float:
-        gradient = self.theta - self.target
-        self.theta -= ALPHA * gradient
-        return float(gradient @ gradient) / 2
+        losses = []
+        for _ in range(self.steps):
+            gradient = self.theta - self.target
+            self.theta -= ALPHA * gradient
+            losses.append(float(gradient @ gradient) / 2)
+        return sum(losses) / len(losses)
 
 
 def targets(size: int, seed: int = 4) -> np.ndarray:
@@ -147,6 +152,13 @@ def test_clients_of_one_task_find_each_other_and_leave_the_others_alone(play):
     for i, j in EDGES:
         cosine = exact[i] @ exact[j] / np.linalg.norm(exact[i]) / np.linalg.norm(exact[j])
         assert played.algorithms[i].report.cosines[j] == pytest.approx(cosine, abs=0.25)
+
+
+def test_they_do_so_whatever_local_work_each_of_them_does(play):
+    def then(round: int, node: int, client: Client) -> None:
+        client._learner.steps = 1 + 2 * node + round % 2
+
+    assert play(60, then=then).on(60) == LIKE
 
 
 def test_nothing_is_decided_while_edges_are_listened_to(play):
