@@ -64,7 +64,8 @@ class CosineEstimate:
 
     @property
     def mean(self) -> float:
-        return self.total / self.weight
+        """0 before anything was seen."""
+        return self.total / self.weight if self.seen else 0.0
 
     @property
     def error(self) -> float:

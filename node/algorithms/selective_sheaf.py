@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -38,6 +38,7 @@ from ...transport.peers import Peers
 from ..architecture import Architecture
 from ..client import Client
 from ..maps import FactoredMaps
+from ..maps.base import Vectors
 from ..maps.start import shared_rows, shared_transform
 from .base import Algorithm, SettingsError, same_size
 from .cosine import CosineEstimate, sampled_cosine
@@ -74,28 +75,28 @@ class SelectiveSheafSettings:
     ] = False
 
 
+BLOCKS = {"whole": 1, "head": 2}
+
+
 class SelectiveSheaf(Algorithm):
     Settings: ClassVar[type[Any]] = SelectiveSheafSettings
     maps: FactoredMaps
 
     def __init__(self, settings: SelectiveSheafSettings, client: Client):
         super().__init__(settings, client)
-        self.start = client.theta.copy()
-        self.rows = {
-            j: shared_size(settings, client.theta.size, peer.parameters) for j, peer in client.neighbours.items()
-        }
+        size = client.theta.size
+        self.theta0 = client.theta.copy()
         self.blocks = block_sizes(settings, client.architecture)
-        self.transform = shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=client.theta.dtype)
-        self.maps = FactoredMaps(self.transform)
-        self.estimates = {j: [CosineEstimate(settings.smoothing) for _ in self.blocks] for j in client.neighbours}
-        self.on = {j: np.zeros(len(self.blocks), bool) for j in client.neighbours}
-        """{j: whether this end would have the edge on, (blocks,)}"""
-        self.loss_at_start = math.nan
+        self.rows = {j: shared_size(settings, size, peer.parameters) for j, peer in client.neighbours.items()}
+        self.rotating = shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=client.theta.dtype)
+        self.maps = FactoredMaps(self.rotating)
+        self.edges = {j: Edge(settings, self.blocks) for j in client.neighbours}
+        self.loss_at_theta0 = math.nan
         self._stability = StabilityWatch()
 
     @classmethod
     def vectors(cls, settings: SelectiveSheafSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (shared_size(settings, d_i, d_j) + (2 if settings.blocks == "head" else 1),)
+        return (shared_size(settings, d_i, d_j) + BLOCKS[settings.blocks],)
 
     @classmethod
     def check(cls, settings: SelectiveSheafSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
@@ -110,7 +111,7 @@ class SelectiveSheaf(Algorithm):
                 "model.same_start",
                 "= false: algorithm.name = 'selective-sheaf' compares updates since a common start; set it to true",
             )
-        if settings.blocks == "head" and any(not block_sizes(settings, each)[0] for each in architectures):
+        if not all(size for each in architectures for size in block_sizes(settings, each)):
             raise SettingsError(
                 "algorithm.blocks", "= 'head' needs a model with layers before its last one; or set it to 'whole'"
             )
@@ -124,98 +125,55 @@ class SelectiveSheaf(Algorithm):
         return settings.probe_every > 1
 
     def round(self, client: Client, peers: Peers) -> None:
-        rows = shared_rows(client.seed, client.node, self.rows, client.theta.size, peers.round - 1)
-        self.transform.choose(rows)
-        delta = client.theta - self.start
-        sketches = self.maps.project(delta)  # {j: P_ij Delta_i}
-        n = self._squared_norms(delta)
+        theta, alpha, lam = client.theta, client.alpha, self.settings.lam
+        rows = shared_rows(client.seed, client.node, self.rows, theta.size, peers.round - 1)
+        self.rotating.choose(rows)
 
-        quiet = {j for j in sketches if self._is_quiet(j, peers.round)}
+        delta = theta - self.theta0
+        sketches = self.maps.project(delta)  # P_ij Delta_i
+        n = self._squared_norms(delta)
+        quiet = {j for j, edge in self.edges.items() if edge.is_quiet(peers.round)}
         theirs = peers.exchange(
-            {j: np.append(sketch, np.where(self.on[j], n, -n)) for j, sketch in sketches.items() if j not in quiet},
-            quiet=quiet,
+            {j: np.append(sketches[j], self.edges[j].signed(n)) for j in sketches if j not in quiet}, quiet=quiet
         )
+
         r, weights = {}, {}
         for j, message in theirs.items():
-            sketch, signed = np.split(message, [-len(n)])
+            sketch, n_j = np.split(message, [-len(n)])
+            block = np.searchsorted(np.cumsum(self.blocks), rows[j], side="right")  # of theta, that a row belongs to
             r[j] = sketches[j] - sketch  # P_ij (theta_i - theta_j)
-            block_of = self._blocks_of(rows[j])
-            weights[j] = self._weights(j, ~np.signbit(signed))[block_of]
-            self._see(j, block_of, sketches[j], sketch, n, np.abs(signed))
-        self._descend(client, r, weights)
-        if self.settings.restart:
-            self._restart(client)
+            weights[j] = self.edges[j].weights(~np.signbit(n_j))[block].astype(theta.dtype)
+            self.edges[j].see(block, sketches[j], sketch, n, np.abs(n_j))
 
-    def _squared_norms(self, delta: np.ndarray) -> np.ndarray:
-        """n_i of each block, as it travels."""
-        parts = np.split(delta, np.cumsum(self.blocks)[:-1])
-        return np.array([part @ part for part in parts], delta.dtype)
-
-    def _blocks_of(self, rows: np.ndarray) -> np.ndarray:
-        """The block of theta that each row belongs to."""
-        return np.searchsorted(np.cumsum(self.blocks), rows, side="right")
-
-    def _weights(self, j: int, theirs: np.ndarray) -> np.ndarray:
-        """w_ij (blocks,): both ends decide; ``theirs`` is how the other has."""
-        on = self.on[j] & theirs
-        if self.settings.weights == "hard":
-            return on.astype(self.start.dtype)
-        cosines = [max(0.0, estimate.mean) if estimate.seen else 0.0 for estimate in self.estimates[j]]
-        return np.where(on, np.square(cosines), 0).astype(self.start.dtype)
-
-    def _see(
-        self, j: int, block_of: np.ndarray, mine: np.ndarray, theirs: np.ndarray, n: np.ndarray, n_theirs: np.ndarray
-    ) -> None:
-        """Takes the sketches of a round into the estimates, and decides with which weight the edge goes on."""
-        settings = self.settings
-        for block, (size, estimate) in enumerate(zip(self.blocks, self.estimates[j], strict=True)):
-            chosen = block_of == block
-            if n[block] == 0 or n_theirs[block] == 0:  # who starts, or starts again, is known from nothing yet
-                self.on[j][block] = False
-                estimate.forget()
-            if n[block] > 0 and n_theirs[block] > 0 and chosen.any():
-                cosine = sampled_cosine(mine[chosen], theirs[chosen], n[block], n_theirs[block], size)
-                estimate.see(cosine, int(chosen.sum()), size)
-            if estimate.seen >= settings.listen:
-                if estimate.mean - settings.sure * estimate.error >= settings.threshold:
-                    self.on[j][block] = True
-                elif self._surely_off(estimate):
-                    self.on[j][block] = False
-
-    def _surely_off(self, estimate: CosineEstimate) -> bool:
-        settings = self.settings
-        return estimate.seen >= settings.listen and estimate.mean + settings.sure * estimate.error < settings.threshold
-
-    def _is_quiet(self, j: int, round: int) -> bool:
-        return round % self.settings.probe_every != 0 and all(map(self._surely_off, self.estimates[j]))
-
-    def _descend(self, client: Client, r: Mapping[int, np.ndarray], weights: Mapping[int, np.ndarray]) -> None:
-        """theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T r_ij)"""
-        theta, alpha, lam = client.theta, client.alpha, self.settings.lam
         before = theta.copy()
         pull = self.maps.pull_back({j: weights[j] * r[j] for j in r})
         client.learn()
         theta -= alpha * lam * pull
         self._report(client, r, weights, pull, before)
+        if self.settings.restart:
+            self._restart_where_lost(client)
 
-    def _restart(self, client: Client) -> None:
-        loss = math.inf if client.train_loss is None else client.train_loss
-        if math.isnan(self.loss_at_start):
-            self.loss_at_start = loss
-        elif loss > self.loss_at_start:
-            client.theta[:] = self.start
-            self.loss_at_start = math.nan
-            self.on = {j: np.zeros_like(on) for j, on in self.on.items()}
+    def _squared_norms(self, delta: np.ndarray) -> np.ndarray:
+        """n_i of each block, as it travels."""
+        return np.array([part @ part for part in np.split(delta, np.cumsum(self.blocks)[:-1])], delta.dtype)
 
-    def _report(self, client: Client, r, weights, pull: np.ndarray, before: np.ndarray) -> None:
+    def _restart_where_lost(self, client: Client) -> None:
+        assert client.train_loss is not None
+        if math.isnan(self.loss_at_theta0):
+            self.loss_at_theta0 = client.train_loss
+        elif client.train_loss > self.loss_at_theta0:
+            client.theta[:] = self.theta0
+            self.loss_at_theta0 = math.nan
+            for edge in self.edges.values():
+                edge.on[:] = False
+
+    def _report(self, client: Client, r: Vectors, weights: Vectors, pull: np.ndarray, before: np.ndarray) -> None:
         report, lam = self.report, self.settings.lam
         report.disagreements = {j: norm(vector) for j, vector in r.items()}
         pulled = sum(float(weights[j] @ vector**2) for j, vector in r.items())
         report.penalty = lam / 4 * pulled
-        report.weights = {j: math.sqrt(np.square(weights[j]).mean()) if j in weights else 0.0 for j in self.on}
-        report.cosines = {
-            j: self._cosine(j) for j, estimates in self.estimates.items() if any(e.seen for e in estimates)
-        }
+        report.weights = {j: norm(weights[j]) / math.sqrt(rows) if j in r else 0.0 for j, rows in self.rows.items()}
+        report.cosines = {j: edge.cosine for j, edge in self.edges.items() if edge.cosine is not None}
         if client.takes_one_full_step:
             report.gradient_norm = norm(before - client.theta) / client.alpha
         report.warnings += self._stability.see(
@@ -223,29 +181,84 @@ class SelectiveSheaf(Algorithm):
         )
         report.cause_of_divergence = self._stability.cause()
 
-    def _cosine(self, j: int) -> float:
-        """The estimate, a mean over blocks by their size."""
-        known = [(size, e.mean) for size, e in zip(self.blocks, self.estimates[j], strict=True) if e.seen]
-        return sum(size * cosine for size, cosine in known) / sum(size for size, _ in known)
-
     def state_bytes(self) -> int:
-        return super().state_bytes() + self.start.nbytes + sum(array.nbytes for array in self.state().values())
+        return super().state_bytes() + self.theta0.nbytes + sum(array.nbytes for array in self.state().values())
 
     def state(self) -> dict[str, np.ndarray]:
-        """theta^0 and the rows follow from the run's seed; they are not kept."""
-        estimates = [[(e.total, e.weight, e.variance, e.seen) for e in each] for each in self.estimates.values()]
+        """theta^0 and the rows follow from the run's seed."""
+        numbers = [edge.numbers() for edge in self.edges.values()]
         return {
-            "cosine_estimates": np.array(estimates, np.float64).reshape(-1, len(self.blocks), 4),
-            "edges_on": np.array(list(self.on.values()), np.uint8).reshape(-1, len(self.blocks)),
-            "loss_at_start": np.array([self.loss_at_start]),
+            "edges": np.array(numbers, np.float64).reshape(-1, len(self.blocks), 5),
+            "loss_at_theta0": np.array([self.loss_at_theta0]),
         }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        for estimates, numbers in zip(self.estimates.values(), state["cosine_estimates"], strict=True):
-            for estimate, (total, weight, variance, seen) in zip(estimates, numbers.tolist(), strict=True):
-                estimate.total, estimate.weight, estimate.variance, estimate.seen = total, weight, variance, int(seen)
-        self.on = dict(zip(self.on, state["edges_on"].astype(bool), strict=True))
-        self.loss_at_start = float(state["loss_at_start"][0])
+        for edge, numbers in zip(self.edges.values(), state["edges"].tolist(), strict=True):
+            edge.load(numbers)
+        self.loss_at_theta0 = float(state["loss_at_theta0"][0])
+
+
+class Edge:
+    """What one end knows of an edge, for each block of theta that has a weight of its own."""
+
+    def __init__(self, settings: SelectiveSheafSettings, sizes: Sequence[int]):
+        self.settings = settings
+        self.sizes = sizes
+        self.estimates = [CosineEstimate(settings.smoothing) for _ in sizes]
+        self.on = np.zeros(len(sizes), bool)
+        """Whether this end would have it on."""
+
+    def signed(self, n: np.ndarray) -> np.ndarray:
+        """n_i, with a minus where this end would have the edge off."""
+        return np.where(self.on, n, -n)
+
+    def weights(self, others: np.ndarray) -> np.ndarray:
+        """w_ij; the other end's opinion is that of its message."""
+        on = (self.on & others).astype(float)
+        return on if self.settings.weights == "hard" else on * [max(0.0, e.mean) ** 2 for e in self.estimates]
+
+    def see(
+        self, block: np.ndarray, mine: np.ndarray, theirs: np.ndarray, n_mine: np.ndarray, n_theirs: np.ndarray
+    ) -> None:
+        """Takes in the sketches of a round, of which ``block`` tells the rows' blocks, and decides for the next one."""
+        for b, (size, estimate) in enumerate(zip(self.sizes, self.estimates, strict=True)):
+            chosen = block == b
+            if n_mine[b] == 0 or n_theirs[b] == 0:  # somebody begins, or begins again
+                estimate.forget()
+                self.on[b] = False
+            elif chosen.any():
+                cosine = sampled_cosine(mine[chosen], theirs[chosen], n_mine[b], n_theirs[b], size)
+                estimate.see(cosine, int(chosen.sum()), size)
+            if self._is_surely_on(estimate):
+                self.on[b] = True
+            elif self._is_surely_off(estimate):
+                self.on[b] = False
+
+    def is_quiet(self, round: int) -> bool:
+        return round % self.settings.probe_every != 0 and all(map(self._is_surely_off, self.estimates))
+
+    def _is_surely_on(self, estimate: CosineEstimate) -> bool:
+        enough = estimate.seen >= self.settings.listen
+        return enough and estimate.mean - self.settings.sure * estimate.error >= self.settings.threshold
+
+    def _is_surely_off(self, estimate: CosineEstimate) -> bool:
+        enough = estimate.seen >= self.settings.listen
+        return enough and estimate.mean + self.settings.sure * estimate.error < self.settings.threshold
+
+    @property
+    def cosine(self) -> float | None:
+        """The mean over blocks, by their size; None before there is any."""
+        known = [(size, e.mean) for size, e in zip(self.sizes, self.estimates, strict=True) if e.seen]
+        return sum(size * mean for size, mean in known) / sum(size for size, _ in known) if known else None
+
+    def numbers(self) -> list[list[float]]:
+        """All that it knows, a row a block."""
+        return [[*astuple(estimate)[1:], on] for estimate, on in zip(self.estimates, self.on, strict=True)]
+
+    def load(self, numbers: Sequence[Sequence[float]]) -> None:
+        for block, (total, weight, variance, seen, on) in enumerate(numbers):
+            self.estimates[block] = CosineEstimate(self.settings.smoothing, total, weight, variance, int(seen))
+            self.on[block] = bool(on)
 
 
 def block_sizes(settings: SelectiveSheafSettings, architecture: Architecture) -> tuple[int, ...]:

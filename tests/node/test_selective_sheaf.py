@@ -133,8 +133,8 @@ def play(assignment):
                 algorithm.round(client, peers)
                 for j, weight in algorithm.report.weights.items():
                     weights[peers.round, node, j] = weight
-                for j, on in algorithm.on.items():
-                    votes[peers.round, node, j] = bool(on.any())
+                for j, edge in algorithm.edges.items():
+                    votes[peers.round, node, j] = bool(edge.on.any())
             algorithms[node] = algorithm
             return client.theta
 
@@ -193,7 +193,7 @@ def test_without_losses_both_ends_have_the_same_estimates_to_the_last_bit(play):
     for settings in ({}, {"weights": "soft"}, {"blocks": "head", "architecture": TWO_LAYERS}):
         algorithms = play(50, **settings).algorithms
         for i, j in EDGES:
-            assert algorithms[i].estimates[j] == algorithms[j].estimates[i]
+            assert algorithms[i].edges[j].estimates == algorithms[j].edges[i].estimates
 
 
 def a_third_is_lost(until: int) -> Lost:
@@ -267,6 +267,19 @@ def changed(play):
 OF_THE_OTHERS = {edge for edge in LIKE if 0 not in edge}
 
 
+def test_a_client_without_neighbours_learns_alone(assignment):
+    own = replace(assignment, neighbours=(), architecture=ONE_LAYER)
+    client = Client(own, Quadratic(targets(ONE_LAYER.size)[0]))
+    algorithm, peers = SelectiveSheaf(SelectiveSheafSettings(), client), Peers(0, Network(barrier=Barrier(1)))
+    for peers.round in (1, 2):
+        algorithm.load(algorithm.state())
+        algorithm.round(client, peers)
+    alone = Quadratic(targets(ONE_LAYER.size)[0])
+    alone.steps = 2
+    alone.learn()
+    np.testing.assert_array_equal(client.theta, alone.theta)
+
+
 def test_a_client_whose_task_changes_starts_again_leaves_its_neighbours_and_finds_others(changed):
     played = changed(restart=True)
     assert played.on(59) == LIKE
@@ -289,7 +302,7 @@ def test_an_edge_can_agree_on_the_layers_before_the_last_and_not_on_the_last(pla
     aims[:, :extractor] = aims[0, :extractor] + 0.5 * np.random.default_rng(1).normal(size=(CLIENTS, extractor))
     played = play(80, aims=aims, architecture=TWO_LAYERS, blocks="head", gamma=0.3)
     for i, j in EDGES:
-        assert played.algorithms[i].on[j].tolist() == [True, (i, j) in LIKE]
+        assert played.algorithms[i].edges[j].on.tolist() == [True, (i, j) in LIKE]
 
 
 def test_one_message_a_round_of_a_sketch_and_a_number_a_block():
