@@ -85,7 +85,7 @@ def draw(folders: dict[str, list[Path]], change: int) -> None:
             course = mean([each[part] for each in found])
             axis.plot(list(course), list(course.values()), color=KIND_LOOKS[part], label=label)
         axis.set(ylabel="edges that pull", ylim=(-0.03, 1.03), title=name)
-        axis.legend(loc="center left", frameon=False)
+    axes[1].legend(loc="center left", bbox_to_anchor=(0.06, 0.5), frameon=False)
     for name, colour in LOOKS.items():
         course = mean([accuracy(folder, changed=True) for folder in folders[name]])
         axes[2].plot(list(course), list(course.values()), color=colour, label=name)
