@@ -5,7 +5,7 @@ ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
 .PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-drift bench-maps \
-	bench-measuring bench-memory bench-report bench-scale bench-school bench-selective bench-selective-mnist \
+	bench-measuring bench-memory bench-report bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers docs pictures clean
 
 help:  ## Show these targets.
@@ -63,6 +63,7 @@ bench: setup  ## Say which benchmarks there are.
 	@echo "make bench-selective      do edges find out who is alike? Digits, 5 seeds (20 minutes)"
 	@echo "make bench-selective-others  the same on skewed labels, and on School with DATA_ROOT=FOLDER (6 minutes)"
 	@echo "make bench-selective-mnist  the same with a CNN on rotated MNIST, DATA_ROOT=FOLDER, 3 seeds (5 hours)"
+	@echo "make bench-seeking        do clients find better neighbours? 5 seeds (4 minutes)"
 	@echo "make bench-drift          a group's task changes half-way, drawn, 3 seeds (3 minutes)"
 	@echo "make bench-stragglers     accuracy against virtual time where clients are slow, 3 seeds (20 minutes)"
 
@@ -99,6 +100,9 @@ bench-selective-others: setup  ## Selective sheaf on skewed labels, and on Schoo
 
 bench-selective-mnist: setup  ## Tune and compare on rotated MNIST with a CNN, and draw it; DATA_ROOT=FOLDER (5 hours).
 	$(BIN)/python benchmarks/selective_mnist.py --data-root $(DATA_ROOT)
+
+bench-seeking: setup  ## Let clients look for better neighbours, 5 seeds (4 minutes).
+	$(BIN)/python benchmarks/seeking.py
 
 bench-drift: setup  ## Change a group's task half-way, and draw which edges pull (3 minutes).
 	$(BIN)/python benchmarks/drift.py

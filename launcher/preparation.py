@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 from ..metrics.store import Store
@@ -113,6 +114,11 @@ def _check_algorithm(config: RunConfig) -> None:
         raise ConfigError(
             f"algorithm.name = {name!r} exchanges with some neighbours a round, and a scenario is planned for "
             "exchanges with all of them; use 'd-psgd', or leave the scenario out"
+        )
+    if config.has_scenario and algorithm.may_meet(config.algorithm):
+        raise ConfigError(
+            "algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to false, or leave "
+            "the scenario out"
         )
     if config.has_scenario and has_server(config):
         raise ConfigError(
@@ -227,6 +233,8 @@ def _assign(
     records: str,
 ) -> tuple[Assignment, ...]:
     algorithm, graph = ALGORITHMS[config.algorithm.name], graphs.union
+    if algorithm.may_meet(config.algorithm):
+        graph = Graph.of(graph.clients, combinations(range(graph.clients), 2))
     sizes = [architecture.size for architecture in architectures]
     common = {
         (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])

@@ -161,6 +161,7 @@ class Reporter:
                 report.cosines.get(j),
             )
             for j, map_norm in maps.norms().items()
+            if j in report.weights or not report.weights
         ]
 
     def _measurements(self, now: float) -> list[Record]:

@@ -103,6 +103,12 @@ class Algorithm:
         return False
 
     @classmethod
+    def may_meet(cls, settings: Any) -> bool:
+        """Whether clients may come to talk that the graph does not join: then all are connected with one another, and
+        ``weight`` of a client's neighbour is 0 where the graph has no edge."""
+        return False
+
+    @classmethod
     def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
         """What may happen to a message: it may be of another round (late), or at least be missing, or nothing may.
 

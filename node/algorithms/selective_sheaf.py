@@ -19,6 +19,8 @@ w_ij = 1 once the average is surely at least the threshold c, 0 once it is surel
 Clients that pull at each other stay alike whatever becomes of their tasks. One whose loss is higher than it was at
 theta^0 does better to start again from there (``restart``). n_i = 0 tells it: both ends forget what they had estimated.
 
+Neighbours that are unlike can be exchanged for others (``seek``, introductions.py).
+
 Both ends draw the same rows and work out the same numbers, so they agree without a word on when to pull and when to
 speak. Messages may be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 takes both: whoever
 hears each other in a round uses the same weight in it.
@@ -42,6 +44,7 @@ from ..maps.base import Vectors
 from ..maps.start import shared_rows, shared_transform
 from .base import Algorithm, SettingsError, same_size
 from .cosine import CosineEstimate, sampled_cosine
+from .introductions import Introductions
 from .sheaf_fmtl import norm, shared_size
 from .stability import StabilityWatch
 
@@ -73,9 +76,16 @@ class SelectiveSheafSettings:
         bool,
         "A client whose training loss is higher than it was at theta^0 starts again from there: its task has changed.",
     ] = False
+    seek: Annotated[
+        bool,
+        "Clients introduce their neighbours to one another every probe_every rounds, and edges that are surely off "
+        "make room: the graph is only where it begins.",
+    ] = False
 
 
 BLOCKS = {"whole": 1, "head": 2}
+FEWEST = 3
+"""Samples of a neighbour that was met on the way, before anything is decided: both have been learning for a while."""
 
 
 class SelectiveSheaf(Algorithm):
@@ -88,15 +98,19 @@ class SelectiveSheaf(Algorithm):
         self.theta0 = client.theta.copy()
         self.blocks = block_sizes(settings, client.architecture)
         self.rows = {j: shared_size(settings, size, peer.parameters) for j, peer in client.neighbours.items()}
+        self.chosen = shared_rows(client.seed, client.node, self.rows, size, 0)
         self.rotating = shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=client.theta.dtype)
         self.maps = FactoredMaps(self.rotating)
         self.edges = {j: Edge(settings, self.blocks) for j in client.neighbours}
+        first = [j for j, peer in client.neighbours.items() if peer.weight or not settings.seek]
+        self.talks = Introductions(client.neighbours, first)
         self.loss_at_theta0 = math.nan
         self._stability = StabilityWatch()
 
     @classmethod
     def vectors(cls, settings: SelectiveSheafSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (shared_size(settings, d_i, d_j) + BLOCKS[settings.blocks],)
+        message = shared_size(settings, d_i, d_j) + BLOCKS[settings.blocks]
+        return (message, 2) if settings.seek else (message,)
 
     @classmethod
     def check(cls, settings: SelectiveSheafSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
@@ -122,25 +136,32 @@ class SelectiveSheaf(Algorithm):
 
     @classmethod
     def may_be_quiet(cls, settings: SelectiveSheafSettings) -> bool:
-        return settings.probe_every > 1
+        return settings.probe_every > 1 or settings.seek
+
+    @classmethod
+    def may_meet(cls, settings: SelectiveSheafSettings) -> bool:
+        return settings.seek
 
     def round(self, client: Client, peers: Peers) -> None:
         theta, alpha, lam = client.theta, client.alpha, self.settings.lam
-        rows = shared_rows(client.seed, client.node, self.rows, theta.size, peers.round - 1)
-        self.rotating.choose(rows)
+        rows = {j: self.rows[j] for j in self.rows if j in self.talks.neighbours}
+        self.chosen |= shared_rows(client.seed, client.node, rows, theta.size, peers.round - 1)
+        self.rotating.choose(self.chosen)
 
         delta = theta - self.theta0
         sketches = self.maps.project(delta)  # P_ij Delta_i
         n = self._squared_norms(delta)
-        quiet = {j for j, edge in self.edges.items() if edge.is_quiet(peers.round)}
+        quiet = {j for j in rows if self.edges[j].is_quiet(peers.round)}
         theirs = peers.exchange(
-            {j: np.append(sketches[j], self.edges[j].signed(n)) for j in sketches if j not in quiet}, quiet=quiet
+            {j: np.append(sketches[j], self.edges[j].signed(n)) for j in rows if j not in quiet}, quiet=quiet
         )
 
         r, weights = {}, {}
         for j, message in theirs.items():
             sketch, n_j = np.split(message, [-len(n)])
-            block = np.searchsorted(np.cumsum(self.blocks), rows[j], side="right")  # of theta, that a row belongs to
+            block = np.searchsorted(
+                np.cumsum(self.blocks), self.chosen[j], side="right"
+            )  # of theta, that a row belongs to
             r[j] = sketches[j] - sketch  # P_ij (theta_i - theta_j)
             weights[j] = self.edges[j].weights(~np.signbit(n_j))[block].astype(theta.dtype)
             self.edges[j].see(block, sketches[j], sketch, n, np.abs(n_j))
@@ -152,6 +173,17 @@ class SelectiveSheaf(Algorithm):
         self._report(client, r, weights, pull, before)
         if self.settings.restart:
             self._restart_where_lost(client)
+        if self.settings.seek and peers.round > self.settings.listen and peers.round % self.settings.probe_every == 0:
+            self._meet(client, peers)
+
+    def _meet(self, client: Client, peers: Peers) -> None:
+        neighbours = self.talks.neighbours
+        on = {j for j in neighbours if self.edges[j].on.any()}
+        off = {j for j in neighbours if self.edges[j].is_surely_off}
+        words = self.talks.words(on, off, client.generator("introductions", peers.round))
+        told = {j: word.astype(client.theta.dtype) for j, word in words.items()}
+        for j in self.talks.hear(told, peers.exchange(told)):
+            self.edges[j].listen = min(FEWEST, self.settings.listen)
 
     def _squared_norms(self, delta: np.ndarray) -> np.ndarray:
         """n_i of each block, as it travels."""
@@ -172,8 +204,9 @@ class SelectiveSheaf(Algorithm):
         report.disagreements = {j: norm(vector) for j, vector in r.items()}
         pulled = sum(float(weights[j] @ vector**2) for j, vector in r.items())
         report.penalty = lam / 4 * pulled
-        report.weights = {j: norm(weights[j]) / math.sqrt(rows) if j in r else 0.0 for j, rows in self.rows.items()}
-        report.cosines = {j: edge.cosine for j, edge in self.edges.items() if edge.cosine is not None}
+        talks = self.talks.neighbours
+        report.weights = {j: norm(weights[j]) / math.sqrt(self.rows[j]) if j in r else 0.0 for j in talks}
+        report.cosines = {j: cosine for j in talks if (cosine := self.edges[j].cosine) is not None}
         if client.takes_one_full_step:
             report.gradient_norm = norm(before - client.theta) / client.alpha
         report.warnings += self._stability.see(
@@ -188,14 +221,16 @@ class SelectiveSheaf(Algorithm):
         """theta^0 and the rows follow from the run's seed."""
         numbers = [edge.numbers() for edge in self.edges.values()]
         return {
-            "edges": np.array(numbers, np.float64).reshape(-1, len(self.blocks), 5),
+            "edges": np.array(numbers, np.float64).reshape(-1, len(self.blocks), 6),
             "loss_at_theta0": np.array([self.loss_at_theta0]),
+            **self.talks.state(),
         }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         for edge, numbers in zip(self.edges.values(), state["edges"].tolist(), strict=True):
             edge.load(numbers)
         self.loss_at_theta0 = float(state["loss_at_theta0"][0])
+        self.talks.load(state)
 
 
 class Edge:
@@ -207,6 +242,8 @@ class Edge:
         self.estimates = [CosineEstimate(settings.smoothing) for _ in sizes]
         self.on = np.zeros(len(sizes), bool)
         """Whether this end would have it on."""
+        self.listen = settings.listen
+        """Samples that it takes at least to decide."""
 
     def signed(self, n: np.ndarray) -> np.ndarray:
         """n_i, with a minus where this end would have the edge off."""
@@ -225,7 +262,7 @@ class Edge:
             chosen = block == b
             if n_mine[b] == 0 or n_theirs[b] == 0:  # somebody begins, or begins again
                 estimate.forget()
-                self.on[b] = False
+                self.on[b], self.listen = False, self.settings.listen
             elif chosen.any():
                 cosine = sampled_cosine(mine[chosen], theirs[chosen], n_mine[b], n_theirs[b], size)
                 estimate.see(cosine, int(chosen.sum()), size)
@@ -235,14 +272,19 @@ class Edge:
                 self.on[b] = False
 
     def is_quiet(self, round: int) -> bool:
-        return round % self.settings.probe_every != 0 and all(map(self._is_surely_off, self.estimates))
+        return round % self.settings.probe_every != 0 and self.is_surely_off
+
+    @property
+    def is_surely_off(self) -> bool:
+        """In all blocks."""
+        return all(map(self._is_surely_off, self.estimates))
 
     def _is_surely_on(self, estimate: CosineEstimate) -> bool:
-        enough = estimate.seen >= self.settings.listen
+        enough = estimate.seen >= self.listen
         return enough and estimate.mean - self.settings.sure * estimate.error >= self.settings.threshold
 
     def _is_surely_off(self, estimate: CosineEstimate) -> bool:
-        enough = estimate.seen >= self.settings.listen
+        enough = estimate.seen >= self.listen
         return enough and estimate.mean + self.settings.sure * estimate.error < self.settings.threshold
 
     @property
@@ -253,12 +295,12 @@ class Edge:
 
     def numbers(self) -> list[list[float]]:
         """All that it knows, a row a block."""
-        return [[*astuple(estimate)[1:], on] for estimate, on in zip(self.estimates, self.on, strict=True)]
+        return [[*astuple(estimate)[1:], on, self.listen] for estimate, on in zip(self.estimates, self.on, strict=True)]
 
     def load(self, numbers: Sequence[Sequence[float]]) -> None:
-        for block, (total, weight, variance, seen, on) in enumerate(numbers):
+        for block, (total, weight, variance, seen, on, listen) in enumerate(numbers):
             self.estimates[block] = CosineEstimate(self.settings.smoothing, total, weight, variance, int(seen))
-            self.on[block] = bool(on)
+            self.on[block], self.listen = bool(on), int(listen)
 
 
 def block_sizes(settings: SelectiveSheafSettings, architecture: Architecture) -> tuple[int, ...]:

@@ -199,15 +199,38 @@ def test_a_run_is_taken_up_where_its_checkpoint_has_it_and_ends_with_the_same_bi
     assert whole.payload() == broken.payload()
 
 
+def test_clients_that_seek_meet_over_connections_of_their_own(run):
+    """Three groups on a ring: from a third of neighbours alike to most."""
+    folder = run(
+        CONFIG.replace("clients = 8", "clients = 12")
+        .replace("p = 0.6", 'kind = "watts-strogatz"\np = 1.0')
+        .replace("rotations = [0, 90]", "rotations = [0, 90, 180]")
+        + "seek = true\n"
+    )
+    rows = folder.rows("SELECT round, node, neighbour FROM edge")
+    talks = {k: {(i, j) for round, i, j in rows if round == k} for k in (1, ROUNDS)}
+    assert all((j, i) in pairs for pairs in talks.values() for i, j in pairs)
+    alike = {k: sum(i // 4 == j // 4 for i, j in pairs) / len(pairs) for k, pairs in talks.items()}
+    assert alike[1] < 0.5 < 0.7 < alike[ROUNDS]
+    assert len(folder.edges()) == 12 * 11 / 2  # everyone could talk to everyone
+    said = folder.payload()
+    assert {(i, j) for i, j, k in said if k == 1} == talks[1]
+    meetings = {row[:2] for (_, _, k), row in said.items() if k % PROBE == 0 and k > LISTEN}
+    assert meetings == {(2, 8 * (ROWS + 1 + 2))}
+    others = {row[:2] for (_, _, k), row in said.items() if k % PROBE or k <= LISTEN}
+    assert others == {(1, 8 * (ROWS + 1))}
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("model.same_start=false", "model.same_start: = false"),
+        ("algorithm.seek=true", "algorithm.seek = true: a scenario is planned for a graph that stays the same"),
         ("algorithm.blocks=head", "algorithm.blocks: = 'head' needs a model with layers before its last one"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_starts(tmp_path, line, said):
-    (tmp_path / "config.toml").write_text(CONFIG)
+    (tmp_path / "config.toml").write_text(CONFIG + ("[compute]\nstep_s = 0.1\n" if "seek" in line else ""))
     command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(tmp_path / "config.toml")]
     done = subprocess.run([*command, "--out", str(tmp_path / "run"), "--set", line], capture_output=True, text=True)
     assert done.returncode == 2

@@ -61,6 +61,8 @@ class Network:
     barrier: Barrier = field(default_factory=lambda: Barrier(CLIENTS))
     sent: dict[tuple[int, int, int], np.ndarray] = field(default_factory=dict)
     """{(round, src, dst): message}, also of the lost ones"""
+    words: dict[tuple[int, int, int], np.ndarray] = field(default_factory=dict)
+    """What is said in meetings."""
 
 
 @dataclass
@@ -69,12 +71,21 @@ class Peers:
     network: Network
     round: int = 0
 
-    def exchange(self, vectors, *, quiet):
+    def exchange(self, vectors, *, quiet=None):
+        if quiet is None:
+            return self.meet(vectors)
         assert not set(vectors) & quiet
         for j, vector in vectors.items():
             self.network.sent[self.round, self.node, j] = vector.copy()
         self.network.barrier.wait(10)
         return {j: self.network.sent[self.round, j, self.node] for j in range(CLIENTS) if self.hears(j)}
+
+    def meet(self, words):
+        for j, word in words.items():
+            self.network.words[self.round, self.node, j] = word
+        self.network.barrier.wait(10)
+        assert all((self.round, j, self.node) in self.network.words for j in words)  # who is waited for does speak
+        return {j: self.network.words[self.round, j, self.node] for j in words}
 
     def hears(self, j: int) -> bool:
         was_sent = (self.round, j, self.node) in self.network.sent
@@ -108,6 +119,7 @@ def play(assignment):
         architecture: Architecture = ONE_LAYER,
         then: Callable[[int, int, Client], None] = lambda round, node, client: None,
         broken_at: int = 0,
+        graph: tuple[set[int], ...] = (),
         **settings,
     ) -> Played:
         network = network or Network()
@@ -116,7 +128,11 @@ def play(assignment):
         weights, votes, algorithms = {}, {}, {}
 
         def born(node: int) -> tuple[Client, SelectiveSheaf]:
-            neighbours = tuple(Neighbour(j, architecture.size, 0.0) for j in range(CLIENTS) if j != node)
+            neighbours = tuple(
+                Neighbour(j, architecture.size, 0.0 if graph and {node, j} not in graph else 0.2)
+                for j in range(CLIENTS)
+                if j != node
+            )
             own = replace(assignment, node=node, neighbours=neighbours, architecture=architecture)
             client = Client(replace(own, training=replace(own.training, alpha=ALPHA)), Quadratic(aims[node]))
             return client, SelectiveSheaf(chosen, client)
@@ -267,6 +283,27 @@ def changed(play):
 OF_THE_OTHERS = {edge for edge in LIKE if 0 not in edge}
 
 
+RING = tuple({node, (node + 1) % CLIENTS} for node in range(CLIENTS))
+"""On which nobody is beside a client of its own task."""
+
+
+def test_clients_that_seek_find_those_of_their_task_whom_the_graph_had_not_given_them(play):
+    played = play(80, graph=RING, seek=True, probe_every=5)
+    assert all(played.spoke(10, i, j) == ({i, j} in RING) for i, j in EDGES)
+    assert played.on(80) == LIKE
+    apart = [played.spoke(80, i, j) for i, j in EDGES if (i, j) not in LIKE]
+    assert sum(apart) < len(RING)  # of those that it began with some were given up
+    assert all(played.spoke(k, i, j) == played.spoke(k, j, i) for k in range(1, 81) for i, j in EDGES)
+    assert played.network.words.keys() >= {(15, i, (i + 1) % CLIENTS) for i in range(CLIENTS)}
+
+
+def test_who_goes_on_from_its_state_still_knows_whom_it_has_met(play):
+    settings = {"graph": RING, "seek": True, "probe_every": 5}
+    whole, broken = play(60, **settings), play(60, broken_at=32, **settings)
+    np.testing.assert_array_equal(whole.thetas, broken.thetas)
+    assert whole.network.sent.keys() == broken.network.sent.keys()
+
+
 def test_a_client_without_neighbours_learns_alone(assignment):
     own = replace(assignment, neighbours=(), architecture=ONE_LAYER)
     client = Client(own, Quadratic(targets(ONE_LAYER.size)[0]))
@@ -309,6 +346,7 @@ def test_one_message_a_round_of_a_sketch_and_a_number_a_block():
     assert SelectiveSheaf.vectors(SelectiveSheafSettings(), 650, 650) == (66,)
     assert SelectiveSheaf.vectors(SelectiveSheafSettings(gamma=0.03), 650, 650) == (20,)
     assert SelectiveSheaf.vectors(SelectiveSheafSettings(blocks="head"), 650, 650) == (67,)
+    assert SelectiveSheaf.vectors(SelectiveSheafSettings(seek=True), 650, 650) == (66, 2)  # two more in a meeting
 
 
 def test_clients_that_start_apart_are_refused_in_one_line():
