@@ -83,6 +83,8 @@ def _edges(method: Method) -> DataFrame:
     total = total.assign(i=total[["src", "dst"]].min(axis=1), j=total[["src", "dst"]].max(axis=1))
     sent = total.groupby(["i", "j"]).payload_bytes.sum() / 1e6
     edges = edges.join(sent.rename("payload_mb"), on=["i", "j"]).fillna({"payload_mb": 0.0})
+    if (talked := edges.payload_mb > 0).any():
+        edges = edges[talked]  # where clients look for neighbours, all are connected
     norms = _norms(method)
     norms = norms.assign(i=norms[["node", "neighbour"]].min(axis=1), j=norms[["node", "neighbour"]].max(axis=1))
     return edges.join(norms.groupby(["i", "j"]).map_norm.max(), on=["i", "j"])
