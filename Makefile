@@ -4,8 +4,9 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-groups bench-maps \
-	bench-measuring bench-memory bench-report bench-scale bench-school bench-stragglers docs pictures clean
+.PHONY: help setup demo test chaos lint format typecheck bench bench-collaboration bench-digits bench-drift bench-groups \
+	bench-maps bench-measuring bench-memory bench-report bench-scale bench-school bench-seeking bench-selective \
+	bench-selective-mnist bench-selective-others bench-stragglers docs pictures clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -60,6 +61,11 @@ bench: setup  ## Say which benchmarks there are.
 	@echo "make bench-measuring      what measuring costs (10 minutes)"
 	@echo "make bench-memory         memory that the processes report against what the machine lost (2 minutes)"
 	@echo "make bench-report      the page of a run of 200 clients: size, and time until a browser shows it (2 minutes)"
+	@echo "make bench-selective      do edges find out who is alike? Digits, 5 seeds (20 minutes)"
+	@echo "make bench-selective-others  the same on skewed labels, and on School with DATA_ROOT=FOLDER (6 minutes)"
+	@echo "make bench-selective-mnist  the same with a CNN on rotated MNIST, DATA_ROOT=FOLDER, 3 seeds (5 hours)"
+	@echo "make bench-seeking        do clients find better neighbours? 5 seeds (4 minutes)"
+	@echo "make bench-drift          a group's task changes half-way, drawn, 3 seeds (3 minutes)"
 	@echo "make bench-stragglers     accuracy against virtual time where clients are slow, 3 seeds (20 minutes)"
 
 bench-collaboration: setup  ## Tune and compare all ways of talking on related tasks (20 minutes).
@@ -89,6 +95,21 @@ bench-measuring: setup  ## Compare CPU time with and without measuring (10 minut
 
 bench-memory: setup  ## Hold the memory that is reported against what the machine lost (2 minutes).
 	$(BIN)/python benchmarks/memory.py
+
+bench-selective: setup  ## Hold selective sheaf against all edges on, and against the groups told (20 minutes).
+	$(BIN)/python benchmarks/selective.py
+
+bench-selective-others: setup  ## Selective sheaf on skewed labels, and on School with DATA_ROOT=FOLDER (6 minutes).
+	$(BIN)/python benchmarks/selective_others.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
+
+bench-selective-mnist: setup  ## Tune and compare on rotated MNIST with a CNN, and draw it; DATA_ROOT=FOLDER (5 hours).
+	$(BIN)/python benchmarks/selective_mnist.py --data-root $(DATA_ROOT)
+
+bench-seeking: setup  ## Let clients look for better neighbours, 5 seeds (4 minutes).
+	$(BIN)/python benchmarks/seeking.py
+
+bench-drift: setup  ## Change a group's task half-way, and draw which edges pull (3 minutes).
+	$(BIN)/python benchmarks/drift.py
 
 bench-stragglers: setup  ## Measure what staleness buys and costs where clients are slow, and draw it (20 minutes).
 	$(BIN)/python benchmarks/stragglers.py

@@ -50,6 +50,8 @@ class TopologySection(Section):
     """torus: rows of the grid; 0 takes the most nearly square grid."""
     path: Path | None = None
     """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
+    connected: bool = True
+    """false, with file and an undirected graph: it may fall into several parts, which know nothing of each other."""
     tries: Count = 100
     """How many graphs may be drawn until one is connected, strongly so if it is directed."""
     directed: bool = False
@@ -95,6 +97,16 @@ class ClustersTable(Section):
     exp(b m**exponent) of them, with a b that deals out all."""
     smallest: Count = 20
     """With an exponent: samples of the smallest client, less one."""
+
+
+class DriftTable(Section):
+    """Tasks that change while they are learned."""
+
+    at_round: Count
+    """The first round with the new tasks."""
+    rotations: tuple[Literal[0, 90, 180, 270], ...]
+    """The angles of the groups from then on, as many as data.rotations. Each client keeps its images, those that it is
+    tested on too, and turns them so."""
 
 
 class DataSection(Section):
@@ -163,6 +175,8 @@ class DataSection(Section):
     """Classification: what clients are to tell of a sample, dealt to them in turn. classes: its class, as the data set
     has it; parity: whether the class's number is odd; halves: whether it is in the upper half. For a digit that is the
     digit, whether it is odd, and whether it is at least five."""
+    drift: DriftTable | None = None
+    """Groups of clients whose images are turned otherwise from some round on."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """Share of each client's samples that is kept for testing."""
     evaluate_on: Literal["test", "validation"] = "test"

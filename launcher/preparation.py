@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 from ..metrics.store import Store
@@ -120,6 +121,11 @@ def _check_algorithm(config: RunConfig) -> None:
         raise ConfigError(
             f"algorithm.name = {name!r} exchanges with some neighbours a round, and a scenario is planned for "
             "exchanges with all of them; use 'd-psgd', or leave the scenario out"
+        )
+    if config.has_scenario and algorithm.may_meet(config.algorithm):
+        raise ConfigError(
+            "algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to false, or leave "
+            "the scenario out"
         )
     if config.has_scenario and has_server(config) and not with_server:
         raise ConfigError(
@@ -250,12 +256,14 @@ def _assign(
     records: str,
 ) -> tuple[Assignment, ...]:
     algorithm, graph = ALGORITHMS[config.algorithm.name], graphs.union
+    if algorithm.may_meet(config.algorithm):
+        graph = Graph.of(graph.clients, combinations(range(graph.clients), 2))
     sizes = [architecture.size for architecture in architectures]
     common = {
         (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])
     }
     algorithm.check(config.algorithm, sizes, graph.edges)
-    algorithm.check_models(config.algorithm, architectures, data.task)
+    algorithm.check_models(config.algorithm, architectures, data.task, config.model.same_start)
     settings = dict(vars(config.algorithm))
     training = LocalWork(**config.training.model_dump())
     matching_of = matchings(graph)
@@ -317,6 +325,7 @@ def _assign(
                 silence=config.time.silence,
                 deadline_s=math.inf if config.time.deadline_s is None else config.time.deadline_s,
                 survives=config.time.deaths == "continue",
+                drift_round=0 if config.data.drift is None else config.data.drift.at_round,
             )
         )
     largest = _largest_vector(config, assignments)

@@ -119,6 +119,8 @@ class Assignment:
     """After a crash or leave: the last round without this client."""
     state_round: int | None = None
     """The round whose state this life goes on from."""
+    drift_round: int = 0
+    """The first round with the shard's second task; 0: there is none."""
     resumed_at: int = 0
     """The round after which an interrupted run was taken up again."""
 

@@ -45,9 +45,20 @@ class Learner:
             parameter.requires_grad_().grad = gradient  # backward() adds into the flat buffer
         self._velocity = torch.zeros_like(self._theta) if self._training.momentum else None
         self._batches_drawn = 0
+        self._drifted = False
         self.learnt_samples = self.evaluated_samples = 0
         """Samples that went through a gradient, and through an evaluation, since the start."""
         self.theta: np.ndarray = self._theta.numpy()
+
+    def enter(self, round: int) -> None:
+        """From now on the task is that of this round."""
+        if not self._drifted and 0 < self._assignment.drift_round <= round:
+            dtype = getattr(torch, self._assignment.dtype)
+            with safe_open(self._assignment.shard, framework="pt") as file:
+                self._x_train, self._x_test = (
+                    file.get_tensor(name).to(dtype) for name in ("x_train_drifted", "x_test_drifted")
+                )
+            self._drifted = True
 
     def learn(self) -> float:
         """One round's local work on theta, in place; returns the mean of the losses met on the way."""

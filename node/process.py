@@ -112,6 +112,7 @@ class _ClientProcess:
                 receives=algorithm.lengths(settings, back),
                 opens=algorithm.opening(settings, out),
                 opened=algorithm.opening(settings, back),
+                may_be_quiet=algorithm.may_be_quiet(settings),
             )
         self.peers = self._peers(links)
         self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
@@ -132,6 +133,7 @@ class _ClientProcess:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
         if assignment.clock == "none":
             everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
+            everyone &= not any(link.may_be_quiet for link in links.values())
             ahead = 1 if everyone and not assignment.turns else assignment.rounds
             return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead)
         schedule = Schedule.load(assignment.schedule)
@@ -195,6 +197,7 @@ class _ClientProcess:
             self.stopwatch.switch("maps")
             client.train_loss = None
             client.enter(round)
+            self.learner.enter(round)
             self.algorithm.round(client, self.peers)
             self._close_round(round)
 

@@ -148,12 +148,22 @@ class Reporter:
         self._recorder.write(*(KernelRecord(self._node, c.local, c.peer, c.sent, c.received) for c in counts))
 
     def _edges(self, round: int) -> list[EdgeRecord]:
-        maps, disagreements = self._algorithm.maps, self._algorithm.report.disagreements
-        if maps is None or not disagreements:
+        maps, report = self._algorithm.maps, self._algorithm.report
+        if maps is None or not (report.disagreements or report.weights):
             return []
         return [
-            EdgeRecord(self._node, j, round, disagreements.get(j), map_norm, maps.error_bound)
+            EdgeRecord(
+                self._node,
+                j,
+                round,
+                report.disagreements.get(j),
+                map_norm * report.weights.get(j, 1.0),
+                maps.error_bound,
+                report.weights.get(j),
+                report.cosines.get(j),
+            )
             for j, map_norm in maps.norms().items()
+            if j in report.weights or not report.weights
         ]
 
     def _measurements(self, now: float) -> list[Record]:

@@ -28,6 +28,8 @@ class Link:
     receives: tuple[int, ...]
     opens: tuple[int, ...] = ()
     opened: tuple[int, ...] = ()
+    may_be_quiet: bool = False
+    """Whether an exchange may pass without a vector."""
 
     def sent_in(self, round: int) -> tuple[int, ...]:
         return self.opens + self.sends if round == 1 else self.sends
@@ -74,16 +76,24 @@ class Peers:
         """The first round to come; 1, unless the client goes on from a checkpoint."""
         self.round = self.first_round = round
 
-    def exchange(self, vectors: Vectors, senders: Collection[int] | None = None) -> dict[int, np.ndarray]:
+    def exchange(
+        self, vectors: Vectors, senders: Collection[int] | None = None, *, quiet: Collection[int] = ()
+    ) -> dict[int, np.ndarray]:
         """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``.
 
-        A neighbour that the run's scenario leaves out in this exchange is missing from the result. Raises
-        NeighbourTimeout when one stays silent for longer than the timeout.
+        A neighbour that the run's scenario leaves out in this exchange is missing from the result. ``quiet`` are those
+        that get none, and of whom none is expected, which they know; where a scenario may have them know something else
+        they are told, and may be heard all the same. Raises NeighbourTimeout when one stays silent for longer than the
+        timeout.
         """
         with self._stopwatch.during("exchange"):
             self._send(vectors)
-            heard = vectors if senders is None else senders
+            heard = {*(vectors if senders is None else senders), *self._tell_quiet(quiet)}
             return self._receive([node for node in self.neighbours if node in heard])
+
+    def _tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
+        """Returns those that may be heard."""
+        return ()
 
     def send(self, vectors: Vectors) -> None:
         with self._stopwatch.during("exchange"):

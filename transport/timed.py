@@ -76,7 +76,8 @@ class TimedPeers(ScheduledPeers):
         """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
         for (other, phase), (round, vector) in self._sent_last.items():
             if other == node:
-                self._count(self._endpoint.send([node], round=round, phase=phase, tensors=(vector,)))
+                tensors = (vector,) if vector.size else ()
+                self._count(self._endpoint.send([node], round=round, phase=phase, tensors=tensors))
                 self._flows[node].sent += 1
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -154,6 +155,8 @@ class TimedPeers(ScheduledPeers):
             if self._staleness == 0 and self.round in there:
                 round = self.round
             elif (self._staleness == 0 or freshest < self.round - self._staleness) and self._fallback != "stale":
+                round = 0
+            if round and not there[round].size:  # it had nothing to say
                 round = 0
             if round:
                 vectors[node] = there[round]

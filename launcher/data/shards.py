@@ -36,6 +36,8 @@ class Shard:
     """Which rotation this client's images have and which task is its own, or the group that the data set puts it in."""
     features: tuple[int, ...] | None = None
     """The input features that this client sees, ascending; None for all."""
+    drifted: tuple[np.ndarray, np.ndarray] | None = None
+    """x_train and x_test as they are once the task has changed; None where it never does."""
 
 
 def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
@@ -65,21 +67,27 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     def shard(client: int) -> Shard:
         train, test = divided[client]
         turn = client * len(section.rotations) // clients
-        x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[turn]) for rows in (train, test))
         task = section.tasks[client % len(section.tasks)]
         (y_train, outputs), (y_test, _) = (_of_task(task, pool.y[rows], pool.outputs) for rows in (train, test))
-        if section.mask:
-            x_train, x_test = _masked((x_train, x_test), section.mask, generator(seed, "mask", client))
-        if section.standardize:
-            x_train, x_test = _standardize(x_train, x_test)
         if section.standardize_targets:
             y_train, y_test = _standardize(y_train, y_test)
         features = _features_held(section, pool, client, seed)
-        if features is not None:
-            x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
+
+        def inputs(degrees: int) -> tuple[np.ndarray, np.ndarray]:
+            x_train, x_test = (_rotate(pool.inputs(rows), degrees) for rows in (train, test))
+            if section.mask:
+                x_train, x_test = _masked((x_train, x_test), section.mask, generator(seed, "mask", client))
+            if section.standardize:
+                x_train, x_test = _standardize(x_train, x_test)
+            if features is not None:
+                x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
+            return x_train, x_test
+
+        x_train, x_test = inputs(section.rotations[turn])
+        drifted = None if section.drift is None else inputs(section.drift.rotations[turn])
         tasks = list(dict.fromkeys(section.tasks))
         group = turn * len(tasks) + tasks.index(task) if groups is None else int(groups[client])
-        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features)
+        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted)
 
     return map(shard, range(clients))
 
@@ -88,7 +96,10 @@ def write(shard: Shard, path: Path) -> None:
     """A safetensors file that is there whole or not at all."""
     from safetensors.numpy import save_file
 
-    tensors = {name: np.ascontiguousarray(getattr(shard, name)) for name in ("x_train", "y_train", "x_test", "y_test")}
+    arrays = {name: getattr(shard, name) for name in ("x_train", "y_train", "x_test", "y_test")}
+    if shard.drifted is not None:
+        arrays |= dict(zip(("x_train_drifted", "x_test_drifted"), shard.drifted, strict=True))
+    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     unfinished = path.with_name(path.name + ".part")
     save_file(tensors, unfinished, {"task": shard.task, "outputs": str(shard.outputs), "group": str(shard.group)})
     unfinished.replace(path)
@@ -98,6 +109,13 @@ def _check_rotations(section: DataSection, pool: Pool, clients: int) -> None:
     angles = list(section.rotations)
     if not 1 <= len(angles) <= clients:
         raise DataError(f"data.rotations names {len(angles)} angles; allowed are 1 to {clients}, the number of clients")
+    if section.drift is not None:
+        if len(section.drift.rotations) != len(angles):
+            raise DataError(
+                f"data.drift.rotations names {len(section.drift.rotations)} angles; allowed are {len(angles)}, as many "
+                "as data.rotations"
+            )
+        angles += section.drift.rotations
     if any(angles) and not pool.holds_images:
         raise DataError(f"data.rotations is {angles}, but the samples are not images: allowed is [0]")
     if {90, 270} & set(angles) and pool.input_shape[1] != pool.input_shape[2]:

@@ -17,6 +17,7 @@ from .per_fedavg import PerFedAvg
 from .pfedhn import PFedHN
 from .pfedme import PFedMe
 from .push_sum import PushSum
+from .selective_sheaf import SelectiveSheaf
 from .sfmtl_graph import SFMTLGraph
 from .sheaf_fmtl import SheafFMTL
 from .shn import SHN
@@ -41,4 +42,5 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "shn": SHN,
     "dfedu": DFedU,
     "sheaf-fmtl": SheafFMTL,
+    "selective-sheaf": SelectiveSheaf,
 }

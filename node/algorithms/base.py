@@ -28,6 +28,10 @@ class RoundReport:
 
     disagreements: dict[int, float] = field(default_factory=dict)
     """{j: ||P_ij theta_i - P_ji theta_j||} as the round began."""
+    weights: dict[int, float] = field(default_factory=dict)
+    """{j: w_ij}, the factor on P_ij in the round, where the algorithm weighs its edges."""
+    cosines: dict[int, float] = field(default_factory=dict)
+    """{j: how alike the updates of i and j are estimated to be}, where the algorithm asks."""
     penalty: float = 0.0
     """The client's half of its edges' terms in the objective: lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
     gradient_norm: float | None = None
@@ -137,8 +141,21 @@ class Algorithm:
         """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
 
     @classmethod
-    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str) -> None:
-        """Raises SettingsError when the settings do not fit the models, of which a server's comes last, or the task."""
+    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
+        """Raises SettingsError when the settings do not fit the models, of which a server's comes last, or the task, or
+        need one start for all of them."""
+
+    @classmethod
+    def may_be_quiet(cls, settings: Any) -> bool:
+        """Whether an exchange may leave out neighbours, those that ``peers.exchange`` is told are ``quiet``. Both ends
+        of an edge have to know without asking; in a scenario they are told."""
+        return False
+
+    @classmethod
+    def may_meet(cls, settings: Any) -> bool:
+        """Whether clients may come to talk that the graph does not join: then all are connected with one another, and
+        ``weight`` of a client's neighbour is 0 where the graph has no edge."""
+        return False
 
     @classmethod
     def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:

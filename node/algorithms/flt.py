@@ -89,7 +89,7 @@ class FLT(ServerAlgorithm):
         return (settings.centroids * settings.embedding,)
 
     @classmethod
-    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str) -> None:
+    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
         for shape in {model.input_shape: None for model in models}:
             try:
                 autoencoder = Autoencoder(shape, settings.embedding)

@@ -63,7 +63,7 @@ class SFMTLGraph(ServerAlgorithm):
         return (way.model.head_size + way.classes * way.model.features,)
 
     @classmethod
-    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str) -> None:
+    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
         if task != "classification":
             raise SettingsError(
                 "algorithm.name = 'sfmtl-graph'", "has an anchor for each class, and data.task is 'regression'"

@@ -49,7 +49,7 @@ class SharedLayers(ServerAlgorithm):
         """What is shared is compared in check_models, shape by shape."""
 
     @classmethod
-    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str) -> None:
+    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
         key = f"algorithm.share = {settings.share!r}"
         shapes = [[block.shape for block in cls.shared(settings, model.parameters())] for model in models]
         if not shapes[0]:

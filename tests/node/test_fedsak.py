@@ -61,7 +61,7 @@ def test_clients_with_one_model_stay_alike():
 )
 def test_layers_that_cannot_be_shared_are_refused(share, models, told):
     with pytest.raises(SettingsError, match=rf"^algorithm\.share = '{share}': .*{told.replace('+', '.')}"):
-        FEDSAK.check_models(FEDSAK.Settings(share=share), models, "classification")
+        FEDSAK.check_models(FEDSAK.Settings(share=share), models, "classification", True)
 
 
 def test_algorithms_that_compare_whole_models_refuse_several_tasks():

@@ -65,7 +65,7 @@ def test_an_encoder_comes_back_from_its_file_as_it_went(tmp_path):
 )
 def test_what_does_not_fit_is_refused(settings, shape, complaint):
     with pytest.raises(SettingsError, match=complaint):
-        FLT.check_models(FLTSettings(**settings), [Architecture("logistic", shape, 10)], "classification")
+        FLT.check_models(FLTSettings(**settings), [Architecture("logistic", shape, 10)], "classification", True)
 
 
 def test_two_clients_are_as_far_apart_as_their_nearest_centroids():

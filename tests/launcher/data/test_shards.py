@@ -90,6 +90,25 @@ def test_groups_of_equal_size_turn_their_images_counter_clockwise():
         assert np.all(shard.x_test == turned[shard.group])
 
 
+def test_a_task_that_changes_turns_the_same_images_by_another_angle():
+    drift = {"at_round": 7, "rotations": (0, 180)}
+    before, after = (shards_of(numbered(80, shape=(1, 2, 2)), 4, **more) for more in ({}, {"rotations": (0, 180)}))
+    for shard, plain, turned in zip(
+        shards_of(numbered(80, shape=(1, 2, 2)), 4, rotations=(0, 0), drift=drift), before, after, strict=True
+    ):
+        assert np.array_equal(shard.x_train, plain.x_train)
+        assert shard.drifted is not None
+        assert np.array_equal(shard.drifted[0], turned.x_train)
+        assert np.array_equal(shard.drifted[1], turned.x_test)
+    assert all(shard.drifted is None for shard in before)
+
+
+def test_a_task_that_changes_does_so_in_every_group():
+    drift = {"at_round": 7, "rotations": (0, 90, 180)}
+    with pytest.raises(DataError, match=r"^data\.drift\.rotations names 3 angles; allowed are 2, as many as"):
+        cut(DataSection(rotations=(0, 0), drift=drift), numbered(40, shape=(1, 2, 2)), 4, 0)
+
+
 @pytest.mark.parametrize(
     ("shape", "rotations", "complaint"),
     [
