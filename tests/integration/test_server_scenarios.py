@@ -142,6 +142,8 @@ OTHERS = {
     "pfedme of the last uploads": '[algorithm]\nname = "pfedme"',
     "sfmtl-graph": '[algorithm]\nname = "sfmtl-graph"\n[model]\nkind = "mlp"\nhidden = [16]',
     "flt": '[algorithm]\nname = "flt"\nembedding = 8\nmanifold = "pca"\ncase = "related"\nfraction = 0.6',
+    "fedsak": '[algorithm]\nname = "fedsak"\nfraction = 0.6',
+    "shn": '[algorithm]\nname = "shn"\nfraction = 0.6\nembedding_rounds = 5\nhidden = 16\nembedding = 4',
 }
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.config import DataSection
@@ -193,6 +193,7 @@ def test_more_clients_than_there_are_samples_for_is_refused():
         split(DataSection(), pool(43), 11, 0)
 
 
+@settings(deadline=None)
 @given(clients=st.integers(1, 60), each=st.integers(4, 30), seed=SEEDS)
 def test_overlapping_clients_hold_as_many_samples_as_asked_for_and_none_twice(clients, each, seed):
     owned = split(DataSection(partition="overlapping", samples_each=each), pool(30), clients, seed)
