@@ -154,9 +154,9 @@ def test_it_is_what_its_paper_says(run, loop, share, tasks, mix, fraction):
     assert folder.rows("SELECT count(global_metric) FROM round") == [(0,)]
 
 
-def test_the_stacked_layers_lose_rank_as_lambda_grows(run):
+def test_the_stacked_layers_lose_rank_under_the_trace_norm(run):
     spectra = []
-    for lam in (0.0, 0.8, 1.0):
+    for lam in (0.0, 1.0):
         text = CONFIG.replace("TASKS", "").replace("MIX", OWN_START).replace("clients = 5", "clients = 10")
         text = text.replace(f"rounds = {ROUNDS}", "rounds = 40").replace(
             "[training]", "[evaluation]\nevery = 0\n[training]"
@@ -166,4 +166,4 @@ def test_the_stacked_layers_lose_rank_as_lambda_grows(run):
         spectra.append(np.linalg.svd(stacked, compute_uv=False))
     ranks = [int((singular > 0.1 * spectra[0][0]).sum()) for singular in spectra]
     assert ranks[0] == 10
-    assert ranks[0] > ranks[1] > ranks[2] > 0, ranks
+    assert 0 < ranks[1] <= 5, ranks
