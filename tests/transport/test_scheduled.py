@@ -46,7 +46,7 @@ def schedule(neighbours=(1,), *, uses=None, copies=None, comes=None, rounds=ROUN
 
 
 def peers_of(client, plan: Schedule, may_be_quiet: bool = False, **options) -> PlannedPeers:
-    links = {int(j): Link((1,), (1,), may_be_quiet) for j in plan.neighbours}
+    links = {int(j): Link((1,), (1,), may_be_quiet=may_be_quiet) for j in plan.neighbours}
     peers = PlannedPeers(client.endpoint, links, np.dtype("f4"), 10, plan, **options)
     peers.begin(1)
     return peers
