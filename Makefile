@@ -4,12 +4,13 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos soak lint format typecheck bench bench-collaboration bench-digits bench-efficiency \
-	bench-exchange bench-maps bench-measuring bench-memory bench-report bench-ring bench-scale bench-school \
+.PHONY: help setup demo test chaos soak lint format typecheck bench bench-collaboration bench-digits bench-drift \
+	bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-report bench-ring \
+	bench-scale bench-school bench-seeking bench-selective bench-selective-mnist bench-selective-others \
 	bench-stragglers docs pictures clean
 
 help:  ## Show these targets.
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
 
 setup: $(INSTALLED)  ## Install everything into .venv (again when pyproject.toml has changed).
 
@@ -72,6 +73,9 @@ bench-collaboration: setup  ## Tune and compare all ways of talking on related t
 bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 minutes).
 	$(BIN)/python benchmarks/digits.py
 
+bench-groups: setup  ## FLT and SFMTL-Graph on clients that come in groups (5 minutes).
+	$(BIN)/python benchmarks/groups.py
+
 bench-school: setup  ## Tune and compare all ways of talking on School; DATA_ROOT=FOLDER (25 minutes).
 	$(BIN)/python benchmarks/school.py --data-root $(DATA_ROOT)
 
@@ -90,6 +94,21 @@ bench-measuring: setup  ## Compare CPU time with and without measuring (10 minut
 
 bench-memory: setup  ## Hold the memory that is reported against what the machine lost (2 minutes).
 	$(BIN)/python benchmarks/memory.py
+
+bench-selective: setup  ## Hold selective sheaf against all edges on, and against the groups told (20 minutes).
+	$(BIN)/python benchmarks/selective.py
+
+bench-selective-others: setup  ## Selective sheaf on skewed labels, and on School with DATA_ROOT=FOLDER (6 minutes).
+	$(BIN)/python benchmarks/selective_others.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
+
+bench-selective-mnist: setup  ## Tune and compare on rotated MNIST with a CNN, and draw it; DATA_ROOT=FOLDER (5 hours).
+	$(BIN)/python benchmarks/selective_mnist.py --data-root $(DATA_ROOT)
+
+bench-seeking: setup  ## Let clients look for better neighbours, 5 seeds (4 minutes).
+	$(BIN)/python benchmarks/seeking.py
+
+bench-drift: setup  ## Change a group's task half-way, and draw which edges pull (3 minutes).
+	$(BIN)/python benchmarks/drift.py
 
 bench-stragglers: setup  ## Measure what staleness buys and costs where clients are slow, and draw it (20 minutes).
 	$(BIN)/python benchmarks/stragglers.py

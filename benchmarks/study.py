@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import shutil
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sheafgossip.launcher.config import RunConfig, validate
-from sheafgossip.launcher.session import run_all
+from sheafgossip.launcher.session import run_all, run_each
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.summary import summarize
 
@@ -64,6 +65,25 @@ def run(config: RunConfig, folder: Path) -> bool:
     return not _diverged(folder)
 
 
+def run_several(wanted: Mapping[Path, RunConfig]) -> None:
+    """The same of several runs, {folder: run}, which share what it takes to start one. None of them may diverge."""
+    missing = {folder: config for folder, config in wanted.items() if not _has_ended(config, folder)}
+    for folder in missing:
+        shutil.rmtree(folder, ignore_errors=True)
+    if missing:
+        root = Path(os.path.commonpath([folder.parent for folder in missing]))
+        ended = run_each(
+            list(missing.values()),
+            list(missing),
+            root,
+            lambda _: lambda: None,
+            lambda done: print(done.prepared.folder.name, flush=True),
+        )
+        for done in ended:
+            if done.outcome.status != "finish":
+                raise SystemExit(f"{done.prepared.folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
+
+
 def _has_ended(config: RunConfig, folder: Path) -> bool:
     settings = folder / "config.toml"
     if not settings.exists() or settings.read_text() != config.to_toml():
@@ -79,7 +99,7 @@ def _diverged(folder: Path) -> bool:
 def read(folder: Path) -> Result:
     clients = open_run(folder).sql(
         "SELECT test_metric, train_samples FROM round JOIN node USING (node)"
-        " WHERE round = (SELECT max(round) FROM round) ORDER BY node"
+        " WHERE round = (SELECT max(round) FROM round) AND role = 'client' ORDER BY node"
     )
     payload_mb = summarize(folder).traffic.payload_bytes / 1e6
     return Result(clients["test_metric"].to_numpy(), clients["train_samples"].to_numpy(), payload_mb)

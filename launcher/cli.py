@@ -24,6 +24,8 @@ config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
 topology_app = typer.Typer(no_args_is_help=True, help="Look at graphs.")
 app.add_typer(config_app, name="config")
 app.add_typer(topology_app, name="topology")
+encoder_app = typer.Typer(no_args_is_help=True, help="Encoders for FLT.")
+app.add_typer(encoder_app, name="encoder")
 
 _EXIT_CODES = {"finish": 0, "failure": 1, "interrupt": 130}
 _CAUSES_SHOWN = 3
@@ -325,17 +327,19 @@ def export(
 
 @app.command()
 def reproduce(
-    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, table5, table6, figure2, ...")] = None,
+    what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, fedsak1, all, ...")] = None,
     small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
     data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds; the paper has 5.")] = 1,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds; the paper has 5. By default 1, with `all` 3.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
     set_: Overrides = None,
     listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Run a table or figure of the paper of Sheaf-FMTL again, and print our figures beside the published ones.
+    """Run a published table or figure again, and print our figures beside those of the paper.
 
     Interrupted, it goes on where it was: the same command takes finished runs as they are.
     """
@@ -468,6 +472,28 @@ def config_schema() -> None:
     from .schema import describe
 
     typer.echo(describe())
+
+
+@encoder_app.command("train")
+def encoder_train(
+    config: ConfigFile,
+    out: Annotated[Path, typer.Option(help="File of the encoder, such as encoder.safetensors.")],
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 20,
+    embedding: Annotated[
+        int | None, typer.Option(min=1, help="Numbers it makes of an image; by default algorithm.embedding, or 128.")
+    ] = None,
+    set_: Overrides = None,
+) -> None:
+    """Train an encoder on the images of [data], and save it for algorithm.encoder of FLT.
+
+    With --set data.dataset=... it learns from another data set than that of the run.
+    """
+    from .config import load
+    from .encoders import train_encoder
+
+    for epoch, error in train_encoder(load(config, set_ or [])[0], epochs, embedding, out):
+        typer.echo(f"epoch {epoch}: mean squared error {error:.5f}")
+    typer.echo(f"encoder: {out}")
 
 
 @topology_app.command("show")

@@ -50,6 +50,8 @@ class TopologySection(Section):
     """torus: rows of the grid; 0 takes the most nearly square grid."""
     path: Path | None = None
     """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
+    connected: bool = True
+    """false, with file and an undirected graph: it may fall into several parts, which know nothing of each other."""
     tries: Count = 100
     """How many graphs may be drawn until one is connected, strongly so if it is directed."""
     directed: bool = False
@@ -79,6 +81,32 @@ class SyntheticTable(Section):
     noise: Annotated[float, Field(ge=0)] = 0.1
     """Standard deviation of the noise on the targets, or on the scores of the classes; without noise and deviation they
     have deviation 1."""
+
+
+class ClustersTable(Section):
+    """The clusters of data.partition = "clusters": contiguous blocks of clients, of equal size, that share classes."""
+
+    count: Count = 5
+    """How many."""
+    classes: Count = 2
+    """Classes of a cluster, drawn at random; the last has fewer where they do not suffice for all."""
+    overlap: Annotated[int, Field(ge=0)] = 0
+    """How many of these the next cluster has, too (the first is next to the last)."""
+    exponent: Annotated[float, Field(ge=0)] = 0.0
+    """0: the samples of a cluster are split evenly over its clients; above: its m-th client has about smallest +
+    exp(b m**exponent) of them, with a b that deals out all."""
+    smallest: Count = 20
+    """With an exponent: samples of the smallest client, less one."""
+
+
+class DriftTable(Section):
+    """Tasks that change while they are learned."""
+
+    at_round: Count
+    """The first round with the new tasks."""
+    rotations: tuple[Literal[0, 90, 180, 270], ...]
+    """The angles of the groups from then on, as many as data.rotations. Each client keeps its images, those that it is
+    tested on too, and turns them so."""
 
 
 class DataSection(Section):
@@ -117,17 +145,21 @@ class DataSection(Section):
     """synthetic: how tasks and samples are drawn."""
     samples: Annotated[int, Field(ge=0)] = 0
     """Use only this many samples, drawn at random; 0 uses all."""
-    partition: Literal["auto", "even", "classes", "dirichlet", "quantity", "overlapping", "natural"] = "auto"
-    """even: shuffled and split evenly; classes: a few classes a client; dirichlet: class shares drawn from
-    Dirichlet(beta); quantity: sizes follow a power law; overlapping: each client draws samples_each from all
-    samples, so that several may hold the same one, and one client's test sample may be another's training sample;
-    natural: each client has the samples of one owner (a random choice of owners where clients is smaller); auto:
-    natural where samples have owners, else even."""
+    partition: Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"] = (
+        "auto"
+    )
+    """even: shuffled and split evenly; classes: a few classes a client; clusters: clusters of clients that share
+    classes; dirichlet: class shares drawn from Dirichlet(beta); quantity: sizes follow a power law; overlapping: each
+    client draws samples_each from all samples, so that several may hold the same one, and one client's test sample may
+    be another's training sample; natural: each client has the samples of one owner (a random choice of owners where
+    clients is smaller); auto: natural where samples have owners, else even."""
     classes_per_client: Count = 2
     """classes: how many classes a client holds."""
     imbalance: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """classes: those who hold a class share its samples in proportion to weights drawn from 1 - imbalance to
     1 + imbalance; 0 shares them evenly."""
+    clusters: ClustersTable = ClustersTable()
+    """clusters: how many, of which classes, how uneven."""
     beta: Positive = 0.5
     """dirichlet: concentration; smaller is more skewed."""
     exponent: Positive = 1.5
@@ -136,6 +168,15 @@ class DataSection(Section):
     """overlapping: how many samples a client holds; no sample twice."""
     rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
+    mask: Annotated[int, Field(ge=0)] = 0
+    """After the turn, a square of so many pixels a side is set to 0 in all images of a client, at a place drawn for
+    each client; 0 masks nothing."""
+    tasks: tuple[Literal["classes", "parity", "halves"], ...] = ("classes",)
+    """Classification: what clients are to tell of a sample, dealt to them in turn. classes: its class, as the data set
+    has it; parity: whether the class's number is odd; halves: whether it is in the upper half. For a digit that is the
+    digit, whether it is odd, and whether it is at least five."""
+    drift: DriftTable | None = None
+    """Groups of clients whose images are turned otherwise from some round on."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """Share of each client's samples that is kept for testing."""
     evaluate_on: Literal["test", "validation"] = "test"
@@ -347,13 +388,13 @@ def validate(tree: dict[str, Any]) -> RunConfig:
         raise ConfigError("\n".join(_explain(problem, tree) for problem in error.errors())) from None
 
 
-_PATH_KEYS = (("topology", "path"), ("data", "root"), ("stragglers", "path"))
+_PATH_KEYS = (("topology", "path"), ("data", "root"), ("stragglers", "path"), ("algorithm", "encoder"))
 
 
 def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
     for section, key in _PATH_KEYS:
         values = tree.get(section)
-        if isinstance(values, dict) and isinstance(values.get(key), str):
+        if isinstance(values, dict) and isinstance(values.get(key), str) and values[key]:
             values[key] = str((start / Path(values[key]).expanduser()).resolve())
     return tree
 

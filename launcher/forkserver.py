@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import importlib
 import itertools
 import os
 import selectors
@@ -156,6 +157,8 @@ class _Server:
         accounts after them all.
         """
         parts = [Assignment.from_json(assignment) for assignment in assignments]
+        for part in parts[:1]:
+            self._load(part.algorithm["name"])
         lines = [socket.socketpair() for _ in parts]
         pids = []
         for part, (_, theirs) in zip(parts, lines, strict=True):
@@ -169,6 +172,17 @@ class _Server:
             client = self._clients[node] = Control(ours)
             self._nodes[pid] = node, client
             self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, node))
+
+    def _load(self, algorithm: str) -> None:
+        """What all clients of the algorithm need is loaded once, here."""
+        from ..node.algorithms import ALGORITHMS
+
+        libraries = ALGORITHMS[algorithm].libraries
+        if any(library not in sys.modules for library in libraries):
+            for library in libraries:
+                importlib.import_module(library)
+            gc.collect()
+            gc.freeze()
 
     def _relay(self, node: int) -> None:
         client = self._clients.get(node)

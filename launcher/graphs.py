@@ -17,6 +17,21 @@ def draw_graphs(config: RunConfig) -> GraphSequence:
     if has_server(config):
         star = Graph.of(config.clients + 1, [(client, config.clients) for client in range(config.clients)])
         return GraphSequence((star,))
+    return _drawn(config)
+
+
+def relation_edges(config: RunConfig) -> tuple[tuple[int, int], ...]:
+    """Those of [topology] where there is a server, which is told them. Raises ConfigError."""
+    graphs = _drawn(config)
+    if graphs.changes or graphs.directed:
+        raise ConfigError(
+            "algorithm.graph = 'topology': relations are mutual and stay the same; use an undirected topology and "
+            "topology.redraw_every = 0"
+        )
+    return tuple(graphs.union.edges)
+
+
+def _drawn(config: RunConfig) -> GraphSequence:
     spec = TopologySpec(**config.topology.model_dump(exclude={"weights"}))
     try:
         return draw_sequence(spec, config.clients, config.seed, config.rounds)

@@ -9,18 +9,24 @@ from pathlib import Path
 
 import numpy as np
 
+from ..node.assignment import LocalWork
 from ..topology import Graph
 from ..transport.envelope import Header, pack_header
 from ..transport.wire import message_wire_bytes
 from .conditions import FaultTable
 from .config import ConfigError, RunConfig
-from .planner import Compute, Execution, Fault, Latency, Link, Plan, PlanError, Scenario, Stragglers, simulate
+from .planner import Compute, Execution, Fault, Latency, Link, Plan, PlanError, Scenario, Star, Stragglers, simulate
 from .planner.chaos import Rates, draw_faults
 from .planner.scenario import Edge
 
 
 def plan_run(
-    config: RunConfig, graph: Graph, lengths: Mapping[Edge, tuple[int, ...]], steps: Sequence[int], step_s: float
+    config: RunConfig,
+    graph: Graph,
+    lengths: Mapping[Edge, tuple[int, ...]],
+    steps: Sequence[int],
+    step_s: float,
+    star: Star | None = None,
 ) -> Plan:
     """The plan of a configuration. Raises ConfigError where it would never end.
 
@@ -28,16 +34,21 @@ def plan_run(
     each client's round, of ``step_s`` seconds each.
     """
     try:
-        return simulate(scenario_of(config, graph, lengths, steps, step_s))
+        return simulate(scenario_of(config, graph, lengths, steps, step_s, star))
     except PlanError as error:
         raise ConfigError(str(error)) from None
 
 
 def scenario_of(
-    config: RunConfig, graph: Graph, lengths: Mapping[Edge, tuple[int, ...]], steps: Sequence[int], step_s: float
+    config: RunConfig,
+    graph: Graph,
+    lengths: Mapping[Edge, tuple[int, ...]],
+    steps: Sequence[int],
+    step_s: float,
+    star: Star | None = None,
 ) -> Scenario:
     """Raises ConfigError."""
-    time, count = config.time, config.clients
+    time, count = config.time, graph.clients
     return Scenario(
         seed=config.seed,
         rounds=config.rounds,
@@ -54,19 +65,20 @@ def scenario_of(
         ),
         compute=Compute(
             step_s=step_s,
-            steps=tuple(steps),
+            steps=(*steps, *[0] * (count - len(steps))),  # a server takes none
             slowdown=tuple(
                 config.compute.slowdown[i % len(config.compute.slowdown)] if config.compute.slowdown else 1.0
                 for i in range(count)
             ),
             stragglers=Stragglers(
-                **config.stragglers.model_dump(exclude={"path"}), trace=_trace(config.stragglers.path, count)
+                **config.stragglers.model_dump(exclude={"path"}), trace=_trace(config.stragglers.path, config.clients)
             ),
         ),
         links=_links(config, graph),
         uplink=config.links.uplink or math.inf,
         faults=faults_of(config, graph),
         checkpoint_every=config.checkpoints.every,
+        star=star,
     )
 
 
@@ -151,9 +163,4 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
 
 def local_steps(config: RunConfig, train_samples: int) -> int:
     """Of a client's round."""
-    training = config.training
-    if training.work == "full":
-        return 1
-    if training.work == "steps":
-        return training.steps
-    return training.epochs * -(-train_samples // min(training.batch_size, train_samples))
+    return LocalWork(**config.training.model_dump()).count(train_samples)

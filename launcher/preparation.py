@@ -6,11 +6,13 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import SettingsError
+from ..node.algorithms.server import ServerAlgorithm, participants
 from ..node.architecture import Architecture, ArchitectureError
 from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
@@ -18,8 +20,8 @@ from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
-from .graphs import check_graphs, draw_graphs, has_server
-from .planner import Plan
+from .graphs import check_graphs, draw_graphs, has_server, relation_edges
+from .planner import Plan, Star
 from .planning import local_steps, plan_run
 
 
@@ -112,12 +114,23 @@ def _write_down(config: RunConfig, path: Path) -> None:
 
 def _check_algorithm(config: RunConfig) -> None:
     algorithm, name = ALGORITHMS[config.algorithm.name], config.algorithm.name
-    if config.has_scenario and not algorithm.with_everyone:
+    with_server = issubclass(algorithm, ServerAlgorithm)
+    if config.has_scenario and with_server and config.time.staleness != 0:
+        raise ConfigError(
+            f"time.staleness = {config.time.staleness!r}: the server of algorithm.name = {name!r} waits for its "
+            "clients in each round; allowed is 0, and time.deadline_s bounds the wait"
+        )
+    if config.has_scenario and not algorithm.with_everyone and not with_server:
         raise ConfigError(
             f"algorithm.name = {name!r} exchanges with some neighbours a round, and a scenario is planned for "
             "exchanges with all of them; use 'd-psgd', or leave the scenario out"
         )
-    if config.has_scenario and has_server(config):
+    if config.has_scenario and algorithm.may_meet(config.algorithm):
+        raise ConfigError(
+            "algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to false, or leave "
+            "the scenario out"
+        )
+    if config.has_scenario and has_server(config) and not with_server:
         raise ConfigError(
             "algorithm.server = true: a scenario is planned for clients that all learn, and a server does not; set it "
             "to false, or leave the scenario out"
@@ -133,19 +146,20 @@ def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], da
     """Raises ConfigError where the scenario never ends, or where the algorithm cannot bear it."""
     algorithm = ALGORITHMS[config.algorithm.name]
     lengths = {
-        (own.node, peer.node): algorithm.vectors(
-            config.algorithm, own.architecture.size, peer.parameters, len(peer.common)
-        )
+        (own.node, peer.node): algorithm.opening(config.algorithm, algorithm.ways(own, peer)[0])
+        + algorithm.lengths(config.algorithm, algorithm.ways(own, peer)[0])
         for own in assignments
         for peer in own.neighbours
     }
     steps = [local_steps(config, client.train_samples) for client in data.clients]
     assert config.compute.step_s
-    plan = plan_run(config, graph, lengths, steps, config.compute.step_s)
+    star = _star(config, algorithm, assignments) if issubclass(algorithm, ServerAlgorithm) else None
+    plan = plan_run(config, graph, lengths, steps, config.compute.step_s, star)
     bears = algorithm.bears(config.algorithm)
     slack = config.time.deadline_s is not None or config.time.staleness != 0
     loose = config.time.clock == "wall" and slack  # what will really come in time, no plan can tell
-    harmed = {"nothing": loose or not plan.synchronous, "missing": loose or plan.has_late, "late": False}[bears]
+    may_be_late = loose and (star is None or config.time.silence == "stale")
+    harmed = {"nothing": loose or not plan.synchronous, "missing": may_be_late or plan.has_late, "late": False}[bears]
     if harmed:
         what = "every message, in its own round" if bears == "nothing" else "messages of the same round, or none"
         hardier = algorithm.hardier(config.algorithm)
@@ -154,6 +168,19 @@ def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], da
             f"are late or lost; use {hardier + ', or ' if hardier else ''}time.staleness = 0 and no losses or crashes"
         )
     return plan
+
+
+def _star(config: RunConfig, algorithm: type[ServerAlgorithm], assignments: Sequence[Assignment]) -> Star:
+    def chosen(round: int) -> frozenset[int]:
+        return frozenset(participants(config.seed, config.algorithm.fraction, config.clients, config.rounds, round))
+
+    server, rounds = assignments[-1], range(1, config.rounds + 1)
+    later = algorithm.answers == "next"
+    return Star(
+        participants=tuple(chosen(round) for round in rounds),
+        receivers=tuple(chosen(round + later) for round in rounds),
+        opening=len(algorithm.opening(config.algorithm, algorithm.ways(server, server.neighbours[0])[0])),
+    )
 
 
 def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architecture]:
@@ -167,16 +194,18 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
     ]
     server = [choices[0]] if has_server(config) else []
     if config.data.features_held < 1:
+        if len(set(config.data.tasks)) > 1:
+            raise ConfigError(f"data.features_held below 1 needs one task: data.tasks = {list(config.data.tasks)}")
         return [_on_features(choices, client.features) for client in data.clients] + server
     _check_task(config, data)
     total = sum(section.share for section in sections)
     dealt = [0] * len(sections)
     architectures = []
-    for client in range(config.clients):
-        owed = [section.share / total * (client + 1) - count for section, count in zip(sections, dealt, strict=True)]
+    for number, client in enumerate(data.clients):
+        owed = [section.share / total * (number + 1) - count for section, count in zip(sections, dealt, strict=True)]
         chosen = max(range(len(sections)), key=lambda index: (owed[index], -index))
         dealt[chosen] += 1
-        architectures.append(choices[chosen])
+        architectures.append(replace(choices[chosen], outputs=client.outputs))
     return architectures + server
 
 
@@ -230,27 +259,23 @@ def _assign(
     records: str,
 ) -> tuple[Assignment, ...]:
     algorithm, graph = ALGORITHMS[config.algorithm.name], graphs.union
+    if algorithm.may_meet(config.algorithm):
+        graph = Graph.of(graph.clients, combinations(range(graph.clients), 2))
     sizes = [architecture.size for architecture in architectures]
     common = {
         (i, j): _common_coordinates(data, i, j, data.outputs) for edge in graph.edges for i, j in (edge, edge[::-1])
     }
     algorithm.check(config.algorithm, sizes, graph.edges)
-    for (i, j), shared in common.items():
-        if not all(algorithm.vectors(config.algorithm, sizes[i], sizes[j], len(shared))):
-            raise ConfigError(
-                f"algorithm.start = 'selection': clients {i} and {j} have no parameter in common; "
-                "set data.features_held below 1, or choose another start"
-            )
-    shapes = {(sizes[i], sizes[j], len(shared)) for (i, j), shared in common.items()}
-    largest = max((length for shape in shapes for length in algorithm.vectors(config.algorithm, *shape)), default=0)
+    algorithm.check_models(config.algorithm, architectures, data.task, config.model.same_start)
     settings = dict(vars(config.algorithm))
     training = LocalWork(**config.training.model_dump())
     matching_of = matchings(graph)
     run = 1 << 62 | secrets.randbits(62)  # tells runs apart on the wire; always 9 bytes of a header
     assignments = []
-    samples = [client.train_samples for client in data.clients]
+    relations = relation_edges(config) if algorithm.is_told_relations(config.algorithm) else ()
     for node in range(graph.clients):
         is_server = node == config.clients
+        known = data.clients if is_server else ()
         weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
         address = f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else "tcp://127.0.0.1:*"
         assignments.append(
@@ -278,14 +303,17 @@ def _assign(
                         weights.get(j, 0.0),
                         common[node, j],
                         matching_of[min(node, j), max(node, j)],
-                        samples[j] if is_server else 0,
+                        known[j].train_samples if known else 0,
+                        known[j].classes if known else (),
                     )
                     for j in graph.neighbours(node)
                 ),
+                classes=() if is_server else data.clients[node].classes,
                 matchings=1 + max(matching_of.values(), default=0),
+                relations=relations if is_server else (),
                 turns=_turns(graphs, node, config.topology.weights),
                 rounds_a_turn=graphs.rounds_each,
-                largest_vector=largest,
+                largest_vector=0,
                 timeout=config.transport.timeout,
                 evaluate_every=config.evaluation.every,
                 checkpoint_every=config.checkpoints.every,
@@ -300,9 +328,27 @@ def _assign(
                 silence=config.time.silence,
                 deadline_s=math.inf if config.time.deadline_s is None else config.time.deadline_s,
                 survives=config.time.deaths == "continue",
+                drift_round=0 if config.data.drift is None else config.data.drift.at_round,
             )
         )
-    return tuple(assignments)
+    largest = _largest_vector(config, assignments)
+    return tuple(replace(assignment, largest_vector=largest) for assignment in assignments)
+
+
+def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int:
+    """Raises ConfigError where a vector would have no length."""
+    algorithm, largest = ALGORITHMS[config.algorithm.name], 0
+    for own in assignments:
+        for peer in own.neighbours:
+            way, _ = algorithm.ways(own, peer)
+            lengths = algorithm.lengths(config.algorithm, way) + algorithm.opening(config.algorithm, way)
+            if not all(lengths):
+                raise ConfigError(
+                    f"algorithm.start = 'selection': clients {own.node} and {peer.node} have no parameter in common; "
+                    "set data.features_held below 1, or choose another start"
+                )
+            largest = max((largest, *lengths))
+    return largest
 
 
 def _turns(graphs: GraphSequence, node: int, weights: str) -> tuple[Turn, ...]:

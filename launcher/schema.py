@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import Algorithm
 from .conditions import EdgeTable, FaultTable
-from .config import ArchitectureSection, ModelSection, RunConfig, Section, SyntheticTable
+from .config import ArchitectureSection, ClustersTable, DriftTable, ModelSection, RunConfig, Section, SyntheticTable
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def _tables() -> Iterator[str]:
         for below in (kind for field in section.model_fields.values() for kind in get_args(field.annotation)):
             if below is EdgeTable:
                 yield from _table(f"[[{_TABLE_OF[below]}]]", below)
+            if below is DriftTable:
+                yield from _table(f"[{_TABLE_OF[below]}]", below)
 
 
 def _table(title: str, section: type[Section]) -> Iterator[str]:
@@ -118,7 +120,7 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
     alternatives = [part for part in get_args(kind) if part is not type(None)]
     if alternatives:
         return " or ".join(map(_values, alternatives))
-    if kind is SyntheticTable:
+    if kind in (ClustersTable, DriftTable, SyntheticTable):
         return f"`[{_TABLE_OF[kind]}]` table"
     words = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Path: "path"}
     return " ".join([words[kind] if kind in words else f"`[[{_TABLE_OF[kind]}]]` table", *_limits(bounds)])
@@ -126,8 +128,10 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
 
 _TABLE_OF: dict[type[Section], str] = {
     ArchitectureSection: "model.mix",
+    DriftTable: "data.drift",
     EdgeTable: "links.edges",
     FaultTable: "faults",
+    ClustersTable: "data.clusters",
     SyntheticTable: "data.synthetic",
 }
 

@@ -87,7 +87,7 @@ def _rows(timeline: Timeline) -> Iterator[tuple[str, str]]:
             yield f"  {age}", f"{count:>{len(f'{total:,}')},} {count / total:>6.1%} {'█' * round(30 * count / total)}"
     yield "waits ended by the deadline", f"{timeline.deadlines:,}"
     for number, awaited in enumerate(timeline.awaited[:_AWAITED_SHOWN]):
-        part = awaited.seconds / sum(timeline.waiting_s)
+        part = awaited.seconds / timeline.awaited_s
         value = f"client {awaited.client}: {_s(awaited.seconds)} ({part:.1%}), in {awaited.rounds} rounds of neighbours"
         yield "" if number else "waited for most", value
 

@@ -78,6 +78,8 @@ class EdgeRecord(NamedTuple):
     ``disagreement`` is ||P_ij theta_i - P_ji theta_j|| as the round began (None: the client went without that
     neighbour), ``map_norm`` ||P_ij||_F as it ended.
     ``error_bound`` bounds what a rank cap may have cost all of the client's maps together (0 where maps are exact).
+    Where edges have weights, ``weight`` is that of the round, a factor on the map, and ``cosine`` how alike the updates
+    of its two ends are estimated to be.
     """
 
     node: int
@@ -86,6 +88,8 @@ class EdgeRecord(NamedTuple):
     disagreement: float | None
     map_norm: float
     error_bound: float
+    weight: float | None = None
+    cosine: float | None = None
 
 
 class TrafficRecord(NamedTuple):

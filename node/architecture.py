@@ -114,6 +114,16 @@ class Architecture:
             ]
         return (*blocks, *_layer("output", (self.outputs, width)))
 
+    @property
+    def features(self) -> int:
+        """Numbers that the last layer, the head, gets to see of a sample."""
+        return self.parameters()[-2].shape[1]
+
+    @property
+    def head_size(self) -> int:
+        """Parameters of the last layer: the last of theta, weights (outputs, features) before biases (outputs,)."""
+        return self.outputs * (self.features + 1)
+
     def widest(self) -> int:
         """Numbers in the largest layer that one sample passes through, the input included."""
         widths = [math.prod(self.input_shape), self.outputs]

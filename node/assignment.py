@@ -18,7 +18,7 @@ class Neighbour:
 
     Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
     ``matching`` is the number of the matching that the edge belongs to, the same at both ends. A server knows how many
-    training ``samples`` its clients have.
+    training ``samples`` its clients have, and of which ``classes``.
     """
 
     node: int
@@ -27,6 +27,7 @@ class Neighbour:
     common: tuple[int, ...] = ()
     matching: int = 0
     samples: int = 0
+    classes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,14 @@ class LocalWork:
     batch_size: int
     momentum: float
     l2: float
+
+    def count(self, samples: int) -> int:
+        """Local steps of a round, on so many training samples."""
+        if self.work == "full":
+            return 1
+        if self.work == "steps":
+            return self.steps
+        return self.epochs * -(-samples // min(self.batch_size, samples))
 
 
 @dataclass(frozen=True)
@@ -81,12 +90,16 @@ class Assignment:
     measure: bool
     sample_every: float
     kernel_counters: bool
+    classes: tuple[int, ...] = ()
+    """Of its training samples, ascending; none where the task has no classes."""
     matchings: int = 1
     """How many there are in the run's graph."""
     turns: tuple[Turn, ...] = ()
     """Of a directed or changing graph, whose ``neighbours`` are those of all turns: they follow each other, over and
     over. None: all neighbours are heard and sent to in all rounds."""
     rounds_a_turn: int = 1
+    relations: tuple[tuple[int, int], ...] = ()
+    """Edges of [topology] between the clients, where a server is told them."""
     clock: Literal["none", "wall", "virtual"] = "none"
     """none: no scenario, every exchange waits for every neighbour."""
     staleness: float = 0
@@ -106,6 +119,8 @@ class Assignment:
     """After a crash or leave: the last round without this client."""
     state_round: int | None = None
     """The round whose state this life goes on from."""
+    drift_round: int = 0
+    """The first round with the shard's second task; 0: there is none."""
     resumed_at: int = 0
     """The round after which an interrupted run was taken up again."""
 
@@ -146,9 +161,11 @@ class Assignment:
                 "architecture": Architecture(**message["architecture"] | shapes),
                 "training": LocalWork(**message["training"]),
                 "neighbours": tuple(
-                    Neighbour(**neighbour | {"common": tuple(neighbour["common"])})
+                    Neighbour(**neighbour | {key: tuple(neighbour[key]) for key in ("common", "classes")})
                     for neighbour in message["neighbours"]
                 ),
+                "classes": tuple(message["classes"]),
+                "relations": tuple((i, j) for i, j in message["relations"]),
                 "turns": tuple(
                     Turn(tuple(turn["successors"]), {int(j): weight for j, weight in turn["weights"].items()})
                     for turn in message["turns"]

@@ -40,6 +40,10 @@ class Client:
         self.rounds = assignment.rounds
         self.seed = assignment.seed
         self.theta: np.ndarray = learner.theta
+        self.model = assignment.architecture
+        self.classes = assignment.classes
+        """Those of its training samples, ascending."""
+        self.relations = assignment.relations
         self.alpha = assignment.training.alpha
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
         self.successors = self.predecessors = self.neighbours
@@ -91,12 +95,29 @@ class Client:
         yield from drawn if of == 1 else zip(*[drawn] * of, strict=True)
         self.train_loss = sum(losses) / len(losses)
 
-    def gradient_on(self, batch: Batch | None = None) -> np.ndarray:
-        """grad f(theta) (d,) of one mini-batch, by default of all training samples. The next call overwrites it."""
+    def gradient_on(self, batch: Batch | None = None, pull: tuple[np.ndarray, float] | None = None) -> np.ndarray:
+        """grad f(theta) (d,) of one mini-batch, by default of all training samples. The next call overwrites it.
+
+        With ``pull``, (anchors (classes, features), lam), it is that of f + lam ||features - anchor||^2.
+        """
         with self._stopwatch.during("gradient"):
-            loss, gradient = self._learner.gradient(*(batch or ()))
+            x, y = batch or (None, None)
+            loss, gradient = self._learner.gradient(x, y, pull)
         self._losses.append(loss)
         return gradient
+
+    def class_features(self) -> np.ndarray:
+        """(classes, features): the mean of what the head gets to see of the training samples of each class."""
+        with self._stopwatch.during("gradient"):
+            return self._learner.class_features()
+
+    def inputs(self) -> np.ndarray:
+        """(n, *input_shape): what it trains on, without the targets; read only."""
+        return self._learner.inputs()
+
+    def steps_of(self, client: int) -> int:
+        """At the server: how many local steps a client takes in a round."""
+        return self._assignment.training.count(self.neighbours[client].samples)
 
     def gradient(self) -> np.ndarray:
         """grad f(theta), or what takes its place: the local work's (theta before - theta after) / alpha.

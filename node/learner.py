@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
 from ..topology.seeds import generator
 from .architecture import Architecture
 from .assignment import Assignment
-from .models import forward, linear_gradient, loss, metric, views
+from .models import features, forward, linear_gradient, loss, metric, views
 
 _MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation ...
 _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
@@ -44,27 +45,48 @@ class Learner:
             parameter.requires_grad_().grad = gradient  # backward() adds into the flat buffer
         self._velocity = torch.zeros_like(self._theta) if self._training.momentum else None
         self._batches_drawn = 0
+        self._drifted = False
         self.learnt_samples = self.evaluated_samples = 0
         """Samples that went through a gradient, and through an evaluation, since the start."""
         self.theta: np.ndarray = self._theta.numpy()
+
+    def enter(self, round: int) -> None:
+        """From now on the task is that of this round."""
+        if not self._drifted and 0 < self._assignment.drift_round <= round:
+            dtype = getattr(torch, self._assignment.dtype)
+            with safe_open(self._assignment.shard, framework="pt") as file:
+                self._x_train, self._x_test = (
+                    file.get_tensor(name).to(dtype) for name in ("x_train_drifted", "x_test_drifted")
+                )
+            self._drifted = True
 
     def learn(self) -> float:
         """One round's local work on theta, in place; returns the mean of the losses met on the way."""
         losses = [self._step(x, y) for x, y in self.batches()]
         return sum(losses) / len(losses)
 
-    def gradient(self, x: Tensor | None = None, y: Tensor | None = None) -> tuple[float, np.ndarray]:
-        """The loss at theta and its gradient (d,), by default on all training samples. The next call overwrites it."""
+    def gradient(
+        self, x: Tensor | None = None, y: Tensor | None = None, pull: tuple[np.ndarray, float] | None = None
+    ) -> tuple[float, np.ndarray]:
+        """The loss at theta and its gradient (d,), by default on all training samples. The next call overwrites it.
+
+        ``pull``, (anchors, weight), adds weight times the mean over samples of ||features - anchor of its class||^2,
+        with anchors (classes, features).
+        """
         x, y = (self._x_train, self._y_train) if x is None or y is None else (x, y)
         self._gradient.zero_()
         self.learnt_samples += len(x)
         total = 0.0
         for start in range(0, len(x), self._chunk):
             part = slice(start, start + self._chunk)
-            if self._architecture.is_linear:
+            if self._architecture.is_linear and pull is None:
                 total += linear_gradient(self._assignment.task, self._parameters, x[part], y[part], len(x))
                 continue
-            summed = loss(self._assignment.task, forward(self._architecture, self._parameters, x[part]), y[part])
+            seen = features(self._architecture, self._parameters, x[part])
+            summed = loss(self._assignment.task, F.linear(seen, *self._parameters[-2:]), y[part])
+            if pull is not None:
+                anchors, weight = torch.from_numpy(pull[0]), pull[1]
+                summed = summed + weight * ((seen - anchors[y[part]]) ** 2).sum()
             mean = summed / len(x)
             mean.backward()
             total += float(mean.detach())
@@ -93,6 +115,22 @@ class Learner:
         # MSE is a mean over samples and targets
         values = self.test_samples * (1 if task == "classification" else self._architecture.outputs)
         return summed / self.test_samples, scored / values
+
+    def inputs(self) -> np.ndarray:
+        return self._x_train.numpy()
+
+    def class_features(self) -> np.ndarray:
+        """(classes, features): the mean over the training samples of each class; 0 for classes without any."""
+        model = self._architecture
+        sums = torch.zeros(model.outputs, model.features, dtype=torch.float64)
+        self.evaluated_samples += self.train_samples
+        with torch.no_grad():
+            for start in range(0, self.train_samples, self._chunk):
+                part = slice(start, start + self._chunk)
+                seen = features(model, self._parameters, self._x_train[part])
+                sums.index_add_(0, self._y_train[part], seen.double())
+        counts = torch.bincount(self._y_train, minlength=model.outputs).clamp(min=1)
+        return (sums / counts[:, None]).to(self._theta.dtype).numpy()
 
     def _step(self, x: Tensor, y: Tensor) -> float:
         value, _ = self.gradient(x, y)

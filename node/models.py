@@ -13,6 +13,11 @@ from .architecture import Architecture
 
 def forward(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
     """(batch, outputs) scores or predictions for x (batch, *input_shape); parameters in the architecture's order."""
+    return F.linear(features(architecture, parameters, x), *parameters[-2:])
+
+
+def features(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+    """(batch, features): what the last layer, the head, gets to see."""
     blocks = iter(parameters)
     if architecture.kind == "cnn":
         for _ in architecture.filters:
@@ -38,7 +43,7 @@ def forward(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor)
     x = x.flatten(1)
     for _ in architecture.hidden if architecture.kind in ("cnn", "mlp") else ():
         x = F.relu(F.linear(x, next(blocks), next(blocks)))
-    return F.linear(x, next(blocks), next(blocks))
+    return x
 
 
 def loss(task: str, predictions: Tensor, y: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
 from ..transport.timed import TimedPeers
 from .algorithms import ALGORITHMS
+from .algorithms.server import ServerAlgorithm
 from .assignment import Assignment
 from .checkpoint import read_state, sent_to, write_state
 from .client import Client
@@ -103,14 +104,16 @@ class _ClientProcess:
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
-        own = assignment.architecture.size
-        links = {
-            peer.node: Link(
-                sends=algorithm.vectors(settings, own, peer.parameters, len(peer.common)),
-                receives=algorithm.vectors(settings, peer.parameters, own, len(peer.common)),
+        links = {}
+        for peer in assignment.neighbours:
+            out, back = algorithm.ways(assignment, peer)
+            links[peer.node] = Link(
+                sends=algorithm.lengths(settings, out),
+                receives=algorithm.lengths(settings, back),
+                opens=algorithm.opening(settings, out),
+                opened=algorithm.opening(settings, back),
+                may_be_quiet=algorithm.may_be_quiet(settings),
             )
-            for peer in assignment.neighbours
-        }
         self.peers = self._peers(links)
         self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
         self.algorithm = algorithm(settings, self.client)
@@ -120,12 +123,17 @@ class _ClientProcess:
             assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, self.recorder
         )
         self.reporter.tell_process(address)
-        print(f"client {assignment.node}: {own} parameters, {self.learner.train_samples} training samples", flush=True)
+        size = self.client.theta.size
+        print(
+            f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
+            flush=True,
+        )
 
     def _peers(self, links: Mapping[int, Link]) -> Peers:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
         if assignment.clock == "none":
             everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
+            everyone &= not any(link.may_be_quiet for link in links.values())
             ahead = 1 if everyone and not assignment.turns else assignment.rounds
             return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead)
         schedule = Schedule.load(assignment.schedule)
@@ -136,6 +144,12 @@ class _ClientProcess:
         }
         if assignment.clock == "wall":
             options |= {"staleness": assignment.staleness, "deadline_s": assignment.deadline_s}
+            if issubclass(ALGORITHMS[assignment.algorithm["name"]], ServerAlgorithm):
+                first, at_server = assignment.first_round, assignment.role == "server"
+                anew = first > 1 and assignment.state_round != first - 1
+                options |= {"is_server": at_server, "listens_in": first if anew else 0}
+                if not at_server:
+                    options["fallback"] = "skip"  # who has no answer goes on with what it has
             return TimedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
         return PlannedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
 
@@ -183,6 +197,7 @@ class _ClientProcess:
             self.stopwatch.switch("maps")
             client.train_loss = None
             client.enter(round)
+            self.learner.enter(round)
             self.algorithm.round(client, self.peers)
             self._close_round(round)
 

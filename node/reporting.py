@@ -120,12 +120,14 @@ class Reporter:
             *(exchanged if measure else ()),
             *(self._edges(round) if measure else ()),
             *(EventRecord(now, waited.virtual_s, self._node, "warning", text) for text in report.warnings),
+            *(EventRecord(now, waited.virtual_s, self._node, *event) for event in report.events),
             *(
                 EventRecord(now, waited.virtual_s, self._node, "drop", f"{count} x {reason}")
                 for reason, count in self._peers.rejected().items()
             ),
         ]
         report.warnings.clear()
+        report.events.clear()
         if measure and (last or self._pace.due(now)):
             records += self._measurements(now)
         self._recorder.write(*records)
@@ -146,12 +148,22 @@ class Reporter:
         self._recorder.write(*(KernelRecord(self._node, c.local, c.peer, c.sent, c.received) for c in counts))
 
     def _edges(self, round: int) -> list[EdgeRecord]:
-        maps, disagreements = self._algorithm.maps, self._algorithm.report.disagreements
-        if maps is None or not disagreements:
+        maps, report = self._algorithm.maps, self._algorithm.report
+        if maps is None or not (report.disagreements or report.weights):
             return []
         return [
-            EdgeRecord(self._node, j, round, disagreements.get(j), map_norm, maps.error_bound)
+            EdgeRecord(
+                self._node,
+                j,
+                round,
+                report.disagreements.get(j),
+                map_norm * report.weights.get(j, 1.0),
+                maps.error_bound,
+                report.weights.get(j),
+                report.cosines.get(j),
+            )
             for j, map_norm in maps.norms().items()
+            if j in report.weights or not report.weights
         ]
 
     def _measurements(self, now: float) -> list[Record]:

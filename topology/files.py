@@ -19,16 +19,17 @@ Link = tuple[Line, int, int]
 """The line of an edge or arc, and its two ends."""
 
 
-def read_graph(path: Path, clients: int) -> Graph:
+def read_graph(path: Path, clients: int, connected: bool = True) -> Graph:
     """GraphML where the name ends in .graphml, else an edge list: two client numbers a line, # starts a comment.
 
-    Raises TopologyError, naming file and line, unless the file holds a connected simple graph of ``clients`` clients.
+    Raises TopologyError, naming file and line, unless the file holds a simple graph of ``clients`` clients, which is
+    ``connected`` if that is asked for.
     """
     graph = Graph.of(clients, _links(path, clients, directed=False))
-    if not graph.is_connected:
+    if connected and not graph.is_connected:
         raise TopologyError(
             f"{path}: the graph of {clients} clients falls into {graph.components} components{_loner(graph)}; "
-            "it must be connected"
+            "it must be connected, or topology.connected = false"
         )
     return graph
 

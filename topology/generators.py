@@ -32,6 +32,7 @@ class TopologySpec:
     tries: int = 100
     directed: bool = False
     redraw_every: int = 0
+    connected: bool = True
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def draw(spec: TopologySpec, clients: int, seed: int, turn: int = 0) -> Graph | 
         raise TopologyError(f"{clients} clients: at least 1 is needed")
     if spec.kind == "file":
         return _from_file(spec, clients)
+    if not spec.connected:
+        raise _refusal(spec, "connected", "graphs that are drawn are connected; only those from a file need not be")
     if spec.kind not in (*KINDS, ONE_PEER):
         raise _refusal(spec, "kind", f"one of {', '.join([*KINDS, ONE_PEER, 'file'])}")
     if spec.directed and spec.kind not in _DIRECTED:
@@ -109,7 +112,9 @@ def _from_file(spec: TopologySpec, clients: int) -> Graph | Digraph:
 
     if spec.path is None:
         raise TopologyError('topology.path is missing: topology.kind = "file" needs an edge list or a .graphml file')
-    return (read_digraph if spec.directed else read_graph)(spec.path, clients)
+    if spec.directed:
+        return read_digraph(spec.path, clients)
+    return read_graph(spec.path, clients, spec.connected)
 
 
 def _rng(seed: int, turn: int, attempt: int) -> np.random.Generator:

@@ -21,10 +21,21 @@ _NOTHING = (0, 0, 0, 0)  # messages, and their bytes of payload, message, wire
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What may travel on one edge in a round: the lengths of the vectors, message by message, each way."""
+    """What may travel on one edge in a round: the lengths of the vectors, message by message, each way. In the first
+    round ``opens`` and ``opened`` come before them."""
 
     sends: tuple[int, ...]
     receives: tuple[int, ...]
+    opens: tuple[int, ...] = ()
+    opened: tuple[int, ...] = ()
+    may_be_quiet: bool = False
+    """Whether an exchange may pass without a vector."""
+
+    def sent_in(self, round: int) -> tuple[int, ...]:
+        return self.opens + self.sends if round == 1 else self.sends
+
+    def received_in(self, round: int) -> tuple[int, ...]:
+        return self.opened + self.receives if round == 1 else self.receives
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,37 +76,50 @@ class Peers:
         """The first round to come; 1, unless the client goes on from a checkpoint."""
         self.round = self.first_round = round
 
-    def exchange(self, vectors: Vectors, senders: Collection[int] | None = None) -> dict[int, np.ndarray]:
+    def exchange(
+        self, vectors: Vectors, senders: Collection[int] | None = None, *, quiet: Collection[int] = ()
+    ) -> dict[int, np.ndarray]:
         """Sends each of these neighbours its vector, then waits for one from each of them, or of the ``senders``.
 
-        A neighbour that the run's scenario leaves out in this exchange is missing from the result. Raises
-        NeighbourTimeout when one stays silent for longer than the timeout.
+        A neighbour that the run's scenario leaves out in this exchange is missing from the result. ``quiet`` are those
+        that get none, and of whom none is expected, which they know; where a scenario may have them know something else
+        they are told, and may be heard all the same. Raises NeighbourTimeout when one stays silent for longer than the
+        timeout.
         """
         with self._stopwatch.during("exchange"):
             self._send(vectors)
-            heard = vectors if senders is None else senders
+            heard = {*(vectors if senders is None else senders), *self._tell_quiet(quiet)}
             return self._receive([node for node in self.neighbours if node in heard])
+
+    def _tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
+        """Returns those that may be heard."""
+        return ()
 
     def send(self, vectors: Vectors) -> None:
         with self._stopwatch.during("exchange"):
             self._send(vectors)
 
-    def receive(self, senders: Sequence[int] | None = None) -> dict[int, np.ndarray]:
+    def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
 
-        Raises NeighbourTimeout.
+        ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout.
         """
         with self._stopwatch.during("exchange"):
-            return self._receive(self.neighbours if senders is None else senders)
+            return self._receive(self.neighbours if senders is None else senders, bounded)
+
+    def left_out(self) -> bool:
+        """Whether the run's scenario keeps this client from working for its server in this round."""
+        return False
 
     def _send(self, vectors: Vectors) -> None:
         shared: dict[tuple[int, int, int], list[int]] = {}
         for node, vector in vectors.items():
             phase = self._sent[node]
-            if vector.dtype != self._dtype or vector.shape != self._links[node].sends[phase : phase + 1]:
+            announced = self._links[node].sent_in(self.round)
+            if vector.dtype != self._dtype or vector.shape != announced[phase : phase + 1]:
                 raise ValueError(
                     f"message {phase} of a round to client {node} was announced with the lengths "
-                    f"{self._links[node].sends} ({self._dtype}), not as {vector.dtype} {vector.shape}"
+                    f"{announced} ({self._dtype}), not as {vector.dtype} {vector.shape}"
                 )
             self._sent[node] += 1
             for copy in range(self._copies(node, phase, vector)):
@@ -113,7 +137,7 @@ class Peers:
         """How often a message is sent."""
         return 1
 
-    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
+    def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in nodes}
         deadline = time.monotonic() + self._timeout
         missing = wanted.keys() - self._inbox.keys()
@@ -152,7 +176,7 @@ class Peers:
     def _check(self, message: Message) -> None:
         """Raises Rejected unless this is the vector that the link announces."""
         header = message.header
-        expected = self._links[header.src].receives[header.phase : header.phase + 1]
+        expected = self._links[header.src].received_in(header.round)[header.phase : header.phase + 1]
         if len(message.tensors) != 1 or message.tensors[0].shape != expected:
             raise Rejected("wrong shape")
         if message.tensors[0].dtype != self._dtype:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ _WINDOW_BYTES = 1 << 20
 _FEWEST, _MOST = 4, 128
 _GRACE_S = 1.0
 """How long the last words of a neighbour that has died may take to come in."""
+_NOTHING = np.empty(0)
+"""In place of the vector of a message that has none: its sender is quiet in this exchange."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,8 @@ class ScheduledPeers(Peers):
         self._every = checkpoint_every
         itemsize = np.dtype(dtype).itemsize
         self._flows = {
-            node: _Flow(_window(link.sends, itemsize), _window(link.receives, itemsize)) for node, link in links.items()
+            node: _Flow(_window(link.sent_in(1), itemsize), _window(link.received_in(1), itemsize))
+            for node, link in links.items()
         }
         self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
@@ -72,6 +75,21 @@ class ScheduledPeers(Peers):
         self._confirmations: dict[int, tuple[int, int]] = {}
 
     # -- sending -------------------------------------------------------------------------------------------------------
+
+    def _tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
+        """The plan has a message of everyone in every exchange: one without a vector takes the place of what is not
+        said. Such messages are counted as confirmations are."""
+        for node in quiet:
+            phase = self._sent[node]
+            self._sent[node] += 1
+            for _ in range(self._copies(node, phase, _NOTHING)):
+                self._confirm(node, self.round, phase)
+        return quiet
+
+    def _confirm(self, node: int, round: int, phase: int) -> None:
+        for weight in self._endpoint.send([node], round=round, phase=phase, tensors=()).values():
+            messages, wire_bytes = self._confirmations.get(node, (0, 0))
+            self._confirmations[node] = messages + 1, wire_bytes + weight.wire
 
     def _copies(self, node: int, phase: int, vector: np.ndarray) -> int:
         row, place = self.round - 1, self._place[node]
@@ -124,12 +142,14 @@ class ScheduledPeers(Peers):
         try:
             if not 1 <= header.round <= len(self.schedule.start) or header.phase >= self.schedule.comes.shape[1]:
                 raise Rejected("round or phase out of turn")
-            self._check(message)
+            silent = not message.tensors and self._links[header.src].may_be_quiet
+            if not silent:
+                self._check(message)
         except Rejected as rejected:
             self._endpoint.reject(rejected)
         else:
             self._came[header.src] += 1
-            self._take_in(header.src, header.round, header.phase, message.tensors[0])
+            self._take_in(header.src, header.round, header.phase, _NOTHING if silent else message.tensors[0])
 
     def _heed(self, message: Message) -> None:
         """Greetings, and confirmations: round 0, and as phase the number of messages that were taken so far."""
@@ -149,9 +169,7 @@ class ScheduledPeers(Peers):
         flow.taken += 1
         if self._bounded and flow.taken - flow.told >= flow.receive_window // 2 and node in self._endpoint.lives:
             flow.told = flow.taken
-            for weight in self._endpoint.send([node], round=0, phase=flow.told, tensors=()).values():
-                messages, wire_bytes = self._confirmations.get(node, (0, 0))
-                self._confirmations[node] = messages + 1, wire_bytes + weight.wire
+            self._confirm(node, 0, flow.told)
 
     def confirmations(self) -> dict[int, tuple[int, int]]:
         return self._confirmations
@@ -205,7 +223,10 @@ class ScheduledPeers(Peers):
 class PlannedPeers(ScheduledPeers):
     """Virtual clock: each exchange uses exactly the messages that the plan names, however long they really take."""
 
-    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
+    def left_out(self) -> bool:
+        return bool(np.isnan(self.schedule.compute[self.round - 1]))
+
+    def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         schedule, row = self.schedule, self.round - 1
         vectors: dict[int, np.ndarray] = {}
         rounds: dict[int, int] = {}
@@ -221,8 +242,8 @@ class PlannedPeers(ScheduledPeers):
             vector = self._inbox.get(key)
             if vector is None and rounds[node] and self._fallback == "stale":  # it died before it could send that
                 rounds[node], vector = self._latest.get((node, phase), (0, None))
-            if vector is None:
-                rounds[node] = 0
+            if vector is None or not vector.size:
+                rounds[node], vector = 0, None
             else:
                 vectors[node] = vector
             if key in self._inbox and schedule.keep[key[1] - 1, phase, self._place[node]] <= self.round:

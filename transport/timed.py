@@ -26,8 +26,19 @@ class TimedPeers(ScheduledPeers):
     launcher/planner/simulation.py.
     """
 
-    def __init__(self, *arguments: Any, staleness: float, deadline_s: float, **options: Any):
+    def __init__(
+        self,
+        *arguments: Any,
+        staleness: float,
+        deadline_s: float,
+        is_server: bool = False,
+        listens_in: int = 0,
+        **options: Any,
+    ):
+        """A server's clients only listen in their first round, where that is not the run's; ``listens_in`` is it."""
         super().__init__(*arguments, **options)
+        self._is_server = is_server
+        self._listens_in = listens_in
         self._staleness = staleness
         self._deadline_s = deadline_s
         self._coming: defaultdict[tuple[int, int], list[tuple[float, int, np.ndarray]]] = defaultdict(list)
@@ -65,7 +76,8 @@ class TimedPeers(ScheduledPeers):
         """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
         for (other, phase), (round, vector) in self._sent_last.items():
             if other == node:
-                self._count(self._endpoint.send([node], round=round, phase=phase, tensors=(vector,)))
+                tensors = (vector,) if vector.size else ()
+                self._count(self._endpoint.send([node], round=round, phase=phase, tensors=tensors))
                 self._flows[node].sent += 1
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -95,9 +107,15 @@ class TimedPeers(ScheduledPeers):
                     self._taken_out(node)
         return next_
 
-    def _receive(self, nodes: Sequence[int]) -> dict[int, np.ndarray]:
+    def left_out(self) -> bool:
+        """The first round of a client that comes back, or late; and rounds that the server has closed already."""
+        self._ripen()
+        answered = max((max(there, default=0) for there in self._there.values()), default=0)
+        return self.round == self._listens_in or answered >= self.round > 1
+
+    def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         began = time.monotonic()
-        deadline, patience = began + self._deadline_s, began + self._timeout
+        deadline, patience = began + (self._deadline_s if bounded else math.inf), began + self._timeout
         phases = {node: self._taken[node] for node in nodes}
         while True:
             next_ = self._ripen()
@@ -123,7 +141,8 @@ class TimedPeers(ScheduledPeers):
             return True
         endpoint = self._endpoint
         silent = node in endpoint.gone or node in endpoint.left or node not in endpoint.lives
-        silent |= self.round < endpoint.first_rounds.get(node, 1)
+        first = endpoint.first_rounds.get(node, 1)
+        silent |= self.round < first or (self._is_server and self.round == first > 1)
         silent |= time.monotonic() - endpoint.finished.get(node, math.inf) > _GRACE_S
         return silent and not self._coming[node, phase]
 
@@ -136,6 +155,8 @@ class TimedPeers(ScheduledPeers):
             if self._staleness == 0 and self.round in there:
                 round = self.round
             elif (self._staleness == 0 or freshest < self.round - self._staleness) and self._fallback != "stale":
+                round = 0
+            if round and not there[round].size:  # it had nothing to say
                 round = 0
             if round:
                 vectors[node] = there[round]

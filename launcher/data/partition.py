@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,68 @@ def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
     return [np.concatenate(shares) for shares in owned]
 
 
+def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """The classes, in a random order, are dealt to clusters: cluster c has those from place c (classes - overlap) on.
+    Clusters that share a class have equal shares of its samples. A cluster's samples are shuffled and dealt to its
+    clients, evenly or in sizes by a power law; see ``cluster_of``.
+    """
+    wanted, rows_of_class = section.clusters, _rows_by_class(section, pool, rng)
+    count, stride = wanted.count, wanted.classes - wanted.overlap
+    if count > clients:
+        raise DataError(f"data.clusters.count is {count}; allowed are 1 to {clients}, the number of clients")
+    if stride < 1:
+        raise DataError(
+            f"data.clusters.overlap is {wanted.overlap}: allowed are 0 to {wanted.classes - 1}, less than "
+            "data.clusters.classes"
+        )
+    there = len(rows_of_class)
+    if stride * (count - 1) >= there or (wanted.overlap and stride * count > there):
+        raise DataError(
+            f"data.clusters: {count} clusters of {wanted.classes} classes, {wanted.overlap} of them shared, need more "
+            f"than the {there} classes that the samples have; lower count or classes"
+        )
+    order = rng.permutation(there).tolist()
+    last = there if wanted.overlap == 0 else math.inf
+    classes_of = [
+        sorted({order[place % there] for place in range(c * stride, c * stride + wanted.classes) if place < last})
+        for c in range(count)
+    ]
+    rows_of_cluster: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for label, rows in enumerate(rows_of_class):
+        holders = [c for c, held in enumerate(classes_of) if label in held]
+        for c, part in zip(holders, np.array_split(rows, len(holders)) if holders else [], strict=True):
+            rows_of_cluster[c].append(part)
+    owned: Partition = []
+    for c, parts in enumerate(rows_of_cluster):
+        members = sum(cluster_of(client, clients, section) == c for client in range(clients))
+        rows = rng.permutation(np.concatenate(parts))
+        if wanted.exponent:
+            sizes = _power_law_sizes(len(rows), members, wanted.smallest, wanted.exponent)
+            owned += _deal(rows, sizes / sizes.sum())
+        else:
+            owned += np.array_split(rows, members)
+    return owned
+
+
+def cluster_of(client: int, clients: int, section: DataSection) -> int:
+    return client * section.clusters.count // clients
+
+
+def _power_law_sizes(samples: int, members: int, smallest: int, exponent: float) -> np.ndarray:
+    """smallest + exp(b m**exponent) of member m = 1, 2, ..., with the b at which they add up to ``samples``."""
+    if members * (smallest + 1) > samples:
+        raise DataError(
+            f"data.clusters.smallest is {smallest}, but a cluster has {samples} samples for {members} clients: allowed "
+            f"are 1 to {samples // members - 1}"
+        )
+    powers = np.arange(1, members + 1, dtype=float) ** exponent
+    low, high = 0.0, math.log(samples) / powers[-1]
+    for _ in range(100):
+        b = (low + high) / 2
+        low, high = (b, high) if (smallest + np.exp(b * powers)).sum() < samples else (low, b)
+    return smallest + np.exp(high * powers)
+
+
 def dirichlet(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
     """The samples of each class are dealt in proportions drawn from Dirichlet(beta, ..., beta) over the clients."""
     owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
@@ -123,6 +186,7 @@ def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
 PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Partition]] = {
     "even": even,
     "classes": classes,
+    "clusters": clusters,
     "dirichlet": dirichlet,
     "quantity": quantity,
     "overlapping": overlapping,

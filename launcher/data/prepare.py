@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .pool import Task
 from .sets import load
 from .shards import cut, write
@@ -21,6 +23,10 @@ class ClientSummary:
     group: int
     features: tuple[int, ...] | None
     """Input features that it sees; None for all."""
+    outputs: int
+    """Of its model."""
+    classes: tuple[int, ...] = ()
+    """Classification: those of its training samples, ascending."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class DataSummary:
     input_shape: tuple[int, ...]
     """Of one sample: (channels, height, width) or (features,)."""
     outputs: int
+    """Of the first client's model; only data.tasks gives others another number."""
     task: Task
     clients: tuple[ClientSummary, ...]
 
@@ -46,5 +53,7 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     summaries = []
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
-        summaries.append(ClientSummary(len(shard.x_train), len(shard.x_test), shard.group, shard.features))
-    return DataSummary(pool.input_shape, pool.outputs, pool.task, tuple(summaries))
+        classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
+        sizes = len(shard.x_train), len(shard.x_test)
+        summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes))
+    return DataSummary(pool.input_shape, summaries[0].outputs, pool.task, tuple(summaries))

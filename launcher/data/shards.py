@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import numpy as np
 
 from ...topology.seeds import generator
 from .errors import DataError
-from .partition import Partition, chosen, split
+from .partition import Partition, chosen, cluster_of, split
 from .pool import Pool, Task
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ class Shard:
     task: Task
     outputs: int
     group: int
-    """Which of the rotations this client's images have, or the group that the data set puts it in."""
+    """Which rotation this client's images have and which task is its own, or the group that the data set puts it in."""
     features: tuple[int, ...] | None = None
     """The input features that this client sees, ascending; None for all."""
+    drifted: tuple[np.ndarray, np.ndarray] | None = None
+    """x_train and x_test as they are once the task has changed; None where it never does."""
 
 
 def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
@@ -45,11 +47,15 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     in it: a client's latest are its test samples, and reduced training data is what comes right before them.
     """
     _check_rotations(section, pool, clients)
+    _check_mask(section, pool)
+    _check_tasks(section, pool, clients)
     if section.standardize_targets and pool.task != "regression":
         raise DataError("data.standardize_targets is true, but the targets are classes: allowed is false")
     owned = split(section, pool, clients, seed)
     reduced = _reduced_clients(section, clients, seed)
     groups = _groups(section, pool, owned)
+    if section.partition == "clusters":
+        groups = np.array([cluster_of(client, clients, section) for client in range(clients)])
     divided = []
     for client, rows in enumerate(owned):
         rows = np.sort(rows)[::-1] if pool.in_time_order else generator(seed, "split", client).permutation(rows)
@@ -61,17 +67,27 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     def shard(client: int) -> Shard:
         train, test = divided[client]
         turn = client * len(section.rotations) // clients
-        x_train, x_test = (_rotate(pool.inputs(rows), section.rotations[turn]) for rows in (train, test))
-        y_train, y_test = pool.y[train], pool.y[test]
-        if section.standardize:
-            x_train, x_test = _standardize(x_train, x_test)
+        task = section.tasks[client % len(section.tasks)]
+        (y_train, outputs), (y_test, _) = (_of_task(task, pool.y[rows], pool.outputs) for rows in (train, test))
         if section.standardize_targets:
             y_train, y_test = _standardize(y_train, y_test)
         features = _features_held(section, pool, client, seed)
-        if features is not None:
-            x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
-        group = turn if groups is None else int(groups[client])
-        return Shard(x_train, y_train, x_test, y_test, pool.task, pool.outputs, group, features)
+
+        def inputs(degrees: int) -> tuple[np.ndarray, np.ndarray]:
+            x_train, x_test = (_rotate(pool.inputs(rows), degrees) for rows in (train, test))
+            if section.mask:
+                x_train, x_test = _masked((x_train, x_test), section.mask, generator(seed, "mask", client))
+            if section.standardize:
+                x_train, x_test = _standardize(x_train, x_test)
+            if features is not None:
+                x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
+            return x_train, x_test
+
+        x_train, x_test = inputs(section.rotations[turn])
+        drifted = None if section.drift is None else inputs(section.drift.rotations[turn])
+        tasks = list(dict.fromkeys(section.tasks))
+        group = turn * len(tasks) + tasks.index(task) if groups is None else int(groups[client])
+        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted)
 
     return map(shard, range(clients))
 
@@ -80,7 +96,10 @@ def write(shard: Shard, path: Path) -> None:
     """A safetensors file that is there whole or not at all."""
     from safetensors.numpy import save_file
 
-    tensors = {name: np.ascontiguousarray(getattr(shard, name)) for name in ("x_train", "y_train", "x_test", "y_test")}
+    arrays = {name: getattr(shard, name) for name in ("x_train", "y_train", "x_test", "y_test")}
+    if shard.drifted is not None:
+        arrays |= dict(zip(("x_train_drifted", "x_test_drifted"), shard.drifted, strict=True))
+    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     unfinished = path.with_name(path.name + ".part")
     save_file(tensors, unfinished, {"task": shard.task, "outputs": str(shard.outputs), "group": str(shard.group)})
     unfinished.replace(path)
@@ -90,11 +109,43 @@ def _check_rotations(section: DataSection, pool: Pool, clients: int) -> None:
     angles = list(section.rotations)
     if not 1 <= len(angles) <= clients:
         raise DataError(f"data.rotations names {len(angles)} angles; allowed are 1 to {clients}, the number of clients")
+    if section.drift is not None:
+        if len(section.drift.rotations) != len(angles):
+            raise DataError(
+                f"data.drift.rotations names {len(section.drift.rotations)} angles; allowed are {len(angles)}, as many "
+                "as data.rotations"
+            )
+        angles += section.drift.rotations
     if any(angles) and not pool.holds_images:
         raise DataError(f"data.rotations is {angles}, but the samples are not images: allowed is [0]")
     if {90, 270} & set(angles) and pool.input_shape[1] != pool.input_shape[2]:
         height, width = pool.input_shape[1:]
         raise DataError(f"data.rotations is {angles}, but images of {height}x{width} allow 0 and 180 only")
+
+
+def _check_mask(section: DataSection, pool: Pool) -> None:
+    if section.mask and not pool.holds_images:
+        raise DataError(f"data.mask is {section.mask}, but the samples are not images: allowed is 0")
+    if section.mask and section.mask > min(pool.input_shape[1:]):
+        height, width = pool.input_shape[1:]
+        raise DataError(f"data.mask is {section.mask}: images of {height}x{width} allow 0 to {min(height, width)}")
+
+
+def _check_tasks(section: DataSection, pool: Pool, clients: int) -> None:
+    tasks = list(section.tasks)
+    if not 1 <= len(tasks) <= clients:
+        raise DataError(f"data.tasks names {len(tasks)} tasks; allowed are 1 to {clients}, the number of clients")
+    if tasks != ["classes"] and pool.task != "classification":
+        raise DataError(f"data.tasks is {tasks}, but the samples have no classes: allowed is ['classes']")
+
+
+def _of_task(task: str, y: np.ndarray, classes: int) -> tuple[np.ndarray, int]:
+    """What is to be told of samples of these classes, and how many answers there are."""
+    if task == "parity":
+        return y % 2, 2
+    if task == "halves":
+        return (2 * y >= classes).astype(y.dtype), 2
+    return y, classes
 
 
 def _groups(section: DataSection, pool: Pool, owned: Partition) -> np.ndarray | None:
@@ -136,6 +187,15 @@ def _hold_out(client: int, train: np.ndarray, fraction: float) -> tuple[np.ndarr
 def _rotate(images: np.ndarray, degrees: int) -> np.ndarray:
     """Counter-clockwise, in the plane of the last two axes."""
     return np.rot90(images, degrees // 90, axes=(-2, -1)) if degrees else images
+
+
+def _masked(parts: Sequence[np.ndarray], side: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Images (n, channels, height, width) without a square at one place, drawn here."""
+    top, left = (int(rng.integers(length - side + 1)) for length in parts[0].shape[-2:])
+    masked = tuple(images.copy() for images in parts)
+    for images in masked:
+        images[..., top : top + side, left : left + side] = 0
+    return masked
 
 
 def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """The planner: plays a scenario as a discrete-event simulation before a process starts. Pure: no sockets, no clock."""
 
 from .plan import Life, Plan, PlanError, SentMessage
-from .scenario import Compute, Execution, Fault, Latency, Link, Scenario, Stragglers
+from .scenario import Compute, Execution, Fault, Latency, Link, Scenario, Star, Stragglers
 from .simulation import simulate
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "PlanError",
     "Scenario",
     "SentMessage",
+    "Star",
     "Stragglers",
     "simulate",
 ]

@@ -18,7 +18,7 @@ class ComputeTimes:
         compute, clients = scenario.compute, scenario.clients
         self._stragglers = compute.stragglers
         self._seed = scenario.seed
-        slow = stragglers_of(self._stragglers, clients, scenario.seed)
+        slow = stragglers_of(self._stragglers, scenario.learners, scenario.seed)
         self.stragglers = frozenset(slow)
         steps = compute.steps or (1,) * clients
         slowdown = compute.slowdown or (1.0,) * clients
@@ -27,7 +27,7 @@ class ComputeTimes:
         for i in slow:
             factors[i] = _factors(self._stragglers, scenario.rounds, scenario.seed, i)
         for (i, round), factor in self._stragglers.trace.items():
-            if i < clients and 1 <= round <= scenario.rounds:
+            if i < scenario.learners and 1 <= round <= scenario.rounds:
                 factors[i, round - 1] = factor
         self._seconds = base[:, None] * factors
         self._faults = [fault for fault in scenario.faults if fault.kind == "slow"]

@@ -58,6 +58,16 @@ class Plan:
     synchronous: bool = True
     """Every client uses each neighbour's message of its own round, every time: no message is late or missing."""
 
+    withheld: int = 0
+    """Messages that are not sent: the link is cut, or the neighbour away."""
+    asked: tuple[np.ndarray, ...] | None = None
+    """Of each client (K, P, g) bool: which messages it waits for; None: all, in the rounds that it completes."""
+
+    @property
+    def has_server(self) -> bool:
+        """The last process is one."""
+        return self.asked is not None
+
     @property
     def has_late(self) -> bool:
         """Some client uses a message of another round than its own."""

@@ -119,6 +119,21 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Star:
+    """The last process is a server, the neighbour of all clients, which have no other.
+
+    In a round its ``participants`` work and send their message; the server waits for those, then sends its own to the
+    round's ``receivers``, who wait for it. ``opening`` counts the messages each way that come once before
+    those of the first round, between the server and all clients.
+    """
+
+    participants: tuple[frozenset[int], ...]
+    """Of rounds 1, 2, ..., as the receivers are."""
+    receivers: tuple[frozenset[int], ...]
+    opening: int = 0
+
+
+@dataclass(frozen=True)
 class Scenario:
     """Everything that a plan follows from; what is learned is no part of it."""
 
@@ -127,7 +142,7 @@ class Scenario:
     neighbours: tuple[tuple[int, ...], ...]
     """Of each client, ascending."""
     message_bytes: Mapping[Edge, tuple[int, ...]]
-    """Wire bytes of the messages of a round, in their order; as many for every edge."""
+    """Wire bytes of the messages of a round, in their order; as many for every edge. Those of an opening come first."""
     execution: Execution = Execution()
     compute: Compute = Compute()
     links: Mapping[Edge, Link] = field(default_factory=dict)
@@ -136,10 +151,17 @@ class Scenario:
     """Bytes a second that a client can send, to all its neighbours together."""
     faults: tuple[Fault, ...] = ()
     checkpoint_every: int = 0
+    star: Star | None = None
+    """Without one, a client's round is an exchange with all neighbours, the local work, then the other exchanges."""
 
     @property
     def clients(self) -> int:
         return len(self.neighbours)
+
+    @property
+    def learners(self) -> int:
+        """The server does no local work."""
+        return self.clients - (self.star is not None)
 
     @property
     def phases(self) -> int:

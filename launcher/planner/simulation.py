@@ -10,6 +10,12 @@ uses
   message of a later round shows that it has got farther: the freshest that has arrived at all (silence = "stale"), or
   none ("skip", "wait").
 
+With a server (``Star``) a round of a participant is the local work, a message to the server, and the wait for its
+answer; one of the server is the wait for these messages, then its answers. The deadline bounds the server's wait, and
+that of a client which has just sent; who has only to be called waits until it is. Two more rules: a client that comes
+back takes no part in its first round, it only gets the server's answer; and one that has an answer of a later round
+before it begins to work leaves out the rounds up to there, as their results have been made without it.
+
 Messages of one link arrive in the order in which they were sent, except where a fault of kind "reorder" says otherwise.
 Events at the same moment come in the order of client numbers.
 """
@@ -17,7 +23,8 @@ Events at the same moment come in the order of client numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 from itertools import starmap
 from typing import Any
@@ -27,7 +34,10 @@ import numpy as np
 from ...transport.schedule import Schedule
 from .draws import ComputeTimes, latencies, losses, strikes
 from .plan import Life, Plan, PlanError, SentMessage
-from .scenario import Fault, Link, Scenario
+from .scenario import Fault, Link, Scenario, Star
+
+Step = Callable[[Any, float], bool]
+"""Given a client and the time; True: it lasts, and goes on by itself."""
 
 
 def simulate(scenario: Scenario) -> Plan:
@@ -72,6 +82,7 @@ class _Client:
         self.round = 1
         self.begun = 0  # the last round that it has begun
         self.phase = 0
+        self.steps: list[Step] = []  # of the present round, those to come
         self.here = True
         self.finished = False
         self.gone_since = math.inf
@@ -81,6 +92,7 @@ class _Client:
         self.token = 0  # of the event that would end the present wait; older ones are void
         self.planned_end = math.inf
         self.needed = 0  # the round that every neighbour has to get to before the present wait ends
+        self.awaited: list[bool] = []  # of each neighbour: whether the present wait is for it
         self.ready: list[float] = []  # of each neighbour: when it needs no more waiting for
         self.phases = phases
         self.uplink_free = 0.0
@@ -109,6 +121,7 @@ class _Link:
         self.lost = losses(given.loss, *shape, scenario.seed, src, dst.number).tolist() if given.loss else None
         self.bandwidth = given.bandwidth
         self.bytes = scenario.message_bytes[src, dst.number]
+        self.opening = scenario.star.opening if scenario.star else 0
         self.free = 0.0
         self.last_arrival = 0.0
         self.faults: list[tuple[Fault, list[list[bool]]]] = [
@@ -117,6 +130,9 @@ class _Link:
             if fault.kind in _OF_LINKS and fault.hits(src, dst.number)
         ]
 
+    def size(self, round: int, phase: int) -> int:
+        return self.bytes[phase if round == 1 else self.opening + phase]
+
     def struck(self, round: int, phase: int, now: float) -> list[Fault]:
         """The faults that hit a message."""
         return [fault for fault, draws in self.faults if draws[round - 1][phase] and fault.active(round, now)]
@@ -124,7 +140,7 @@ class _Link:
     def carry(self, round: int, phase: int, left: float, struck: list[Fault]) -> tuple[float, int]:
         """Of a message that has left the uplink: when it arrives, and how often."""
         begins = left if left > self.free else self.free
-        self.free = begins + self.bytes[phase] / self.bandwidth
+        self.free = begins + self.size(round, phase) / self.bandwidth
         arrived = self.free + self.latency[round - 1][phase]
         copies = 0 if self.lost and self.lost[round - 1][phase] else 1
         in_order = True
@@ -154,6 +170,7 @@ _FIRST, _STEP = 0, 1  # at one moment: comebacks and notices, then what clients 
 class _Simulation:
     def __init__(self, scenario: Scenario):
         self.scenario = scenario
+        self.star = scenario.star
         self.staleness = scenario.execution.staleness
         self.phases = phases = scenario.phases
         self.clients = [_Client(i, phases) for i in range(scenario.clients)]
@@ -169,6 +186,7 @@ class _Simulation:
         self._count = 0
         self._arrays = [_Arrays(scenario, i) for i in range(scenario.clients)]
         self._as_agreed = True
+        self._withheld = 0
 
     # -- the clock -----------------------------------------------------------------------------------------------------
 
@@ -194,6 +212,8 @@ class _Simulation:
                 if fault.kind not in ("crash", "leave", "join")
             ),
             synchronous=self._as_agreed,
+            withheld=self._withheld,
+            asked=None if self.star is None else tuple(arrays.full(arrays.asked, bool) for arrays in self._arrays),
         )
 
     def _at(self, when: float, order: int, client: _Client, action: Callable[..., None], *arguments: Any) -> None:
@@ -201,12 +221,13 @@ class _Simulation:
         heappush(self._heap, (when, order, client.number, self._count, action, arguments))
 
     def _refuse_endless(self) -> None:
-        for client in self.clients:
+        for client in self.clients if self.star is None else self.clients[::-1]:  # the server holds up all others
             if client.here and client.waiting:
                 pairs = zip(client.neighbours, client.ready, strict=True)
                 silent = [other.number for other, ready in pairs if ready == math.inf]
+                who = "the server" if self._is_server(client) else f"client {client.number}"
                 raise PlanError(
-                    f"client {client.number} would wait for ever in round {client.round} for a message of client "
+                    f"{who} would wait for ever in round {client.round} for a message of client "
                     f"{', '.join(map(str, silent))}; set time.deadline_s, and time.silence to 'stale' or 'skip'"
                 )
 
@@ -219,24 +240,73 @@ class _Simulation:
             if other.back_from_round is not None and client.round >= other.back_from_round:
                 self._come_back(other, now, other.back_from_round)
         self._arrays[client.number].start[client.round - 1] = now
-        client.begun, client.phase = client.round, 0
-        if self.phases:
-            self._exchange(client, now)
-        else:
-            self._compute(client, now)
+        client.begun = client.round
+        client.steps = list(self._steps(client) if self.star is None else self._steps_of_star(client, now, self.star))
+        self._go_on(client, now)
 
-    def _exchange(self, client: _Client, now: float) -> None:
-        self._send(client, now)
-        client.waiting, client.wait_began = True, now
+    def _go_on(self, client: _Client, now: float) -> None:
+        """Takes the round's next steps, up to one that lasts."""
+        while client.steps:
+            if client.steps.pop(0)(client, now):
+                return
+        self._end_round(client, now)
+
+    def _steps(self, client: _Client) -> Iterator[Step]:
+        if not self.phases:
+            yield self._compute
+        for phase in range(self.phases):
+            yield partial(self._send, phase, None)
+            yield partial(self._wait, phase, None, True)
+            if phase == 0:
+                yield self._compute
+
+    def _steps_of_star(self, client: _Client, now: float, star: Star) -> Iterator[Step]:
+        senders, receivers = star.participants[client.round - 1], star.receivers[client.round - 1]
+        opening = star.opening if client.round == 1 else 0
+        if self._is_server(client):
+            for phase in range(opening):
+                yield partial(self._send, phase, None)
+                yield partial(self._wait, phase, None, True)
+            yield partial(self._wait, opening, senders, True)
+            yield partial(self._send, opening, receivers)
+            return
+        for phase in range(opening):
+            yield partial(self._wait, phase, None, True)
+            yield partial(self._send, phase, None)
+        (mail,) = client.mail[0]
+        mail.take_in(now)
+        latest = mail.freshest if client.round > 1 else 0
+        takes_part = client.number in senders and latest < client.round and not self._listens(client, client.round)
+        if takes_part:
+            yield self._compute
+            yield partial(self._send, opening, None)
+        if client.number in receivers and latest <= client.round:
+            yield partial(self._wait, opening, None, takes_part)
+
+    def _is_server(self, client: _Client) -> bool:
+        return self.star is not None and client.number == len(self.clients) - 1
+
+    def _listens(self, client: _Client, round: int) -> bool:
+        """With a server: whether it is the first round of a client that comes back, or late."""
+        life = client.life
+        return round == life.first > 1 and life.state_round != life.first - 1
+
+    def _wait(self, phase: int, whom: frozenset[int] | None, bounded: bool, client: _Client, now: float) -> bool:
+        """For messages of all neighbours, or of some; ``bounded`` by the deadline."""
+        client.waiting, client.wait_began, client.phase = True, now, phase
         client.token += 1
         client.planned_end = math.inf
         far_enough = client.round - self.staleness
         client.needed = math.ceil(far_enough) if far_enough > 0 else 0
-        client.ready = [self._ready(client, place, now) for place in range(len(client.neighbours))]
-        if math.isfinite(self.scenario.execution.deadline_s):
+        client.awaited = [whom is None or other.number in whom for other in client.neighbours]
+        client.ready = [
+            self._ready(client, place, now) if awaited else -math.inf for place, awaited in enumerate(client.awaited)
+        ]
+        if bounded and math.isfinite(self.scenario.execution.deadline_s):
             when = now + self.scenario.execution.deadline_s
             self._at(when, _STEP, client, self._proceed, client.token, True)
-        self._plan_end(client, max(client.ready, default=now))
+        self._plan_end(client, max(max(client.ready, default=now), now))
+        return True
 
     def _ready(self, client: _Client, place: int, now: float) -> float:
         """When client needs not wait for a neighbour any more, as far as is known now."""
@@ -245,7 +315,10 @@ class _Simulation:
             return max(now, came)
         other = client.neighbours[place]
         if other.here:
-            return math.inf if client.round >= other.life.first and not other.finished else now
+            comes = client.round >= other.life.first and not other.finished
+            if self._is_server(client):
+                comes &= not self._listens(other, client.round)
+            return math.inf if comes else now
         return max(now, other.gone_since + self.scenario.execution.notice_s)
 
     def _plan_end(self, client: _Client, end: float) -> None:
@@ -275,16 +348,17 @@ class _Simulation:
             place = next(place for place, ready in enumerate(client.ready) if ready > now or ready == last)
             arrays.waited_for[row] = client.neighbours[place].number
         index = arrays.index(client.round, phase)
-        for mail in client.mail[phase]:
+        for mail, awaited in zip(client.mail[phase], client.awaited, strict=True):
             mail.take_in(now)
-            arrays.uses[index] = used = self._chosen(mail, client.round)
-            if used != client.round:
-                self._as_agreed = False
+            if awaited:
+                arrays.asked[index] = True
+                arrays.uses[index] = used = self._chosen(mail, client.round)
+                if self.star is not None and used != client.round and not self._is_server(client):
+                    arrays.uses[index] = used = 0  # who has no answer goes on with what it has
+                if used != client.round:
+                    self._as_agreed = False
             index += 1
-        if phase == 0:
-            self._compute(client, now)
-        else:
-            self._next_phase(client, now)
+        self._go_on(client, now)
 
     def _chosen(self, mail: _Mail, round: int) -> int:
         """The round of the message that is used; 0: none."""
@@ -295,21 +369,21 @@ class _Simulation:
             return mail.freshest
         return mail.freshest if self.scenario.execution.silence == "stale" else 0
 
-    def _compute(self, client: _Client, now: float) -> None:
+    def _compute(self, client: _Client, now: float) -> bool:
         seconds = self.compute_times(client.number, client.round, now)
         self._arrays[client.number].compute[client.round - 1] = seconds
-        self._at(now + seconds, _STEP, client, self._next_phase)
+        self._at(now + seconds, _STEP, client, self._go_on)
+        return True
 
-    def _next_phase(self, client: _Client, now: float) -> None:
-        client.phase += 1
-        if client.phase < self.phases:
-            self._exchange(client, now)
-            return
+    def _end_round(self, client: _Client, now: float) -> None:
         self._arrays[client.number].end[client.round - 1] = now
         client.life.last, client.life.end_s = client.round, now
         client.round += 1
         if client.round <= self.scenario.rounds:
-            self._start_round(client, now)
+            if self.star is None:
+                self._start_round(client, now)
+            else:  # a client may have nothing to do for many rounds
+                self._at(now, _STEP, client, self._start_round)
             return
         client.finished = True
         for link in client.links:
@@ -317,22 +391,27 @@ class _Simulation:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def _send(self, client: _Client, now: float) -> None:
-        arrays, number, round, phase = self._arrays[client.number], client.number, client.round, client.phase
+    def _send(self, phase: int, whom: frozenset[int] | None, client: _Client, now: float) -> bool:
+        """To all neighbours that are there, or to some."""
+        arrays, number, round = self._arrays[client.number], client.number, client.round
         index, uplink = arrays.index(round, phase) - 1, self.scenario.uplink
         left = max(now, client.uplink_free)
         for link in client.links:
             index += 1
             other = link.to
+            if whom is not None and other.number not in whom:
+                continue
             if not other.here:
                 self._as_agreed = False
+                self._withheld += 1
                 continue
             arrays.to_life[index] = other.life.number
             struck = link.struck(round, phase, now) if link.faults else []
             if struck and any(fault.kind in _CUTTING for fault in struck):
                 self._as_agreed = False
+                self._withheld += 1
                 continue
-            left += link.bytes[phase] / uplink
+            left += link.size(round, phase) / uplink
             arrived, copies = link.carry(round, phase, left, struck)
             self.sent.append((number, other.number, round, phase, now, left, arrived, copies))
             if not copies:
@@ -344,6 +423,7 @@ class _Simulation:
                 other.ready[link.place] = arrived
                 self._plan_end(other, max(other.ready))
         client.uplink_free = left
+        return False
 
     # -- comings and goings --------------------------------------------------------------------------------------------
 
@@ -422,6 +502,7 @@ class _Arrays:
         self.shape = rounds, scenario.phases, len(self.neighbours)
         messages = math.prod(self.shape)
         self.uses, self.copies, self.to_life = ([0] * messages for _ in range(3))
+        self.asked = [False] * messages
         self.delays_out = [0.0] * messages
         self.start, self.end, self.compute = ([math.nan] * rounds for _ in range(3))
         self.idle = [0.0] * rounds

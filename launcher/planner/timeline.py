@@ -8,6 +8,7 @@ from statistics import median
 
 import numpy as np
 
+from ...transport.schedule import Schedule
 from .plan import Life, Plan
 
 AGES = ("same round", "1 older", "2 to 4 older", "5 or more older", "newer", "none: goes without")
@@ -40,7 +41,7 @@ class Awaited:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Seconds are virtual."""
+    """Seconds are virtual. A server is no client; who it waits for is what counts in ``awaited``."""
 
     clients: int
     rounds: int
@@ -70,6 +71,8 @@ class Timeline:
     """Waits that the deadline ends."""
     awaited: tuple[Awaited, ...]
     """The longest first."""
+    awaited_s: float
+    """Seconds of all waits that these are of."""
     events: tuple[tuple[float, int, str, str], ...]
     """(second, client, kind, detail)"""
     conditions: tuple[tuple[float | None, str], ...]
@@ -95,30 +98,34 @@ class Timeline:
 
 def timeline_of(plan: Plan) -> Timeline:
     schedules = plan.schedules
+    clients = len(schedules) - plan.has_server
     rounds = len(schedules[0].start)
     finishing = {
-        client: lives[-1].end_s for client, lives in enumerate(plan.lives) if lives and lives[-1].ending == "finish"
+        client: lives[-1].end_s
+        for client, lives in enumerate(plan.lives[:clients])
+        if lives and lives[-1].ending == "finish"
     }
+    waits = schedules[clients:] or schedules
     copies = np.array([message.copies for message in plan.messages])
     completed = [~np.isnan(schedule.end) for schedule in schedules]
-    slots = sum(int(done.sum()) * int(np.prod(s.uses.shape[1:])) for s, done in zip(schedules, completed, strict=True))
     return Timeline(
-        clients=len(schedules),
+        clients=clients,
         rounds=rounds,
         end_s=plan.end_s,
         finishing=finishing,
-        leaving=len(schedules) - len(finishing),
-        computing_s=tuple(float(np.nansum(schedule.compute)) for schedule in schedules),
-        waiting_s=tuple(float(schedule.idle.sum()) for schedule in schedules),
-        away_s=tuple(sum(end - start for start, end in _away(lives, plan.end_s)) for lives in plan.lives),
+        leaving=clients - len(finishing),
+        computing_s=tuple(float(np.nansum(schedule.compute)) for schedule in schedules[:clients]),
+        waiting_s=tuple(float(schedule.idle.sum()) for schedule in schedules[:clients]),
+        away_s=tuple(sum(end - start for start, end in _away(lives, plan.end_s)) for lives in plan.lives[:clients]),
         sent=len(copies),
         lost=int((copies == 0).sum()),
         unused=sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in schedules),
         doubled=int((copies > 1).sum()),
-        withheld=slots - len(copies),
+        withheld=plan.withheld,
         ages=_ages(plan, completed),
         deadlines=sum(int(schedule.deadlines.sum()) for schedule in schedules),
-        awaited=_awaited(plan),
+        awaited=_awaited(waits, len(schedules)),
+        awaited_s=float(sum(schedule.idle.sum() for schedule in waits)),
         events=plan.events,
         conditions=plan.conditions,
     )
@@ -127,7 +134,8 @@ def timeline_of(plan: Plan) -> Timeline:
 def stretches_of(plan: Plan) -> list[Stretches]:
     """Of each client."""
     work_ends = _work_ends(plan)
-    return [_stretches(plan, client, work_ends.get(client, {})) for client in range(len(plan.schedules))]
+    clients = len(plan.schedules) - plan.has_server
+    return [_stretches(plan, client, work_ends.get(client, {})) for client in range(clients)]
 
 
 def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -143,22 +151,25 @@ def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def _ages(plan: Plan, completed: Sequence[np.ndarray]) -> dict[str, int]:
     counts = np.zeros(len(AGES), int)
-    for schedule, done in zip(plan.schedules, completed, strict=True):
+    for client, (schedule, done) in enumerate(zip(plan.schedules, completed, strict=True)):
         used = schedule.uses[done]
         older = (np.flatnonzero(done) + 1)[:, None, None] - used
+        if plan.asked is not None:
+            asked = plan.asked[client][done]
+            used, older = used[asked], older[asked]
         kind = np.select([used == 0, older < 0, older == 0, older == 1, older <= 4], [5, 4, 0, 1, 2], default=3)
         counts += np.bincount(kind.ravel(), minlength=len(AGES))
     return dict(zip(AGES, counts.tolist(), strict=True))
 
 
-def _awaited(plan: Plan) -> tuple[Awaited, ...]:
-    clients = len(plan.schedules)
-    seconds, rounds = np.zeros(clients), np.zeros(clients, int)
-    for schedule in plan.schedules:
+def _awaited(schedules: Sequence[Schedule], processes: int) -> tuple[Awaited, ...]:
+    """Whom these wait for."""
+    seconds, rounds = np.zeros(processes), np.zeros(processes, int)
+    for schedule in schedules:
         waited = schedule.waited_for >= 0
         np.add.at(seconds, schedule.waited_for[waited], schedule.idle[waited])
         np.add.at(rounds, schedule.waited_for[waited], 1)
-    order = sorted(range(clients), key=lambda client: (-seconds[client], client))
+    order = sorted(range(processes), key=lambda client: (-seconds[client], client))
     return tuple(Awaited(i, float(seconds[i]), int(rounds[i])) for i in order if rounds[i])
 
 
@@ -175,8 +186,9 @@ def _away(lives: Sequence[Life], end_s: float) -> list[tuple[float, float]]:
 def _work_ends(plan: Plan) -> dict[int, dict[int, float]]:
     """{client: {round: when its local work ends}} where an exchange follows the work: its messages tell."""
     ends: dict[int, dict[int, float]] = {}
+    after = 0 if plan.has_server else 1  # with a server, the work comes first
     for message in plan.messages:
-        if message.phase == 1:
+        if message.phase >= after:  # the last counts
             ends.setdefault(message.src, {})[message.round] = message.sent_s
     return ends
 
@@ -184,7 +196,7 @@ def _work_ends(plan: Plan) -> dict[int, dict[int, float]]:
 def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
     schedule, lives = plan.schedules[client], plan.lives[client]
     there = ~np.isnan(schedule.end)
-    start, end, seconds = schedule.start[there], schedule.end[there], schedule.compute[there]
+    start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
     done = np.array([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)])
     done = np.minimum(done, end) if len(done) else end
     begun = np.maximum(start, done - seconds)

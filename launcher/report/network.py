@@ -12,7 +12,7 @@ from .drawn import PAPER, SOFT, Drawn, colour, new_figure, plain
 from .methods import Method
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 _NUMBERED_UP_TO = 60
 _THINNEST, _EVEN, _WIDEST = 0.4, 1.0, 3.2  # points
@@ -24,6 +24,8 @@ def graph(method: Method) -> list[Drawn]:
     if edges.empty:
         return []
     widths = {"payload_mb": "payload, both directions, MB"}
+    if "first_mb" in edges:
+        widths = {"first_mb": "payload of the first round, both directions, MB"} | widths
     if edges.map_norm.nunique() > 1:
         widths["map_norm"] = r"$\|P_{ij}\|_F$ at the end, larger of both ends"
     figure, panels = new_figure(5.2 * len(widths), 5.0, len(widths))
@@ -47,7 +49,8 @@ def _draw(axes, places, edges, column, label, nodes, groups) -> None:
     axes.set_axis_off()
     axes.set_aspect("equal")
     axes.margins(0.06)
-    values = edges[column].fillna(0).to_numpy()
+    edges = edges[edges[column].notna()]
+    values = edges[column].to_numpy()
     low, top = values.min(), values.max()
     widths = np.full(len(values), _EVEN)
     if top > low:
@@ -71,7 +74,9 @@ def _draw(axes, places, edges, column, label, nodes, groups) -> None:
 
 
 def _edges(method: Method) -> DataFrame:
-    """i < j, payload_mb of both directions, map_norm: the larger ||P_ij||_F of both ends after the last round."""
+    """i < j, payload_mb of both directions, map_norm: the larger ||P_ij||_F of both ends after the last round; where
+    clients have found other neighbours on the way also first_mb, the payload of the first round.
+    """
     import pandas
 
     reader = method.reader
@@ -79,13 +84,23 @@ def _edges(method: Method) -> DataFrame:
     hello = hello[hello.kind == "hello"]
     pairs = np.unique(np.sort(hello[["src", "dst"]].to_numpy(), axis=1), axis=0)
     edges = pandas.DataFrame(pairs, columns=["i", "j"], dtype=int)
-    total = reader.edge_total
-    total = total.assign(i=total[["src", "dst"]].min(axis=1), j=total[["src", "dst"]].max(axis=1))
-    sent = total.groupby(["i", "j"]).payload_bytes.sum() / 1e6
+    sent = _between(reader.edge_total)
     edges = edges.join(sent.rename("payload_mb"), on=["i", "j"]).fillna({"payload_mb": 0.0})
+    talked = edges.payload_mb > 0
+    clients = len(method.clients)
+    if len(pairs) == clients * (clients - 1) / 2 and talked.any() and not talked.all():  # whoever comes to talk can
+        first = _between(reader.sql("SELECT src, dst, payload_bytes FROM traffic WHERE round = 1"))
+        edges = edges[talked].join(first.rename("first_mb"), on=["i", "j"])
     norms = _norms(method)
     norms = norms.assign(i=norms[["node", "neighbour"]].min(axis=1), j=norms[["node", "neighbour"]].max(axis=1))
     return edges.join(norms.groupby(["i", "j"]).map_norm.max(), on=["i", "j"])
+
+
+def _between(traffic: DataFrame) -> Series:
+    """MB of payload of both directions, by i < j."""
+    ends = traffic[["src", "dst"]]
+    traffic = traffic.assign(i=ends.min(axis=1), j=ends.max(axis=1))
+    return traffic.groupby(["i", "j"]).payload_bytes.sum() / 1e6
 
 
 def _norms(method: Method) -> DataFrame:

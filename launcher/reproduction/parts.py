@@ -22,8 +22,8 @@ from ..data import load as load_data
 from ..section import Section
 
 Column = Literal[
-    "accuracy", "mse", "sent", "tflop", "memory", "busiest", "rounds_to", "kbit_to", "rounds_past_local",
-    "norm_least", "norm_median", "norm_most", "norm_change",
+    "accuracy", "mse", "worst_10", "sent", "wall", "tflop", "memory", "busiest", "rounds_to", "kbit_to",
+    "rounds_past_local", "norm_least", "norm_median", "norm_most", "norm_change",
 ]  # fmt: skip
 _SMALL = "-small"
 _PUBLISHED = "published"
@@ -40,6 +40,8 @@ class ReproductionSection(Section):
     columns: tuple[Column, ...]
     across: tuple[str, ...] = ()
     """Endings of runs' names that stand side by side in one line."""
+    seeds: int = 1
+    """How many, where the command does not say."""
     target: float | None = None
     """Mean test metric, for the columns that tell what it took to reach it."""
     picture: Literal["none", "rounds", "rounds and bits", "maps"] = "none"

@@ -40,12 +40,12 @@ class Result:
     ended: Ended
 
 
-def planned(parts: Sequence[Part], seeds: int, out: Path) -> list[Planned]:
-    """Every run of every seed: OUT/PART/NAME-seed-0, ..."""
+def planned(parts: Sequence[Part], seeds: int | None, out: Path) -> list[Planned]:
+    """Every run of every seed: OUT/PART/NAME-seed-0, ...; by default of as many seeds as a part has."""
     return [
         Planned(part, seeded, out / part.folder / slug(f"{config.label} seed {seed}"))
         for part in parts
-        for seed in range(seeds)
+        for seed in range(seeds or part.about.seeds)
         for config in part.configs
         for seeded in [config.model_copy(update={"seed": seed})]
     ]

@@ -21,7 +21,9 @@ _UNKNOWN = "–"
 _TITLES = {
     "accuracy": "accuracy %",
     "mse": "MSE",
+    "worst_10": "worst\n10%",
     "sent": "sent\nMB",
+    "wall": "time\ns",
     "tflop": "TFLOP",
     "memory": "memory\nMB",
     "busiest": "kB",
@@ -36,7 +38,9 @@ _TITLES = {
 _OURS: dict[str, Callable[[Group], str]] = {
     "accuracy": lambda group: _metric(group, 100, "{:.1f}", "{:.1f}"),
     "mse": lambda group: _metric(group, 1, "{:.4g}", "{:.2g}"),
+    "worst_10": lambda group: _scaled(group, "worst_10", 100),
     "sent": lambda group: _mean(group, "payload_bytes", 1e-6),
+    "wall": lambda group: _mean(group, "wall_s"),
     "tflop": lambda group: _mean(group, "flops", 1e-12),
     "memory": lambda group: _mean(group, "clients_pss", 1e-6),
     "rounds_to": lambda group: _mean(group, "rounds_to_reach"),
@@ -131,6 +135,11 @@ def _metric(group: Group, unit: float, form: str, error_form: str) -> str:
         return _UNKNOWN
     error = estimate.standard_error if len(group.runs) > 1 else final.standard_error
     return form.format(unit * estimate.mean) + ("" if math.isnan(error) else "±" + error_form.format(unit * error))
+
+
+def _scaled(group: Group, figure: str, unit: float) -> str:
+    estimate = group.estimate(figure)
+    return _UNKNOWN if estimate is None else f"{unit * estimate.mean:.1f}"
 
 
 def _mean(group: Group, figure: str, unit: float = 1.0) -> str:

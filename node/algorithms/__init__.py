@@ -6,13 +6,21 @@ from .dfedu import DFedU
 from .ditto import Ditto
 from .dpsgd import DPSGD
 from .fedavg import FedAvg
+from .fedavg_c import FedAvgC
+from .fedsak import FedSAK
+from .flt import FLT
+from .ghn import GHN
 from .gradient_tracking import GradientTracking
 from .local import Local
 from .pairwise import Pairwise
 from .per_fedavg import PerFedAvg
+from .pfedhn import PFedHN
 from .pfedme import PFedMe
 from .push_sum import PushSum
+from .selective_sheaf import SelectiveSheaf
+from .sfmtl_graph import SFMTLGraph
 from .sheaf_fmtl import SheafFMTL
+from .shn import SHN
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "local": Local,
@@ -25,6 +33,14 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ditto": Ditto,
     "pfedme": PFedMe,
     "per-fedavg": PerFedAvg,
+    "fedavg-c": FedAvgC,
+    "fedsak": FedSAK,
+    "flt": FLT,
+    "sfmtl-graph": SFMTLGraph,
+    "pfedhn": PFedHN,
+    "ghn": GHN,
+    "shn": SHN,
     "dfedu": DFedU,
     "sheaf-fmtl": SheafFMTL,
+    "selective-sheaf": SelectiveSheaf,
 }

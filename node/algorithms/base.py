@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...transport.peers import Peers
+from ..architecture import Architecture
+from ..assignment import Assignment, Neighbour
 from ..client import Client
 from ..maps import Maps
 
@@ -26,14 +28,37 @@ class RoundReport:
 
     disagreements: dict[int, float] = field(default_factory=dict)
     """{j: ||P_ij theta_i - P_ji theta_j||} as the round began."""
+    weights: dict[int, float] = field(default_factory=dict)
+    """{j: w_ij}, the factor on P_ij in the round, where the algorithm weighs its edges."""
+    cosines: dict[int, float] = field(default_factory=dict)
+    """{j: how alike the updates of i and j are estimated to be}, where the algorithm asks."""
     penalty: float = 0.0
     """The client's half of its edges' terms in the objective: lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
     gradient_norm: float | None = None
     """The client's part of ||grad Psi(theta, P)|| as the round began, where one full gradient step tells it."""
     warnings: list[str] = field(default_factory=list)
     """Texts for the user, each once a run."""
+    events: list[tuple[str, str]] = field(default_factory=list)
+    """(kind, detail) of what else is worth a record."""
     cause_of_divergence: str = "the local steps diverged; lower training.alpha"
     """What to blame, should theta turn out to be infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction of an edge: what the lengths of its vectors may follow from.
+
+    ``model`` is that of the client or server that asks; the sender has d_i parameters, the receiver d_j, ``common`` of
+    them in common. On the edge of a server, ``down`` tells that it is the sender, and ``classes`` counts those of the
+    client's training samples.
+    """
+
+    model: Architecture
+    d_i: int
+    d_j: int
+    common: int = 0
+    down: bool = False
+    classes: int = 0
 
 
 class Algorithm:
@@ -55,6 +80,9 @@ class Algorithm:
     has_momentum: ClassVar[bool] = True
     """Whether training.momentum has a part in the local steps: not where they are the algorithm's own."""
 
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Modules that every client imports in ``round``: their memory and the time to load them are shared."""
+
     global_model: np.ndarray | None = None
     """The model (d,) that the clients have in common, as this client has it, where there is one: its test metric is
     recorded beside that of the client's own."""
@@ -71,11 +99,36 @@ class Algorithm:
         self.report = RoundReport()
 
     @classmethod
+    def is_told_relations(cls, settings: Any) -> bool:
+        """Whether the server is told the edges of [topology], over which nothing is sent: ``client.relations``."""
+        return False
+
+    @classmethod
     def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         """Lengths of the vectors that a client with d_i parameters sends one with d_j in a round, in their order.
 
         ``common`` counts the parameters that both have, where clients see different features; else it is 0.
         """
+        return ()
+
+    @classmethod
+    def ways(cls, own: Assignment, peer: Neighbour) -> tuple[Way, Way]:
+        """To a neighbour, and from it."""
+        model, d_i, common = own.architecture, own.architecture.size, len(peer.common)
+        down, classes = own.role == "server", len(own.classes or peer.classes)
+        return (
+            Way(model, d_i, peer.parameters, common, down, classes),
+            Way(model, peer.parameters, d_i, common, not down, classes),
+        )
+
+    @classmethod
+    def lengths(cls, settings: Any, way: Way) -> tuple[int, ...]:
+        """Of the vectors that travel that way in a round: ``vectors``, unless more than the sizes of models decides."""
+        return cls.vectors(settings, way.d_i, way.d_j, way.common)
+
+    @classmethod
+    def opening(cls, settings: Any, way: Way) -> tuple[int, ...]:
+        """Lengths of the vectors that travel that way once, before those of the first round."""
         return ()
 
     @classmethod
@@ -94,6 +147,23 @@ class Algorithm:
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
+
+    @classmethod
+    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
+        """Raises SettingsError when the settings do not fit the models, of which a server's comes last, or the task, or
+        need one start for all of them."""
+
+    @classmethod
+    def may_be_quiet(cls, settings: Any) -> bool:
+        """Whether an exchange may leave out neighbours, those that ``peers.exchange`` is told are ``quiet``. Both ends
+        of an edge have to know without asking; in a scenario they are told."""
+        return False
+
+    @classmethod
+    def may_meet(cls, settings: Any) -> bool:
+        """Whether clients may come to talk that the graph does not join: then all are connected with one another, and
+        ``weight`` of a client's neighbour is 0 where the graph has no edge."""
+        return False
 
     @classmethod
     def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
@@ -136,7 +206,8 @@ def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]])
             raise SettingsError(
                 what,
                 f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; "
-                "give all one model (leave out model.mix), or use algorithm.name = 'sheaf-fmtl' or 'local'",
+                "give all one model and task (leave out model.mix and data.tasks), or use algorithm.name = "
+                "'sheaf-fmtl' or 'local'",
             )
 
 

@@ -21,6 +21,7 @@ class FedAvgSettings:
 
 class FedAvg(ServerAlgorithm):
     Settings = FedAvgSettings
+    bears_old_uploads = True
 
     def upload(self, client: Client) -> np.ndarray:
         client.learn()

@@ -34,6 +34,7 @@ class PerFedAvgSettings:
 
 class PerFedAvg(ServerAlgorithm):
     Settings = PerFedAvgSettings
+    bears_old_uploads = True
     has_momentum = False
 
     def upload(self, client: Client) -> np.ndarray:

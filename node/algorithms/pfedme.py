@@ -33,6 +33,7 @@ class PFedMeSettings:
 
 class PFedMe(ServerAlgorithm):
     Settings = PFedMeSettings
+    bears_old_uploads = True
     has_own_model = True
     has_momentum = False
 

@@ -8,7 +8,7 @@ the run's seed, so that both ends know. The first model needs no message either:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -37,12 +37,22 @@ class ServerAlgorithm(Algorithm):
     """
 
     has_own_model: ClassVar[bool] = False
+    has_common_model: ClassVar[bool] = True
+    """Whether the clients have one at all."""
+    answers: ClassVar[Literal["next", "same"]] = "next"
+    """Who downloads at the end of a round: who takes part in the next one, or who has in this one."""
+
+    bears_old_uploads: ClassVar[bool] = False
+    """Whether an upload may be aggregated again in a later round, for one that is missing (time.silence = "stale")."""
+
     with_everyone = False
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)
         self._keeps_both = self.has_own_model and client.role == "client"
         self.global_model: np.ndarray = client.theta.copy() if self._keeps_both else client.theta
+        if not self.has_common_model:
+            self.global_model = None  # type: ignore[assignment]
 
     @classmethod
     def has_server(cls, settings: Any) -> bool:
@@ -50,11 +60,19 @@ class ServerAlgorithm(Algorithm):
 
     @classmethod
     def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (d_i,)
+        return (d_i,)  # whole models, up and down; what sends something else says so in ``lengths``
 
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         same_size(f"algorithm.name = {settings.name!r}", sizes, edges)
+
+    @classmethod
+    def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
+        return "late" if cls.bears_old_uploads else "missing"
+
+    @classmethod
+    def hardier(cls, settings: Any) -> str:
+        return "" if cls.bears_old_uploads else "time.silence = 'skip'"
 
     # -- the client's half ---------------------------------------------------------------------------------------------
 
@@ -81,17 +99,26 @@ class ServerAlgorithm(Algorithm):
 
     # ------------------------------------------------------------------------------------------------------------------
 
+    def open(self, client: Client, peers: Peers) -> None:
+        """What happens once, before the first round: ``opening`` announces the vectors."""
+
     def round(self, client: Client, peers: Peers) -> None:
-        now, next_ = self.participants(client, peers.round), self.participants(client, peers.round + 1)
+        if peers.round == 1:
+            self.open(client, peers)
+        now, next_ = self.participants(client, peers.round), self.receivers(client, peers.round)
         if client.role == "server":
-            self.aggregate(client, peers.receive(now))
+            if uploads := peers.receive(now):  # in a scenario, some may be missing
+                self.aggregate(client, uploads)
             peers.send({j: self.reply(client, j) for j in next_})
             return
         (server,) = client.neighbours
-        if client.node in now:
+        takes_part = client.node in now and not peers.left_out()
+        if takes_part:
             peers.send({server: self.upload(client)})
         if client.node in next_:
-            self.download(client, peers.receive()[server])
+            received = peers.receive(bounded=takes_part)
+            if server in received:
+                self.download(client, received[server])
 
     def state_bytes(self) -> int:
         return self.global_model.nbytes if self._keeps_both else 0
@@ -104,19 +131,25 @@ class ServerAlgorithm(Algorithm):
             self.global_model = state["w"]
 
     def participants(self, client: Client, round: int) -> list[int]:
-        """Of a round; behind the last one, all clients: everyone gets what came out."""
-        fraction = self.settings.fraction
-        if fraction == 1 or round > client.rounds:
-            return list(range(client.clients))
-        count = int(fraction * client.clients + 0.5)
-        rng = generator(client.seed, "participants", round)
-        return sorted(rng.permutation(client.clients)[: max(1, count)].tolist())
+        return participants(client.seed, self.settings.fraction, client.clients, client.rounds, round)
+
+    def receivers(self, client: Client, round: int) -> list[int]:
+        return self.participants(client, round + (self.answers == "next"))
+
+
+def participants(seed: int, fraction: float, clients: int, rounds: int, round: int) -> list[int]:
+    """Of a round; behind the last one, all clients: everyone gets what came out."""
+    if fraction == 1 or round > rounds:
+        return list(range(clients))
+    count = int(fraction * clients + 0.5)
+    rng = generator(seed, "participants", round)
+    return sorted(rng.permutation(clients)[: max(1, count)].tolist())
 
 
 def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
-    """sum_k n_k/n w_k over the clients that have sent w_k (d,): n_k their numbers of training samples, n the sum."""
+    """sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""
     samples = [server.neighbours[j].samples for j in models]
-    mean = np.zeros(server.theta.size)  # in double precision, whatever theta is in
+    mean = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
     for n_k, w_k in zip(samples, models.values(), strict=True):
         mean += n_k / sum(samples) * w_k
     return mean

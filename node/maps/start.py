@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -92,12 +92,24 @@ class TransformStart(StartingMaps):
     """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows.
 
     Rows are orthonormal times s. No matrix is stored: a projection is one fast transform for all edges, and of it each
-    edge picks its rows; the transposes of all edges add up before the one inverse transform.
+    edge picks its rows; the transposes of all edges add up before the one inverse transform. With several ``blocks`` C
+    is block diagonal, so that each row sees one block of theta.
     """
 
-    def __init__(self, rows: Mapping[int, np.ndarray], signs: np.ndarray, *, scale: float, dtype: np.dtype):
-        """``rows`` is {j: the d_ij distinct rows of edge j}; ``signs`` is the diagonal of D, (d_i,)."""
+    def __init__(
+        self,
+        rows: Mapping[int, np.ndarray],
+        signs: np.ndarray,
+        *,
+        scale: float,
+        dtype: np.dtype,
+        blocks: Sequence[int] = (),
+    ):
+        """``rows`` is {j: the d_ij distinct rows of edge j}; ``signs`` is the diagonal of D, (d_i,); ``blocks`` are the
+        lengths of the blocks, by default one of all."""
         super().__init__(Stacking({j: len(chosen) for j, chosen in rows.items()}), len(signs), dtype)
+        ends = np.cumsum(blocks or [self.size]).tolist()
+        self._blocks = tuple(map(slice, [0, *ends[:-1]], ends))
         self._scaled_signs = (scale * signs).astype(dtype)
         self._scale = scale
         self.choose(rows)
@@ -109,17 +121,27 @@ class TransformStart(StartingMaps):
     def project(self, theta: np.ndarray) -> np.ndarray:
         from scipy.fft import dct
 
-        return dct(self._scaled_signs * theta, norm="ortho", overwrite_x=True)[self._rows]
+        spectrum = self._scaled_signs * theta
+        for block in self._blocks:
+            spectrum[block] = dct(spectrum[block], norm="ortho", overwrite_x=True)
+        return spectrum[self._rows]
 
     def pull_back(self, stacked: np.ndarray) -> np.ndarray:
         from scipy.fft import idct
 
         # A row may serve several edges; bincount adds them up in double precision
         spectrum = np.bincount(self._rows, weights=stacked, minlength=self.size).astype(self.dtype)
-        return self._scaled_signs * idct(spectrum, norm="ortho", overwrite_x=True)
+        for block in self._blocks:
+            spectrum[block] = idct(spectrum[block], norm="ortho", overwrite_x=True)
+        return self._scaled_signs * spectrum
 
     def matrix(self, part: slice) -> np.ndarray:
-        return (cosine_rows(self._rows[part].astype(np.int64), self.size) * self._scaled_signs).astype(self.dtype)
+        rows = self._rows[part].astype(np.int64)
+        matrix = np.zeros((len(rows), self.size))
+        for block in self._blocks:
+            inside = (block.start <= rows) & (rows < block.stop)
+            matrix[inside, block] = cosine_rows(rows[inside] - block.start, block.stop - block.start)
+        return (matrix * self._scaled_signs).astype(self.dtype)
 
     def squared_norms(self) -> dict[int, float]:
         return {j: self._scale**2 * (part.stop - part.start) for j, part in self.stacking.parts.items()}
@@ -157,14 +179,22 @@ def starting_maps(
         }
         return TransformStart(chosen, signs, scale=scale, dtype=dtype)
     if kind == "shared":
-        signs = _signs(generator(seed, "signs of the shared maps"), size)
-        return TransformStart(shared_rows(seed, node, rows, size, 0), signs, scale=scale, dtype=dtype)
+        return shared_transform(seed, node, rows, (size,), scale=scale, dtype=dtype)
     matrix = np.empty((stacking.height, size), dtype)
     for j, part in stacking.parts.items():
         rng = generator(seed, f"{kind} starting map", node, j)
         for block in _blocks(part):
             matrix[block] = scale * _random_rows(kind, rng, block, part.start, size)
     return MatrixStart(matrix, stacking)
+
+
+def shared_transform(
+    seed: int, node: int, rows: Mapping[int, int], blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype
+) -> TransformStart:
+    """The maps that both ends of each edge have in common, as they are before any turn."""
+    size = sum(blocks)
+    signs = _signs(generator(seed, "signs of the shared maps"), size)
+    return TransformStart(shared_rows(seed, node, rows, size, 0), signs, scale=scale, dtype=dtype, blocks=blocks)
 
 
 def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, turn: int) -> dict[int, np.ndarray]:

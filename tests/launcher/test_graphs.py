@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sheafgossip.launcher.config import ConfigError, validate
-from sheafgossip.launcher.graphs import check_graphs, draw_graphs
+from sheafgossip.launcher.graphs import check_graphs, draw_graphs, relation_edges
 from sheafgossip.node.algorithms import ALGORITHMS
+from sheafgossip.node.algorithms.server import ServerAlgorithm
 
 CHANGING = {"p": 0.5, "redraw_every": 10}
 ONE_WAY = {"p": 0.5, "directed": True}
@@ -35,7 +36,7 @@ def refusal(*arguments, **sections) -> str:
     return str(refused.value)
 
 
-WITH_A_SERVER = {"fedavg", "ditto", "pfedme", "per-fedavg"}
+WITH_A_SERVER = {name for name, algorithm in ALGORITHMS.items() if issubclass(algorithm, ServerAlgorithm)}
 
 
 @pytest.mark.parametrize("name", sorted(WITH_A_SERVER))
@@ -45,6 +46,19 @@ def test_an_algorithm_with_a_server_has_a_star_of_its_own(name):
     check_graphs(config, graphs)
     assert not graphs.changes
     assert graphs.union.edges == tuple((client, 8) for client in range(8))
+
+
+@pytest.mark.parametrize("name", ["ghn", "shn"])
+def test_a_server_that_is_told_relations_is_told_the_edges_of_the_topology(name):
+    config = validate({"clients": 8, "topology": {"kind": "ring"}, "algorithm": {"name": name, "graph": "topology"}})
+    assert sorted(relation_edges(config)) == sorted([*((i, i + 1) for i in range(7)), (0, 7)])
+
+
+@pytest.mark.parametrize("topology", [CHANGING, ONE_WAY])
+def test_relations_must_be_mutual_and_stay(topology):
+    config = validate({"clients": 8, "topology": topology, "algorithm": {"name": "shn", "graph": "topology"}})
+    with pytest.raises(ConfigError, match=r"^algorithm\.graph = 'topology': .*topology\.redraw_every = 0"):
+        relation_edges(config)
 
 
 @pytest.mark.parametrize("graph", ALLOWED)

@@ -12,8 +12,9 @@ from scipy.io import savemat
 
 from sheafgossip.launcher import cli
 from sheafgossip.launcher.reproduction.parts import names, paper_folder, parts_of, titles, with_data
-from sheafgossip.launcher.reproduction.runs import Result
+from sheafgossip.launcher.reproduction.runs import Result, planned
 from sheafgossip.launcher.reproduction.table import remarks, render
+from sheafgossip.node.algorithms import ALGORITHMS
 
 PUBLISHED = tomllib.loads((paper_folder() / "published.toml").read_text())
 
@@ -31,8 +32,9 @@ def shown(part):
     return text.getvalue(), results
 
 
-def test_there_are_three_tables_and_four_figures():
-    assert names() == ["table4", "table5", "table6", "figure2", "figure3", "figure4", "figure6"]
+def test_it_is_known_what_there_is():
+    assert names() == ["table4", "table5", "table6", "all", "fedsak1", "fedsak2", "fedsak3", "figure2", "figure3",
+                       "figure4", "figure6", "shn1", "shn2"]  # fmt: skip
 
 
 @pytest.mark.parametrize("what", names())
@@ -104,6 +106,23 @@ def test_table_5_shows_both_algorithms_in_one_line_of_80_columns():
     assert [line for line in lines if len(line) == 1 and line[0][0].isalpha()] == [
         ["small-world"], ["scale-free"], ["complete"]
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_all_has_every_algorithm_on_a_rotated_and_a_label_skewed_problem(small):
+    turned, skewed = sorted(parts("all", small), key=lambda part: part.configs[0].data.partition)
+    for part in (turned, skewed):
+        assert {config.algorithm.name for config in part.configs} == set(ALGORITHMS)
+        assert part.about.columns == ("accuracy", "worst_10", "sent", "wall", "memory")
+    assert all(len(config.data.rotations) == 4 for config in turned.configs)
+    assert all(config.data.partition == "classes" and config.data.rotations == (0,) for config in skewed.configs)
+
+
+def test_all_has_three_seeds_unless_told_and_the_others_one(tmp_path):
+    runs = planned(parts("all", small=True), None, tmp_path)
+    assert Counter(run.config.seed for run in runs) == dict.fromkeys(range(3), len(runs) // 3)
+    assert {run.config.seed for run in planned(parts("all", small=True), 1, tmp_path)} == {0}
+    assert {run.config.seed for run in planned(parts("table4", small=True), None, tmp_path)} == {0}
 
 
 def test_a_table_is_followed_by_what_differs():

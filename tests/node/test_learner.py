@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.learner import Learner
@@ -343,3 +343,20 @@ def test_a_shard_is_mapped_and_never_written_to(with_shard):
     learner.learn()
     learner.evaluate()
     assert assignment.shard.read_bytes() == before
+
+
+def test_from_the_round_of_its_change_on_a_client_learns_and_is_tested_on_the_other_task(with_shard):
+    assignment = with_shard(LOGISTIC, 40, drift_round=4)
+    arrays = load_file(assignment.shard)
+    changed = {f"{name}_drifted": -arrays[name] for name in ("x_train", "x_test")}
+    save_file(arrays | changed, assignment.shard)
+    learner, before = Learner(assignment), Learner(replace(assignment, drift_round=0))
+    elsewhere = replace(assignment, folder=assignment.folder / "elsewhere", drift_round=0)
+    elsewhere.shard.parent.mkdir(parents=True)
+    save_file(arrays | {name.removesuffix("_drifted"): array for name, array in changed.items()}, elsewhere.shard)
+    after = Learner(elsewhere)
+    for round in range(1, 8):
+        learner.enter(round)
+        expected = before if round < 4 else after
+        assert learner.gradient()[0] == expected.gradient()[0]
+        assert learner.evaluate() == expected.evaluate()

@@ -41,6 +41,16 @@ def test_graphml_nodes_may_be_named_n_and_the_number(write):
     assert read(write(GRAPHML.format(body), "g.graphml"), 2) == Graph(2, ((0, 1),))
 
 
+def test_a_graph_may_fall_into_parts_where_that_is_asked_for(write):
+    spec = TopologySpec("file", path=write("0 1\n3 4\n"), connected=False)
+    assert draw(spec, 5, seed=0) == Graph(5, ((0, 1), (3, 4)))
+
+
+def test_graphs_that_are_drawn_are_connected():
+    with pytest.raises(TopologyError, match=r"^topology\.connected = false is not allowed: "):
+        draw(TopologySpec(p=0.1, connected=False), 5, seed=0)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -45,8 +45,8 @@ def schedule(neighbours=(1,), *, uses=None, copies=None, comes=None, rounds=ROUN
     )
 
 
-def peers_of(client, plan: Schedule, **options) -> PlannedPeers:
-    links = {int(j): Link((1,), (1,)) for j in plan.neighbours}
+def peers_of(client, plan: Schedule, may_be_quiet: bool = False, **options) -> PlannedPeers:
+    links = {int(j): Link((1,), (1,), may_be_quiet=may_be_quiet) for j in plan.neighbours}
     peers = PlannedPeers(client.endpoint, links, np.dtype("f4"), 10, plan, **options)
     peers.begin(1)
     return peers
@@ -122,6 +122,47 @@ def test_unconfirmed_messages_are_no_concern_where_clients_keep_step(network):
         fast.exchange({1: value(round)})
         fast.next_round()
     assert [second.receive().header.round for _ in range(ROUNDS)] == list(range(1, ROUNDS + 1))
+
+
+def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(network):
+    first, second = network.linked(2, [(0, 1)])
+    one, other = (
+        peers_of(client, schedule((1 - node,), rounds=3), may_be_quiet=True)
+        for node, client in enumerate((first, second))
+    )
+
+    def both_quiet_then_one_then_none() -> list[dict]:
+        return [
+            one.exchange({}, quiet={1}),
+            step(one),
+            one.exchange({}, quiet={1}),
+            step(one),
+            one.exchange({1: value(3)}),
+        ]
+
+    def both_quiet_then_none() -> list[dict]:
+        rounds = [other.exchange({}, quiet={0}), step(other), other.exchange({0: value(2)}), step(other)]
+        return [*rounds, other.exchange({0: value(4)})]
+
+    def step(peers: PlannedPeers) -> list[tuple[str, int | None]]:
+        return [(type(row).__name__, getattr(row, "used_round", None)) for row in peers.next_round()]
+
+    heard, heard_there = network.in_parallel(both_quiet_then_one_then_none, both_quiet_then_none)
+    assert heard[::2] == [{}, {1: [2]}, {1: [4]}]
+    assert heard_there[::2] == [{}, {}, {0: [3]}]
+    assert heard[1:4:2] == [[("UsedRecord", None)], [("UsedRecord", 2)]]
+    assert heard_there[1:4:2] == [[("UsedRecord", None)], [("TrafficRecord", None), ("UsedRecord", None)]]
+    assert one.confirmations()[1][0] == 2  # messages without a vector are no traffic
+    assert one.inbox_bytes() == other.inbox_bytes() == 0
+
+
+def test_who_must_not_be_quiet_is_not_taken_for_it(network):
+    first, second = network.linked(2, [(0, 1)])
+    peers = peers_of(first, schedule(rounds=1))
+    second.endpoint.send([0], round=1, phase=0, tensors=())
+    second.endpoint.send([0], round=1, phase=0, tensors=(value(5),))
+    assert peers.exchange({1: value(0)})[1].tolist() == [5]
+    assert peers.rejected() == {"wrong shape": 1}
 
 
 @pytest.mark.parametrize(("fallback", "expected"), [("stale", {1: [1.0]}), ("skip", {})])

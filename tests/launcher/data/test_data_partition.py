@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.config import DataSection
@@ -193,6 +193,7 @@ def test_more_clients_than_there_are_samples_for_is_refused():
         split(DataSection(), pool(43), 11, 0)
 
 
+@settings(deadline=None)
 @given(clients=st.integers(1, 60), each=st.integers(4, 30), seed=SEEDS)
 def test_overlapping_clients_hold_as_many_samples_as_asked_for_and_none_twice(clients, each, seed):
     owned = split(DataSection(partition="overlapping", samples_each=each), pool(30), clients, seed)
@@ -218,3 +219,78 @@ def test_what_the_samples_look_like_does_not_matter():
     shifted = replace(plain, x=plain.x + 1)
     owned = (split(DataSection(partition="dirichlet"), data, 5, 0) for data in (plain, shifted))
     assert all(map(np.array_equal, *owned))
+
+
+def clusters_of(owned, count):
+    """The clients of each cluster: contiguous blocks."""
+    return [[i for i in range(len(owned)) if i * count // len(owned) == c] for c in range(count)]
+
+
+@given(count=st.integers(1, 5), per_cluster=st.integers(1, 3), clients=st.integers(5, 20), seed=SEEDS)
+def test_clusters_have_classes_of_their_own_and_their_clients_share_the_samples_evenly(
+    count, per_cluster, clients, seed
+):
+    everyone = pool(1500, labels=15)
+    section = DataSection(partition="clusters", clusters={"count": count, "classes": per_cluster})
+    owned = split(section, everyone, clients, seed)
+    seen = []
+    for members in clusters_of(owned, count):
+        held = set().union(*(set(everyone.y[owned[i]].tolist()) for i in members))
+        assert len(held) == per_cluster
+        seen += held
+        sizes = [len(owned[i]) for i in members]
+        assert max(sizes) - min(sizes) <= 1
+        assert sum(sizes) == 100 * per_cluster
+    assert len(seen) == len(set(seen))
+
+
+def test_with_overlap_each_cluster_shares_one_class_with_the_next_and_both_have_half_of_it():
+    everyone = pool(1000, labels=10)
+    section = DataSection(partition="clusters", clusters={"count": 5, "classes": 3, "overlap": 1})
+    owned = split(section, everyone, 20, 3)
+    assert sorted(np.concatenate(owned).tolist()) == list(range(1000))
+    blocks = clusters_of(owned, 5)
+    labels = [np.concatenate([everyone.y[owned[i]] for i in members]) for members in blocks]
+    for c in range(5):
+        assert len(set(labels[c].tolist())) == 3
+        (shared,) = set(labels[c].tolist()) & set(labels[(c + 1) % 5].tolist())
+        assert (labels[c] == shared).sum() == 50
+    assert not set(labels[0].tolist()) & set(labels[2].tolist())
+
+
+def test_the_last_cluster_has_the_classes_that_are_left():
+    everyone = pool(470, labels=47)
+    owned = split(DataSection(partition="clusters", clusters={"count": 10, "classes": 5}), everyone, 20, 0)
+    held = [set().union(*(everyone.y[owned[i]].tolist() for i in members)) for members in clusters_of(owned, 10)]
+    assert [len(classes) for classes in held] == [5] * 9 + [2]
+
+
+@given(exponent=st.sampled_from([0.2, 0.5, 1.0]), seed=SEEDS)
+def test_clusters_with_an_exponent_have_sizes_by_a_power_law(exponent, seed):
+    everyone = pool(3000, labels=4)
+    section = DataSection(
+        partition="clusters", clusters={"count": 2, "classes": 2, "exponent": exponent, "smallest": 20}
+    )
+    owned = split(section, everyone, 20, seed)
+    assert sorted(np.concatenate(owned).tolist()) == list(range(3000))
+    for members in clusters_of(owned, 2):
+        sizes = np.array([len(owned[i]) for i in members])
+        growth = np.log(sizes - 20) / np.arange(1, 11) ** exponent  # b, of each client
+        assert np.ptp(growth[2:]) < 0.15 * growth.mean()
+        assert sizes.min() >= 20
+        assert (np.diff(sizes) >= -1).all()
+
+
+@pytest.mark.parametrize(
+    ("clusters", "complaint"),
+    [
+        ({"count": 21}, "count is 21; allowed are 1 to 20"),
+        ({"classes": 2, "overlap": 2}, "overlap is 2: allowed are 0 to 1"),
+        ({"count": 7, "classes": 2}, "7 clusters of 2 classes"),
+        ({"count": 5, "classes": 4, "overlap": 1}, "5 clusters of 4 classes, 1 of them shared"),
+        ({"exponent": 1.0, "smallest": 80}, "smallest is 80, .* allowed are 1 to 49"),
+    ],
+)
+def test_clusters_that_cannot_be_are_refused(clusters, complaint):
+    with pytest.raises(DataError, match=complaint):
+        split(DataSection(partition="clusters", clusters=clusters), pool(1000, labels=10), 20, 0)

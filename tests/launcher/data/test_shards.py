@@ -90,6 +90,25 @@ def test_groups_of_equal_size_turn_their_images_counter_clockwise():
         assert np.all(shard.x_test == turned[shard.group])
 
 
+def test_a_task_that_changes_turns_the_same_images_by_another_angle():
+    drift = {"at_round": 7, "rotations": (0, 180)}
+    before, after = (shards_of(numbered(80, shape=(1, 2, 2)), 4, **more) for more in ({}, {"rotations": (0, 180)}))
+    for shard, plain, turned in zip(
+        shards_of(numbered(80, shape=(1, 2, 2)), 4, rotations=(0, 0), drift=drift), before, after, strict=True
+    ):
+        assert np.array_equal(shard.x_train, plain.x_train)
+        assert shard.drifted is not None
+        assert np.array_equal(shard.drifted[0], turned.x_train)
+        assert np.array_equal(shard.drifted[1], turned.x_test)
+    assert all(shard.drifted is None for shard in before)
+
+
+def test_a_task_that_changes_does_so_in_every_group():
+    drift = {"at_round": 7, "rotations": (0, 90, 180)}
+    with pytest.raises(DataError, match=r"^data\.drift\.rotations names 3 angles; allowed are 2, as many as"):
+        cut(DataSection(rotations=(0, 0), drift=drift), numbered(40, shape=(1, 2, 2)), 4, 0)
+
+
 @pytest.mark.parametrize(
     ("shape", "rotations", "complaint"),
     [
@@ -179,6 +198,55 @@ def test_standardize_only_shifts_a_feature_that_never_varies():
     assert np.allclose(shard.x_test[:, 0], 0, atol=1e-6)
 
 
+def classes_of_ten(samples):
+    """Feature and class of sample k are k % 10."""
+    classes = np.arange(samples) % 10
+    return Pool(classes[:, None].astype(np.float32), classes, "classification", outputs=10)
+
+
+def test_tasks_are_dealt_in_turn_and_answer_the_same_samples_differently():
+    shards = shards_of(classes_of_ten(200), 6, tasks=("classes", "parity", "halves"))
+    assert [shard.outputs for shard in shards] == [10, 2, 2, 10, 2, 2]
+    assert [shard.group for shard in shards] == [0, 1, 2, 0, 1, 2]
+    for client, shard in enumerate(shards):
+        seen = shard.x_train[:, 0].astype(int)
+        expected = [seen, seen % 2, seen >= 5][client % 3]
+        assert np.array_equal(shard.y_train, expected)
+        assert shard.y_train.dtype == np.int64
+
+
+def test_a_task_named_twice_goes_to_twice_as_many_and_is_one_group():
+    shards = shards_of(classes_of_ten(200), 6, tasks=("parity", "parity", "classes"))
+    assert [shard.outputs for shard in shards] == [2, 2, 10, 2, 2, 10]
+    assert [shard.group for shard in shards] == [0, 0, 1, 0, 0, 1]
+
+
+def test_tasks_and_rotations_make_groups_of_both():
+    images = replace(corners(80), y=np.arange(80) % 10, outputs=10)
+    groups = [shard.group for shard in shards_of(images, 8, rotations=(0, 90), tasks=("classes", "parity"))]
+    assert groups == [0, 1, 0, 1, 2, 3, 2, 3]
+
+
+def test_tasks_leave_the_partition_by_classes_as_it_is():
+    alone = shards_of(classes_of_ten(200), 4, partition="classes", classes_per_client=3)
+    mixed = shards_of(classes_of_ten(200), 4, partition="classes", classes_per_client=3, tasks=("parity", "classes"))
+    for one, other in zip(alone, mixed, strict=True):
+        assert np.array_equal(one.x_train, other.x_train)
+
+
+@pytest.mark.parametrize(
+    ("pool", "tasks", "complaint"),
+    [
+        (classes_of_ten(40), (), "names 0 tasks; allowed are 1 to 2"),
+        (classes_of_ten(40), ("classes",) * 3, "names 3 tasks; allowed are 1 to 2"),
+        (Pool(np.ones((40, 1)), np.ones((40, 1), np.float32), "regression", 1), ("parity",), "no classes"),
+    ],
+)
+def test_tasks_that_cannot_be_are_refused(pool, tasks, complaint):
+    with pytest.raises(DataError, match=rf"^data\.tasks .*{complaint}"):
+        cut(DataSection(tasks=tasks), pool, 2, 0)
+
+
 def test_a_written_shard_reads_back_the_same(tmp_path):
     shard = shards_of(corners(40), 4, rotations=(0, 90))[3]
     path = tmp_path / "shard.safetensors"
@@ -246,3 +314,35 @@ def test_a_client_is_in_the_group_of_its_owner_even_where_only_some_owners_take_
     for seed in range(5):
         for shard in shards_of(pool, 3, seed):
             assert shard.group == pool.groups[owner[min(ids(shard.x_train))]]
+
+
+def test_the_group_of_a_client_is_its_cluster():
+    pool = Pool(np.zeros((120, 2)), np.arange(120) % 6, "classification", outputs=6)
+    shards = shards_of(pool, 6, partition="clusters", clusters={"count": 3})
+    assert [shard.group for shard in shards] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_mask_blanks_one_square_of_all_images_of_a_client_at_a_place_of_its_own():
+    pool = Pool(np.ones((400, 2, 6, 5)), np.arange(400) % 2, "classification", outputs=2)
+    places = set()
+    for shard in shards_of(pool, 10, mask=2):
+        images = np.concatenate([shard.x_train, shard.x_test])
+        assert (images == images[0, 0]).all()
+        rows, columns = np.nonzero(images[0, 0] == 0)
+        assert len(rows) == 4
+        assert np.ptp(rows) == np.ptp(columns) == 1
+        places.add((rows.min(), columns.min()))
+    assert len(places) > 3
+
+
+def test_the_mask_stays_where_it_is_when_the_images_are_turned():
+    pool = Pool(np.ones((400, 1, 6, 6)), np.arange(400) % 2, "classification", outputs=2)
+    straight, turned = (shards_of(pool, 4, mask=3, rotations=(angle,)) for angle in (0, 90))
+    for one, other in zip(straight, turned, strict=True):
+        assert np.array_equal(one.x_test == 0, other.x_test == 0)
+
+
+@pytest.mark.parametrize(("shape", "complaint"), [((3,), "not images"), ((1, 6, 4), "allow 0 to 4")])
+def test_a_mask_that_cannot_be_is_refused(shape, complaint):
+    with pytest.raises(DataError, match=rf"^data\.mask is 5.*{complaint}"):
+        cut(DataSection(mask=5), numbered(40, shape=shape), 2, 0)

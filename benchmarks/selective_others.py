@@ -1,0 +1,102 @@
+"""Selective sheaf where clients differ in their labels instead of their images, and on School.
+
+    .venv/bin/python benchmarks/selective_others.py [--data-root FOLDER] [--seeds 3] [--out FOLDER]
+
+Digits with 2 and with 5 of the 10 classes a client, as benchmarks/selective.py otherwise (20 clients, p = 0.2, half of
+them with a fifth of their data); School as in benchmarks/school.py where --data-root is a folder with school.mat, with
+the lambdas that were chosen there. Writes benchmarks/results/selective-others.md. Runs that are already in --out are
+not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import school
+import selective
+from study import RESULTS, over_seeds, read, run_several
+
+from sheafgossip.launcher.config import validate
+from sheafgossip.metrics import open_run
+
+ROTATING = {"name": "sheaf-fmtl", "start": "shared", "rotate_every": 1, "eta": 0.0}
+
+
+def methods(dfedu: float, gamma: float, lam: float, thresholds: tuple[float, ...]) -> dict[str, dict[str, Any]]:
+    selective_sheaf = {"name": "selective-sheaf", "gamma": gamma, "lam": lam}
+    return {
+        "local": {"name": "local"},
+        "dFedU": {"name": "dfedu", "lam": dfedu},
+        f"shared + rotating, gamma {gamma}": ROTATING | {"gamma": gamma, "lam": lam},
+        f"selective, gamma {gamma}": selective_sheaf,
+        **{f"selective, gamma {gamma}, threshold {c}": selective_sheaf | {"threshold": c} for c in thresholds},
+    }
+
+
+def label_skew(classes: int, seed: int) -> dict[str, Any]:
+    tree = selective.problem(1, 0.2, seed)
+    return tree | {"data": tree["data"] | {"partition": "classes", "classes_per_client": classes}}
+
+
+def on_at_the_end(folders: list[Path]) -> str:
+    """The share of edges that pull in the last round, in percent, a mean over runs."""
+    query = "SELECT avg(weight > 0) AS share FROM edge WHERE round = (SELECT max(round) FROM edge)"
+    shares = [open_run(folder).sql(query)["share"][0] for folder in folders]
+    return "" if None in shares else f"{100 * statistics.mean(shares):.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-root", type=Path, help="folder with school.mat")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-selective-others"), help="folder of the runs")
+    arguments = parser.parse_args()
+    out = arguments.out.resolve()
+    scenes = {
+        f"digits, {classes} classes a client (accuracy %)": (
+            100,
+            lambda seed, n=classes: label_skew(n, seed),
+            methods(0.3, 0.1, 1.0, (0.2,)),
+        )
+        for classes in (2, 5)
+    }
+    if arguments.data_root:
+        school.write_shares(arguments.data_root, out / "school.npz")
+        posed = partial(school.problem, out / "school.npz", 0.5)
+        scenes["School (MSE)"] = 1, posed, methods(0.1, 0.3, 0.3, ())
+    lines = [
+        f"| problem | method | mean ± s.e. over {arguments.seeds} seeds | edges on, % | payload MB |",
+        "|---|---|---|---|---|",
+    ]
+    for number, (title, (scale, problem, algorithms)) in enumerate(scenes.items()):
+        folders = {
+            name: [out / f"{number}-{place}-{seed}" for seed in range(arguments.seeds)]
+            for place, name in enumerate(algorithms)
+        }
+        run_several(
+            {
+                folder: validate(
+                    problem(seed) | {"seed": seed, "name": f"{name}, seed {seed}", "algorithm": algorithms[name]}
+                )
+                for name, each in folders.items()
+                for seed, folder in enumerate(each)
+            }
+        )
+        for name, each in folders.items():
+            results = [read(folder) for folder in each]
+            found = over_seeds(scale * result.mean for result in results)
+            payload = statistics.mean(result.payload_mb for result in results)
+            lines.append(f"| {title} | {name} | {found} | {on_at_the_end(each)} | {payload:.2f} |")
+    text = "\n".join(lines)
+    (RESULTS / "selective-others.md").write_text(
+        f"Made by `python benchmarks/selective_others.py --data-root FOLDER --seeds {arguments.seeds}`.\n\n{text}\n"
+    )
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

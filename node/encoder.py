@@ -1,0 +1,194 @@
+"""A convolutional autoencoder of images as one flat vector, of which the first part is the encoder.
+
+Encoder: convolution to 16 channels, ReLU, 2x2 max-pool, convolution to 4 channels, ReLU, 2x2 max-pool (3x3 filters with
+padding 1), one linear layer to the embedding. Decoder: a linear layer, ReLU, transposed convolutions to 16 channels,
+ReLU, and to the image, sigmoid (2x2 filters with stride 2). On 28x28 pixels and an embedding of 128 it has 51,577
+parameters, the encoder 25,956.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:  # the launcher knows shapes, and must not load torch for it
+    from torch import Tensor
+
+_DEEP, _FLAT = 16, 4  # channels of the two convolutions
+_CHUNK = 512
+
+
+class EncoderError(ValueError):
+    """An encoder that does not fit; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Autoencoder:
+    """Of images (channels, height, width), the last rows and columns left out where 4 does not divide their number."""
+
+    image: tuple[int, ...]
+    embedding: int
+
+    def __post_init__(self) -> None:
+        if len(self.image) != 3 or min(self.image[1:]) < 4:
+            raise EncoderError(
+                f"encodes images of at least 4x4 pixels, the data has samples of shape {tuple(self.image)}"
+            )
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width behind the encoder's last pooling."""
+        return self.image[1] // 4, self.image[2] // 4
+
+    def blocks(self) -> list[tuple[str, tuple[int, ...]]]:
+        """(name, shape) of the parameters in their order, those of the encoder first."""
+        channels, flat = self.image[0], _FLAT * math.prod(self.sides)
+        return [
+            ("encoder.conv0.weight", (_DEEP, channels, 3, 3)),
+            ("encoder.conv0.bias", (_DEEP,)),
+            ("encoder.conv1.weight", (_FLAT, _DEEP, 3, 3)),
+            ("encoder.conv1.bias", (_FLAT,)),
+            ("encoder.linear.weight", (self.embedding, flat)),
+            ("encoder.linear.bias", (self.embedding,)),
+            ("decoder.linear.weight", (flat, self.embedding)),
+            ("decoder.linear.bias", (flat,)),
+            ("decoder.conv0.weight", (_FLAT, _DEEP, 2, 2)),
+            ("decoder.conv0.bias", (_DEEP,)),
+            ("decoder.conv1.weight", (_DEEP, channels, 2, 2)),
+            ("decoder.conv1.bias", (channels,)),
+        ]
+
+    @property
+    def size(self) -> int:
+        return sum(math.prod(shape) for _, shape in self.blocks())
+
+    @property
+    def encoder_size(self) -> int:
+        return sum(math.prod(shape) for name, shape in self.blocks() if name.startswith("encoder"))
+
+    def start(self, rng: np.random.Generator) -> np.ndarray:
+        """(size,): uniform in +-1/sqrt(fan-in) of each layer."""
+        parts, bound = [], 1.0
+        for name, shape in self.blocks():
+            if name.endswith("weight"):
+                transposed = name.startswith("decoder.conv")
+                bound = 1 / math.sqrt(math.prod(shape) / shape[1 if transposed else 0])
+            parts.append(rng.uniform(-bound, bound, math.prod(shape)))
+        return np.concatenate(parts)
+
+    # -- with torch ----------------------------------------------------------------------------------------------------
+
+    def embed(self, vector: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """(n, embedding) of images (n, channels, height, width); the encoder's part of the vector is enough."""
+        import torch
+
+        parts = list(self._views(torch.from_numpy(vector)))
+        with torch.no_grad():
+            chunks = [
+                self._encode(parts, torch.from_numpy(images[start : start + _CHUNK]).to(parts[0].dtype))
+                for start in range(0, len(images), _CHUNK)
+            ]
+        return torch.cat(chunks).numpy()
+
+    def train(
+        self,
+        vector: np.ndarray,
+        images: np.ndarray,
+        epochs: int,
+        rng: np.random.Generator,
+        alpha: float = 1e-3,
+        batch_size: int = 64,
+    ) -> Iterator[float]:
+        """Epochs of Adam on the mean squared error of the images that come out; changes ``vector`` (size,) in place.
+
+        Yields the mean of the errors met in each epoch.
+        """
+        import torch
+        import torch.nn.functional as F
+
+        theta = torch.from_numpy(vector).requires_grad_()
+        height, width = (4 * side for side in self.sides)
+        x = torch.from_numpy(images[..., :height, :width]).to(theta.dtype)
+        mean, square, step = torch.zeros_like(theta), torch.zeros_like(theta), 0
+        for _ in range(epochs):
+            errors = []
+            for chosen in torch.from_numpy(rng.permutation(len(x))).split(batch_size):
+                parts = list(self._views(theta))
+                error = F.mse_loss(self._decode(parts, self._encode(parts, x[chosen])), x[chosen])
+                (gradient,) = torch.autograd.grad(error, theta)
+                step += 1
+                mean.mul_(0.9).add_(gradient, alpha=0.1)
+                square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+                with torch.no_grad():
+                    scale = (square / (1 - 0.999**step)).sqrt_().add_(1e-8)
+                    theta.addcdiv_(mean, scale, value=-alpha / (1 - 0.9**step))
+                errors.append(float(error.detach()))
+            yield sum(errors) / len(errors)
+
+    def _views(self, vector: Tensor) -> Iterator[Tensor]:
+        """The parameters that the vector has."""
+        start = 0
+        for _, shape in self.blocks():
+            if start == len(vector):
+                return
+            end = start + math.prod(shape)
+            yield vector[start:end].view(shape)
+            start = end
+
+    def _encode(self, parts: list[Tensor], x: Tensor) -> Tensor:
+        import torch.nn.functional as F
+
+        height, width = (4 * side for side in self.sides)
+        x = F.max_pool2d(F.relu(F.conv2d(x[..., :height, :width], parts[0], parts[1], padding=1)), 2)
+        x = F.max_pool2d(F.relu(F.conv2d(x, parts[2], parts[3], padding=1)), 2)
+        return F.linear(x.flatten(1), parts[4], parts[5])
+
+    def _decode(self, parts: list[Tensor], embedded: Tensor) -> Tensor:
+        import torch
+        import torch.nn.functional as F
+
+        x = F.relu(F.linear(embedded, parts[6], parts[7])).view(-1, _FLAT, *self.sides)
+        x = F.relu(F.conv_transpose2d(x, parts[8], parts[9], stride=2))
+        return torch.sigmoid(F.conv_transpose2d(x, parts[10], parts[11], stride=2))
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, vector: np.ndarray, path: Path) -> None:
+        """A safetensors file with a tensor a block."""
+        from safetensors.numpy import save_file
+
+        tensors, start = {}, 0
+        for name, shape in self.blocks():
+            end = start + math.prod(shape)
+            tensors[name] = np.ascontiguousarray(vector[start:end].astype(np.float32).reshape(shape))
+            start = end
+        unfinished = path.with_name(f"{path.name}.part")
+        save_file(tensors, unfinished, {"image": json.dumps(self.image), "embedding": str(self.embedding)})
+        unfinished.replace(path)
+
+    def load(self, path: Path) -> np.ndarray:
+        """(size,) float32. Raises EncoderError."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+                if shapes != dict(self.blocks()):
+                    about = file.metadata() or {}
+                    raise EncoderError(
+                        f"is an encoder of images of shape {about.get('image', '?')} with an embedding of "
+                        f"{about.get('embedding', '?')}; needed are {list(self.image)} and {self.embedding}"
+                    )
+                return np.concatenate([file.get_tensor(name).ravel() for name, _ in self.blocks()])
+        except OSError as error:
+            raise EncoderError(
+                f"cannot be read: {error.strerror or error} (`sheafgossip encoder train` makes one)"
+            ) from None
+        except SafetensorError as error:
+            raise EncoderError(f"is no safetensors file ({error})") from None

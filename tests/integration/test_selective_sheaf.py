@@ -1,0 +1,238 @@
+"""Selective sheaf over client processes: against a loop in numpy, in bytes, and where messages and clients are lost."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from sheafgossip.node.maps.start import cosine_rows, shared_rows
+from sheafgossip.topology.seeds import generator
+
+SEED, CLIENTS, ROUNDS = 3, 8, 60
+ALPHA, LAM, SMOOTHING, LISTEN, SURE, PROBE = 0.5, 0.8, 0.8, 5, 1.5, 4
+GAMMA, ROWS, SIZE = 0.05, 32, 650
+CONFIG = f"""
+clients = {CLIENTS}
+rounds = {ROUNDS}
+seed = {SEED}
+[topology]
+p = 0.6
+[data]
+samples = 800
+rotations = [0, 90]
+[model]
+dtype = "float64"
+[training]
+alpha = {ALPHA}
+[evaluation]
+every = 0
+[algorithm]
+name = "selective-sheaf"
+gamma = {GAMMA}
+lam = {LAM}
+smoothing = {SMOOTHING}
+listen = {LISTEN}
+sure = {SURE}
+probe_every = {PROBE}
+threshold = 0.3
+"""
+
+
+def gradient(theta: np.ndarray, shard: dict[str, np.ndarray]) -> np.ndarray:
+    """Of multinomial logistic regression."""
+    x, y = shard["x_train"].reshape(-1, 64).astype(float), shard["y_train"]
+    scores = x @ theta[:640].reshape(10, 64).T + theta[640:]
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    error = (odds / odds.sum(axis=1, keepdims=True) - np.eye(10)[y]) / len(x)
+    return np.concatenate([(error.T @ x).ravel(), error.sum(axis=0)])
+
+
+class Loop:
+    """All clients in one place. Each edge keeps all that it has seen, and its estimates are made of that anew."""
+
+    def __init__(self, folder):
+        start = folder.theta(0)
+        self.theta = np.stack([start[node] for node in range(CLIENTS)])
+        self.start, self.shards = self.theta[0].copy(), folder.shards()
+        assert (self.theta == self.start).all()
+        self.signs = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, SIZE)
+        self.seen = {edge: [] for edge in folder.edges()}
+        self.on = dict.fromkeys(self.seen, 0.0)
+        self.quiet = dict.fromkeys(self.seen, False)
+        self.spoke = {edge: [] for edge in self.seen}
+
+    def round(self, k: int) -> None:
+        pull = np.zeros_like(self.theta)
+        for i, j in self.seen:
+            if self.quiet[i, j] and k % PROBE:
+                continue
+            self.spoke[i, j].append(k)
+            P = cosine_rows(shared_rows(SEED, i, {j: ROWS}, SIZE, k - 1)[j], SIZE) * self.signs
+            pull[i] += self.on[i, j] * P.T @ (P @ (self.theta[i] - self.theta[j]))
+            pull[j] += self.on[i, j] * P.T @ (P @ (self.theta[j] - self.theta[i]))
+            self.see((i, j), P)
+        gradients = np.stack([gradient(self.theta[node], self.shards[node]) for node in range(CLIENTS)])
+        self.theta = self.theta - ALPHA * (gradients + LAM * pull)
+
+    def see(self, edge: tuple[int, int], P: np.ndarray) -> None:
+        u, v = (self.theta[end] - self.start for end in edge)
+        if not u.any():
+            return
+        difference = P @ (u / np.linalg.norm(u) - v / np.linalg.norm(v))
+        self.seen[edge].append(1 - SIZE / ROWS * difference @ difference / 2)
+        weights = SMOOTHING ** np.arange(len(self.seen[edge]))[::-1]
+        weights /= weights.sum()
+        mean = weights @ self.seen[edge]
+        error = (1 - mean) * np.sqrt(2 / ROWS * (1 - ROWS / SIZE) * weights @ weights)
+        if len(self.seen[edge]) >= LISTEN:
+            self.quiet[edge] = mean + SURE * error < 0.3
+            if mean - SURE * error >= 0.3 or self.quiet[edge]:
+                self.on[edge] = float(not self.quiet[edge])
+
+
+def test_processes_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the_same_bytes(run):
+    folder = run(CONFIG)
+    loop = Loop(folder)
+    for k in range(1, ROUNDS + 1):
+        loop.round(k)
+    ended = folder.theta(ROUNDS)
+    for node in range(CLIENTS):
+        assert np.linalg.norm(ended[node] - loop.theta[node]) < 1e-10 * np.linalg.norm(loop.theta[node])
+    assert {1.0, 0.0} == set(loop.on.values())  # else there was nothing to find
+
+    found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight = 1")
+    on = {edge for edge, weight in loop.on.items() if weight}
+    assert {(min(pair), max(pair)) for pair in found} == on
+    assert len(found) == 2 * len(on)
+
+    told = {(i, j, k) for edge, rounds in loop.spoke.items() for i, j in (edge, edge[::-1]) for k in rounds}
+    traffic = folder.payload()
+    assert traffic.keys() == told
+    assert {row[:2] for row in traffic.values()} == {(1, 8 * (ROWS + 1))}
+    # an edge that is off from some round on speaks in every fourth
+    quietest = min(map(len, loop.spoke.values()))
+    assert quietest <= ROUNDS // PROBE + 3 * LISTEN
+
+
+SCENARIO = (
+    CONFIG.replace('dtype = "float64"', 'dtype = "float32"')
+    + """
+[checkpoints]
+every = 10
+[time]
+clock = "{clock}"
+{time}
+[compute]
+step_s = 0.01
+[[faults]]
+kind = "crash"
+clients = [2]
+at_round = 21
+restart_after = 6
+"""
+)
+
+
+def weights_of(folder) -> dict[tuple[int, int, int], float]:
+    return {(k, i, j): w for k, i, j, w in folder.rows("SELECT round, node, neighbour, weight FROM edge")}
+
+
+def both_heard(folder) -> set[tuple[int, int, int]]:
+    """(round, i, j), i < j, where each end used the other's message."""
+    used = set(folder.rows("SELECT round, node, neighbour FROM used WHERE used_round = round"))
+    return {(k, i, j) for k, i, j in used if i < j and (k, j, i) in used}
+
+
+def test_with_losses_stragglers_and_a_restart_two_ends_that_hear_each_other_use_one_weight(run):
+    waits = 'silence = "skip"\ndeadline_s = 0.2\nnotice_s = 0.1\n'
+    lossy = waits + '[links]\nloss = 0.1\n[stragglers]\nkind = "fixed"\nfactor = 5'
+    text = SCENARIO.format(clock="virtual", time=lossy).replace(f"rounds = {ROUNDS}", "rounds = 100")
+    folder = run(text)
+    weights, heard = weights_of(folder), both_heard(folder)
+    assert [(k, i, j) for k, i, j in heard if weights[k, i, j] != weights[k, j, i]] == []
+    assert folder.rows("SELECT kind, node FROM event WHERE kind IN ('crash', 'restart')") == [
+        ("crash", 2),
+        ("restart", 2),
+    ]
+    quiet = folder.rows("SELECT count(*) FROM overhead WHERE kind = 'confirmation'")[0][0]
+    assert quiet  # who is quiet says so without a vector: the plan has a message there
+    vectors, most = folder.rows("SELECT count(*), max(payload_bytes) FROM traffic")[0]
+    assert vectors < 0.7 * 2 * len(folder.edges()) * 100
+    assert most == 4 * (ROWS + 1)
+    on = {(i, j) for (k, i, j), weight in weights.items() if k > 90 and weight}
+    groups = {edge for edge in folder.edges() if edge[0] // 4 == edge[1] // 4}
+    assert {(min(edge), max(edge)) for edge in on} == groups
+
+
+def test_on_the_wall_clock_they_do_so_too(run):
+    folder = run(SCENARIO.format(clock="wall", time=""))
+    weights, heard = weights_of(folder), both_heard(folder)
+    assert heard
+    assert [(k, i, j) for k, i, j in heard if weights[k, i, j] != weights[k, j, i]] == []
+    assert folder.rows("SELECT node, max(round) FROM round GROUP BY node") == [
+        (node, ROUNDS) for node in range(CLIENTS)
+    ]
+
+
+def test_a_run_is_taken_up_where_its_checkpoint_has_it_and_ends_with_the_same_bits(run):
+    """The records of the last rounds are removed, as if the run had been interrupted in them."""
+    text = CONFIG + "[checkpoints]\nevery = 15\n"
+    whole, broken = run(text), run(text)
+    with closing(sqlite3.connect(broken.path / "run.sqlite")) as records, records:
+        records.execute("DELETE FROM round WHERE round > 40")
+        records.execute("DELETE FROM event WHERE kind = 'finish'")
+    for node in range(CLIENTS):
+        (broken.path / "state" / f"round-{ROUNDS:06d}" / f"node-{node:04d}.safetensors").unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(broken.path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "going on after round 30" in done.stderr
+    for node, arrays in whole.states(ROUNDS).items():
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, broken.states(ROUNDS)[node][name])
+    assert whole.payload() == broken.payload()
+
+
+def test_clients_that_seek_meet_over_connections_of_their_own(run):
+    """Three groups on a ring: from a third of neighbours alike to most."""
+    folder = run(
+        CONFIG.replace("clients = 8", "clients = 12")
+        .replace("p = 0.6", 'kind = "watts-strogatz"\np = 1.0')
+        .replace("rotations = [0, 90]", "rotations = [0, 90, 180]")
+        + "seek = true\n"
+    )
+    rows = folder.rows("SELECT round, node, neighbour FROM edge")
+    talks = {k: {(i, j) for round, i, j in rows if round == k} for k in (1, ROUNDS)}
+    assert all((j, i) in pairs for pairs in talks.values() for i, j in pairs)
+    alike = {k: sum(i // 4 == j // 4 for i, j in pairs) / len(pairs) for k, pairs in talks.items()}
+    assert alike[1] < 0.5 < 0.7 < alike[ROUNDS]
+    assert len(folder.edges()) == 12 * 11 / 2  # everyone could talk to everyone
+    said = folder.payload()
+    assert {(i, j) for i, j, k in said if k == 1} == talks[1]
+    meetings = {row[:2] for (_, _, k), row in said.items() if k % PROBE == 0 and k > LISTEN}
+    assert meetings == {(2, 8 * (ROWS + 1 + 2))}
+    others = {row[:2] for (_, _, k), row in said.items() if k % PROBE or k <= LISTEN}
+    assert others == {(1, 8 * (ROWS + 1))}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("model.same_start=false", "model.same_start: = false"),
+        ("algorithm.seek=true", "algorithm.seek = true: a scenario is planned for a graph that stays the same"),
+        ("algorithm.blocks=head", "algorithm.blocks: = 'head' needs a model with layers before its last one"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_starts(tmp_path, line, said):
+    (tmp_path / "config.toml").write_text(CONFIG + ("[compute]\nstep_s = 0.1\n" if "seek" in line else ""))
+    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(tmp_path / "config.toml")]
+    done = subprocess.run([*command, "--out", str(tmp_path / "run"), "--set", line], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
