@@ -63,10 +63,7 @@ batch_size = 32
 [evaluation]
 every = 100
 [algorithm]
-name = "sheaf-fmtl"
-gamma = 0.01
-storage = "factored"
-start = "orthogonal"
+{algorithm}
 """
 
 
@@ -171,8 +168,9 @@ def main() -> None:
     rows = [
         measure(case, arguments.repeats)
         for case in (
-            Case("CNN, an epoch a round", CNN.format(images=images, filters=filters), limit=1.25),
-            Case("logistic, a mini-batch step a round", LOGISTIC, limit=4),
+            Case("CNN, an epoch a round, Sheaf-FMTL", CNN.format(images=images, filters=filters), limit=1.25),
+            Case("logistic, a step a round, D-PSGD", LOGISTIC.format(algorithm='name = "d-psgd"'), limit=4),
+            Case("logistic, a step a round, Sheaf-FMTL", LOGISTIC.format(algorithm='name = "sheaf-fmtl"'), limit=4),
         )
     ]
     text = "\n".join("| " + " | ".join(row) + " |" for row in (HEADER, ["---"] * len(HEADER), *rows))
