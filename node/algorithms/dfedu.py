@@ -40,6 +40,10 @@ class DFedU(SheafFMTL):
         return (d_i,)
 
     @classmethod
+    def numbers_kept(cls, settings: DFedUSettings, d_i: int, d_j: Sequence[int], rounds: int) -> int:
+        return 0  # identity maps are not stored
+
+    @classmethod
     def check(cls, settings: DFedUSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         same_size("algorithm.name = 'dfedu'", sizes, edges)
 
