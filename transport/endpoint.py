@@ -294,7 +294,10 @@ class Endpoint:
             raise Rejected("wrong source or destination")
         tensors = tuple([view_tensor(frame, *shape) for frame, shape in zip(frames[1:], shapes, strict=True)])
         self._peer_of[identity] = peer, life
-        return Message(header, tensors, life)
+        message = Message(header, tensors, life)
+        if message.is_greeting:
+            self.note_connections()  # this one's, before it can have closed again
+        return message
 
     def _later_life(self, identity: bytes) -> tuple[int, int]:
         """Of a neighbour that connects to this client after having been away. Raises Rejected."""
