@@ -280,7 +280,7 @@ def main(line: int, parent: int, folder: Path) -> None:
     from ..node.process import live
     from ..node.rehearsal import rehearse
 
-    rehearse(folder / "rehearsal")
+    rehearse(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
     gc.collect()
     gc.freeze()  # a collection in a client must not touch, and so copy, the shared pages
     _Server(Control(socket.socket(fileno=line)), live).serve()
