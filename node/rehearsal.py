@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+import scipy.fft  # for structured maps, which import it where they need it ...
+import scipy.linalg.blas  # noqa: F401  ... and for dense ones
 import torch
 import zmq
 from safetensors.numpy import save_file
