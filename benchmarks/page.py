@@ -1,4 +1,4 @@
-"""Writes benchmarks/README.md: what `make bench` measured last, on one page."""
+"""Writes benchmarks/README.md: what each part of `make bench` measured last, on one page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 HEAD = """# What a run costs
 
-Made by `make bench` on {machine}. Each figure stands beside its floor measured in the same minutes, or beside the aim.
-The other benchmarks are listed by `make help`; their results are in [results/](results/).
+Put together on {machine} from the last results of each part, which names the command that made it;
+`make bench` measures them all anew. Parts may differ in age, and a machine that does other work at the time gives worse
+figures: ratios beside a floor, measured in the same minutes, hold better than seconds. The other benchmarks are listed
+by `make help`; their results are in [results/](results/).
 """
 PARTS = {
     "scale": "Start-up and memory",
