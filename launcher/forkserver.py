@@ -224,7 +224,7 @@ class _Server:
 def _plain_fork() -> Callable[[], int]:
     """fork(2) without Python's hooks around it, where that is possible.
 
-    They set locks up anew that another thread may hold: here is none. Left out, they leave 0.8 MB more of each client
+    They set locks up anew that another thread may hold: here is none. Left out, they leave 0.4 MB more of each client
     shared, and a client starts sooner.
     """
     if sys.platform != "linux" or sys.implementation.name != "cpython":
