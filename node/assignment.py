@@ -28,6 +28,8 @@ class Neighbour:
     matching: int = 0
     samples: int = 0
     classes: tuple[int, ...] = ()
+    remote: bool = False
+    """Whether it is placed on another host."""
 
 
 @dataclass(frozen=True, slots=True)
