@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -37,6 +37,11 @@ Overrides = Annotated[
 ]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
+Engines = Annotated[
+    Literal["local", "ray"],
+    typer.Option(help="local: clients on this machine; ray: on the hosts of a Ray cluster."),
+]
+Address = Annotated[str | None, typer.Option(help="--engine ray: address of the cluster; by default it is looked for.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Progress as a line now and then, not as a picture that moves.")]
 
 
@@ -48,6 +53,8 @@ def run(
     quiet: Quiet = False,
     plain: Plain = False,
     force: Annotated[bool, typer.Option(help="Start even where memory seems too small.")] = False,
+    engine: Engines = "local",
+    address: Address = None,
 ) -> None:
     """Start the client processes, let them learn, and show what it came to.
 
@@ -73,7 +80,7 @@ def run(
             display.follow(prepared.folder, next(places))
             return display
 
-        results = run_all(configs, root, watch, lambda _: display.end(), force=force)
+        results = run_all(configs, root, watch, lambda _: display.end(), force=force, engine=engine, address=address)
     _print(render(summarize_all([result.prepared.folder for result in results])))
     _print(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
     for result in results:
@@ -185,6 +192,8 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
     quiet: Quiet = False,
     plain: Plain = False,
+    engine: Engines = "local",
+    address: Address = None,
 ) -> None:
     """Take up an interrupted run after its last complete checkpoint; it ends as if nothing had happened."""
     from ..metrics.seeds import summarize_all
@@ -201,7 +210,7 @@ def resume(
             display.follow(prepared.folder, anew=True)
             return display
 
-        result = take_up(folder.resolve(), watch)
+        result = take_up(folder.resolve(), watch, engine, address)
         display.end()
     _print(render(summarize_all([result.prepared.folder])))
     _print(f"run folder: {_relative(result.prepared.folder)}")
@@ -594,8 +603,9 @@ def _user_mistakes() -> tuple[type[Exception], ...]:
     from ..metrics.schema import ExportError, RunFolderError
     from ..topology import TopologyError
     from .config import ConfigError
+    from .engines import EngineError
 
-    return ConfigError, TopologyError, RunFolderError, ExportError
+    return ConfigError, EngineError, TopologyError, RunFolderError, ExportError
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from ..node.algorithms import ALGORITHMS
 from .conditions import ChaosSection, ComputeSection, EdgeTable, FaultTable, LinksSection, StragglerSection, TimeSection
-from .section import Count, Fraction, Positive, Section
+from .section import Count, Fraction, NotNegative, Positive, Section
 
 
 class TopologySection(Section):
@@ -266,6 +266,20 @@ class TransportSection(Section):
     """Seconds a client waits for its neighbours in one exchange before the run fails."""
 
 
+class PlacementSection(Section):
+    """Which client runs on which host, where there are several: docs/cluster.md."""
+
+    by: Literal["partition", "round-robin", "random"] = "partition"
+    """partition: so that few edges lead from one host to another (METIS); round-robin: in turn; random: drawn."""
+    hosts: Annotated[int, Field(ge=0)] = 0
+    """With --engine ray: at most so many of the cluster's hosts; 0 takes all. With the local engine: so many hosts that
+    this machine stands for, to see what would go between them."""
+    clients_a_core: NotNegative = 0.0
+    """How many clients a host runs for each of its cores, at most; 0 sets no limit."""
+    memory_gb: NotNegative = 0.0
+    """Memory that clients may take on a host, by the estimate that is made before the start; 0: all that is free."""
+
+
 class MeasuringSection(Section):
     """What is measured beside the rounds."""
 
@@ -307,6 +321,7 @@ class RunConfig(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoints: CheckpointSection = CheckpointSection()
     transport: TransportSection = TransportSection()
+    placement: PlacementSection = PlacementSection()
     measuring: MeasuringSection = MeasuringSection()
     time: TimeSection = TimeSection()
     compute: ComputeSection = ComputeSection()

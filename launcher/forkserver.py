@@ -62,33 +62,11 @@ class ForkServer:
         self.pid = self._process.pid
         self.control = Control(ours, attentive=True)
 
-    def fork(self, assignments: Iterable[Assignment]) -> None:
+    def fork(self, assignments: Iterable[dict[str, Any]], calibrate: int = 0) -> None:
+        """Of clients, or of processes that only time so many local steps of theirs."""
         waiting = iter(assignments)
-        while batch := [assignment.to_json() for assignment in itertools.islice(waiting, _FORKED_AT_ONCE)]:
-            self.control.send({"fork": batch})
-
-    def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        """Seconds that a local step of a client takes, measured in a process like the client's."""
-        self.control.send({"fork": [assignment.to_json()], "calibrate": steps})
-        answer: float | None = None
-        while True:
-            for message in self.control.receive():
-                match message:
-                    case {"message": {"step_s": seconds}}:
-                        answer = seconds
-                    case {"exit": _}:
-                        if answer is None:
-                            raise RuntimeError(f"a local step could not be timed; see {assignment.log}")
-                        return answer
-
-    def tell(self, node: int, message: dict[str, Any]) -> None:
-        self.control.send({"tell": node, "message": message})
-
-    def tell_all(self, message: dict[str, Any]) -> None:
-        self.control.send({"tell_all": message})
-
-    def kill_all(self) -> None:
-        self.control.send({"kill": True})
+        while batch := list(itertools.islice(waiting, _FORKED_AT_ONCE)):
+            self.control.send({"fork": batch} | ({"calibrate": calibrate} if calibrate else {}))
 
     def __enter__(self) -> ForkServer:
         return self

@@ -21,8 +21,10 @@ from ..topology.weights import mixing_row
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
 from .graphs import check_graphs, draw_graphs, has_server, relation_edges
+from .placement import Host, chosen_hosts, place
 from .planner import Plan, Star
 from .planning import local_steps, plan_run
+from .room import memory_of
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,18 @@ def once_for_alike(calibrate: Calibrate) -> Calibrate:
 
 
 def prepare_run(
-    config: RunConfig, folder: Path, *, sockets: Path, records: str, calibrate: Calibrate | None = None
+    config: RunConfig,
+    folder: Path,
+    *,
+    sockets: Path,
+    records: str,
+    hosts: Sequence[Host] = (Host("this-host"),),
+    calibrate: Calibrate | None = None,
 ) -> Prepared:
     """Fills a run folder: shards, resolved configuration, plan, empty database. Raises ConfigError.
 
-    ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector. What is there already
-    from an earlier preparation of the same run stays as it is.
+    ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector, ``hosts`` are those
+    that its clients are placed on. What is there already from an earlier preparation of the same run stays as it is.
     """
     _check_algorithm(config)
     graphs = draw_graphs(config)
@@ -78,6 +86,7 @@ def prepare_run(
         data = prepare(config.data, config.clients, config.seed, folder / "shards")
         architectures = deal_architectures(config, data)
         assignments = _assign(config, folder, graphs, architectures, data, sockets, records)
+        assignments = _placed(config, graphs.union, assignments, hosts)
     except (DataError, ArchitectureError, SettingsError) as error:
         raise ConfigError(str(error)) from None
     plan = None
@@ -333,6 +342,26 @@ def _assign(
         )
     largest = _largest_vector(config, assignments)
     return tuple(replace(assignment, largest_vector=largest) for assignment in assignments)
+
+
+def _placed(
+    config: RunConfig, graph: Graph, assignments: Sequence[Assignment], hosts: Sequence[Host]
+) -> tuple[Assignment, ...]:
+    """The same, each on one of the hosts."""
+    hosts = chosen_hosts(config.placement, hosts)
+    host_of = place(config.placement, graph, hosts, [memory_of(assignment) for assignment in assignments], config.seed)
+    placed = []
+    for assignment, number in zip(assignments, host_of, strict=True):
+        neighbours = tuple(
+            replace(peer, remote=True) if host_of[peer.node] != number else peer for peer in assignment.neighbours
+        )
+        address = assignment.address
+        if config.transport.protocol == "tcp":
+            address = f"tcp://{hosts[number].address}:*"
+        placed.append(
+            replace(assignment, neighbours=neighbours, address=address, host=number, host_name=hosts[number].name)
+        )
+    return tuple(placed)
 
 
 def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int:

@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -15,7 +16,9 @@ from ..node.assignment import Assignment
 from ..node.flops import gradient_flops
 from .config import ConfigError, RunConfig
 from .planning import local_steps
-from .preparation import Prepared
+
+if TYPE_CHECKING:
+    from .preparation import Prepared
 
 # Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.
 _OF_THE_RUN = 0.5e9  # bytes: launcher, fork server, collector
@@ -52,7 +55,7 @@ def need_of(prepared: Prepared) -> Need:
     memory, work_s = _OF_THE_RUN, 0.0
     for assignment, samples in zip(prepared.assignments, prepared.samples, strict=True):
         steps = local_steps(prepared.config, samples) if samples else 0
-        memory += _memory_of(assignment)
+        memory += memory_of(assignment)
         work_s += _work_of(assignment, _learnt(prepared.config, samples, steps), steps)
     most_links = max(len(assignment.neighbours) for assignment in prepared.assignments)
     files = max(len(prepared.assignments), most_links) + _FILES_BESIDE
@@ -89,7 +92,7 @@ def check_room(needs: Sequence[Need], *, force: bool) -> None:
         )
 
 
-def _memory_of(assignment: Assignment) -> float:
+def memory_of(assignment: Assignment) -> float:
     """Bytes of one client."""
     architecture, links = assignment.architecture, len(assignment.neighbours)
     algorithm = ALGORITHMS[assignment.algorithm["name"]]

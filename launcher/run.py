@@ -10,11 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 import zmq
 
 from ..metrics.reader import open_records
@@ -33,7 +32,7 @@ from ..node.assignment import Assignment, name_of
 from ..node.resources import sample
 from ..transport.control import ControlClosed
 from ..transport.recorder import Recorder
-from .forkserver import ForkServer
+from .engines import Engine, EngineError
 from .lives import Lives
 from .preparation import Prepared
 
@@ -83,11 +82,11 @@ class _Clients:
 
 
 class Run:
-    """Drives one prepared run on a fork server. ``watch`` is called a few times a second while the clients work."""
+    """Drives one prepared run on an engine. ``watch`` is called a few times a second while the clients work."""
 
-    def __init__(self, prepared: Prepared, server: ForkServer, watch: Callable[[], None]):
+    def __init__(self, prepared: Prepared, engine: Engine, watch: Callable[[], None]):
         self._prepared = prepared
-        self._server = server
+        self._engine = engine
         self._watch = watch
         self._total = len(prepared.assignments)
         self._lives = Lives(prepared)
@@ -95,6 +94,8 @@ class Run:
         self._clients = _Clients()
         self._going = self._leaving = False
         self._parting: set[int] = set()  # clients that have said their last word
+        self._lost_hosts: list[str] = []
+        self._lost_nodes: set[int] = set()
         self._dead: set[int] = set()  # those that died unexpectedly, where the run goes on without them
         self._started = self._epoch = time.monotonic()
         self.ready_s: float | None = None
@@ -103,12 +104,15 @@ class Run:
     def __call__(self) -> Outcome:
         """Raises nothing but what is a fault of this program; no client is left running in any case."""
         self._started = self._epoch = time.monotonic()
-        self._before = astuple(self._server.control.sent), astuple(self._server.control.received)
+        for _ in self._engine.planes():  # what went before is not this run's
+            pass
         with _Collector(self._prepared) as self._collector:
             outcome = self._attempt()
             with _deaf_to_ctrl_c():  # what follows is short, and must not be cut
                 if self._clients.running:
                     self._stop_clients(outcome.status)
+                if not self._engine.bring_home():
+                    self._tell_launcher("warning", "some of what clients wrote could not be brought here")
                 self._collector.write(*self._last_words())
                 lost = self._collector.end(self._clients.batches)
                 if outcome.status == "failure":
@@ -125,6 +129,8 @@ class Run:
             return Outcome("interrupt")
         except _Failure as failure:
             return Outcome("failure", failure.args)
+        except EngineError as error:
+            return Outcome("failure", error.args)
         except ControlClosed:
             self._clients.running.clear()
             return Outcome("failure", ("the fork server ended, and every client with it",))
@@ -136,22 +142,24 @@ class Run:
         late = self._lives.late()
         clients.ended.update(self._lives.none())
         first = {assignment.node: assignment for assignment in self._lives.first()}
+        self._engine.begin(self._prepared.folder)
+        self._engine.equip(first.values())
         clients.running.update(first)
-        self._server.fork(first.values())
+        self._engine.fork(first.values())
         self._until(lambda: len(clients.addresses) == len(first))
         for node in first:
-            self._server.tell(node, {"connect": self._present_neighbours(node)})
+            self._engine.tell(node, {"connect": self._present_neighbours(node)})
         self._until(lambda: len(clients.ready) == len(first))
         self.ready_s = time.monotonic() - self._started
         self._epoch = time.monotonic() - self._prepared.went_on_s
         self._collector.write(*self._introductions())
-        self._server.tell_all({"go": self._epoch})
+        self._engine.tell_all({"go": self._epoch})
         self._going = True
         for node in late:
             clients.returning[node] = self._time_of_return(node, since_s=0.0)
         self._until(lambda: len(clients.done | clients.ended) == self._total)
         self._leaving = True
-        self._server.tell_all({"exit": True})
+        self._engine.tell_all({"exit": True})
         self._until(lambda: not clients.running, seconds=_PATIENCE_S)
 
     # -- comings and goings --------------------------------------------------------------------------------------------
@@ -177,32 +185,33 @@ class Run:
             del self._clients.returning[node]
             if (assignment := self._lives.next(node)) is not None:
                 self._clients.running[node] = assignment
-                self._server.fork([assignment])
+                self._engine.equip([assignment])
+                self._engine.fork([assignment])
 
     def _introduce(self, node: int) -> None:
         """A client has come that the others have not met yet."""
         neighbours, life = self._present_neighbours(node), self._clients.running[node]
         for other in self._dead & {peer.node for peer in life.neighbours}:
-            self._server.tell(node, {"gone": other})
-        self._server.tell(node, {"connect": neighbours})
+            self._engine.tell(node, {"gone": other})
+        self._engine.tell(node, {"connect": neighbours})
         place = {"address": self._clients.addresses[node], "life": life.life}
         news = {"rejoin": node, **place, "first_round": life.first_round}
         for other in neighbours:
-            self._server.tell(other, news)
+            self._engine.tell(other, news)
         kind = "restart" if life.life > 1 else "join"
         self._tell_event(node, kind, f"takes part from round {life.first_round}", self._lives.of(life).start_s)
 
     def _part_with(self, node: int, kind: str, detail: str, virtual_s: float | None = None) -> None:
         """A client has ended before the others, as planned or not."""
         for other in self._present_neighbours(node):
-            self._server.tell(other, {"gone" if kind == "death" else "left": node})
+            self._engine.tell(other, {"gone" if kind == "death" else "left": node})
         self._tell_event(node, kind, detail, virtual_s)
 
     def _tell_of_finish(self, node: int) -> None:
         """On the wall clock nobody knows how many rounds behind the others are: no one should wait for who is done."""
         if self._prepared.plan and self._prepared.config.time.clock == "wall":
             for other in self._present_neighbours(node):
-                self._server.tell(other, {"finished": node})
+                self._engine.tell(other, {"finished": node})
 
     def _tell_event(self, node: int, kind: str, detail: str, virtual_s: float | None) -> None:
         when = virtual_s if self._prepared.config.time.clock == "virtual" else None
@@ -231,10 +240,10 @@ class Run:
             self._listen_once(remaining)
 
     def _listen_once(self, seconds: float) -> bool:
-        """Waits for word from the fork server and notes it down; False when none came."""
-        if not self._server.control.wait(seconds):
+        """Waits for word from the engine and notes it down; False when none came."""
+        if not self._engine.wait(seconds):
             return False
-        for message in self._server.control.receive_some():
+        for message in self._engine.receive():
             match message:
                 case {"from": node, "message": {"bound": address}}:
                     self._clients.addresses[node] = address
@@ -243,7 +252,7 @@ class Run:
                 case {"from": node, "message": {"ready": True}}:
                     self._clients.ready.add(node)
                     if self._going:
-                        self._server.tell(node, {"go": self._epoch})
+                        self._engine.tell(node, {"go": self._epoch})
                 case {"from": node, "message": {"done": True}}:
                     self._clients.done.add(node)
                     self._tell_of_finish(node)
@@ -253,11 +262,24 @@ class Run:
                     self._clients.planes.append(OverheadRecord(node, COLLECTOR, "records", batches, size))
                 case {"from": node, "message": {"failed": _, **_rest} as error}:
                     self._clients.errors[node] = error
-                case {"exit": node, "status": status, "told": told, "heard": heard}:
-                    self._clients.planes.append(OverheadRecord(FORK_SERVER, node, "control", *told))
-                    self._clients.planes.append(OverheadRecord(node, FORK_SERVER, "control", *heard))
+                case {"exit": node, "status": status, "told": told, "heard": heard, **rest}:
+                    parent = rest.get("of", FORK_SERVER)
+                    self._clients.planes.append(OverheadRecord(parent, node, "control", *told))
+                    self._clients.planes.append(OverheadRecord(node, parent, "control", *heard))
                     self._note_exit(node, status)
+                case {"lost": host, "clients": nodes, "cause": cause}:
+                    self._note_lost(host, nodes, cause)
         return True
+
+    def _note_lost(self, host: str, nodes: list[int], cause: str) -> None:
+        """To the run this is a crash of all that ran there; the engine tells of each, after this."""
+        text = f"host {host} was lost, and with it {_these(nodes)}: {cause}"
+        self._tell_launcher("host-lost", text)
+        self._lost_hosts.append(text)
+        self._lost_nodes.update(nodes)
+
+    def _tell_launcher(self, kind: str, text: str) -> None:
+        self._collector.write(EventRecord(time.monotonic() - self._epoch, None, LAUNCHER, kind, text))
 
     def _note_exit(self, node: int, status: int) -> None:
         clients = self._clients
@@ -283,10 +305,10 @@ class Run:
     def _stop_clients(self, reason: str) -> None:
         deaths = dict(self._clients.deaths)  # those who end from here on are no cause of anything
         try:
-            self._server.tell_all({"stop": reason})
+            self._engine.tell_all({"stop": reason})
             self._listen(_GRACE_S)
             if self._clients.running:
-                self._server.kill_all()
+                self._engine.kill_all()
                 self._listen(_GRACE_S)
         except ControlClosed:
             self._clients.running.clear()
@@ -295,8 +317,9 @@ class Run:
     def _causes(self) -> Iterator[str]:
         """Deaths by signal first: what they leave behind makes others fail."""
         rounds = _completed_rounds(self._prepared.folder)
+        yield from self._lost_hosts
         for node, status in sorted(self._clients.deaths.items()):
-            if status < 0:
+            if status < 0 and node not in self._lost_nodes:
                 yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}"
         for node, error in sorted(self._clients.errors.items()):
             yield f"{self._name(node)} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
@@ -309,9 +332,8 @@ class Run:
         return "the server" if self._prepared.assignments[node].role == "server" else f"client {node}"
 
     def _introductions(self) -> Iterator[Record]:
-        roles = {LAUNCHER: ("launcher", os.getpid()), FORK_SERVER: ("fork server", self._server.pid)}
-        for node, (role, pid) in roles.items():
-            yield NodeRecord(node, role, "", 0, 0, 0, 0, socket.gethostname(), pid, "")
+        yield NodeRecord(LAUNCHER, "launcher", "", 0, 0, 0, 0, socket.gethostname(), os.getpid(), "")
+        yield from self._engine.introductions()
         now, resumed_at, plan = time.monotonic() - self._epoch, self._prepared.resumed_at, self._prepared.plan
         text = f"{len(self._clients.ready)} clients ready after {self.ready_s:.2f} s"
         again = f", resumed after round {resumed_at}" if resumed_at else ""
@@ -323,23 +345,14 @@ class Run:
         if not self._prepared.config.measuring.enabled:
             return
         now = time.monotonic() - self._epoch
-        for node, pid in ((LAUNCHER, None), (FORK_SERVER, self._server.pid)):
-            try:
-                yield sample(node, now, pid=pid)
-            except psutil.Error:  # the fork server may be what failed
-                continue
+        yield sample(LAUNCHER, now)
+        yield from self._engine.last_words(now)
 
     def _planes(self) -> Iterator[Record]:
         """What the planes beside the data cost: they are complete only now that everyone has left."""
         yield from self._clients.planes
         yield OverheadRecord(LAUNCHER, COLLECTOR, "records", self._collector.messages, self._collector.wire_bytes)
-        line, (sent, received) = self._server.control, self._before
-        for src, dst, now, before in (
-            (LAUNCHER, FORK_SERVER, line.sent, sent),
-            (FORK_SERVER, LAUNCHER, line.received, received),
-        ):
-            messages, size = (after - earlier for after, earlier in zip(astuple(now), before, strict=True))
-            yield OverheadRecord(src, dst, "control", messages, size)
+        yield from self._engine.planes()
 
     def _note(self, outcome: Outcome) -> None:
         """The collector has ended: this process is the database's only writer now."""
@@ -420,6 +433,12 @@ def _completed_rounds(folder: Path) -> dict[int, int]:
 
 def _round(completed: dict[int, int], node: int) -> str:
     return f"round {completed[node] + 1}" if node in completed else "start-up"
+
+
+def _these(nodes: list[int]) -> str:
+    if len(nodes) > 5:
+        return f"{len(nodes)} clients"
+    return "client " + ", ".join(map(str, nodes)) if nodes else "no client"
 
 
 def _signal_name(number: int) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .config import ConfigError, RunConfig
-from .forkserver import ForkServer
+from .engines import Engine, EngineName, open_engine
 from .preparation import Calibrate, Prepared, once_for_alike, prepare_run
 from .resumption import read_run, taken_up
 from .room import check_room, need_of
@@ -49,10 +50,12 @@ def run_all(
     done: Callable[[Finished], None],
     *,
     force: bool = False,
+    engine: EngineName = "local",
+    address: str | None = None,
 ) -> list[Finished]:
     """As ``run_each``: a single run lives in ``root`` itself, several in folders below it."""
     folders = [root] if len(configs) == 1 else _folders(configs, root)
-    return run_each(configs, folders, root, watch, done, force=force)
+    return run_each(configs, folders, root, watch, done, force=force, engine=engine, address=address)
 
 
 def run_each(
@@ -63,6 +66,8 @@ def run_each(
     done: Callable[[Finished], None],
     *,
     force: bool = False,
+    engine: EngineName = "local",
+    address: str | None = None,
 ) -> list[Finished]:
     """Prepares every run in its folder, in or below ``root``, then runs them in turn. Raises ConfigError before any has
     started, also where one would not fit into this machine's memory, unless ``force``.
@@ -71,11 +76,11 @@ def run_each(
     while it goes on; ``done`` is told when it has ended.
     """
     finished: list[Finished] = []
-    with ForkServer() as server:  # loads its libraries while the data is cut
+    with open_engine(engine, address) as opened:  # loads its libraries while the data is cut
         signal.signal(signal.SIGTERM, _interrupt)
-        prepared = _prepare_all(configs, folders, root, server, force)
+        prepared = _prepare_all(configs, folders, root, opened, force)
         for each in prepared:
-            run = Run(each, server, watch(each))
+            run = Run(each, opened, watch(each))
             finished.append(Finished(each, run(), run.ready_s))
             done(finished[-1])
             if finished[-1].outcome.status == "interrupt":
@@ -88,31 +93,34 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
-def resume(folder: Path, watch: Callable[[Prepared], Watch]) -> Finished:
+def resume(
+    folder: Path, watch: Callable[[Prepared], Watch], engine: EngineName = "local", address: str | None = None
+) -> Finished:
     """Takes up an interrupted run after its last complete checkpoint. Raises ConfigError, RunFolderError."""
     read_run(folder)  # what cannot be taken up is refused before anything starts
-    with ForkServer() as server:
+    with open_engine(engine, address) as opened:
         signal.signal(signal.SIGTERM, _interrupt)
-        return take_up(folder, server, watch)
+        return take_up(folder, opened, watch)
 
 
-def take_up(folder: Path, server: ForkServer, watch: Callable[[Prepared], Watch], number: int = 0) -> Finished:
-    """The same on a fork server that is there, as its ``number``-th run; also begins one that is only prepared."""
-    prepared = taken_up(_prepare(read_run(folder), folder, server, server.time_a_step, number))
-    run = Run(prepared, server, watch(prepared))
+def take_up(folder: Path, engine: Engine, watch: Callable[[Prepared], Watch], number: int = 0) -> Finished:
+    """The same on an engine that is there, as its ``number``-th run; also begins one that is only prepared."""
+    prepared = taken_up(_prepare(read_run(folder), folder, engine, engine.time_a_step, number))
+    run = Run(prepared, engine, watch(prepared))
     return Finished(prepared, run(), run.ready_s)
 
 
 def _prepare_all(
-    configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, server: ForkServer, force: bool
+    configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, engine: Engine, force: bool
 ) -> list[Prepared]:
     prepared = []
     existed, made = root.exists(), _topmost_missing(root)
     try:
-        time_a_step = once_for_alike(server.time_a_step)
+        time_a_step = once_for_alike(engine.time_a_step)
         for number, (config, folder) in enumerate(zip(configs, folders, strict=True)):
-            prepared.append(_prepare(config, folder, server, time_a_step, number))
-        check_room([need_of(each) for each in prepared], force=force)
+            prepared.append(_prepare(config, folder, engine, time_a_step, number, force=force))
+        if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
+            check_room([need_of(each) for each in prepared], force=force)
     except BaseException as error:  # a refused run leaves nothing behind
         for path in folders if existed else [made]:
             shutil.rmtree(path, ignore_errors=True)
@@ -124,10 +132,17 @@ def _prepare_all(
     return prepared
 
 
-def _prepare(config: RunConfig, folder: Path, server: ForkServer, calibrate: Calibrate, number: int = 0) -> Prepared:
-    own = server.sockets / str(number)
+def _prepare(
+    config: RunConfig, folder: Path, engine: Engine, calibrate: Calibrate, number: int = 0, *, force: bool = False
+) -> Prepared:
+    own = engine.sockets / str(number)
     own.mkdir(mode=0o700)
-    return prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records", calibrate=calibrate)
+    hosts = engine.hosts()
+    if engine.spans_hosts and config.transport.protocol != "tcp":
+        config = config.model_copy(update={"transport": config.transport.model_copy(update={"protocol": "tcp"})})
+    if force:
+        hosts = tuple(replace(host, memory=math.inf) for host in hosts)
+    return prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records", hosts=hosts, calibrate=calibrate)
 
 
 def _topmost_missing(folder: Path) -> Path:

@@ -57,7 +57,8 @@ class RunSummary:
     where none were counted. ``measured`` is False where the run recorded no traffic, memory, CPU time or work: these
     figures are 0 then and mean nothing. ``reached`` belongs to the target that was asked for; None: not reached, or
     none asked for; ``reached_virtually`` is the same in virtual time. ``conditions`` is None without a scenario,
-    ``global_metric``, the mean over clients of the common model's last test metric, where there is no such model.
+    ``global_metric``, the mean over clients of the common model's last test metric, where there is no such model, and
+    ``between_hosts``, the part of the traffic that went from one host to another, where all clients ran on one.
     """
 
     folder: str
@@ -82,6 +83,7 @@ class RunSummary:
     reached: Reached | None = None
     reached_virtually: ReachedVirtually | None = None
     global_metric: float | None = None
+    between_hosts: TrafficTotal | None = None
 
     def as_dict(self) -> dict:
         """Nested plain values that JSON can carry: None stands for a figure that is not defined."""
@@ -124,6 +126,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             wall_s=_first(records, "SELECT max(wall_s) FROM round") or 0.0,
             conditions=conditions,
             global_metric=_global_metric(records),
+            between_hosts=_between_hosts(records),
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=(
                 virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None
@@ -173,9 +176,19 @@ def _global_metric(records: sqlite3.Connection) -> float | None:
     )
 
 
-def _traffic(records: sqlite3.Connection) -> TrafficTotal:
+def _traffic(records: sqlite3.Connection, rows: str = "traffic") -> TrafficTotal:
     sums = "sum(messages), sum(payload_bytes), sum(message_bytes), sum(wire_bytes)"
-    return TrafficTotal(*(total or 0 for total in records.execute(f"SELECT {sums} FROM traffic").fetchone()))
+    return TrafficTotal(*(total or 0 for total in records.execute(f"SELECT {sums} FROM {rows}").fetchone()))
+
+
+def _between_hosts(records: sqlite3.Connection) -> TrafficTotal | None:
+    if _first(records, "SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')") < 2:
+        return None
+    return _traffic(
+        records,
+        "traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst"
+        " WHERE sender.host <> receiver.host",
+    )
 
 
 def _memory(records: sqlite3.Connection) -> MemoryTotal:

@@ -65,6 +65,8 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "payload (vectors alone), MB": lambda run: _mb(run, run.traffic.payload_bytes),
     "messages (all frames), MB": lambda run: _mb(run, run.traffic.message_bytes),
     "wire (with framing), MB": lambda run: _mb(run, run.traffic.wire_bytes),
+    "payload between hosts, MB": lambda run: _between(run, "payload_bytes"),
+    "wire between hosts, MB": lambda run: _between(run, "wire_bytes"),
     "opening connections, MB": lambda run: _mb(run, _overhead(run, "greeting", "ready", "hello")),
     "records to the collector, MB": lambda run: _mb(run, _overhead(run, "records")),
     "control lines, MB": lambda run: _mb(run, _overhead(run, "control")),
@@ -80,6 +82,7 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "CPU of the other processes, s": lambda run: _if_measured(run, f"{run.others_cpu_s:,.1f}"),
     "wall time, s": lambda run: f"{run.wall_s:,.1f}",
 }
+_ONLY_IF_KNOWN = ("test {metric} of the common model", "payload between hosts, MB", "wire between hosts, MB")
 _FIGURES_OF_A_SCENARIO: dict[str, Callable[[Conditions], str]] = {
     "virtual time, s": lambda what: _UNKNOWN if what.virtual_s is None else _short(what.virtual_s),
     "time clients waited, share": lambda what: _share(what.waited_share),
@@ -115,8 +118,9 @@ def _one(run: RunSummary, target: float | None) -> Table:
     table.add_column()
     table.add_column(justify="right")
     for title, figure in _ALL_FIGURES.items():
-        if "common model" not in title or run.global_metric is not None:
-            table.add_row(title.format(metric=run.metric), figure(run))
+        text = figure(run)
+        if text != _UNKNOWN or title not in _ONLY_IF_KNOWN:
+            table.add_row(title.format(metric=run.metric), text)
     if run.conditions is not None:
         if confirmed := _overhead(run, "confirmation"):
             table.add_row("confirmations of messages, MB", _mb(run, confirmed))
@@ -138,6 +142,10 @@ def _one(run: RunSummary, target: float | None) -> Table:
                 table.add_row("payload sent by then, MB", _mb(run, met.payload_bytes))
                 table.add_row("wire sent by then, MB", _mb(run, met.wire_bytes))
     return table
+
+
+def _between(run: RunSummary, what: str) -> str:
+    return _UNKNOWN if run.between_hosts is None else _mb(run, getattr(run.between_hosts, what))
 
 
 def _several(groups: Sequence[Group], target: float | None) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,6 +125,9 @@ class Assignment:
     """The first round with the shard's second task; 0: there is none."""
     resumed_at: int = 0
     """The round after which an interrupted run was taken up again."""
+    host: int = 0
+    """The number of the host that it runs on, among those of the run."""
+    host_name: str = ""
 
     @property
     def schedule(self) -> Path:
@@ -144,11 +147,17 @@ class Assignment:
         return self.folder / "log" / f"{name_of(self.node)}.log"
 
     def state(self, round: int) -> Path:
+        """What this client is after a round."""
         return self.folder / "state" / f"round-{round:06d}" / f"{name_of(self.node)}.safetensors"
 
     def sent(self, round: int) -> Path:
         """Of a client that is away in this round: what it sent before and neighbours have yet to use."""
         return self.state(round).with_name(f"sent-{self.node:04d}.safetensors")
+
+    def checkpoint_of(self, node: int, round: int) -> tuple[Path, Path]:
+        """The two files, of which one is there, that a client's checkpoint may be."""
+        other = replace(self, node=node)
+        return other.state(round), other.sent(round)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}

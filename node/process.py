@@ -7,7 +7,6 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +170,7 @@ class _ClientProcess:
                 peers.keep(peer.node, round, phase, vector)
 
     def _files_of(self, node: int) -> tuple[Path, Path]:
-        other = replace(self.assignment, node=node)
-        return other.state(other.resumed_at), other.sent(other.resumed_at)
+        return self.assignment.checkpoint_of(node, self.assignment.resumed_at)
 
     def _meet(self) -> None:
         met = self._wait_for("connect")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 from collections.abc import Iterable
 
 from ..metrics.records import (
@@ -64,7 +63,7 @@ class Reporter:
                 train_samples=self._learner.train_samples,
                 test_samples=self._learner.test_samples,
                 degree=len(self._assignment.neighbours),
-                host=socket.gethostname(),
+                host=self._assignment.host_name,
                 pid=os.getpid(),
                 address=address,
             )

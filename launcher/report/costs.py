@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...topology.picture import INK
 from .drawn import SOFT, Drawn, colour, legend_below, line_look, new_figure, plain
-from .methods import Method
+from .methods import Method, named
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -146,21 +146,17 @@ def _memory(method: Method) -> DataFrame:
     return pandas.concat([frame.iloc[::steps], frame.tail(1)]).drop_duplicates("wall_s")
 
 
-_OTHERS = {-1: "launcher", -2: "collector", -3: "fork server"}
-
-
 def memory_by_process(method: Method) -> list[Drawn]:
     """A line for every client, and what the other processes said last."""
     samples = method.reader.resources
     nodes = method.reader.nodes.set_index("node")
     if samples.empty:
         return []
-    servers = nodes.index[nodes.role == "server"].tolist()
     figure, (axes,) = new_figure(10.5, 3.6)
     for _, own in samples[samples.node.isin(method.clients)].groupby("node"):
         axes.plot(own.wall_s, own.uss / 1e6, color=SOFT, lw=0.7, alpha=0.55, marker="." if len(own) == 1 else None)
-    others = dict.fromkeys(servers, "server") | _OTHERS
-    for place, (node, name) in enumerate(others.items()):
+    others = nodes[nodes.role != "client"].sort_index(ascending=False)
+    for place, (node, name) in enumerate(zip(others.index, named(others), strict=True)):
         own = samples[samples.node == node]
         if len(own):
             axes.plot(own.wall_s, own.uss / 1e6, color=colour(place), marker="o", ms=5, lw=1.4, label=name)

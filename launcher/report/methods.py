@@ -69,3 +69,12 @@ def methods_of(folders: Sequence[Path]) -> list[Method]:
         Method(number, group.name, group, tuple(Path(run.folder) for run in group.runs))
         for number, group in enumerate(summarize_all(folders))
     ]
+
+
+def named(nodes: DataFrame) -> list[str]:
+    """What processes that are not clients are called: their role, and where several have it, their host's name too."""
+    shared = nodes.role.duplicated(keep=False)
+    return [
+        f"{role} on {host}" if several else role
+        for role, host, several in zip(nodes.role, nodes.host, shared, strict=True)
+    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...metrics.seeds import Estimate
 from .drawn import Drawn
 from .learning import worst_clients
-from .methods import Method
+from .methods import Method, named
 
 _STYLE = Path(__file__).with_name("page.css")
 _EVENTS_SHOWN = 40
@@ -129,10 +129,12 @@ def _worst(methods: Sequence[Method]) -> str:
 def _events(methods: Sequence[Method]) -> str:
     rows, total = "", 0
     for method in methods:
-        events = method.reader.events
+        events, nodes = method.reader.events, method.reader.nodes
+        others = nodes[nodes.node < 0]
+        names = dict(zip(others.node, named(others), strict=True))
         total += len(events)
         for event in events.head(_EVENTS_SHOWN).itertuples():
-            who = {-1: "launcher", -2: "collector", -3: "fork server"}.get(event.node, f"client {event.node}")
+            who = names.get(event.node, f"client {event.node}")
             when = [f"{event.wall_s:.2f}", "" if math.isnan(event.virtual_s) else f"{event.virtual_s:.2f}"]
             cells = [method.name, *when, who, event.kind, event.detail.splitlines()[0] if event.detail else ""]
             rows += "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"

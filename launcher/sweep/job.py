@@ -73,16 +73,16 @@ class Job:
 
 def _work(line: Control) -> None:
     from ..config import ConfigError
-    from ..forkserver import ForkServer
+    from ..engines import open_engine
     from ..session import take_up
 
     number = 0
-    with ForkServer() as server:
+    with open_engine() as engine:
         while True:
             for message in line.receive():
                 number += 1
                 try:
-                    outcome = take_up(Path(message["take_up"]), server, lambda _: _look_away, number).outcome
+                    outcome = take_up(Path(message["take_up"]), engine, lambda _: _look_away, number).outcome
                     line.send({"status": outcome.status, "causes": outcome.causes})
                     if outcome.status == "interrupt":
                         return

@@ -1,0 +1,156 @@
+"""One host's end of an engine that spans several: it keeps a fork server, and passes words and files both ways.
+
+All that a run writes on this host lies in a private folder, which goes when the agent ends. The agent ends when it is
+told to, when its fork server does, and when it has not heard of the launcher for a few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from ...node.resources import sample
+from ...transport.control import ControlClosed
+from ...transport.keys import KeyPair, dial_with
+from ..forkserver import ForkServer
+from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, pack, pieces, unpack
+
+_PATIENCE_S = 2.0
+"""For how long the launcher may be out of reach."""
+
+_LOOK_EVERY_S = 0.5
+"""For checkpoints that clients have written: the launcher gets them at once, in case this host is lost."""
+
+_QUESTIONS = 10
+
+
+class Agent:
+    """Runs in a process of its own. ``line`` is the launcher's address, which has the public key ``launcher``."""
+
+    def serve(self, index: int, line: str, own: KeyPair, launcher: str) -> str:
+        """Until the end of the engine; returns why."""
+        context = zmq.Context()
+        self._line = context.socket(zmq.DEALER)
+        self._line.setsockopt(zmq.IDENTITY, b"host-%d" % index)
+        dial_with(self._line, own, launcher)
+        self._line.linger = 1000  # ms
+        self._line.sndtimeo = 1000 * round(_PATIENCE_S)  # what piles up: the launcher reads at once, if it is there
+        self._line.maxmsgsize = MAX_FRAME_BYTES
+        self._line.heartbeat_ivl, self._line.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
+        self._line.reconnect_ivl = 100  # ms
+        monitor = self._line.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._line.connect(line)
+        self._away_since: float | None = time.monotonic()  # not met yet
+        self._clocks: list[tuple[float, float]] = []  # (round trip, the launcher's clock minus this one)
+        self._in: Incoming | None = None
+        self._sent: set[Path] = set()
+        self._calibrating = False
+        try:
+            with ForkServer() as self._server:
+                return self._serve(monitor)
+        except ControlClosed:
+            return "its fork server has ended"
+        except zmq.Again:
+            return "the launcher is gone"
+        finally:
+            self._line.disable_monitor()
+            monitor.close()
+            self._line.close()
+            context.term()
+
+    def _serve(self, monitor: zmq.Socket) -> str:
+        self._say({"hello": socket.gethostname(), "agent": os.getpid(), "fork_server": self._server.pid})
+        self._ask_time()
+        poller = zmq.Poller()
+        for each in (self._line, monitor, self._server.control.fileno()):
+            poller.register(each, zmq.POLLIN)
+        look_due = 0.0
+        while True:
+            poller.poll(_LOOK_EVERY_S * 1000)
+            while monitor.poll(0):
+                met = recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                self._away_since = None if met else self._away_since or time.monotonic()
+            while self._server.control.wait(0):
+                self._relay()
+            while self._line.poll(0):
+                message, piece = unpack(self._line.recv_multipart())
+                if "end" in message:
+                    return "the launcher said so"
+                self._heed(message, piece)
+            if (now := time.monotonic()) >= look_due:
+                look_due = now + _LOOK_EVERY_S
+                self._send_new("state/*/*.safetensors")
+            if self._away_since is not None and now > self._away_since + _PATIENCE_S + SILENCE_MS / 1000 * self._is_new:
+                return "the launcher is gone"
+
+    @property
+    def _is_new(self) -> bool:
+        """The first connection may take longer."""
+        return not self._clocks
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._line.send_multipart(pack(message))
+
+    def _ask_time(self) -> None:
+        """A few times, one after the other: the quickest answer tells best how the two clocks differ."""
+        self._say({"time": time.monotonic()})
+
+    def _relay(self) -> None:
+        for message in self._server.control.receive_some():
+            self._say(message)
+
+    def _heed(self, message: dict[str, Any], piece: bytes) -> None:
+        match message:
+            case {"asked": asked, "time": there}:
+                now = time.monotonic()
+                self._clocks.append((now - asked, there - (asked + now) / 2))
+                if len(self._clocks) < _QUESTIONS:
+                    self._ask_time()
+                else:
+                    self._say({"ready": True, "clock_error_s": min(self._clocks)[0] / 2})
+            case {"run": number}:
+                folder = self._server.sockets / f"run-{number}"
+                (folder / "log").mkdir(parents=True, mode=0o700)
+                self._in, self._sent = Incoming(folder), set()
+            case {"file": name, "last": last} if self._in:
+                self._in.take(name, piece, last=last)
+                if name.startswith("state/"):  # the launcher has it already
+                    self._sent.add(self._in.folder / name)
+            case {"fork": assignments, **rest} if self._in:
+                own = [self._settled(assignment) for assignment in assignments]
+                self._server.fork(own, rest.get("calibrate", 0))
+            case {"tell": _, "message": told} | {"tell_all": told}:
+                if "go" in told:
+                    told["go"] -= min(self._clocks)[1]
+                self._server.control.send(message)
+            case {"kill": True}:
+                self._server.control.send(message)
+            case {"bring_home": True}:
+                self._send_new("state/*/*.safetensors")
+                self._send_new("log/*.log")
+                sizes = [list(sample(0, 0.0, pid=pid)) for pid in (self._server.pid, os.getpid())]
+                tallies = [list(astuple(tally)) for tally in (self._server.control.sent, self._server.control.received)]
+                self._say({"home": True, "samples": sizes, "tallies": tallies})
+
+    def _settled(self, assignment: dict[str, Any]) -> dict[str, Any]:
+        """With paths as they are on this host."""
+        assert self._in
+        encoder = self._in.folder / "encoder.safetensors"
+        if encoder.exists():
+            assignment["algorithm"]["encoder"] = str(encoder)
+        return assignment | {"folder": str(self._in.folder)}
+
+    def _send_new(self, pattern: str) -> None:
+        for path in sorted(self._in.folder.glob(pattern)) if self._in else ():
+            if path in self._sent:
+                continue
+            self._sent.add(path)
+            for frames in pieces(path, path.relative_to(self._in.folder).as_posix()):
+                self._line.send_multipart(frames)
