@@ -111,8 +111,8 @@ class Run:
             with _deaf_to_ctrl_c():  # what follows is short, and must not be cut
                 if self._clients.running:
                     self._stop_clients(outcome.status)
-                if not self._engine.bring_home():
-                    self._tell_launcher("warning", "some of what clients wrote could not be brought here")
+                if absent := self._engine.bring_home():
+                    self._tell_launcher("warning", f"not all that clients wrote on {', '.join(absent)} is here")
                 self._collector.write(*self._last_words())
                 lost = self._collector.end(self._clients.batches)
                 if outcome.status == "failure":

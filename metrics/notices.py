@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 from .reader import open_records
+from .records import COLLECTOR, LAUNCHER
 
-_KINDS = ("warning", "drop", "lost-records", "death")
+_KINDS = ("warning", "drop", "lost-records", "death", "host-lost")
+_OTHERS = {LAUNCHER: "the launcher", COLLECTOR: "the collector"}
 _OF_THE_SCENARIO = {
     "crash": ("crash", "crashes"),
     "restart": ("restart", "restarts"),
@@ -34,8 +36,14 @@ def notices(run_folder: Path | str) -> list[str]:
     for (kind, _), told in alike.items():
         node, detail = told[0]
         others = len({other for other, _ in told} - {node})
-        who = (f"client {node}" if node >= 0 else "the collector") + (f" and {others} more" if others else "")
-        lines.append(f"{who} died: {detail}" if kind == "death" else f"{kind}: {who}: {detail}")
+        who = _OTHERS.get(node, f"client {node}") + (f" and {others} more" if others else "")
+        match kind:
+            case "death":
+                lines.append(f"{who} died: {detail}")
+            case "host-lost":
+                lines.append(detail)
+            case _:
+                lines.append(f"{kind}: {who}: {detail}")
     counts = {name: planned[kind] for kind, name in _OF_THE_SCENARIO.items() if kind in planned}
     if counts:
         lines.append("scenario: " + ", ".join(f"{count} {names[count > 1]}" for names, count in counts.items()))

@@ -68,9 +68,9 @@ class Engine(ABC):
     def equip(self, assignments: Iterable[Assignment]) -> None:  # noqa: B027
         """Brings to each host what its clients are to read, before they are forked."""
 
-    def bring_home(self) -> bool:
-        """Brings what clients have written into the run's folder; False where something is missing."""
-        return True
+    def bring_home(self) -> list[str]:
+        """Brings what clients have written into the run's folder; returns the hosts from which not all has come."""
+        return []
 
     @abstractmethod
     def introductions(self) -> Iterator[Record]:

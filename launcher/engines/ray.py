@@ -237,8 +237,8 @@ class RayEngine(Engine):
             self._inbox.append(exit_ | {"of": agent.node})
         agent.running.clear()
 
-    def _until(self, reached: str, seconds: float) -> bool:
-        """Until ``reached`` holds of every agent that is left; False where one has not said anything for so long."""
+    def _until(self, reached: str, seconds: float) -> None:
+        """Until ``reached`` holds of every agent that is left, or none of them has said anything for so long."""
         kept, heard, deadline = list(self._inbox), -1, 0.0
         while not all(agent.lost or getattr(agent, reached) for agent in self._agents):
             self._inbox.clear()
@@ -249,14 +249,16 @@ class RayEngine(Engine):
             if time.monotonic() > deadline:
                 break
         self._inbox = deque(kept)
-        return all(getattr(agent, reached) for agent in self._agents)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def begin(self, folder: Path) -> None:
-        if not self._until("ready", _ARRIVAL_S):
-            absent = [agent.host.name for agent in self._agents if not agent.ready]
-            raise EngineError(f"no agent on {', '.join(absent)}: see Ray's logs there; sheafgossip must be installed")
+        self._until("ready", _ARRIVAL_S)
+        if absent := [agent.host.name for agent in self._agents if not agent.ready]:
+            raise EngineError(
+                f"no agent on {', '.join(absent)}: sheafgossip must be installed there, in the Python that Ray was "
+                "started with, and be able to reach this machine; Ray's logs there tell more"
+            )
         self._incoming = Incoming(folder)
         self._run += 1
         for agent in self._agents:
@@ -270,12 +272,12 @@ class RayEngine(Engine):
                 for frames in pieces(path, name):
                     self._send(agent, frames, agent.shipped)
 
-    def bring_home(self) -> bool:
+    def bring_home(self) -> list[str]:
         for agent in self._agents:
             self._say(agent, {"bring_home": True})
-        complete = self._until("home", _SILENCE_S)
+        self._until("home", _SILENCE_S)
         self._incoming = None
-        return complete
+        return [agent.host.name for agent in self._agents if not agent.home]
 
     def time_a_step(self, assignment: Assignment, steps: int) -> float:
         self.begin(assignment.folder)
