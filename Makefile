@@ -5,9 +5,9 @@ ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
 .PHONY: help setup demo test chaos soak lint format typecheck bench bench-collaboration bench-digits bench-drift \
-	bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-report bench-ring \
+	bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement bench-report bench-ring \
 	bench-scale bench-school bench-seeking bench-selective bench-selective-mnist bench-selective-others \
-	bench-stragglers docs pictures clean
+	bench-stragglers docs pictures sizing clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
@@ -84,6 +84,12 @@ bench-report: setup  ## Measure how heavy the page of a large run is (2 minutes)
 
 bench-scale: setup  ## Measure start-up and memory of up to 3,000 clients, which take 23 GB (5 minutes).
 	$(BIN)/python benchmarks/scale.py --thousands $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
+
+bench-placement: setup  ## Compare what placements send between hosts (1 minute).
+	$(BIN)/python benchmarks/placement.py
+
+sizing: setup  ## Estimate what runs of up to a million clients would take (1 minute).
+	$(BIN)/python benchmarks/sizing.py
 
 bench-maps: setup  ## Measure restriction maps into benchmarks/results/, and draw them (4 minutes).
 	$(BIN)/python benchmarks/maps.py

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 # Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.
 _OF_THE_RUN = 0.5e9  # bytes: launcher, fork server, collector
-_OF_A_CLIENT = 6.5e6  # bytes of its own before it has learnt anything
-_OF_PAGE_TABLES = 0.75e6  # bytes, which the kernel keeps for each client
+OF_A_CLIENT = 6.5e6  # bytes of its own before it has learnt anything
+OF_PAGE_TABLES = 0.75e6  # bytes, which the kernel keeps for each client
 _OF_TRAINING = 15e6  # more where torch's backward() runs: its kernels and their buffers
-_OF_A_LINK = 60e3  # bytes: ZeroMQ's queues, beside the vectors in them
+OF_A_LINK = 60e3  # bytes: ZeroMQ's queues, beside the vectors in them
 _FLOPS_A_SECOND = 10e9
 _OF_A_STEP_S, _OF_A_MESSAGE_S, _OF_A_ROUND_S, _OF_A_START_S = 0.2e-3, 0.1e-3, 0.4e-3, 0.02
 _WIDEST_PASS = 1 << 21  # numbers of a layer: what a gradient or an evaluation takes at once, at most
@@ -101,7 +101,7 @@ def memory_of(assignment: Assignment) -> float:
         settings, architecture.size, [peer.parameters for peer in assignment.neighbours], assignment.rounds
     )
     numbers = kept + 4 * architecture.size + links * assignment.largest_vector  # theta, gradient, copies; what comes in
-    total = _OF_A_CLIENT + _OF_PAGE_TABLES + _OF_A_LINK * links
+    total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
     if assignment.role == "client":
         total += assignment.shard.stat().st_size
         if not architecture.is_linear:

@@ -1,0 +1,115 @@
+"""What a run of 10^4, 10^5 or 10^6 clients would take, from constants that are measured.
+
+    make sizing
+
+Preparing is measured here, with two sizes of run: what the launcher takes for each client more. The other constants are
+those of ``sheafgossip run``'s own estimate (launcher/room.py) and of the collector's benchmark (make bench-measuring).
+Clients learn logistic regression on digits by D-PSGD, on a graph with four neighbours each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from sheafgossip.launcher import room
+from sheafgossip.transport.wire import message_wire_bytes
+
+SIZES = (10_000, 100_000, 1_000_000)
+MEASURED_AT = (1_000, 4_000)
+NEIGHBOURS, PARAMETERS = 4, 650
+RECORDS_A_ROUND = 1 + NEIGHBOURS  # its own figures, and its traffic with each neighbour
+COLLECTOR_S = 3.0e-6  # CPU seconds of a record: make bench-measuring
+FORK_S = 12e-3  # of a client, until it has met its neighbours, on two cores: make bench-scale
+HOST_GB = 256
+HEADER_BYTES = 40
+
+CONFIG = """
+clients = {clients}
+[topology]
+kind = "watts-strogatz"
+k = 4
+[data]
+partition = "overlapping"
+samples_each = 20
+[algorithm]
+name = "d-psgd"
+"""
+
+
+def prepare(clients: int) -> dict[str, float]:
+    """In this process: seconds, and the most memory that it took."""
+    from sheafgossip.launcher.config import load
+    from sheafgossip.launcher.preparation import prepare_run
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "config.toml").write_text(CONFIG.format(clients=clients))
+        (config,) = load(place / "config.toml")
+        start = time.monotonic()
+        prepared = prepare_run(config, place / "run", sockets=place, records="ipc:///nowhere")
+        lines = sum(len(json.dumps(each.to_json())) for each in prepared.assignments[:100]) / 100
+        seconds = time.monotonic() - start
+    return {"s": seconds, "bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "line": lines}
+
+
+def measured() -> tuple[float, float, float]:
+    """Of a client more: seconds and bytes of the launcher, bytes that its assignment is as text."""
+    figures = []
+    for clients in MEASURED_AT:
+        command = [sys.executable, __file__, "--prepare", str(clients)]
+        figures.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    few, many = figures
+    step = MEASURED_AT[1] - MEASURED_AT[0]
+    return (many["s"] - few["s"]) / step, (many["bytes"] - few["bytes"]) / step, many["line"]
+
+
+def table() -> str:
+    prepare_s, launcher_bytes, line = measured()
+    client = room.OF_A_CLIENT + room.OF_PAGE_TABLES + NEIGHBOURS * room.OF_A_LINK + 4 * 4 * PARAMETERS
+    message = message_wire_bytes([HEADER_BYTES, 4 * PARAMETERS], sealed=True)
+    rows = [
+        ["clients", *(f"{clients:,}" for clients in SIZES)],
+        ["---"] * (1 + len(SIZES)),
+        ["memory of all clients, GB", *(f"{clients * client / 1e9:,.0f}" for clients in SIZES)],
+        [f"hosts of {HOST_GB} GB", *(f"{-(-clients * client // (HOST_GB * 1e9)):,.0f}" for clients in SIZES)],
+        ["wire bytes of a round, all clients, GB", *(f"{c * NEIGHBOURS * message / 1e9:,.3g}" for c in SIZES)],
+        ["launcher: seconds to prepare", *(f"{clients * prepare_s:,.0f}" for clients in SIZES)],
+        ["launcher: memory, GB", *(f"{clients * launcher_bytes / 1e9:,.2g}" for clients in SIZES)],
+        ["launcher: assignments sent, GB", *(f"{clients * line / 1e9:,.2g}" for clients in SIZES)],
+        ["collector: open connections", *(f"{clients:,}" for clients in SIZES)],
+        ["collector: memory of connections, GB", *(f"{clients * room.OF_A_LINK / 1e9:,.2g}" for clients in SIZES)],
+        ["collector: CPU seconds a round", *(f"{clients * RECORDS_A_ROUND * COLLECTOR_S:,.2g}" for clients in SIZES)],
+        [f"seconds to start, {HOST_GB} GB hosts of 2 cores", *(_start(clients, client) for clients in SIZES)],
+    ]
+    constants = (
+        f"A client more: {1e3 * prepare_s:.2f} ms and {launcher_bytes / 1e3:.0f} kB of the launcher, {line / 1e3:.1f} kB "
+        f"of assignment, {client / 1e6:.1f} MB on its host; a record: {1e6 * COLLECTOR_S:.0f} us of the collector."
+    )
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{constants}"
+
+
+def _start(clients: int, client: float) -> str:
+    on_a_host = min(clients, HOST_GB * 1e9 / client)
+    return f"{on_a_host * FORK_S:,.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--prepare", type=int, help=argparse.SUPPRESS)
+    if clients := parser.parse_args().prepare:
+        print(json.dumps(prepare(clients)))
+        return
+    text = table()
+    print(text)
+    (Path(__file__).parent / "results" / "sizing.md").write_text(f"Made by `make sizing`.\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()
