@@ -90,7 +90,8 @@ def table() -> str:
     ]
     constants = (
         f"A client more: {1e3 * prepare_s:.2f} ms and {launcher_bytes / 1e3:.0f} kB of the launcher, "
-        f"{line / 1e3:.1f} kB of assignment, {client / 1e6:.1f} MB on its host; a record: {1e6 * COLLECTOR_S:.0f} us of the collector."
+        f"{line / 1e3:.1f} kB of assignment, {client / 1e6:.1f} MB on its host; "
+        f"a record: {1e6 * COLLECTOR_S:.0f} us of the collector."
     )
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{constants}"
 
