@@ -1,0 +1,132 @@
+"""Keys on the wire: who may connect to a socket, and as whom (CurveZMQ, RFC 26).
+
+Keys are made for one run and travel on its control lines only. This module imports nothing of ours: the collector
+needs it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+CLOSED = int(
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+OPENED = int(zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED)
+"""A monitor's events of these two kinds have a descriptor as their value, DISCONNECTED too."""
+
+PROOF = OPENED | CLOSED | int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+"""The events that ``Gate.refused`` wants to see."""
+
+_DISCONNECTED, _SUCCEEDED = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_ANSWERED_AT_ONCE = 256
+_DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where no gate is
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """Both halves as 40 characters of Z85."""
+
+    public: str
+    secret: str = field(repr=False)
+
+    @classmethod
+    def make(cls) -> KeyPair:
+        public, secret = zmq.curve_keypair()
+        return cls(public.decode(), secret.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A process's own keys, and {number: public key} of the others that it may have to do with."""
+
+    own: KeyPair
+    others: Mapping[int, str]
+
+
+def listen_with(socket: zmq.Socket, own: KeyPair) -> None:
+    """To be called before ``bind``; what the socket binds from then on asks for keys."""
+    _carry(socket, own)
+    socket.curve_server = 1
+    socket.zap_domain = _DOMAIN
+
+
+def dial_with(socket: zmq.Socket, own: KeyPair, other: str) -> None:
+    """To be called before each ``connect``: only the owner of the public key ``other`` can answer."""
+    _carry(socket, own)
+    socket.curve_server = 0
+    socket.curve_serverkey = other.encode()
+
+
+def _carry(socket: zmq.Socket, own: KeyPair) -> None:
+    socket.curve_publickey = own.public.encode()
+    socket.curve_secretkey = own.secret.encode()
+
+
+class Gate:
+    """Lets in those whose public keys it knows, each under its own number (libzmq asks it through ZAP, RFC 27).
+
+    It has no thread: its owner polls ``socket`` and calls ``answer``. Until then who knocks waits, and no one else. A
+    context has one gate at most.
+    """
+
+    def __init__(self, context: zmq.Context, others: Mapping[int, str]):
+        self._known = {z85.decode(key): b"%d" % number for number, key in others.items()}
+        self._unproven: set[int] = set()  # descriptors of connections whose handshake may not be over
+        self._proven = 0  # how many of them have succeeded: libzmq does not tell which
+        self._failed = False
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind("inproc://zeromq.zap.01")
+
+    def answer(self) -> None:
+        """Those who wait; a flood of them does not hold up its owner for long."""
+        for _ in range(_ANSWERED_AT_ONCE):
+            try:
+                version, request, _, _, _, _, key, *_ = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            number = self._known.get(key)
+            status = (b"200", b"", number) if number is not None else (b"400", b"unknown key", b"")
+            self.socket.send_multipart([version, request, *status, b""])
+
+    def refused(self, event: Mapping[str, Any]) -> bool:
+        """Given each event of a socket's monitor in turn: whether this ends a connection without a right key.
+
+        Connections that speak another protocol are only reported as opened and closed. Where handshakes of others are
+        under way at that moment, it is those that have not succeeded that are taken to close.
+        """
+        kind, value = event["event"], event["value"]
+        refused = False
+        if kind & OPENED:
+            self._unproven.add(value)
+        elif kind == _SUCCEEDED:
+            self._proven += 1
+        elif kind == _DISCONNECTED:
+            refused = self._failed or (value in self._unproven and len(self._unproven) > self._proven)
+            self._failed = False
+            self._unproven.discard(value)
+        else:
+            self._failed = True  # its DISCONNECTED comes next
+        if len(self._unproven) <= self._proven:
+            self._unproven.clear()
+            self._proven = 0
+        return refused
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def speaker(frame: zmq.Frame) -> int | None:
+    """The number under which a gate has let the sender of a frame in; None: it came another way."""
+    try:
+        return int(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return None
