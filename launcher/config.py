@@ -7,6 +7,7 @@ The sections of algorithms are not here: each algorithm declares its own setting
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import tomli_w
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from ..node.algorithms import ALGORITHMS
 from .conditions import ChaosSection, ComputeSection, EdgeTable, FaultTable, LinksSection, StragglerSection, TimeSection
@@ -261,9 +262,31 @@ class TransportSection(Section):
     """How vectors move."""
 
     protocol: Literal["ipc", "tcp"] = "ipc"
-    """ipc: Unix sockets in a private folder; tcp: ports on the loopback interface."""
+    """ipc: Unix sockets in a private folder; tcp: ports of ``host``."""
+    host: str = "127.0.0.1"
+    """tcp: the IPv4 address of this machine that data sockets are bound to."""
+    keys: bool = True
+    """tcp: clients prove who they are with keys made for the run, and nobody else can read what they send (see
+    docs/security.md); false: plain, allowed on loopback addresses (127.x.x.x) only."""
     timeout: Positive = 600.0
     """Seconds a client waits for its neighbours in one exchange before the run fails."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> TransportSection:
+        try:
+            address = ipaddress.IPv4Address(self.host)
+        except ValueError:
+            raise ValueError(f"host = {self.host!r} is not an IPv4 address such as 127.0.0.1") from None
+        if address.is_unspecified or address.is_multicast:
+            raise ValueError(f"host = {self.host!r} is none that neighbours can connect to; name a single address")
+        if not self.keys and not address.is_loopback:
+            raise ValueError(f"host = {self.host!r} needs keys = true; without keys it must be 127.x.x.x")
+        return self
+
+    @property
+    def keyed(self) -> bool:
+        """Whether data sockets have keys; over ipc they need none."""
+        return self.keys and self.protocol == "tcp"
 
 
 class PlacementSection(Section):

@@ -13,10 +13,12 @@ from .config import ConfigError, PlacementSection
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that runs clients. ``address`` is where their data sockets are bound, ``memory`` bytes it has free."""
+    """A machine that runs clients. ``memory`` are the bytes that it has free, ``address`` is where its clients' data
+    sockets are bound; "": at ``transport.host``.
+    """
 
     name: str
-    address: str = "127.0.0.1"
+    address: str = ""
     cores: float = 1
     memory: float = math.inf
 

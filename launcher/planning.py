@@ -86,7 +86,7 @@ def _wire_bytes(config: RunConfig, edge: Edge, phase: int, length: int) -> int:
     """Of a message of the last round: headers grow by a byte or two on the way there."""
     vector = np.broadcast_to(np.zeros(1, config.model.dtype), (length,))
     header = pack_header(Header(1 << 62, *edge, config.rounds, phase), (vector,))
-    return message_wire_bytes([len(header), vector.nbytes])
+    return message_wire_bytes([len(header), vector.nbytes], sealed=config.transport.keyed)
 
 
 def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:

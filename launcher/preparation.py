@@ -18,6 +18,7 @@ from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
 from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
+from ..transport.keys import KeyPair
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
 from .graphs import check_graphs, draw_graphs, has_server, relation_edges
@@ -46,6 +47,16 @@ class Prepared:
     """Wall seconds that the run had taken until then."""
     told: frozenset[tuple[int, str, float]] = frozenset()
     """(client, kind, virtual seconds) of the events that are on record."""
+    record_keys: RecordKeys | None = None
+    """Where records go over tcp, in a run with keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKeys:
+    """Of the collector, and of the launcher where it writes records itself."""
+
+    collector: KeyPair
+    launcher: KeyPair
 
 
 Calibrate = Callable[[Assignment, int], float]
@@ -76,10 +87,12 @@ def prepare_run(
 ) -> Prepared:
     """Fills a run folder: shards, resolved configuration, plan, empty database. Raises ConfigError.
 
-    ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector, ``hosts`` are those
-    that its clients are placed on. What is there already from an earlier preparation of the same run stays as it is.
+    ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector (tcp://ADDRESS:*: it
+    picks a port), ``hosts`` are those that its clients are placed on. What is there already from an earlier preparation
+    of the same run stays as it is.
     """
     _check_algorithm(config)
+    keys = _record_keys(config, records)
     graphs = draw_graphs(config)
     check_graphs(config, graphs)
     try:
@@ -87,6 +100,8 @@ def prepare_run(
         architectures = deal_architectures(config, data)
         assignments = _assign(config, folder, graphs, architectures, data, sockets, records)
         assignments = _placed(config, graphs.union, assignments, hosts)
+        if config.transport.keyed or keys:
+            assignments = _with_keys(assignments, keys)
     except (DataError, ArchitectureError, SettingsError) as error:
         raise ConfigError(str(error)) from None
     plan = None
@@ -108,7 +123,17 @@ def prepare_run(
     )
     store.close()
     samples = tuple(client.train_samples for client in data.clients) + (0,) * (len(assignments) - config.clients)
-    return Prepared(config, folder, graphs.union, assignments, samples, plan)
+    return Prepared(config, folder, graphs.union, assignments, samples, plan, record_keys=keys)
+
+
+def _record_keys(config: RunConfig, records: str) -> RecordKeys | None:
+    if not records.startswith("tcp://"):
+        return None
+    if config.transport.keys:
+        return RecordKeys(KeyPair.make(), KeyPair.make())
+    if not records.startswith("tcp://127."):
+        raise ConfigError(f"transport.keys = false: records go to {records}; allowed is true, or a loopback address")
+    return None
 
 
 def _write_down(config: RunConfig, path: Path) -> None:
@@ -286,7 +311,9 @@ def _assign(
         is_server = node == config.clients
         known = data.clients if is_server else ()
         weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
-        address = f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else "tcp://127.0.0.1:*"
+        address = (
+            f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else f"tcp://{config.transport.host}:*"
+        )
         assignments.append(
             Assignment(
                 node=node,
@@ -356,12 +383,26 @@ def _placed(
             replace(peer, remote=True) if host_of[peer.node] != number else peer for peer in assignment.neighbours
         )
         address = assignment.address
-        if config.transport.protocol == "tcp":
+        if config.transport.protocol == "tcp" and hosts[number].address:
             address = f"tcp://{hosts[number].address}:*"
         placed.append(
             replace(assignment, neighbours=neighbours, address=address, host=number, host_name=hosts[number].name)
         )
     return tuple(placed)
+
+
+def _with_keys(assignments: Sequence[Assignment], records: RecordKeys | None) -> tuple[Assignment, ...]:
+    """A key pair for each client; of its neighbours it knows the public ones."""
+    pairs = [KeyPair.make() for _ in assignments]
+    return tuple(
+        replace(
+            assignment,
+            keys=pairs[assignment.node],
+            records_key=records.collector.public if records else "",
+            neighbours=tuple(replace(peer, key=pairs[peer.node].public) for peer in assignment.neighbours),
+        )
+        for assignment in assignments
+    )
 
 
 def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import os
 import signal
@@ -10,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,7 +91,6 @@ class Run:
         self._engine = engine
         self._watch = watch
         self._total = len(prepared.assignments)
-        self._lives = Lives(prepared)
         self._survives = prepared.config.time.deaths == "continue"
         self._clients = _Clients()
         self._going = self._leaving = False
@@ -107,6 +108,8 @@ class Run:
         for _ in self._engine.planes():  # what went before is not this run's
             pass
         with _Collector(self._prepared) as self._collector:
+            self._prepared = self._collector.found(self._prepared)
+            self._lives = Lives(self._prepared)
             outcome = self._attempt()
             with _deaf_to_ctrl_c():  # what follows is short, and must not be cut
                 if self._clients.running:
@@ -363,22 +366,46 @@ class Run:
         store.close()
 
 
+_NOWHERE = "tcp://127.0.0.1:1"
+"""Where a collector is that could not listen: the run ends as soon as it looks after it."""
+
+
 class _Collector:
     """The process that stores the records, and the launcher's own line to it."""
 
     def __init__(self, prepared: Prepared):
-        endpoint = prepared.assignments[0].records
+        endpoint, keys = prepared.assignments[0].records, prepared.record_keys
         command = [sys.executable, "-m", "sheafgossip.metrics.collector", "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
+        command += ["--keys"] if keys else []
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
         log = (prepared.folder / "log" / "collector.log").open("w")
         with log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, text=True
             )
+        assert self._process.stdin
+        assert self._process.stdout
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as line:
+            if keys:
+                line.write(json.dumps(_known_to_collector(prepared)))
+        self._address = endpoint
+        if not endpoint.startswith("ipc://"):  # whose port is its own choice
+            self._address = self._process.stdout.readline().removeprefix("ready").strip() or _NOWHERE
         self._context = zmq.Context()
-        self._recorder = Recorder(self._context, endpoint, LAUNCHER)
+        self._recorder = Recorder(
+            self._context,
+            self._address,
+            LAUNCHER,
+            keys=(keys.launcher, keys.collector.public) if keys else None,
+        )
+
+    def found(self, prepared: Prepared) -> Prepared:
+        """The run, with the address where its records go."""
+        return replace(
+            prepared, assignments=tuple(replace(each, records=self._address) for each in prepared.assignments)
+        )
 
     @property
     def alive(self) -> bool:
@@ -415,7 +442,17 @@ class _Collector:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
         self._context.destroy(linger=0)
+
+
+def _known_to_collector(prepared: Prepared) -> dict[str, Any]:
+    """Its own keys, and {number: public key} of those that may send it records."""
+    assert prepared.record_keys
+    writers = {each.node: each.keys.public for each in prepared.assignments if each.keys}
+    writers[LAUNCHER] = prepared.record_keys.launcher.public
+    return {"own": asdict(prepared.record_keys.collector), "others": writers}
 
 
 class _deaf_to_ctrl_c:

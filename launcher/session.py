@@ -142,7 +142,7 @@ def _prepare(
         config = config.model_copy(update={"transport": config.transport.model_copy(update={"protocol": "tcp"})})
     if force:
         hosts = tuple(replace(host, memory=math.inf) for host in hosts)
-    return prepare_run(config, folder, sockets=own, records=f"ipc://{own}/records", hosts=hosts, calibrate=calibrate)
+    return prepare_run(config, folder, sockets=own, records=engine.records_at(own), hosts=hosts, calibrate=calibrate)
 
 
 def _topmost_missing(folder: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..metrics.verification import Verified, verify_run
@@ -24,10 +24,11 @@ _LOGISTIC = 650
 class _Case:
     length: int
     exchange: str
+    keys: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.length:,} floats, {self.exchange}"
+        return f"{self.length:,} floats, {self.exchange}{', keys' if self.keys else ''}"
 
     def config(self, protocol: str) -> RunConfig:
         """Eight clients with four neighbours each, and a model that is just large enough for vectors of the length."""
@@ -49,7 +50,7 @@ class _Case:
                     "exchange": self.exchange,
                 },
                 "evaluation": {"every": 0},
-                "transport": {"protocol": protocol},
+                "transport": {"protocol": protocol, "keys": self.keys},
                 "measuring": {"kernel": protocol == "tcp"},
             }
         )
@@ -58,7 +59,7 @@ class _Case:
 def verify(
     lengths: Sequence[int], root: Path, done: Callable[[Finished], None]
 ) -> tuple[list[Finished], list[Verified]]:
-    """Runs each length with both exchanges, over tcp and then over ipc, in folders below ``root``.
+    """Runs each length with both exchanges, over tcp with and without keys, then over ipc, in folders below ``root``.
 
     Returns all runs, and what came of those that ended well. Raises ConfigError where the kernel has no such counters.
     """
@@ -66,12 +67,17 @@ def verify(
         raise ConfigError(
             "verify: the kernel of this system does not count the bytes of TCP connections; it takes Linux"
         )
-    cases = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in _EXCHANGES]
-    configs = [case.config(protocol) for protocol in ("tcp", "ipc") for case in cases]
+    plain = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in _EXCHANGES]
+    cases = [replace(case, keys=keys) for case in plain for keys in (False, True)]
+    configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in plain]
     finished = run_all(configs, root, lambda _: _look_away, done)
     good = {run.prepared.config.label: run.prepared.folder for run in finished if run.outcome.status == "finish"}
-    pairs = [(case.name, good.get(f"{case.name}, tcp"), good.get(f"{case.name}, ipc")) for case in cases]
-    return finished, [verify_run(name, tcp, ipc) for name, tcp, ipc in pairs if tcp and ipc]
+    verified = []
+    for case in cases:
+        tcp, ipc = good.get(f"{case.name}, tcp"), good.get(f"{replace(case, keys=False).name}, ipc")
+        if tcp and ipc:
+            verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
+    return finished, verified
 
 
 def _look_away() -> None:

@@ -6,6 +6,7 @@ python -m sheafgossip.metrics.collector --endpoint ipc:///tmp/run/records --data
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import resource
@@ -13,19 +14,24 @@ import socket
 import sqlite3
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
+from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
 from .lifetime import allow_open_files, end_with_parent, stop_requests
 from .records import (
     COLLECTOR,
+    LAUNCHER,
     MAX_BATCH_BYTES,
     End,
     EventRecord,
     MalformedRecords,
     NodeRecord,
     ResourceRecord,
+    Rows,
+    node_of,
     unpack_rows,
 )
 from .schema import RunFolderError
@@ -48,11 +54,15 @@ _BURST = 256  # messages written in one go; also bounds how late a commit can be
 class Collector:
     """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic().
 
-    With ``resources`` it ends with a record of its own memory and CPU time.
+    With ``resources`` it ends with a record of its own memory and CPU time. With a ``door`` each writer is heard under
+    its own number only.
     """
 
-    def __init__(self, receiver: zmq.Socket, store: Store, epoch: float, *, resources: bool = True):
+    def __init__(
+        self, receiver: zmq.Socket, store: Store, epoch: float, *, resources: bool = True, door: Door | None = None
+    ):
         self._receiver = receiver
+        self._door = door
         self._store = store
         self._epoch = epoch
         self._resources = resources
@@ -60,7 +70,7 @@ class Collector:
         self._end: End | None = None
         self._end_due = math.inf
         self._committed = self._drops_told = 0.0  # long ago
-        self._dropped = 0
+        self._dropped: Counter[str] = Counter()
 
     def run(self, stop: socket.socket) -> None:
         """Until End and all it announces, or until ``stop`` is readable."""
@@ -69,10 +79,14 @@ class Collector:
         poller.register(stop, zmq.POLLIN)
         only_stop = zmq.Poller()
         only_stop.register(stop, zmq.POLLIN)
+        for other in self._door.sockets if self._door else ():
+            poller.register(other, zmq.POLLIN)
         while not self._complete():
             if stop.fileno() in dict(poller.poll(self._patience_ms())):
                 self._drain()
                 break
+            if self._door is not None and (refused := self._door.attend()):
+                self._dropped["connections without the right key"] += refused
             emptied = self._receive()
             self._commit_if_due()
             if emptied and self._end is None:
@@ -102,12 +116,16 @@ class Collector:
         tables: defaultdict[str, list] = defaultdict(list)
         for _ in range(_BURST):
             try:
-                message = unpack_rows(self._receiver.recv(zmq.NOBLOCK))
+                frame = self._receiver.recv(zmq.NOBLOCK, copy=False)
+                message = unpack_rows(frame.bytes)
             except zmq.Again:
                 emptied = True
                 break
             except MalformedRecords:
-                self._dropped += 1
+                self._dropped["malformed messages"] += 1
+                continue
+            if self._door is not None and speaker(frame) != _writer(message):
+                self._dropped["messages under another's number"] += 1
                 continue
             if isinstance(message, End):
                 self._end, self._end_due = message, time.monotonic() + _WAIT_FOR_MISSING_S
@@ -148,12 +166,37 @@ class Collector:
             self._store.write([_own_resources(time.monotonic() - self._epoch)])
 
     def _tell_drops(self) -> None:
-        if self._dropped:
-            self._tell("drop", f"{self._dropped} malformed messages on the metrics plane")
-            self._dropped, self._drops_told = 0, time.monotonic()
+        for what, count in self._dropped.items():
+            self._tell("drop", f"{count} {what} on the metrics plane")
+            self._drops_told = time.monotonic()
+        self._dropped.clear()
 
     def _tell(self, kind: str, detail: str) -> None:
         self._store.write([EventRecord(time.monotonic() - self._epoch, None, COLLECTOR, kind, detail)])
+
+
+def _writer(message: Rows | End) -> int:
+    return LAUNCHER if isinstance(message, End) else node_of(message.sender)
+
+
+class Door:
+    """Lets in only writers whose keys it knows, and counts the others."""
+
+    def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: Ring):
+        listen_with(receiver, ring.own)
+        self._gate = Gate(context, ring.others)
+        self._monitor = receiver.get_monitor_socket(PROOF)
+        self.sockets = self._gate.socket, self._monitor
+
+    def attend(self) -> int:
+        """To who has come; returns how many connections were refused since."""
+        self._gate.answer()
+        refused = 0
+        for _ in range(_BURST):
+            if not self._monitor.poll(0):
+                break
+            refused += self._gate.refused(recv_monitor_message(self._monitor))
+        return refused
 
 
 def _own_resources(wall_s: float) -> ResourceRecord:
@@ -173,13 +216,20 @@ def _own_resources(wall_s: float) -> ResourceRecord:
     )
 
 
-def _bound_receiver(context: zmq.Context, endpoint: str) -> zmq.Socket:
+def _bound_receiver(context: zmq.Context, endpoint: str, ring: Ring | None) -> tuple[zmq.Socket, Door | None]:
     receiver = context.socket(zmq.PULL)
     receiver.maxmsgsize = MAX_BATCH_BYTES
     receiver.rcvhwm = _WAITING_PER_SENDER
     receiver.backlog = _AT_THE_DOOR
+    door = Door(context, receiver, ring) if ring else None
     receiver.bind(endpoint)
-    return receiver
+    return receiver, door
+
+
+def _keys_from_stdin() -> Ring:
+    """One line of JSON: the collector's own pair, and {number: public key} of those that may write."""
+    told = json.loads(sys.stdin.readline())
+    return Ring(KeyPair(**told["own"]), {int(number): key for number, key in told["others"].items()})
 
 
 def _arguments() -> argparse.Namespace:
@@ -190,6 +240,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--database", required=True, help="the run.sqlite to write")
     parser.add_argument("--epoch", type=float, default=time.monotonic(), help="the run's second 0 (time.monotonic())")
     parser.add_argument("--no-resources", action="store_true", help="record no memory and CPU time of its own")
+    parser.add_argument("--keys", action="store_true", help="take keys from a line of JSON on standard input")
     parser.add_argument("--parent", type=int, help="process number of the launcher, to end with it")
     return parser.parse_args()
 
@@ -201,10 +252,10 @@ def main() -> None:
     allow_open_files()  # one for every client
     context = zmq.Context()
     try:
-        receiver = _bound_receiver(context, arguments.endpoint)
+        receiver, door = _bound_receiver(context, arguments.endpoint, _keys_from_stdin() if arguments.keys else None)
         store = Store(arguments.database)
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
-        Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources).run(stop)
+        Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources, door=door).run(stop)
     except zmq.ZMQError as error:
         sys.exit(f"the collector cannot listen at {arguments.endpoint}: {error}")
     except RunFolderError as error:

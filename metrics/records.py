@@ -24,6 +24,18 @@ class MalformedRecords(ValueError):
     """Bytes on the metrics plane that are no batch of records."""
 
 
+_LARGEST_NODE = 1_000_000
+
+
+def sender_of(node: int, life: int) -> int:
+    """The number under which a process of a client sends records."""
+    return node + _LARGEST_NODE * (life - 1)
+
+
+def node_of(sender: int) -> int:
+    return sender if sender < 0 else sender % _LARGEST_NODE
+
+
 class NodeRecord(NamedTuple):
     """A process of the run.
 
@@ -108,8 +120,8 @@ class TrafficRecord(NamedTuple):
 
 
 class OverheadRecord(NamedTuple):
-    """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, hello, confirmation (of
-    messages taken, where the run has a scenario), records or control."""
+    """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, handshake (what keys add to
+    these two), hello, confirmation (of messages taken, where the run has a scenario), records or control."""
 
     src: int
     dst: int

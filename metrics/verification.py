@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .reader import open_records
 
-_OPENING = "kind IN ('greeting', 'ready', 'hello')"
+_OPENING = "kind IN ('greeting', 'ready', 'handshake', 'hello')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,12 @@ class Verified:
         return [f"{self.name}: {text}" for text in found]
 
 
-def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str) -> Verified:
-    """Two run folders of the same configuration, the first with ``measuring.kernel``. Raises RunFolderError."""
-    differing = _bytes_by_edge(over_tcp) ^ _bytes_by_edge(over_ipc)
+def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: bool = False) -> Verified:
+    """Two run folders of the same configuration, the first with ``measuring.kernel``. Raises RunFolderError.
+
+    With ``keys`` over tcp, as there are none over ipc, the messages of both are the same but not their framing.
+    """
+    differing = _bytes_by_edge(over_tcp, wire=not keys) ^ _bytes_by_edge(over_ipc, wire=not keys)
     return Verified(
         name=name,
         comparison=compare_with_kernel(over_tcp),
@@ -124,12 +127,12 @@ def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str) -> Verifie
     )
 
 
-def _bytes_by_edge(run_folder: Path | str) -> set[tuple]:
-    """Every row of traffic, and of what opening the connections cost; the first two columns are the edge."""
+def _bytes_by_edge(run_folder: Path | str, *, wire: bool) -> set[tuple]:
+    """Every row of traffic; with ``wire`` its framing too, and what opening the connections cost. The first two columns
+    are the edge."""
+    traffic = "SELECT src, dst, round, '', messages, payload_bytes, message_bytes, {} FROM traffic"
+    opening = f"SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead WHERE {_OPENING}"
     with open_records(run_folder) as records:
-        return set(
-            records.execute(
-                "SELECT src, dst, round, '', messages, payload_bytes, message_bytes, wire_bytes FROM traffic UNION ALL"
-                f" SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead WHERE {_OPENING}"
-            )
-        )
+        if not wire:
+            return set(records.execute(traffic.format(0)))
+        return set(records.execute(f"{traffic.format('wire_bytes')} UNION ALL {opening}"))

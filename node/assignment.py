@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ..metrics.records import sender_of
+from ..transport.keys import KeyPair, Ring
 from .architecture import Architecture
-
-_LARGEST_NODE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Neighbour:
     classes: tuple[int, ...] = ()
     remote: bool = False
     """Whether it is placed on another host."""
+    key: str = ""
+    """Its public key, in a run with keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,17 @@ class Assignment:
     host: int = 0
     """The number of the host that it runs on, among those of the run."""
     host_name: str = ""
+    keys: KeyPair | None = None
+    """Its own, in a run with keys."""
+    records_key: str = ""
+    """The collector's public one, where records are sent over tcp."""
+
+    @property
+    def ring(self) -> Ring | None:
+        """The keys of its data socket; over Unix sockets there are none."""
+        if self.keys is None or not self.address.startswith("tcp://"):
+            return None
+        return Ring(self.keys, {peer.node: peer.key for peer in self.neighbours})
 
     @property
     def schedule(self) -> Path:
@@ -136,7 +149,7 @@ class Assignment:
     @property
     def sender(self) -> int:
         """The number under which this process sends records."""
-        return self.node + _LARGEST_NODE * (self.life - 1)
+        return sender_of(self.node, self.life)
 
     @property
     def shard(self) -> Path:
@@ -181,6 +194,7 @@ class Assignment:
                     Turn(tuple(turn["successors"]), {int(j): weight for j, weight in turn["weights"].items()})
                     for turn in message["turns"]
                 ),
+                "keys": KeyPair(**message["keys"]) if message["keys"] else None,
             }
         )
 

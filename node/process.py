@@ -77,8 +77,15 @@ class _ClientProcess:
             self.kernel,
             self.stopwatch,
             life=assignment.life,
+            keys=assignment.ring,
         )
-        self.recorder = Recorder(context, assignment.records, assignment.sender)
+        self.recorder = Recorder(
+            context,
+            assignment.records,
+            assignment.sender,
+            keys=(assignment.keys, assignment.records_key) if assignment.keys and assignment.records_key else None,
+            may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
+        )
         linger_s = 0.0
         try:
             address = self.endpoint.bind(assignment.address)
@@ -266,7 +273,7 @@ class _ClientProcess:
             if word == "exit":  # neighbours may still be sending
                 self.peers.idle()
             else:
-                self.endpoint.listen()
+                self.endpoint.heed()
 
 
 def _due(round: int, every: int, last: bool) -> bool:

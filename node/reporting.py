@@ -20,7 +20,7 @@ from ..transport.kernel import KernelCount
 from ..transport.peers import Peers
 from ..transport.recorder import Recorder
 from ..transport.stopwatch import Stopwatch
-from ..transport.wire import GREETING_BYTES, ready_bytes
+from ..transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 from .algorithms.base import Algorithm
 from .assignment import Assignment
 from .client import Client
@@ -72,6 +72,7 @@ class Reporter:
     def tell_links(self, hellos: Iterable[tuple[int, int]]) -> None:
         """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello)."""
         own = ready_bytes(identity_of(self._node, self._assignment.life))
+        keys = self._assignment.ring is not None
         self._recorder.write(
             *(
                 OverheadRecord(self._node, node, kind, messages, wire_bytes)
@@ -79,6 +80,7 @@ class Reporter:
                 for kind, messages, wire_bytes in (
                     ("greeting", 0, GREETING_BYTES),
                     ("ready", 0, own),
+                    *([("handshake", 0, handshake_bytes(own, connects=self._node < node))] if keys else []),
                     ("hello", 1, hello),
                 )
             )

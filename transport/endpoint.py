@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +18,9 @@ from zmq.utils.monitor import recv_monitor_message
 from .control import Control
 from .envelope import MAX_HEADER_BYTES, Header, Rejected, pack_header, unpack_header, view_tensor
 from .kernel import KernelCounters
+from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
 from .stopwatch import Stopwatch
-from .wire import message_wire_bytes
-
-_CLOSED = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-
-_OPENED = zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED
+from .wire import HANDSHAKE_FRAME, SEAL_BYTES, message_wire_bytes
 
 _LATER_LIFE = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
 
@@ -34,6 +31,7 @@ _SOON_S = 0.02  # so long a client waits for messages alone, before it also list
 _HEED_EVERY_S = 0.05  # ... whom it hears in any case so often while messages keep coming
 _BLOCKED_S = 20e-6  # whoever got a message sooner did not wait for it
 _WORTH_A_FRAME = 1 << 16  # bytes
+_EVENTS_A_LOOK = 1000  # of connections: a flood of them holds up no one for long
 
 
 class Stopped(Exception):
@@ -71,7 +69,8 @@ def identity_of(node: int, life: int = 1) -> bytes:
 class Endpoint:
     """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone.
 
-    ``max_frame`` bounds the frames that ZeroMQ takes in at all: a longer one closes its connection.
+    With ``keys`` only those neighbours get in that own theirs, each under its own name; the context may have no other
+    such endpoint. ``max_frame`` bounds the frames that ZeroMQ takes in at all: a longer one closes its connection.
     ``rejected`` counts dropped messages by reason, since the start. ``kernel`` is told of every TCP connection,
     ``stopwatch`` of the time spent blocked. ``heard`` collects the launcher's words that are not for the endpoint;
     ``gone`` are neighbours that died unexpectedly, and when that was heard (time.monotonic() seconds); ``left`` those
@@ -88,6 +87,7 @@ class Endpoint:
         kernel: KernelCounters | None = None,
         stopwatch: Stopwatch | None = None,
         life: int = 1,
+        keys: Ring | None = None,
     ):
         self.node = node
         self.run = run
@@ -116,18 +116,27 @@ class Endpoint:
         self._router = context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.IDENTITY, identity_of(node, life))
         self._router.router_mandatory = True  # sending to a peer that is not there is an error, never a silent drop
-        self._router.maxmsgsize = self._max_frame
+        self._router.maxmsgsize = (
+            self._max_frame if keys is None else max(self._max_frame + SEAL_BYTES, HANDSHAKE_FRAME)
+        )
         self._router.reconnect_ivl = 20  # ms
         self._router.linger = 0
         self._router.sndtimeo = 0
         self._router.rcvtimeo = int(_SOON_S * 1000)
         self._heed_due = 0.0
         self._kernel = kernel
-        self._monitor = self._router.get_monitor_socket(_CLOSED if kernel is None else _CLOSED | _OPENED)
-        self._poller = zmq.Poller()
+        self._keys = keys
+        self._gate = None if keys is None else Gate(context, keys.others)
+        if keys is not None:
+            listen_with(self._router, keys.own)
+        self._monitor = self._router.get_monitor_socket(
+            PROOF if keys else CLOSED if kernel is None else CLOSED | OPENED
+        )
+        self._poller, self._aside = zmq.Poller(), zmq.Poller()  # the one for all, the other for all but messages
         self._poller.register(self._router, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        self._poller.register(control.fileno(), zmq.POLLIN)
+        for other in (self._monitor, control.fileno(), *([self._gate.socket] if self._gate else [])):
+            self._poller.register(other, zmq.POLLIN)
+            self._aside.register(other, zmq.POLLIN)
 
     def bind(self, address: str) -> str:
         """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to."""
@@ -147,7 +156,7 @@ class Endpoint:
         for node, address in addresses.items():
             hellos |= self._link(node, address, (lives or {}).get(node, 1))
         while missing - self.gone.keys() - self.left:
-            message = self._next(min(deadline, time.monotonic() + _GLANCE_S))
+            message = self._next(min(deadline, time.monotonic() + _GLANCE_S), linking=True)
             if message is not None and message.header.src in missing:
                 greeted = message.header.src
                 self.lives[greeted] = message.life
@@ -170,6 +179,8 @@ class Endpoint:
         if self.node > node:
             return {}
         self._addresses[node] = address
+        if self._keys is not None:
+            dial_with(self._router, self._keys.own, self._keys.others[node])
         self._router.setsockopt(zmq.CONNECT_ROUTING_ID, route)
         self._router.connect(address)
         return self._hello(node)
@@ -210,12 +221,14 @@ class Endpoint:
         """
         frames = [_frame(tensor) for tensor in tensors]
         lengths = [tensor.nbytes for tensor in tensors]
-        payload, wire = sum(lengths), message_wire_bytes(lengths)
+        sealed = self._keys is not None
+        payload, wire = sum(lengths), message_wire_bytes(lengths, sealed=sealed)
         sent = {}
         for node in to:
             header = pack_header(Header(self.run, self.node, node, round, phase), tensors)
             if self._put(self._route_to[node], header, *frames):
-                sent[node] = SentBytes(payload, payload + len(header), wire + message_wire_bytes((len(header),)))
+                first = message_wire_bytes((len(header),), sealed=sealed)
+                sent[node] = SentBytes(payload, payload + len(header), wire + first)
         return sent
 
     def _put(self, route: bytes, *frames: bytes | zmq.Frame) -> bool:
@@ -251,13 +264,17 @@ class Endpoint:
         """The next legal message; None at ``deadline``, or when the launcher has said something, or earlier."""
         return self._waiting.pop(0) if self._waiting else self._next(deadline)
 
-    def _next(self, deadline: float) -> Message | None:
-        """At first it blocks on the socket alone, which is the quickest way to a message that is about to come."""
+    def _next(self, deadline: float, *, linking: bool = False) -> Message | None:
+        """At first it blocks on the socket alone, which is the quickest way to a message that is about to come.
+
+        Not while ``linking`` up with keys: neighbours stand at the gate then.
+        """
         start = time.monotonic()
         if start >= self._heed_due:
             self._heed(0)
         try:
-            identity, *frames = self._take(0 if start + _SOON_S < deadline else _AT_ONCE)
+            patient = start + _SOON_S < deadline and not (linking and self._gate is not None)
+            route, *frames = self._take(0 if patient else _AT_ONCE)
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
             self._heed(max(0.0, deadline - time.monotonic()))
@@ -265,26 +282,29 @@ class Endpoint:
         if (elapsed := time.monotonic() - start) > _BLOCKED_S:
             self.stopwatch.blocked_for(elapsed)
         try:
-            return self._open(identity, frames)
+            return self._open(route, [frame.bytes for frame in frames])
         except Rejected as rejected:
             self.reject(rejected)
             self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
             return None
 
-    def _take(self, flags: int) -> list[bytes]:
+    def _take(self, flags: int) -> list[zmq.Frame]:
         """The frames of the next message, its sender's route first. Raises zmq.Again."""
         frame = self._router.recv(flags, copy=False)
-        frames = [frame.bytes]
+        frames = [frame]
         while frame.more:
             frame = self._router.recv(_AT_ONCE, copy=False)
-            frames.append(frame.bytes)
+            frames.append(frame)
         return frames
 
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1
 
-    def _open(self, identity: bytes, frames: list[bytes]) -> Message:
+    def _open(self, route: zmq.Frame, frames: list[bytes]) -> Message:
+        identity = route.bytes
         peer, life = self._peer_of.get(identity) or self._later_life(identity)
+        if self._gate is not None and peer < self.node and speaker(route) != peer:
+            raise Rejected("another client's name")
         if not frames:
             raise Rejected("malformed header")
         header, shapes = unpack_header(frames[0], len(frames) - 1)
@@ -306,6 +326,10 @@ class Endpoint:
             raise Rejected("unknown peer")
         return int(match[1]), int(match[2] or 1)
 
+    def heed(self) -> None:
+        """Sleeps until the launcher says something, or something other than a message comes, and acts on it."""
+        self._act_on(dict(self._aside.poll()))
+
     def _heed(self, seconds: float) -> None:
         """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message."""
         start = time.monotonic()
@@ -313,8 +337,13 @@ class Endpoint:
         now = time.monotonic()
         self._heed_due = now + _HEED_EVERY_S
         self.stopwatch.blocked_for(now - start)
+        self._act_on(ready)
+
+    def _act_on(self, ready: Container[Any]) -> None:
         if self._monitor in ready:
             self.note_connections()
+        if self._gate is not None and self._gate.socket in ready:
+            self._gate.answer()
         if self._control.fileno() in ready:
             self.listen()
 
@@ -338,15 +367,22 @@ class Endpoint:
 
     def note_connections(self) -> None:
         """Takes notice of connections that were opened or closed since the last look."""
-        while self._monitor.poll(0):
+        for _ in range(_EVENTS_A_LOOK):
+            if not self._monitor.poll(0):
+                return
             event = recv_monitor_message(self._monitor)
-            if event["event"] & _OPENED:
-                if self._kernel is not None:
-                    self._kernel.watch(event["value"])
-                continue
-            if self.latecomers:
-                continue  # neighbours come and go
-            # ZeroMQ does not tell the two causes apart
+            refused = self._gate is not None and self._gate.refused(event)
+            self._note(event["event"], event["value"], refused)
+
+    def _note(self, kind: int, descriptor: int, refused: bool) -> None:
+        if self._kernel is not None and kind & OPENED:
+            self._kernel.watch(descriptor)
+        if refused:
+            self.reject(Rejected("connection without the right key"))
+            if self._kernel is not None:
+                self._kernel.forget(descriptor)
+        elif kind & (zmq.EVENT_DISCONNECTED if self._gate else CLOSED) and not self.latecomers:
+            # ZeroMQ does not tell the two causes apart, and neighbours that may come late also go
             self.reject(Rejected(f"connection closed by its peer, or for a frame over {self._max_frame} bytes"))
 
     def close(self, linger_s: float = 0.0) -> None:
@@ -355,6 +391,8 @@ class Endpoint:
         self._router.disable_monitor()
         self._monitor.close()
         self._router.close()
+        if self._gate is not None:
+            self._gate.close()
 
 
 def _frame(tensor: np.ndarray) -> bytes | zmq.Frame:

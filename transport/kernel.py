@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 import sys
@@ -38,13 +37,20 @@ class KernelCounters:
 
     def __init__(self) -> None:
         self._sockets: dict[tuple[str, str], socket.socket] = {}
+        self._latest: dict[int, tuple[str, str]] = {}  # descriptor of ZeroMQ's -> ends
 
     def watch(self, descriptor: int) -> None:
         """A connection that has gone since is let be: it had nothing of ours yet."""
         with contextlib.suppress(OSError):
-            sock = socket.socket(fileno=os.dup(descriptor))
+            sock = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
             ends = _name(sock.getsockname()), _name(sock.getpeername())  # which a reset makes forget
             self._sockets[ends] = sock
+            self._latest[descriptor] = ends
+
+    def forget(self, descriptor: int) -> None:
+        """The connection was a stranger's."""
+        if (sock := self._sockets.pop(self._latest.pop(descriptor, ("", "")), None)) is not None:
+            sock.close()
 
     def read(self) -> list[KernelCount]:
         return [KernelCount(*ends, *_bytes_each_way(sock)) for ends, sock in self._sockets.items()]

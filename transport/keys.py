@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
-import zmq.utils.z85
 from zmq.utils import z85
 
 CLOSED = int(

@@ -5,21 +5,45 @@ from __future__ import annotations
 import zmq
 
 from ..metrics.records import MAX_BATCH_BYTES, Record, pack_batch
-from .wire import GREETING_BYTES, PUSH_READY_BYTES, message_wire_bytes
+from .keys import KeyPair, dial_with
+from .wire import GREETING_BYTES, PUSH_READY_BYTES, handshake_bytes, message_wire_bytes
 
 _RECORDS_A_BATCH = 2000
+_WAITING = 1000
+"""Batches that wait for a collector that cannot keep up, or for the way to it; a batch has a few kB as a rule."""
 
 
 class Recorder:
-    """Sends batches of records; a collector that cannot keep up slows its writers down instead of losing records."""
+    """Sends batches of records; a collector that cannot keep up slows its writers down instead of losing records.
 
-    def __init__(self, context: zmq.Context, endpoint: str, sender: int):
+    Unless they ``may_drop``: then they wait for nothing, and ``dropped`` counts the batches for which there was no
+    room. Those are among ``batches``, so that the collector misses them. ``keys`` are the writer's own, and the
+    collector's public one.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context,
+        endpoint: str,
+        sender: int,
+        *,
+        keys: tuple[KeyPair, str] | None = None,
+        may_drop: bool = False,
+    ):
         self._socket = context.socket(zmq.PUSH)
         self._socket.linger = 5000  # ms: the last records of a process that ends still leave it
+        self._socket.sndhwm = _WAITING
+        if keys is not None:
+            dial_with(self._socket, *keys)
         self._socket.connect(endpoint)
         self._sender = sender
+        self._sealed = keys is not None
+        self._how = zmq.NOBLOCK if may_drop else 0
         self.batches = 0
+        self.dropped = 0
         self.wire_bytes = GREETING_BYTES + PUSH_READY_BYTES
+        if self._sealed:
+            self.wire_bytes += handshake_bytes(PUSH_READY_BYTES, connects=True)
 
     def write(self, *records: Record) -> None:
         for start in range(0, len(records), _RECORDS_A_BATCH):
@@ -30,8 +54,12 @@ class Recorder:
             self.batches += 1
 
     def send(self, message: bytes) -> None:
-        self._socket.send(message)
-        self.wire_bytes += message_wire_bytes([len(message)])
+        try:
+            self._socket.send(message, self._how)
+        except zmq.Again:
+            self.dropped += 1
+        else:
+            self.wire_bytes += message_wire_bytes([len(message)], sealed=self._sealed)
 
     def close(self) -> None:
         self._socket.close()

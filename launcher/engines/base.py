@@ -33,6 +33,10 @@ class Engine(ABC):
     spans_hosts = False
     """Whether its hosts may be machines of their own."""
 
+    def records_at(self, sockets: Path) -> str:
+        """The address of a run's collector, whose Unix sockets are in this folder."""
+        return f"ipc://{sockets}/records"
+
     @abstractmethod
     def hosts(self) -> tuple[Host, ...]:
         """One, unless the engine spans several machines."""

@@ -98,7 +98,8 @@ class RayEngine(Engine):
         self._poller = zmq.Poller()
         self._poller.register(self._line, zmq.POLLIN)
         self._poller.register(self._gate.socket, zmq.POLLIN)
-        self._line.bind(f"tcp://{'127.0.0.1' if alone else own}:*")
+        self._address = "127.0.0.1" if alone else own
+        self._line.bind(f"tcp://{self._address}:*")
         line = self._line.getsockopt_string(zmq.LAST_ENDPOINT)
         remote = ray.remote(num_cpus=0, max_restarts=0)(Agent)
         self._agents = []
@@ -107,6 +108,9 @@ class RayEngine(Engine):
             handle = remote.options(scheduling_strategy=there).remote()
             end = handle.serve.remote(index, line, keys[index], key.public)
             self._agents.append(_AgentAt(index, host, handle, end))
+
+    def records_at(self, sockets: Path) -> str:
+        return f"tcp://{self._address}:*"
 
     def hosts(self) -> tuple[Host, ...]:
         return tuple(agent.host for agent in self._agents)

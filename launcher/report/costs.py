@@ -72,7 +72,7 @@ def _bytes_of(method: Method) -> dict[str, object]:
     def mean(figure) -> float:
         return sum(figure(run) for run in runs) / len(runs) / 1e6
 
-    opening = ("greeting", "ready", "hello", "confirmation")
+    opening = ("greeting", "ready", "handshake", "hello", "confirmation")
     return {
         "method": method.name,
         "payload_mb": mean(lambda run: run.traffic.payload_bytes),

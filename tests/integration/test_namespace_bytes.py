@@ -32,6 +32,7 @@ transport.protocol = "tcp"
 """
 ALGORITHMS = {
     "whole models": 'algorithm = { name = "d-psgd" }',
+    "whole models, without keys": 'algorithm = { name = "d-psgd" }\ntransport.keys = false',
     "short vectors": 'algorithm = { name = "sheaf-fmtl", gamma = 0.02, start = "orthogonal" }',
     "vectors of 360 kB": (
         'algorithm = { name = "sheaf-fmtl", gamma = 0.9, start = "orthogonal", exchange = "fused" }\n'
@@ -92,7 +93,7 @@ def test_an_interface_counts_the_recorded_bytes_and_the_headers_of_its_packets(i
     with open_records(folder) as records:
         (wire,) = records.execute(
             "SELECT sum(wire_bytes) FROM (SELECT wire_bytes FROM traffic UNION ALL"
-            " SELECT wire_bytes FROM overhead WHERE kind IN ('greeting', 'ready', 'hello'))"
+            " SELECT wire_bytes FROM overhead WHERE kind IN ('greeting', 'ready', 'handshake', 'hello'))"
         ).fetchone()
     assert counted["PassiveOpens"] == 8 * 4 // 2
     assert counted["AttemptFails"] == counted["OutRsts"] == counted["ActiveOpens"] - counted["PassiveOpens"]

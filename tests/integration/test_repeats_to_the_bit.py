@@ -80,6 +80,13 @@ def test_running_the_resolved_configuration_repeats_the_run(run):
 
 def test_ipc_and_tcp_carry_the_same_bits(run):
     ipc = run(CONFIG.format(seed=1, model="logistic"))
-    tcp = run(CONFIG.format(seed=1, model="logistic"), "--set", "transport.protocol=tcp")
+    tcp = run(
+        CONFIG.format(seed=1, model="logistic"), "--set", "transport.protocol=tcp", "--set", "transport.keys=false"
+    )
+    keyed = run(CONFIG.format(seed=1, model="logistic"), "--set", "transport.protocol=tcp")
+    assert same_states(keyed, tcp, 12)
+    assert {edge: row[:3] for edge, row in keyed.payload().items()} == {
+        edge: row[:3] for edge, row in tcp.payload().items()
+    }
     assert same_states(ipc, tcp, 12)
     assert ipc.payload() == tcp.payload()
