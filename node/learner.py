@@ -1,4 +1,6 @@
-"""A client's model on its own shard: gradients, local work, evaluation. The only place where torch computes."""
+"""A client's model on its own shard: gradients, local work, evaluation. The only place where torch computes; models of
+one linear layer do without it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..topology.seeds import generator
+from . import linear
 from .architecture import Architecture
 from .assignment import Assignment
-from .models import features, forward, linear_gradient, loss, metric, views
+from .models import features, forward, loss, metric, views
+
+Samples = Tensor | np.ndarray
+"""Arrays where the model is one linear layer, x (n, features); else tensors, x (n, *input_shape)."""
 
 _MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation ...
 _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
@@ -33,7 +39,8 @@ class Learner:
         self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // self._architecture.widest()))
         dtype = getattr(torch, assignment.dtype)
         shard = _no_shard(dtype) if assignment.role == "server" else _open_shard(assignment.shard, dtype)
-        self._x_train, self._y_train, self._x_test, self._y_test = shard
+        self._linear = self._architecture.is_linear
+        self._x_train, self._y_train, self._x_test, self._y_test = map(self._as_learnt, shard)
         self.train_samples, self.test_samples = len(self._x_train), len(self._x_test)
         own = () if assignment.same_start else (assignment.node,)
         start = self._architecture.start(assignment.seed, *own, init=assignment.init)
@@ -45,10 +52,22 @@ class Learner:
             parameter.requires_grad_().grad = gradient  # backward() adds into the flat buffer
         self._velocity = torch.zeros_like(self._theta) if self._training.momentum else None
         self._batches_drawn = 0
+        self._pass = -1, np.empty(0, int)  # which pass over the shard goes on, and its order
         self._drifted = False
         self.learnt_samples = self.evaluated_samples = 0
         """Samples that went through a gradient, and through an evaluation, since the start."""
         self.theta: np.ndarray = self._theta.numpy()
+        if self._linear:
+            outputs = self._architecture.outputs
+            self._layer, self._slope = (
+                linear.Layer.of(vector.numpy(), outputs) for vector in (self._theta, self._gradient)
+            )
+
+    def _as_learnt(self, data: Tensor) -> Tensor | np.ndarray:
+        """Samples or targets, for a linear model as arrays of two dimensions or one; the memory is the same."""
+        if not self._linear or self._assignment.role == "server":
+            return data
+        return data.numpy() if data.ndim < 2 else data.numpy().reshape(len(data), -1)
 
     def enter(self, round: int) -> None:
         """From now on the task is that of this round."""
@@ -56,7 +75,7 @@ class Learner:
             dtype = getattr(torch, self._assignment.dtype)
             with safe_open(self._assignment.shard, framework="pt") as file:
                 self._x_train, self._x_test = (
-                    file.get_tensor(name).to(dtype) for name in ("x_train_drifted", "x_test_drifted")
+                    self._as_learnt(file.get_tensor(name).to(dtype)) for name in ("x_train_drifted", "x_test_drifted")
                 )
             self._drifted = True
 
@@ -66,7 +85,7 @@ class Learner:
         return sum(losses) / len(losses)
 
     def gradient(
-        self, x: Tensor | None = None, y: Tensor | None = None, pull: tuple[np.ndarray, float] | None = None
+        self, x: Samples | None = None, y: Samples | None = None, pull: tuple[np.ndarray, float] | None = None
     ) -> tuple[float, np.ndarray]:
         """The loss at theta and its gradient (d,), by default on all training samples. The next call overwrites it.
 
@@ -79,8 +98,10 @@ class Learner:
         total = 0.0
         for start in range(0, len(x), self._chunk):
             part = slice(start, start + self._chunk)
-            if self._architecture.is_linear and pull is None:
-                total += linear_gradient(self._assignment.task, self._parameters, x[part], y[part], len(x))
+            if self._linear:
+                total += linear.add_gradient(self._assignment.task, self._layer, self._slope, x[part], y[part], len(x))
+                if pull is not None:  # of the samples themselves, which no parameter moves
+                    total += float(pull[1] * np.square(x[part] - pull[0][y[part]]).sum() / len(x))
                 continue
             seen = features(self._architecture, self._parameters, x[part])
             summed = loss(self._assignment.task, F.linear(seen, *self._parameters[-2:]), y[part])
@@ -109,6 +130,11 @@ class Learner:
         with torch.no_grad():
             for start in range(0, self.test_samples, self._chunk):
                 part = slice(start, start + self._chunk)
+                if self._linear:
+                    losses, scores = linear.evaluate(task, self._layer, self._x_test[part], self._y_test[part])
+                    summed += losses
+                    scored += scores
+                    continue
                 predictions = forward(self._architecture, self._parameters, self._x_test[part])
                 summed += float(loss(task, predictions, self._y_test[part]))
                 scored += metric(task, predictions, self._y_test[part])
@@ -117,7 +143,7 @@ class Learner:
         return summed / self.test_samples, scored / values
 
     def inputs(self) -> np.ndarray:
-        return self._x_train.numpy()
+        return np.asarray(self._x_train).reshape(-1, *self._architecture.input_shape)
 
     def class_features(self) -> np.ndarray:
         """(classes, features): the mean over the training samples of each class; 0 for classes without any."""
@@ -127,12 +153,12 @@ class Learner:
         with torch.no_grad():
             for start in range(0, self.train_samples, self._chunk):
                 part = slice(start, start + self._chunk)
-                seen = features(model, self._parameters, self._x_train[part])
-                sums.index_add_(0, self._y_train[part], seen.double())
-        counts = torch.bincount(self._y_train, minlength=model.outputs).clamp(min=1)
+                seen = features(model, self._parameters, torch.as_tensor(self._x_train[part]))
+                sums.index_add_(0, torch.as_tensor(self._y_train[part]), seen.double())
+        counts = torch.bincount(torch.as_tensor(self._y_train), minlength=model.outputs).clamp(min=1)
         return (sums / counts[:, None]).to(self._theta.dtype).numpy()
 
-    def _step(self, x: Tensor, y: Tensor) -> float:
+    def _step(self, x: Samples, y: Samples) -> float:
         value, _ = self.gradient(x, y)
         direction = self._gradient
         if self._velocity is not None:
@@ -140,7 +166,7 @@ class Learner:
         self._theta.add_(direction, alpha=-self._training.alpha)
         return value
 
-    def batches(self, times: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, times: int = 1) -> Iterator[tuple[Samples, Samples]]:
         """The mini-batches of one round, or ``times`` as many. Shuffled passes over the shard follow each other across
         rounds.
         """
@@ -154,11 +180,15 @@ class Learner:
         self._batches_drawn += times * count
         for batch in range(start, self._batches_drawn):
             passes, place = divmod(batch, a_pass)
-            if place == 0 or batch == start:
+            if self._pass[0] != passes:
                 rng = generator(self._assignment.seed, "mini-batches", self._assignment.node, passes)
-                order = torch.from_numpy(rng.permutation(self.train_samples))
-            chosen = order[place * size : (place + 1) * size]
-            yield self._x_train[chosen], self._y_train[chosen]
+                self._pass = passes, rng.permutation(self.train_samples)
+            chosen = self._pass[1][place * size : (place + 1) * size]
+            if self._linear:
+                yield self._x_train.take(chosen, 0), self._y_train.take(chosen, 0)
+            else:
+                rows = torch.from_numpy(chosen)
+                yield self._x_train[rows], self._y_train[rows]
 
     def state(self) -> dict[str, np.ndarray]:
         """What a later process needs to go on exactly here."""

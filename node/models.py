@@ -53,29 +53,6 @@ def loss(task: str, predictions: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(predictions, y, reduction="sum")
 
 
-def linear_gradient(task: str, parameters: Sequence[Tensor], x: Tensor, y: Tensor, samples: int) -> float:
-    """loss(...) / samples of a model of one linear layer; its gradient is added to the parameters' own.
-
-    The kernels are those that backward() would call, hence the same bits, at a third of the time for small models.
-    """
-    weight, bias = parameters
-    x = x.flatten(1)
-    with torch.no_grad():
-        predictions = F.linear(x, weight, bias)
-        if task == "classification":
-            logarithms = torch.log_softmax(predictions, 1)
-            value = F.nll_loss(logarithms, y, reduction="sum") / samples
-            of_logarithms = torch.zeros_like(logarithms).scatter_(1, y.unsqueeze(1), -1 / samples)
-            slope = torch._log_softmax_backward_data(of_logarithms, logarithms, 1, logarithms.dtype)
-        else:
-            slope = predictions - y
-            value = slope.square().sum() / samples
-            slope *= 2 / samples
-        weight.grad.add_(slope.t() @ x)  # type: ignore[union-attr]
-        bias.grad.add_(slope.sum(0))  # type: ignore[union-attr]
-    return float(value)
-
-
 def metric(task: str, predictions: Tensor, y: Tensor) -> float:
     """Summed over samples: correct classifications (accuracy times samples), or squared error (MSE times samples)."""
     if task == "classification":

@@ -6,9 +6,12 @@ told to, when its fork server does, and when it has not heard of the launcher fo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,22 @@ _LOOK_EVERY_S = 0.5
 """For checkpoints that clients have written: the launcher gets them at once, in case this host is lost."""
 
 _QUESTIONS = 10
+
+
+@contextlib.contextmanager
+def _removed_at_the_end(folder: Path) -> Iterator[None]:
+    """However this process ends: Ray kills the children of one that is killed, and they could not clean up any more.
+
+    So that is left to a shell that is no child of it and waits for the end of a pipe.
+    """
+    reading, writing = os.pipe()
+    script = '(cat; sleep 1; rm -rf -- "$0") <&0 >/dev/null 2>&1 &'
+    subprocess.run(["/bin/sh", "-c", script, str(folder)], stdin=reading, check=True, start_new_session=True)
+    os.close(reading)
+    try:
+        yield
+    finally:
+        os.close(writing)
 
 
 class Agent:
@@ -53,7 +72,7 @@ class Agent:
         self._sent: set[Path] = set()
         self._calibrating = False
         try:
-            with ForkServer() as self._server:
+            with ForkServer() as self._server, _removed_at_the_end(self._server.sockets):
                 return self._serve(monitor)
         except ControlClosed:
             return "its fork server has ended"

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from sheafgossip.node import linear
 from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.learner import Learner
-from sheafgossip.node.models import forward, linear_gradient, loss
+from sheafgossip.node.models import forward, loss, metric
 
 LOGISTIC = Architecture("logistic", (4,), 3)
 LINEAR = Architecture("linear", (4,), 2)
@@ -118,19 +119,62 @@ def test_the_gradient_of_a_gru_is_that_of_torchs_own_modules(with_shard):
 @pytest.mark.parametrize(("architecture", "task"), [(LOGISTIC, "classification"), (LINEAR, "regression")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("samples", [1, 8, 400])
-def test_the_gradient_of_one_linear_layer_is_that_of_backward_to_the_bit(architecture, task, dtype, samples):
+def test_the_gradient_of_one_linear_layer_is_that_of_backward(architecture, task, dtype, samples):
     random = torch.Generator().manual_seed(samples)
-    weight, bias, x = (torch.randn(*shape, generator=random, dtype=dtype) for shape in ((3, 4), (3,), (samples, 4)))
+    theta, x = (torch.randn(*shape, generator=random, dtype=dtype) for shape in ((15,), (samples, 4)))
     y = torch.randint(3, (samples,), generator=random) if task == "classification" else x[:, :3].clone()
-    parameters = [weight.requires_grad_(), bias.requires_grad_()]
+    parameters = [theta[:12].view(3, 4).requires_grad_(), theta[12:].requires_grad_()]
     mean = loss(task, forward(architecture, parameters, x), y) / samples
     mean.backward()
-    expected = [parameter.grad.clone() for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad.zero_()
-    assert linear_gradient(task, parameters, x, y, samples) == float(mean.detach())
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        assert torch.equal(parameter.grad, gradient)
+    gradient = np.ones(15, theta.numpy().dtype)
+    layers = linear.Layer.of(theta.numpy(), 3), linear.Layer.of(gradient, 3)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-13
+    value = linear.add_gradient(task, *layers, x.numpy(), y.numpy(), samples)
+    assert value == pytest.approx(float(mean.detach()), rel=tolerance)
+    expected = 1 + torch.cat([parameter.grad.flatten() for parameter in parameters]).numpy()
+    np.testing.assert_allclose(gradient, expected, rtol=tolerance, atol=tolerance)
+    figures = linear.evaluate(task, layers[0], x.numpy(), y.numpy())
+    predictions = forward(architecture, parameters, x).detach()
+    expected_score = metric(task, predictions, y)
+    assert figures == (
+        pytest.approx(samples * float(mean.detach()), rel=tolerance),
+        pytest.approx(expected_score, rel=tolerance),
+    )
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("outputs", [1, 10])
+def test_the_bits_of_a_linear_model_do_not_depend_on_where_in_memory_it_lies(task, outputs):
+    random = np.random.default_rng(0)
+    d, n, features = outputs * 64 + outputs, 33, 64
+    theta, x = random.standard_normal(d, "f4"), random.standard_normal((n, features), "f4")
+    y = random.integers(outputs, size=n) if task == "classification" else random.standard_normal((n, outputs), "f4")
+    seen = set()
+    for shift in range(16):
+
+        def moved(array, shift=shift):
+            space = np.empty(array.size + 16, array.dtype)[shift : shift + array.size].reshape(array.shape)
+            space[:] = array
+            return space
+
+        gradient = moved(np.zeros(d, "f4"))
+        layers = linear.Layer.of(moved(theta), outputs), linear.Layer.of(gradient, outputs)
+        value = linear.add_gradient(task, *layers, moved(x), moved(y), n)
+        seen.add((value, gradient.tobytes(), linear.evaluate(task, layers[0], moved(x), moved(y))))
+    assert len(seen) == 1
+
+
+def test_what_pulls_features_moves_no_parameter_of_a_linear_model(with_shard):
+    assignment = with_shard(LOGISTIC, 40)
+    learner = Learner(assignment)
+    loss_alone, gradient = learner.gradient()
+    gradient = gradient.copy()
+    x, y = numbers(assignment, "train")
+    anchors = np.arange(12.0).reshape(3, 4)
+    pulled, same = learner.gradient(None, None, (anchors, 0.5))
+    np.testing.assert_array_equal(same, gradient)
+    distances = ((x.reshape(len(x), -1) - anchors[y]) ** 2).sum(1)
+    assert pulled == pytest.approx(loss_alone + 0.5 * distances.mean(), rel=1e-12)
 
 
 def test_gradients_do_not_add_up_over_calls(with_shard):
@@ -172,7 +216,7 @@ class Watched(Learner):
 
     def __init__(self, assignment):
         super().__init__(assignment)
-        self._x_train[:, 0] = torch.arange(len(self._x_train))
+        self._x_train[:, 0] = np.arange(len(self._x_train))
         self.seen: list[list[int]] = []
 
     def gradient(self, x=None, y=None):
