@@ -107,10 +107,15 @@ class Network:
         self.puppets.append(puppet)
         return puppet
 
-    def client_of_puppets(self, node: int, *, max_frame: int = 1_000_000) -> tuple[Client, list[zmq.Socket]]:
+    def client_of_puppets(
+        self, node: int, *, max_frame: int = 1_000_000, keys: bool = False
+    ) -> tuple[Client, list[zmq.Socket]]:
         """Client ``node``, and a puppet in the place of each client of a lower number, all of them its neighbours."""
-        client = self.client(node, max_frame)
-        puppets = [self.puppet(client, b"node-%04d" % i) for i in range(node)]
+        client = self.client(node, max_frame, neighbours=range(node) if keys else None)
+        door = self.pairs[node].public
+        puppets = [
+            self.puppet(client, b"node-%04d" % i, keys=(self.pairs[i], door) if keys else None) for i in range(node)
+        ]
         for i, puppet in enumerate(puppets):
             puppet.send(self.header(src=i, dst=node))
         client.endpoint.connect(dict.fromkeys(range(node), "never used"), time.monotonic() + PATIENCE)
