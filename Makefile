@@ -4,9 +4,9 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos soak lint format typecheck bench bench-collaboration bench-digits bench-drift \
-	bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement bench-report bench-ring \
-	bench-scale bench-school bench-seeking bench-selective bench-selective-mnist bench-selective-others \
+.PHONY: help setup demo test chaos fuzz soak lint format typecheck bench bench-collaboration bench-digits bench-drift \
+	bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement bench-report \
+	bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist bench-selective-others \
 	bench-stragglers docs pictures sizing clean
 
 help:  ## Show these targets.
@@ -27,6 +27,9 @@ test: setup  ## Run all tests.
 
 chaos: setup  ## Run thirty random scenarios full of faults and kills (5 minutes).
 	SHEAFGOSSIP_CHAOS_SEEDS=0-29 $(BIN)/python -m pytest -q tests/integration/test_chaos.py
+
+fuzz: setup  ## Feed receivers 100,000 messages that are not legal (1 minute).
+	SHEAFGOSSIP_FUZZ=100000 $(BIN)/python -m pytest -q tests/transport/test_fuzz.py tests/metrics/test_fuzz_records.py
 
 lint: setup  ## Check style.
 	$(BIN)/ruff check .

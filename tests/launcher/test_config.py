@@ -276,3 +276,17 @@ def test_a_base_that_is_no_name_is_refused(write, value):
 
 def test_what_is_said_about_a_reproduction_is_no_part_of_the_run(write):
     assert load(write("[reproduction]\ntitle = 'x'")) == load(write(""))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "224.0.0.1", "localhost", "::1", "10.0.0.300", ""])
+def test_a_host_that_neighbours_cannot_connect_to_is_refused(host):
+    with pytest.raises(ConfigError, match=r"^transport = .*: host = "):
+        validate({"transport": {"host": host}})
+
+
+def test_without_keys_only_loopback_addresses_are_allowed():
+    assert validate({"transport": {"host": "10.1.2.3", "protocol": "tcp"}}).transport.keyed
+    assert not validate({"transport": {"host": "127.0.0.5", "keys": False, "protocol": "tcp"}}).transport.keyed
+    assert not validate({"transport": {"protocol": "ipc"}}).transport.keyed
+    with pytest.raises(ConfigError, match=r"needs keys = true; without keys it must be 127\.x\.x\.x$"):
+        validate({"transport": {"host": "10.1.2.3", "keys": False}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -10,35 +11,57 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import closing
+from dataclasses import asdict
 
 import pytest
 import zmq
 
 from sheafgossip.metrics.collector import Collector
-from sheafgossip.metrics.records import COLLECTOR, MAX_BATCH_BYTES, EventRecord, RoundRecord, pack_batch, pack_end
+from sheafgossip.metrics.records import (
+    COLLECTOR,
+    LAUNCHER,
+    MAX_BATCH_BYTES,
+    EventRecord,
+    RoundRecord,
+    pack_batch,
+    pack_end,
+)
 from sheafgossip.metrics.store import Store
+from sheafgossip.transport.keys import KeyPair, dial_with
 
 COMMAND = [sys.executable, "-m", "sheafgossip.metrics.collector"]
 
 
 class RunningCollector:
-    def __init__(self, folder, context: zmq.Context, endpoint: str | None = None):
+    def __init__(
+        self, folder, context: zmq.Context, endpoint: str | None = None, keys: dict[int, KeyPair] | None = None
+    ):
+        """``keys``: of the writers, and its own under ``COLLECTOR``."""
         self.database = folder / "run.sqlite"
         self._context = context
         options = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(self.database)]
         options += ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
-        self.process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, text=True)
+        options += ["--keys"] if keys else []
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen([*COMMAND, *options], **pipes, text=True)
+        if keys:
+            others = {node: pair.public for node, pair in keys.items() if node != COLLECTOR}
+            self.process.stdin.write(json.dumps({"own": asdict(keys[COLLECTOR]), "others": others}) + "\n")
+        self.process.stdin.close()
         word, self.endpoint = self.process.stdout.readline().split()
         assert word == "ready"
 
-    def push(self) -> zmq.Socket:
+    def push(self, keys: tuple[KeyPair, str] | None = None) -> zmq.Socket:
         socket = self._context.socket(zmq.PUSH)
+        if keys:
+            dial_with(socket, *keys)
         socket.connect(self.endpoint)
         return socket
 
-    def send(self, *messages: bytes) -> None:
-        with self.push() as socket:
+    def send(self, *messages: bytes, keys: tuple[KeyPair, str] | None = None) -> None:
+        with self.push(keys) as socket:
             for message in messages:
                 socket.send(message)
 
@@ -220,6 +243,62 @@ def test_it_tells_the_tcp_port_that_it_was_given(tmp_path, context):
         assert collector.endpoint.rsplit(":", 1)[1].isdigit()
         collector.send(batch(0, 0), pack_end({0: 1}))
         assert collector.exit_code() == 0
+
+
+@pytest.fixture
+def keys() -> dict[int, KeyPair]:
+    return {node: KeyPair.make() for node in (COLLECTOR, LAUNCHER, 0, 1)}
+
+
+@pytest.fixture
+def keyed(tmp_path, context, keys):
+    with closing(RunningCollector(tmp_path, context, "tcp://127.0.0.1:*", keys)) as collector:
+        yield collector
+
+
+def drops_of(collector: RunningCollector) -> Counter[str]:
+    drops: Counter[str] = Counter()
+    for (detail,) in collector.query("SELECT detail FROM event WHERE kind = 'drop'"):
+        count, what = detail.split(maxsplit=1)
+        drops[what] += int(count)
+    return drops
+
+
+def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
+    door = keys[COLLECTOR].public
+    second_life = 1_000_001
+    keyed.send(batch(0, 0), batch(0, 1), keys=(keys[0], door))
+    keyed.send(batch(1, 0), batch(second_life, 0), batch(0, 2), pack_end({}), keys=(keys[1], door))
+    assert keyed.query_until_found("SELECT * FROM event WHERE kind = 'drop'", limit_s=3)
+    keyed.send(pack_end({0: 2, 1: 1, second_life: 1}), keys=(keys[LAUNCHER], door))
+    assert keyed.exit_code() == 0
+    assert keyed.query("SELECT count(*) FROM round") == [(4,)]
+    assert drops_of(keyed) == {"messages under another's number on the metrics plane": 2}
+
+
+def test_strangers_are_refused_and_counted_with_keys(keyed, keys):
+    host, port = keyed.endpoint.removeprefix("tcp://").split(":")
+    door, stranger = keys[COLLECTOR].public, KeyPair.make()
+    with (
+        keyed.push() as plain,
+        keyed.push((stranger, door)) as unknown,
+        keyed.push((keys[0], stranger.public)) as other,
+    ):
+        for wrong in (plain, unknown, other):
+            wrong.linger = 0
+            wrong.send(batch(0, 0))
+        for _ in range(20):
+            with socket.create_connection((host, int(port))) as foreign:
+                foreign.sendall(b"\xff" * 200)
+        refused = "connections without the right key on the metrics plane"
+        due = time.monotonic() + 5
+        while drops_of(keyed)[refused] < 23 and time.monotonic() < due:
+            time.sleep(0.05)
+    keyed.send(pack_end({}), keys=(keys[LAUNCHER], door))
+    assert keyed.exit_code() == 0
+    assert set(drops_of(keyed)) == {refused}
+    assert drops_of(keyed)[refused] >= 23  # sockets try again
+    assert keyed.query("SELECT count(*) FROM round") == [(0,)]
 
 
 def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):

@@ -15,6 +15,8 @@ import zmq
 
 from sheafgossip.transport.control import Control
 from sheafgossip.transport.endpoint import Endpoint, NeighbourTimeout
+from sheafgossip.transport.kernel import KernelCounters
+from sheafgossip.transport.keys import KeyPair, Ring, dial_with
 
 RUN = 77
 PATIENCE = 10.0
@@ -29,6 +31,8 @@ class Client:
     address: str
     control: Control
     launcher: Control
+    context: zmq.Context | None = None
+    """Its own, where it has keys."""
 
     def receive(self):
         return self.endpoint.receive(time.monotonic() + PATIENCE)
@@ -50,21 +54,35 @@ class Network:
         self.clients: list[Client] = []
         self.puppets: list[zmq.Socket] = []
         self._unnamed = count()
+        self.pairs = [KeyPair.make() for _ in range(5)]
+        """Those of clients 0 to 3, and a stranger's."""
 
-    def client(self, node: int, max_frame: int = 1_000_000) -> Client:
+    def client(
+        self,
+        node: int,
+        max_frame: int = 1_000_000,
+        *,
+        neighbours: Iterable[int] | None = None,
+        kernel: KernelCounters | None = None,
+    ) -> Client:
+        """With keys where its ``neighbours`` are told."""
         launcher, control = map(Control, socket.socketpair())
-        endpoint = Endpoint(self.context, node, RUN, control, max_frame)
-        client = Client(endpoint, endpoint.bind("tcp://127.0.0.1:*"), control, launcher)
+        context = None if neighbours is None else zmq.Context()
+        keys = None if neighbours is None else Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours})
+        endpoint = Endpoint(context or self.context, node, RUN, control, max_frame, kernel, keys=keys)
+        client = Client(endpoint, endpoint.bind("tcp://127.0.0.1:*"), control, launcher, context)
         self.clients.append(client)
         return client
 
-    def linked(self, nodes: int, edges: Iterable[tuple[int, int]], max_frame: int = 1_000_000) -> list[Client]:
+    def linked(
+        self, nodes: int, edges: Iterable[tuple[int, int]], max_frame: int = 1_000_000, *, keys: bool = False
+    ) -> list[Client]:
         """Clients 0, 1, ... that have met their neighbours."""
-        clients = [self.client(node, max_frame) for node in range(nodes)]
         neighbours: dict[int, list[int]] = {node: [] for node in range(nodes)}
         for i, j in edges:
             neighbours[i].append(j)
             neighbours[j].append(i)
+        clients = [self.client(i, max_frame, neighbours=neighbours[i] if keys else None) for i in range(nodes)]
         self.in_parallel(
             *(
                 lambda i=i: clients[i].endpoint.connect(
@@ -75,8 +93,13 @@ class Network:
         )
         return clients
 
-    def puppet(self, client: Client, identity: bytes | None = None) -> zmq.Socket:
+    def puppet(
+        self, client: Client, identity: bytes | None = None, *, keys: tuple[KeyPair, str] | None = None
+    ) -> zmq.Socket:
+        """``keys``: the puppet's own, and the public one that it expects the client to have."""
         puppet = self.context.socket(zmq.DEALER)
+        if keys is not None:
+            dial_with(puppet, *keys)
         puppet.identity = identity or b"stranger-%d" % next(self._unnamed)
         puppet.linger = 0
         puppet.rcvtimeo = int(PATIENCE * 1000)
@@ -84,10 +107,15 @@ class Network:
         self.puppets.append(puppet)
         return puppet
 
-    def client_of_puppets(self, node: int, *, max_frame: int = 1_000_000) -> tuple[Client, list[zmq.Socket]]:
+    def client_of_puppets(
+        self, node: int, *, max_frame: int = 1_000_000, keys: bool = False
+    ) -> tuple[Client, list[zmq.Socket]]:
         """Client ``node``, and a puppet in the place of each client of a lower number, all of them its neighbours."""
-        client = self.client(node, max_frame)
-        puppets = [self.puppet(client, b"node-%04d" % i) for i in range(node)]
+        client = self.client(node, max_frame, neighbours=range(node) if keys else None)
+        door = self.pairs[node].public
+        puppets = [
+            self.puppet(client, b"node-%04d" % i, keys=(self.pairs[i], door) if keys else None) for i in range(node)
+        ]
         for i, puppet in enumerate(puppets):
             puppet.send(self.header(src=i, dst=node))
         client.endpoint.connect(dict.fromkeys(range(node), "never used"), time.monotonic() + PATIENCE)
@@ -114,6 +142,8 @@ class Network:
         client.endpoint.close()
         client.launcher.close()
         client.control.close()
+        if client.context is not None:
+            client.context.term()
 
     def close(self) -> None:
         for client in tuple(self.clients):

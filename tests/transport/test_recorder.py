@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from sheafgossip.metrics.records import MAX_BATCH_BYTES, EventRecord, RoundRecord, unpack
 from sheafgossip.transport.kernel import KernelCounters, counts_bytes
+from sheafgossip.transport.keys import Gate, KeyPair, listen_with
 from sheafgossip.transport.recorder import Recorder
 
 OPENING = 64 + len(b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH")  # the greeting and READY
@@ -112,3 +115,48 @@ def test_the_last_records_of_a_writer_that_has_ended_still_arrive(context, tmp_p
     recorder.close()
     pull = collector(context, address)
     assert unpack(pull.recv()).records == tuple(rounds(1))
+
+
+def test_who_may_drop_waits_for_nobody_and_counts_what_there_was_no_room_for(context):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        recorder = Recorder(context, address, sender=4, may_drop=True)
+        start = time.monotonic()
+        for number in range(1200):
+            recorder.write(*rounds(number))
+        assert time.monotonic() - start < 2
+    assert (recorder.batches, recorder.dropped) == (1200, 200)
+    pull = collector(context, address)
+    batches = [unpack(pull.recv()) for _ in range(1000)]
+    assert [batch.sequence for batch in batches] == list(range(1000))  # then nothing until there was room again
+    recorder.write(*rounds(1200))
+    assert unpack(pull.recv()).sequence == 1200
+    recorder.close()
+
+
+@pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")
+def test_with_keys_the_kernel_counts_the_same_bytes_too(context):
+    own, collectors = KeyPair.make(), KeyPair.make()
+    gate = Gate(context, {4: own.public})
+    pull = context.socket(zmq.PULL)
+    listen_with(pull, collectors)
+    monitor = pull.get_monitor_socket(zmq.EVENT_ACCEPTED)
+    pull.bind("tcp://127.0.0.1:*")
+    recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), 4, keys=(own, collectors.public))
+    kernel = KernelCounters()
+    assert monitor.poll(10_000)
+    kernel.watch(recv_monitor_message(monitor)["value"])
+    recorder.write(*rounds(1))
+    recorder.write(*rounds(*range(100)))
+    assert gate.socket.poll(10_000)
+    gate.answer()
+    for _ in range(2):
+        assert pull.poll(10_000)
+        pull.recv()
+    assert kernel.read()[0].received == recorder.wire_bytes
+    kernel.close()
+    recorder.close()
+    pull.disable_monitor()
+    monitor.close()
+    gate.close()

@@ -1,0 +1,260 @@
+"""Keys on real sockets: who gets in, who does not, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgpack
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from sheafgossip.transport.endpoint import NeighbourTimeout
+from sheafgossip.transport.kernel import KernelCounters, counts_bytes
+from sheafgossip.transport.keys import Gate, KeyPair
+
+VECTOR = np.arange(10, dtype=np.float32)
+REFUSED = "connection without the right key"
+
+
+def soon(seconds: float = 10) -> float:
+    return time.monotonic() + seconds
+
+
+def send(client, to: int, vector: np.ndarray = VECTOR, round: int = 1):
+    return client.endpoint.send([to], round=round, phase=0, tensors=(vector,))[to]
+
+
+def sealed(length: int) -> int:
+    """Wire bytes of a frame: flag and length, then MESSAGE with its own length, a nonce, a tag, flags, the frame."""
+    body = len(b"\x07MESSAGE") + 8 + 16 + 1 + length
+    return body + (2 if body <= 255 else 9)
+
+
+# -- meeting and talking -----------------------------------------------------------------------------------------------
+
+
+def test_three_clients_with_keys_meet_and_every_message_arrives_where_it_should(network):
+    clients = network.linked(3, ((0, 1), (0, 2), (1, 2)), keys=True)
+    for i in range(3):
+        for j in {0, 1, 2} - {i}:
+            send(clients[i], j, np.full(4, 10 * i + j, dtype=np.float32))
+    for j, client in enumerate(clients):
+        received = [client.receive() for _ in range(2)]
+        assert {m.header.src: m.tensors[0].tolist() for m in received} == {i: [10 * i + j] * 4 for i in {0, 1, 2} - {j}}
+        assert client.endpoint.rejected == {}
+
+
+def test_linking_up_takes_no_longer_than_it_must(network):
+    start = time.monotonic()
+    network.linked(4, [(i, j) for i in range(4) for j in range(i)], keys=True)
+    assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize("limit", [1, 255, 256, 1000])
+def test_a_frame_of_exactly_the_limit_is_taken_in(network, limit):
+    client, other = network.linked(2, [(0, 1)], keys=True, max_frame=limit)
+    send(client, 1, np.zeros(limit, dtype=np.uint8))
+    assert other.receive().tensors[0].nbytes == limit
+
+
+@pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")
+def test_hello_and_messages_weigh_what_the_kernel_sent(network):
+    kernel = [KernelCounters(), KernelCounters()]
+    client, other = (network.client(i, neighbours=[1 - i], kernel=kernel[i]) for i in (0, 1))
+    hellos = network.in_parallel(
+        lambda: client.endpoint.connect({1: other.address}, soon()),
+        lambda: other.endpoint.connect({0: client.address}, soon()),
+    )
+    hello = sealed(len(msgpack.packb([1, 77, 0, 1, 0, 0, []])))
+    assert hellos == [{1: hello}, {0: hello}]
+    properties = len(b"\x0bSocket-Type\0\0\0\x06ROUTER") + len(b"\x08Identity\0\0\0\x09node-0000")
+    wire = [
+        64 + (2 + 200) + (9 + 257 + properties) + hello,  # greeting, HELLO, INITIATE
+        64 + (2 + 168) + (2 + 30 + properties) + hello,  # greeting, WELCOME, READY
+    ]
+    for size in (1, 50, 55, 56, 60, 20_000):  # the frames of 222 bytes are the last short ones
+        for here, vector in ((0, np.zeros(size, np.float32)), (1, np.zeros(size, np.float64))):
+            sent = send((client, other)[here], 1 - here, vector)
+            header = len(msgpack.packb([1, 77, here, 1 - here, 1, 0, [[here, size]]]))
+            assert sent == (vector.nbytes, vector.nbytes + header, sealed(header) + sealed(vector.nbytes))
+            wire[here] += sent.wire
+            (other, client)[here].receive()
+    for here, ours in enumerate((client, other)):
+        ours.endpoint.note_connections()
+        [count] = kernel[here].read()
+        assert (count.sent, count.received) == (wire[here], wire[1 - here])
+        kernel[here].close()
+
+
+# -- who does not get in -----------------------------------------------------------------------------------------------
+
+
+def knock(client, data: bytes) -> None:
+    host, port = client.address.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(data)
+        stranger.settimeout(2)
+        with suppress(OSError):
+            while stranger.recv(1000):
+                pass
+
+
+STRANGERS: dict[str, Callable] = {
+    "random bytes": lambda network, client: knock(client, bytes(range(1, 251))),
+    "bytes like ZMTP": lambda network, client: knock(client, b"\xff" * 500),
+    "another protocol": lambda network, client: knock(client, b"GET / HTTP/1.1\r\n\r\n" * 20),
+    "a neighbour's name, no key": lambda network, client: network.puppet(client, b"node-0000"),
+    "a neighbour's name, another key": lambda network, client: network.puppet(
+        client, b"node-0000", keys=(network.pairs[4], network.pairs[1].public)
+    ),
+    "a neighbour's key for another client": lambda network, client: network.puppet(
+        client, b"node-0000", keys=(network.pairs[0], network.pairs[2].public)
+    ),
+}
+
+
+@pytest.mark.parametrize("come", STRANGERS.values(), ids=STRANGERS)
+def test_a_stranger_is_refused_counted_and_survived(network, come):
+    client, other = network.linked(2, [(0, 1)], keys=True)
+    stranger = threading.Thread(target=come, args=(network, other))
+    stranger.start()
+    end = soon()
+    while not other.endpoint.rejected and time.monotonic() < end:
+        with pytest.raises(NeighbourTimeout):
+            other.endpoint.receive(time.monotonic() + 0.02)
+    stranger.join()
+    send(client, 1)
+    np.testing.assert_array_equal(other.receive().tensors[0], VECTOR)
+    assert set(other.endpoint.rejected) == {REFUSED}
+
+
+def test_a_neighbour_cannot_speak_as_another(network):
+    other = network.client(2, neighbours=[0, 1])
+    liar = network.puppet(other, b"node-0000", keys=(network.pairs[1], network.pairs[2].public))
+    liar.send_multipart([network.header(src=0, dst=2)])
+    with pytest.raises(NeighbourTimeout, match="no connection to client 0, 1"):
+        other.endpoint.connect(dict.fromkeys((0, 1), "never used"), soon(0.5))
+    assert other.endpoint.rejected == {"another client's name": 1}
+
+
+def test_who_sits_at_a_neighbours_address_without_its_key_hears_nothing(network):
+    client = network.client(0, neighbours=[1])
+    with network.context.socket(zmq.ROUTER) as impostor:
+        impostor.linger = 0
+        own = network.pairs[4]
+        impostor.curve_server = 1
+        impostor.curve_publickey, impostor.curve_secretkey = own.public.encode(), own.secret.encode()
+        port = impostor.bind_to_random_port("tcp://127.0.0.1")
+        with pytest.raises(NeighbourTimeout):
+            client.endpoint.connect({1: f"tcp://127.0.0.1:{port}"}, soon(0.2))
+        assert impostor.poll(0) == 0
+    assert client.endpoint.rejected[REFUSED] > 0
+
+
+class Wire:
+    """A TCP relay that writes down what goes from the one who connects to the other."""
+
+    def __init__(self, address: str):
+        host, port = address.removeprefix("tcp://").split(":")
+        self.recorded = b""
+        self._there = socket.create_connection((host, int(port)))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        here, _ = self._listener.accept()
+        self._listener.close()
+        threading.Thread(target=self._pass, args=(self._there, here, False), daemon=True).start()
+        self._pass(here, self._there, True)
+
+    def _pass(self, source: socket.socket, sink: socket.socket, record: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if record:
+                    self.recorded += data
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_what_goes_over_the_wire_cannot_be_read_and_not_be_sent_again_with_keys(network, keys):
+    client, other = (network.client(i, neighbours=[1 - i] if keys else None) for i in (0, 1))
+    wire = Wire(other.address)
+    network.in_parallel(
+        lambda: client.endpoint.connect({1: wire.address}, soon()),
+        lambda: other.endpoint.connect({0: client.address}, soon()),
+    )
+    secret = np.random.default_rng(5).standard_normal(100)
+    send(client, 1, secret)
+    other.receive()
+    assert (secret.tobytes() in wire.recorded) is not keys
+    if keys:
+        network.end(client)
+        for _ in range(3):
+            knock(other, wire.recorded)
+        other.receive_nothing_until(REFUSED, 3)
+
+
+def test_a_flood_of_strangers_leaves_nothing_behind(network):
+    client, other = network.linked(2, [(0, 1)], keys=True)
+    process = psutil.Process()
+    before = []
+    for flood in range(3):
+        for stranger in range(150):
+            knock(other, os.urandom(100) if stranger % 2 else b"\xff" * 100)
+            send(client, 1, round=1 + stranger)
+            assert other.receive().header.round == 1 + stranger
+        other.receive_nothing_until(REFUSED, 150 * (flood + 1))
+        before.append((process.num_fds(), process.memory_info().rss))
+    assert before[-1][0] <= before[0][0] + 2
+    assert before[-1][1] <= before[0][1] + (1 << 20)
+    assert set(other.endpoint.rejected) == {REFUSED}
+
+
+@pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")
+def test_connections_of_strangers_are_not_kept_for_their_counters(network):
+    kernel = KernelCounters()
+    other = network.client(1, neighbours=[0], kernel=kernel)
+    for _ in range(5):
+        knock(other, b"\xff" * 100)
+    other.receive_nothing_until(REFUSED, 5)
+    assert kernel.read() == []
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_is_not_shown():
+    pair = KeyPair.make()
+    assert pair.secret not in repr(pair)
+    assert pair.public in repr(pair)
+
+
+def test_of_connections_under_way_those_that_did_not_succeed_are_taken_to_close():
+    with zmq.Context() as context:
+        gate = Gate(context, {})
+        accepted, succeeded, closed = zmq.EVENT_ACCEPTED, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
+        failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        story = [
+            (accepted, 7, False),
+            (accepted, 8, False),
+            (succeeded, 0, False),  # 7 or 8
+            (closed, 8, True),
+            (accepted, 9, False),
+            (failed, 0, False),
+            (closed, 9, True),
+            (closed, 7, False),  # had succeeded
+        ]
+        for kind, value, refused in story:
+            assert gate.refused({"event": kind, "value": value}) is refused, (kind, value)
+        gate.close()
