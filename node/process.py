@@ -30,6 +30,9 @@ from .client import Client
 from .learner import Learner
 from .reporting import Reporter
 
+_GATHER_S = 0.05
+"""Records of rounds that are shorter than this leave together."""
+
 _LINGER_S = 10.0
 """How long what a client has sent may take to leave it, where it ends before the others."""
 
@@ -84,8 +87,10 @@ class _ClientProcess:
             assignment.records,
             assignment.sender,
             keys=(assignment.keys, assignment.records_key) if assignment.keys and assignment.records_key else None,
+            gather_s=_GATHER_S,
             may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
         )
+        self.endpoint.before_waiting = self.recorder.flush
         linger_s = 0.0
         try:
             address = self.endpoint.bind(assignment.address)
@@ -250,6 +255,7 @@ class _ClientProcess:
             self.endpoint.note_connections()
             self.reporter.tell_kernel(self.kernel.read())
             self.kernel.close()
+        self.recorder.flush()
         self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
 
     def _now(self) -> float:

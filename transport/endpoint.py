@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,6 +106,8 @@ class Endpoint:
         self.hellos: list[tuple[int, int]] = []
         """(neighbour, wire bytes) of the greetings sent to neighbours that came later."""
         self.rejected: Counter[str] = Counter()
+        self.before_waiting: Callable[[], None] = lambda: None
+        """Called where no message has come soon."""
         self.stopwatch = stopwatch or Stopwatch("start", running=False)
         self._control = control
         self._max_frame = max(max_frame, MAX_HEADER_BYTES)
@@ -277,6 +279,7 @@ class Endpoint:
             route, *frames = self._take(0 if patient else _AT_ONCE)
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
+            self.before_waiting()
             self._heed(max(0.0, deadline - time.monotonic()))
             return None
         if (elapsed := time.monotonic() - start) > _BLOCKED_S:

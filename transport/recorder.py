@@ -1,6 +1,8 @@
-"""The sending side of the metrics plane: records leave for the collector as they are written."""
+"""The sending side of the metrics plane: records leave for the collector as they are written, or a moment later."""
 
 from __future__ import annotations
+
+import time
 
 import zmq
 
@@ -18,7 +20,8 @@ class Recorder:
 
     Unless they ``may_drop``: then they wait for nothing, and ``dropped`` counts the batches for which there was no
     room. Those are among ``batches``, so that the collector misses them. ``keys`` are the writer's own, and the
-    collector's public one.
+    collector's public one. Records that follow each other within ``gather_s`` seconds leave together; whoever is about
+    to wait calls ``flush``.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class Recorder:
         *,
         keys: tuple[KeyPair, str] | None = None,
         may_drop: bool = False,
+        gather_s: float = 0.0,
     ):
         self._socket = context.socket(zmq.PUSH)
         self._socket.linger = 5000  # ms: the last records of a process that ends still leave it
@@ -39,6 +43,9 @@ class Recorder:
         self._sender = sender
         self._sealed = keys is not None
         self._how = zmq.NOBLOCK if may_drop else 0
+        self._gather_s = gather_s
+        self._gathered: list[Record] = []
+        self._flush_due = 0.0
         self.batches = 0
         self.dropped = 0
         self.wire_bytes = GREETING_BYTES + PUSH_READY_BYTES
@@ -46,6 +53,16 @@ class Recorder:
             self.wire_bytes += handshake_bytes(PUSH_READY_BYTES, connects=True)
 
     def write(self, *records: Record) -> None:
+        self._gathered += records
+        if time.monotonic() >= self._flush_due or len(self._gathered) >= _RECORDS_A_BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """What is gathered leaves now."""
+        if not self._gathered:
+            return
+        records, self._gathered = self._gathered, []
+        self._flush_due = time.monotonic() + self._gather_s
         for start in range(0, len(records), _RECORDS_A_BATCH):
             batch = pack_batch(self._sender, self.batches, records[start : start + _RECORDS_A_BATCH])
             if len(batch) > MAX_BATCH_BYTES:
@@ -62,4 +79,6 @@ class Recorder:
             self.wire_bytes += message_wire_bytes([len(message)], sealed=self._sealed)
 
     def close(self) -> None:
+        """What is gathered leaves, too."""
+        self.flush()
         self._socket.close()
