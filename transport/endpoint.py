@@ -29,6 +29,8 @@ _GLANCE_S = 0.2
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
 _SOON_S = 0.02  # so long a client waits for messages alone, before it also listens to the launcher ...
 _HEED_EVERY_S = 0.05  # ... whom it hears in any case so often while messages keep coming
+_YIELDS = 3
+_yield = getattr(os, "sched_yield", lambda: None)
 _BLOCKED_S = 20e-6  # whoever got a message sooner did not wait for it
 _WORTH_A_FRAME = 1 << 16  # bytes
 _EVENTS_A_LOOK = 1000  # of connections: a flood of them holds up no one for long
@@ -276,7 +278,7 @@ class Endpoint:
             self._heed(0)
         try:
             patient = start + _SOON_S < deadline and not (linking and self._gate is not None)
-            route, *frames = self._take(0 if patient else _AT_ONCE)
+            route, *frames = self._take_soon() if patient else self._take(_AT_ONCE)
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
             self.before_waiting()
@@ -290,6 +292,19 @@ class Endpoint:
             self.reject(rejected)
             self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
             return None
+
+    def _take_soon(self) -> list[zmq.Frame]:
+        """Blocks only after having let others run a few times.
+
+        Where many clients share few processors, what this one waits for has come by then, mostly from more than one of
+        its neighbours: it needs to be woken less often.
+        """
+        for _ in range(_YIELDS):
+            try:
+                return self._take(_AT_ONCE)
+            except zmq.Again:
+                _yield()
+        return self._take(0)
 
     def _take(self, flags: int) -> list[zmq.Frame]:
         """The frames of the next message, its sender's route first. Raises zmq.Again."""
