@@ -6,9 +6,11 @@ import contextlib
 import os
 import socket
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -20,6 +22,7 @@ from sheafgossip.launcher.config import validate
 from sheafgossip.launcher.forkserver import ForkServer
 from sheafgossip.launcher.preparation import Prepared, prepare_run
 from sheafgossip.launcher.run import Run
+from sheafgossip.launcher.session import _prepare
 from sheafgossip.metrics.records import COLLECTOR, EventRecord, pack_batch, pack_end
 from sheafgossip.transport.keys import KeyPair, dial_with
 
@@ -200,3 +203,14 @@ def test_no_secret_key_is_in_any_file_of_the_run(run):
         content = path.read_bytes()
         assert not [secret for secret in over.secrets if secret.encode() in content], path
     assert not [secret for secret in over.secrets if secret in repr(over.prepared)]
+
+
+def test_unix_sockets_lie_where_only_their_user_can_open_them(server, tmp_path):
+    assert stat.S_IMODE(server.sockets.stat().st_mode) == 0o700
+    config = validate({"clients": 5, "rounds": 1, "data": {"samples": 100}, "topology": {"kind": "ring"}})
+    prepared = _prepare(config, tmp_path / "run", server, server.time_a_step, number=99)
+    for address in (prepared.assignments[0].address, prepared.assignments[0].records):
+        folder = Path(address.removeprefix("ipc://")).parent
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert folder.parent == server.sockets
+    assert all(each.keys is None for each in prepared.assignments)
