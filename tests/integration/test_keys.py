@@ -280,6 +280,12 @@ def test_no_secret_key_is_in_any_file_of_the_run(run):
     assert not [secret for secret in over.secrets if secret in repr(over.prepared)]
 
 
+def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(server, tmp_path):
+    with pytest.raises(AssertionError, match="the collector of the records ended unexpectedly"):
+        carry_out(server, tmp_path / "run", "tcp://192.0.2.1:*")  # an address that no machine has
+    assert "cannot listen at tcp://192.0.2.1:*" in (tmp_path / "run" / "log" / "collector.log").read_text()
+
+
 def test_unix_sockets_lie_where_only_their_user_can_open_them(server, tmp_path):
     assert stat.S_IMODE(server.sockets.stat().st_mode) == 0o700
     config = validate({"clients": 5, "rounds": 1, "data": {"samples": 100}, "topology": {"kind": "ring"}})
