@@ -21,7 +21,7 @@ import pytest
 import zmq
 from safetensors.numpy import load_file
 
-from sheafgossip.launcher.config import validate
+from sheafgossip.launcher.config import ConfigError, validate
 from sheafgossip.launcher.forkserver import ForkServer
 from sheafgossip.launcher.preparation import Prepared, prepare_run
 from sheafgossip.launcher.run import Run
@@ -284,6 +284,12 @@ def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(
     with pytest.raises(AssertionError, match="the collector of the records ended unexpectedly"):
         carry_out(server, tmp_path / "run", "tcp://192.0.2.1:*")  # an address that no machine has
     assert "cannot listen at tcp://192.0.2.1:*" in (tmp_path / "run" / "log" / "collector.log").read_text()
+
+
+def test_where_libzmq_has_no_keys_that_is_told_in_one_line(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("sheafgossip.launcher.preparation.there_are_keys", lambda: False)
+    with pytest.raises(ConfigError, match=r"^transport.keys = true: .* built without CurveZMQ; allowed is false$"):
+        carry_out(server, tmp_path / "run")
 
 
 def test_unix_sockets_lie_where_only_their_user_can_open_them(server, tmp_path):
