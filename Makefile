@@ -28,7 +28,7 @@ test: setup  ## Run all tests.
 chaos: setup  ## Run thirty random scenarios full of faults and kills (5 minutes).
 	SHEAFGOSSIP_CHAOS_SEEDS=0-29 $(BIN)/python -m pytest -q tests/integration/test_chaos.py
 
-fuzz: setup  ## Feed receivers 100,000 messages that are not legal (1 minute).
+fuzz: setup  ## Feed receivers 100,000 illegal messages each (1 minute).
 	SHEAFGOSSIP_FUZZ=100000 $(BIN)/python -m pytest -q tests/transport/test_fuzz.py tests/metrics/test_fuzz_records.py
 
 lint: setup  ## Check style.

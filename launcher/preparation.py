@@ -18,7 +18,7 @@ from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
 from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
-from ..transport.keys import KeyPair
+from ..transport.keys import KeyPair, there_are_keys
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
 from .graphs import check_graphs, draw_graphs, has_server, relation_edges
@@ -92,6 +92,8 @@ def prepare_run(
     of the same run stays as it is.
     """
     _check_algorithm(config)
+    if config.transport.keyed and not there_are_keys():
+        raise ConfigError("transport.keys = true: this machine's libzmq was built without CurveZMQ; allowed is false")
     keys = _record_keys(config, records)
     graphs = draw_graphs(config)
     check_graphs(config, graphs)

@@ -30,6 +30,11 @@ _ANSWERED_AT_ONCE = 256
 _DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where no gate is
 
 
+def there_are_keys() -> bool:
+    """Whether this machine's libzmq was built with them."""
+    return zmq.has("curve")
+
+
 @dataclass(frozen=True, slots=True)
 class KeyPair:
     """Both halves as 40 characters of Z85."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import socket
 import sqlite3
+import stat
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -16,10 +21,11 @@ import pytest
 import zmq
 from safetensors.numpy import load_file
 
-from sheafgossip.launcher.config import validate
+from sheafgossip.launcher.config import ConfigError, validate
 from sheafgossip.launcher.forkserver import ForkServer
 from sheafgossip.launcher.preparation import Prepared, prepare_run
 from sheafgossip.launcher.run import Run
+from sheafgossip.launcher.session import _prepare
 from sheafgossip.metrics.records import COLLECTOR, EventRecord, pack_batch, pack_end
 from sheafgossip.transport.keys import KeyPair, dial_with
 
@@ -53,34 +59,39 @@ class Over:
         return own + ([keys.collector.secret, keys.launcher.secret] if keys else [])
 
 
+def carry_out(
+    server: ForkServer,
+    folder: Path,
+    records: str = "tcp://127.0.0.1:*",
+    attack: Callable[[Prepared, Mapping[int, str]], Attack] | None = None,
+    **transport,
+) -> Over:
+    config = validate(
+        {
+            "clients": 5,
+            "rounds": ROUNDS,
+            "data": {"samples": 100},
+            "topology": {"kind": "ring"},
+            "algorithm": {"name": "d-psgd"},
+            "training": {"work": "steps", "steps": 5},
+            "transport": {"protocol": "tcp", "timeout": 30.0} | transport,
+            "evaluation": {"every": 0},
+        }
+    )
+    sockets = server.sockets / f"{len(list(server.sockets.iterdir()))}"
+    sockets.mkdir(mode=0o700)
+    prepared = prepare_run(config, folder, sockets=sockets, records=records or f"ipc://{sockets}/records")
+    started = Run(prepared, server, lambda: None)
+    with attack(prepared, started._clients.addresses) if attack else contextlib.nullcontext():
+        outcome = started()
+    assert outcome.status == "finish", outcome
+    return Over(prepared)
+
+
 @pytest.fixture
 def run(server, tmp_path) -> Callable[..., Over]:
-    count = 0
-
-    def run(records: str = "tcp://127.0.0.1:*", attack: type[Attack] | None = None, **transport) -> Over:
-        nonlocal count
-        count += 1
-        config = validate(
-            {
-                "clients": 5,
-                "rounds": ROUNDS,
-                "data": {"samples": 100},
-                "topology": {"kind": "ring"},
-                "algorithm": {"name": "d-psgd"},
-                "training": {"work": "steps", "steps": 5},
-                "transport": {"protocol": "tcp", "timeout": 30.0} | transport,
-                "evaluation": {"every": 0},
-            }
-        )
-        sockets = server.sockets / f"{tmp_path.name[-20:]}-{count}"
-        sockets.mkdir(mode=0o700)
-        address = records or f"ipc://{sockets}/records"
-        prepared = prepare_run(config, tmp_path / f"run-{count}", sockets=sockets, records=address)
-        started = Run(prepared, server, lambda: None)
-        with attack(prepared, started._clients.addresses) if attack else contextlib.nullcontext():
-            outcome = started()
-        assert outcome.status == "finish", outcome
-        return Over(prepared)
+    def run(records: str = "tcp://127.0.0.1:*", **options) -> Over:
+        return carry_out(server, tmp_path / f"run-{len(list(tmp_path.iterdir()))}", records, **options)
 
     return run
 
@@ -92,9 +103,10 @@ class Attack:
     like. Each connection is tried again as soon as it has been refused.
     """
 
-    def __init__(self, prepared: Prepared, addresses: Mapping[int, str]):
+    def __init__(self, prepared: Prepared, addresses: Mapping[int, str], namespace: str = ""):
         self._prepared = prepared
         self._addresses = addresses
+        self._namespace = namespace
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go)
 
@@ -108,6 +120,8 @@ class Attack:
 
     def _go(self) -> None:
         met: set[int] = set()
+        if self._namespace:
+            enter(f"/run/netns/{self._namespace}")  # this thread, and those of the context
         with zmq.Context() as context:
             sockets: list[zmq.Socket] = []
             self._at_the_collector(context, sockets)
@@ -173,12 +187,7 @@ def test_records_go_over_tcp_to_a_port_that_the_collector_picks(run):
     assert same_bits(keyed, unix)
 
 
-def test_strangers_at_every_port_change_nothing_in_a_run_and_are_told(run):
-    quiet = run()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        records = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    attacked = run(records=records, attack=Attack)
+def changes_nothing_and_is_told(attacked: Over, quiet: Over) -> None:
     assert same_bits(attacked, quiet)
     for query in (
         "SELECT src, dst, round, messages, payload_bytes, message_bytes FROM traffic ORDER BY 1, 2, 3",
@@ -191,6 +200,75 @@ def test_strangers_at_every_port_change_nothing_in_a_run_and_are_told(run):
     assert {detail.split(maxsplit=1)[1] for node, detail in told if node >= 0} == {"x connection without the right key"}
 
 
+def free_port(host: str) -> int:
+    with socket.socket() as free:
+        free.bind((host, 0))
+        return free.getsockname()[1]
+
+
+def test_strangers_at_every_port_change_nothing_in_a_run_and_are_told(run):
+    records = f"tcp://127.0.0.1:{free_port('127.0.0.1')}"
+    changes_nothing_and_is_told(run(records=records, attack=Attack), run())
+
+
+HERE, THERE = "10.77.13.1", "10.77.13.2"
+
+
+@pytest.fixture
+def namespaces() -> Iterator[tuple[str, str]]:
+    """Two network namespaces and a cable between them: HERE and THERE."""
+    names = tuple(f"sheafgossip-{os.getpid()}-{end}" for end in "ab")
+    commands = [f"ip netns add {name}" for name in names]
+    commands += [f"ip link add veth0 netns {names[0]} type veth peer name veth0 netns {names[1]}"]
+    for name, address in zip(names, (HERE, THERE), strict=True):
+        commands += [f"ip -n {name} address add {address}/24 dev veth0"]
+        commands += [f"ip -n {name} link set {device} up" for device in ("lo", "veth0")]
+    try:
+        for command in commands:
+            try:
+                done = subprocess.run(command.split(), capture_output=True, text=True)
+            except OSError as error:
+                pytest.skip(f"no ip command here: {error}")
+            if done.returncode:
+                pytest.skip(f"no network namespaces here: {command}: {done.stderr.strip()}")
+        yield names
+    finally:
+        for name in names:
+            with contextlib.suppress(OSError):
+                subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+def enter(path: str) -> None:
+    """Takes this thread, and what it starts, into a network namespace."""
+    with Path(path).open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
+            raise OSError(ctypes.get_errno(), path)
+
+
+@contextlib.contextmanager
+def within(namespace: str) -> Iterator[None]:
+    with Path("/proc/thread-self/ns/net").open() as before:
+        enter(f"/run/netns/{namespace}")
+        try:
+            yield
+        finally:
+            ctypes.CDLL(None).setns(before.fileno(), 0)
+
+
+def test_strangers_on_another_machine_change_nothing_in_a_run_and_are_told(namespaces, tmp_path):
+    """Which is a network namespace of its own, with a cable to that of the run."""
+    here, there = namespaces
+    with within(here), ForkServer() as server:
+        quiet = carry_out(server, tmp_path / "quiet", f"tcp://{HERE}:*", host=HERE)
+        records = f"tcp://{HERE}:{free_port(HERE)}"
+        attack = functools.partial(Attack, namespace=there)
+        attacked = carry_out(server, tmp_path / "attacked", records, attack, host=HERE)
+    addresses = attacked.rows("SELECT address FROM node WHERE role IN ('client', 'collector')")
+    assert len(addresses) == 6
+    assert all(address.startswith(f"tcp://{HERE}:") for (address,) in addresses)
+    changes_nothing_and_is_told(attacked, quiet)
+
+
 def test_no_secret_key_is_in_any_file_of_the_run(run):
     over = run()
     assert len(set(over.secrets)) == 5 + 2
@@ -200,3 +278,26 @@ def test_no_secret_key_is_in_any_file_of_the_run(run):
         content = path.read_bytes()
         assert not [secret for secret in over.secrets if secret.encode() in content], path
     assert not [secret for secret in over.secrets if secret in repr(over.prepared)]
+
+
+def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(server, tmp_path):
+    with pytest.raises(AssertionError, match="the collector of the records ended unexpectedly"):
+        carry_out(server, tmp_path / "run", "tcp://192.0.2.1:*")  # an address that no machine has
+    assert "cannot listen at tcp://192.0.2.1:*" in (tmp_path / "run" / "log" / "collector.log").read_text()
+
+
+def test_where_libzmq_has_no_keys_that_is_told_in_one_line(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("sheafgossip.launcher.preparation.there_are_keys", lambda: False)
+    with pytest.raises(ConfigError, match=r"^transport.keys = true: .* built without CurveZMQ; allowed is false$"):
+        carry_out(server, tmp_path / "run")
+
+
+def test_unix_sockets_lie_where_only_their_user_can_open_them(server, tmp_path):
+    assert stat.S_IMODE(server.sockets.stat().st_mode) == 0o700
+    config = validate({"clients": 5, "rounds": 1, "data": {"samples": 100}, "topology": {"kind": "ring"}})
+    prepared = _prepare(config, tmp_path / "run", server, server.time_a_step, number=99)
+    for address in (prepared.assignments[0].address, prepared.assignments[0].records):
+        folder = Path(address.removeprefix("ipc://")).parent
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert folder.parent == server.sockets
+    assert all(each.keys is None for each in prepared.assignments)

@@ -28,7 +28,7 @@ from sheafgossip.metrics.records import (
     unpack,
 )
 
-MESSAGES = int(os.environ.get("SHEAFGOSSIP_FUZZ", "3000")) // 2
+MESSAGES = int(os.environ.get("SHEAFGOSSIP_FUZZ", "3000"))
 AT_ONCE = 200
 GROWTH = 8 << 20
 """Bytes of memory that may come and go."""

@@ -21,7 +21,7 @@ from sheafgossip.transport.peers import Link, Peers
 RUN = 77
 """As in conftest.py."""
 
-MESSAGES = int(os.environ.get("SHEAFGOSSIP_FUZZ", "3000")) // 2
+MESSAGES = int(os.environ.get("SHEAFGOSSIP_FUZZ", "3000"))
 AT_ONCE = 100
 GROWTH = 3 << 20
 """Bytes of memory that may come and go."""

@@ -1,0 +1,68 @@
+"""How much of a client's model a neighbour learns from the projections P theta that it is sent anyway.
+
+The neighbour knows the maps P (it must, or at least can: they follow from the run's seed and from what it has been
+sent) and keeps an estimate of theta, at first 0. Each new projection y = P theta moves the estimate the shortest way
+to what agrees with it: estimate + P^+ (y - P estimate). Printed is the share of ||theta||^2 that is right then,
+1 - ||estimate - theta||^2 / ||theta||^2, for maps that stay and for maps that rotate each round.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from sheafgossip.launcher.config import validate
+from sheafgossip.launcher.session import run_all
+
+ROUNDS = (1, 2, 5, 10, 20, 40)
+GAMMA = 0.1
+MAPS = {
+    "maps that stay": {"eta": 0.0},
+    "maps that rotate each round": {"start": "shared", "rotate_every": 1, "eta": 0.0},
+}
+
+
+def recovered(folder: Path) -> dict[int, float]:
+    """{round: share}, of client 0 by its first neighbour."""
+    shares, estimate = {}, None
+    for round in range(1, max(ROUNDS) + 1):
+        state = load_file(folder / "state" / f"round-{round:06d}" / "node-0000.safetensors")
+        name = min(key for key in state if key.startswith("P."))
+        theta, P = state["theta"].astype(float), state[name].astype(float)
+        estimate = np.zeros_like(theta) if estimate is None else estimate
+        estimate += np.linalg.pinv(P) @ (P @ theta - P @ estimate)
+        shares[round] = 1 - np.sum((estimate - theta) ** 2) / np.sum(theta**2)
+    return shares
+
+
+def main() -> None:
+    configs = [
+        validate(
+            {
+                "name": name,
+                "clients": 4,
+                "rounds": max(ROUNDS),
+                "topology": {"kind": "ring"},
+                "algorithm": {"name": "sheaf-fmtl", "gamma": GAMMA} | maps,
+                "evaluation": {"every": 0},
+                "checkpoints": {"every": 1, "save_maps": True},
+            }
+        )
+        for name, maps in MAPS.items()
+    ]
+    print(f"| after round | {' | '.join(MAPS)} |\n|---|{'---|' * len(MAPS)}")
+    with tempfile.TemporaryDirectory() as root:
+        finished = run_all(configs, Path(root) / "runs", lambda _: lambda: None, lambda _: None)
+        if any(run.outcome.status != "finish" for run in finished):
+            sys.exit("a run failed")
+        shares = [recovered(run.prepared.folder) for run in finished]
+    for round in ROUNDS:
+        print(f"| {round} | {' | '.join(f'{100 * share[round]:.0f}%' for share in shares)} |")
+
+
+if __name__ == "__main__":
+    main()
