@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from ..transport.codecs import Codec, CodecName, codec
 from .architecture import Architecture
 
 _LARGEST_NODE = 1_000_000
@@ -92,6 +95,11 @@ class Assignment:
     measure: bool
     sample_every: float
     kernel_counters: bool
+    codec: CodecName = "none"
+    codec_between: CodecName = "none"
+    """On edges that lead to another host."""
+    keep: float = 1.0
+    """Share of the entries that codec top-k sends."""
     classes: tuple[int, ...] = ()
     """Of its training samples, ascending; none where the task has no classes."""
     matchings: int = 1
@@ -149,6 +157,10 @@ class Assignment:
     def sent(self, round: int) -> Path:
         """Of a client that is away in this round: what it sent before and neighbours have yet to use."""
         return self.state(round).with_name(f"sent-{self.node:04d}.safetensors")
+
+    def codec_of(self, peer: Neighbour) -> Codec | None:
+        """None: vectors travel as they are."""
+        return codec(self.codec_between if peer.remote else self.codec, np.dtype(self.dtype), self.keep)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}

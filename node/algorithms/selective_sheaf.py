@@ -113,6 +113,10 @@ class SelectiveSheaf(Algorithm):
         return (message, 2) if settings.seek else (message,)
 
     @classmethod
+    def exact(cls, settings: SelectiveSheafSettings) -> tuple[int, ...]:
+        return (BLOCKS[settings.blocks], 2) if settings.seek else (BLOCKS[settings.blocks],)
+
+    @classmethod
     def check(cls, settings: SelectiveSheafSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         same_size("algorithm.name = 'selective-sheaf'", sizes, edges)
 
@@ -152,9 +156,9 @@ class SelectiveSheaf(Algorithm):
         sketches = self.maps.project(delta)  # P_ij Delta_i
         n = self._squared_norms(delta)
         quiet = {j for j in rows if self.edges[j].is_quiet(peers.round)}
-        theirs = peers.exchange(
-            {j: np.append(sketches[j], self.edges[j].signed(n)) for j in rows if j not in quiet}, quiet=quiet
-        )
+        messages = {j: np.append(sketches[j], self.edges[j].signed(n)) for j in rows if j not in quiet}
+        sketches |= {j: message[: -len(n)] for j, message in peers.as_heard(messages).items()}
+        theirs = peers.exchange(messages, quiet=quiet)
 
         r, weights = {}, {}
         for j, message in theirs.items():

@@ -153,6 +153,16 @@ class SheafFMTL(Algorithm):
             cls.bears(settings)
         ]
 
+    @classmethod
+    def exact(cls, settings: Any) -> tuple[int, ...]:
+        return (1,) if settings.eta and settings.exchange == "fused" else ()
+
+    @classmethod
+    def may_lose(cls, settings: Any) -> Literal["entries", "digits", "nothing"]:
+        if settings.server or settings.rotate_every or (settings.eta and settings.exchange == "fused"):
+            return "digits"  # a server takes over what it hears; the rows of another turn do not add up
+        return "entries"
+
     def round(self, client: Client, peers: Peers) -> None:
         if self.settings.rotate_every:
             self._rotate(client, peers.round)
@@ -183,8 +193,10 @@ class SheafFMTL(Algorithm):
 
         mine = self.maps.project(theta)
         n = theta.dtype.type(theta @ theta)
-        received = peers.exchange({j: np.append(vector, n) for j, vector in mine.items()})
-        r = {j: mine[j] - received[j][:-1] for j in mine}
+        messages = {j: np.append(vector, n) for j, vector in mine.items()}
+        heard = peers.as_heard(messages)
+        received = peers.exchange(messages)
+        r = {j: heard[j][:-1] - received[j][:-1] for j in mine}
         if peers.round > 1:  # before the first round no map has been used yet
             self.maps.update(mine, r, theta, c)  # (19)
             r = {j: (1 - c * (n + received[j][-1])) * r[j] for j in r}

@@ -45,6 +45,9 @@ class FakePeers:
         self.sent.append({node: vector.copy() for node, vector in vectors.items()})
         return {node: self.answers[node] for node in (vectors if senders is None else senders)}
 
+    def as_heard(self, vectors):
+        return vectors
+
 
 @pytest.fixture
 def client(assignment) -> Client:
