@@ -266,9 +266,9 @@ class TransportSection(Section):
     timeout: Positive = 600.0
     """Seconds a client waits for its neighbours in one exchange before the run fails."""
     codec: CodecName = "none"
-    """How vectors travel. none: as they are; float16, bfloat16: 2 bytes a number, to the nearest; int8: 1 byte a number,
-    rounded at random but right on average; top-k: the largest entries only, and what is left out is added to the next
-    vector. See docs/codecs.md."""
+    """How vectors travel. none: as they are; float16, bfloat16: 2 bytes a number, to the nearest; int8: 1 byte a
+    number, rounded at random but right on average; top-k: the largest entries only, and what is left out is added to
+    the next vector. See docs/codecs.md."""
     codec_between: Literal[CodecName, "same"] = "same"
     """The same on edges between clients on two hosts, where bytes cost more."""
     keep: Annotated[float, Field(gt=0, le=1)] = 0.1

@@ -47,9 +47,7 @@ class Codec:
         raise NotImplementedError
 
     def _too_large(self, largest: float) -> ValueError:
-        return ValueError(
-            f"a number is too large for {self.name} (at most {largest:.3g}); choose another transport.codec"
-        )
+        return ValueError(f"a number is above {largest:.3g}, too large for {self.name}; choose another transport.codec")
 
 
 class Float16(Codec):
