@@ -4,8 +4,8 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos soak lint format typecheck bench bench-collaboration bench-digits bench-drift \
-	bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-report bench-ring \
+.PHONY: help setup demo test chaos soak lint format typecheck bench bench-codecs bench-collaboration bench-digits \
+	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-report bench-ring \
 	bench-scale bench-school bench-seeking bench-selective bench-selective-mnist bench-selective-others \
 	bench-stragglers docs pictures clean
 
@@ -66,6 +66,9 @@ bench-exchange: setup  ## Compare exchange rounds a second with bare pyzmq (3 mi
 
 bench-ring: setup  ## Measure CPU time and memory of eight small clients (1 minute).
 	$(BIN)/python benchmarks/ring.py
+
+bench-codecs: setup  ## Compare bytes and accuracy of codecs on digits (5 minutes).
+	$(BIN)/python benchmarks/codecs.py
 
 bench-collaboration: setup  ## Tune and compare all ways of talking on related tasks (20 minutes).
 	$(BIN)/python benchmarks/collaboration.py

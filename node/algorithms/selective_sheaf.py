@@ -22,8 +22,9 @@ theta^0 does better to start again from there (``restart``). n_i = 0 tells it: b
 Neighbours that are unlike can be exchanged for others (``seek``, introductions.py).
 
 Both ends draw the same rows and work out the same numbers, so they agree without a word on when to pull and when to
-speak. Messages may be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 takes both: whoever
-hears each other in a round uses the same weight in it.
+speak. (Where a codec rounds P_ij Delta_i, its sender goes by the rounded one, too; n_i travels as it is.) Messages may
+be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 takes both: whoever hears each other in
+a round uses the same weight in it.
 """
 
 from __future__ import annotations

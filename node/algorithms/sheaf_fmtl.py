@@ -188,6 +188,7 @@ class SheafFMTL(Algorithm):
 
         The message is P_ij^k theta_i^{k+1} and n_i = ||theta_i^{k+1}||^2. Both ends then know r_ij = -r_ji, and with it
         what line 5 of the next round would bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c (n_i + n_j)) r_ij.
+        Where a codec rounds what is sent, r_ij is that of the rounded vectors, at both ends.
         """
         theta, c = client.theta, self.settings.eta * self.settings.lam
 
