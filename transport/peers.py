@@ -141,21 +141,17 @@ class Peers:
     def _send(self, vectors: Vectors) -> None:
         shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}
         for node, vector in vectors.items():
-            phase = self._sent[node]
-            announced = self._links[node].sent_in(self.round)
+            phase, link = self._sent[node], self._links[node]
+            announced = link.sent_in(self.round)
             if vector.dtype != self._dtype or vector.shape != announced[phase : phase + 1]:
                 raise ValueError(
                     f"message {phase} of a round to client {node} was announced with the lengths "
                     f"{announced} ({self._dtype}), not as {vector.dtype} {vector.shape}"
                 )
-            tensors = (vector,) if self._links[node].codec is None else self._encode(node, phase, vector)
+            tensors = (vector,) if link.codec is None else self._encode(node, phase, vector)
             self._sent[node] += 1
             for copy in range(self._copies(node, phase, tensors)):
-                key = id(tensors[0]), phase, copy
-                if key in shared:
-                    shared[key][1].append(node)
-                else:
-                    shared[key] = tensors, [node]
+                shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
         for (_, phase, _copy), (tensors, nodes) in shared.items():  # one vector for many neighbours is copied once
             self._count(self._endpoint.send(nodes, round=self.round, phase=phase, tensors=tensors))
 
