@@ -46,6 +46,13 @@ class Codec:
         """Raises Rejected."""
         raise NotImplementedError
 
+    def _float32(self, numbers: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", under="ignore"):
+            converted = numbers.astype("f4", copy=False)
+        if not np.isfinite(converted).all():
+            raise self._too_large(float(np.finfo("f4").max))
+        return converted
+
     def _too_large(self, largest: float) -> ValueError:
         return ValueError(f"a number is above {largest:.3g}, too large for {self.name}; choose another transport.codec")
 
@@ -78,7 +85,7 @@ class BFloat16(Codec):
         return ((np.dtype("u2"), length),)
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
-        bits = _float32(self, vector).view("u4")
+        bits = self._float32(vector).view("u4")
         rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("u2")
         if ((rounded & 0x7F80) == 0x7F80).any():  # rounded up to infinity
             raise self._too_large(float(np.finfo("f4").max))
@@ -98,7 +105,7 @@ class Int8(Codec):
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         largest = float(np.abs(vector).max())
-        scale = _float32(self, np.array([largest / 127]))
+        scale = self._float32(np.array([largest / 127]))
         if 127 * float(scale[0]) < largest:  # no quotient may be above 127
             scale = np.nextafter(scale, np.float32(np.inf))
         if not largest:
@@ -149,15 +156,14 @@ class TopK(Codec):
         return vector
 
 
-def codec(name: str, dtype: np.dtype, keep: float) -> Codec | None:
+_ROUNDING: dict[str, type[Codec]] = {rounding.name: rounding for rounding in (Float16, BFloat16, Int8)}
+
+
+def codec(name: CodecName, dtype: np.dtype, keep: float) -> Codec | None:
     """None: vectors travel as they are."""
-    match name:
-        case "none":
-            return None
-        case "top-k":
-            return TopK(dtype, keep)
-        case _:
-            return {"float16": Float16, "bfloat16": BFloat16, "int8": Int8}[name](dtype)
+    if name == "none":
+        return None
+    return TopK(dtype, keep) if name == "top-k" else _ROUNDING[name](dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +177,13 @@ class Format:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        last = ((self.dtype, self.exact),) if self.exact else ()
-        return (self.codec.shapes(self.length - self.exact) if self._encoded else ()) + last  # type: ignore[union-attr]
+        first = self.codec.shapes(self._encoded) if self.codec and self._encoded else ()
+        return first + (((self.dtype, self.exact),) if self.exact else ())
 
     @property
-    def _encoded(self) -> bool:
-        return self.exact < self.length
+    def _encoded(self) -> int:
+        """Numbers that the codec gets; 0 without one."""
+        return self.length - self.exact
 
     @property
     def payload_bytes(self) -> int:
@@ -184,7 +191,7 @@ class Format:
 
     @property
     def owes(self) -> bool:
-        return self.codec is not None and self.codec.owes and self._encoded
+        return self.codec is not None and self.codec.owes and self._encoded > 0
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         """Raises ValueError where the numbers cannot be sent so."""
@@ -192,7 +199,7 @@ class Format:
             return (vector,)
         if not np.isfinite(vector).all():
             raise ValueError(f"a vector is not finite, and cannot be sent as {self.codec.name}; lower training.alpha")
-        first, last = np.split(vector, [self.length - self.exact])
+        first, last = np.split(vector, [self._encoded])
         return self.codec.encode(first, draws) + ((last,) if self.exact else ())
 
     def decode(self, tensors: Tensors) -> np.ndarray:
@@ -205,19 +212,11 @@ class Format:
         if self.codec is None or not self._encoded:
             return tensors[0]
         count = len(shapes) - bool(self.exact)
-        vector = self.codec.decode(tensors[:count], self.length - self.exact)
+        vector = self.codec.decode(tensors[:count], self._encoded)
         if self.exact:
             vector = np.concatenate([vector, _finite(tensors[-1])])
         vector.flags.writeable = False
         return vector
-
-
-def _float32(codec: Codec, numbers: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore", under="ignore"):
-        converted = numbers.astype("f4", copy=False)
-    if not np.isfinite(converted).all():
-        raise codec._too_large(float(np.finfo("f4").max))
-    return converted
 
 
 def _finite(numbers: np.ndarray) -> np.ndarray:
