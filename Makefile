@@ -4,10 +4,10 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos fuzz soak lint format typecheck bench bench-collaboration bench-digits bench-drift \
-	bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement bench-report \
-	bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist bench-selective-others \
-	bench-stragglers docs pictures sizing clean
+.PHONY: help setup demo test chaos fuzz soak lint format typecheck bench bench-codecs bench-collaboration bench-digits \
+	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement \
+	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
+	bench-selective-others bench-stragglers docs pictures sizing clean
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 26
@@ -69,6 +69,9 @@ bench-exchange: setup  ## Compare exchange rounds a second with bare pyzmq (3 mi
 
 bench-ring: setup  ## Measure CPU time and memory of eight small clients (1 minute).
 	$(BIN)/python benchmarks/ring.py
+
+bench-codecs: setup  ## Compare bytes and accuracy of codecs on digits (5 minutes).
+	$(BIN)/python benchmarks/codecs.py
 
 bench-collaboration: setup  ## Tune and compare all ways of talking on related tasks (20 minutes).
 	$(BIN)/python benchmarks/collaboration.py

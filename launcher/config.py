@@ -19,6 +19,7 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
 from ..node.algorithms import ALGORITHMS
+from ..transport.codecs import CodecName
 from .conditions import ChaosSection, ComputeSection, EdgeTable, FaultTable, LinksSection, StragglerSection, TimeSection
 from .section import Count, Fraction, NotNegative, Positive, Section
 
@@ -220,7 +221,7 @@ class ModelSection(ArchitectureSection):
     same_start: bool = True
     """Clients with one architecture start from the same theta; otherwise each draws its own."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Precision of theta, of gradients, and of vectors on the wire."""
+    """Precision of theta, of gradients, and of vectors on the wire without a transport.codec."""
 
 
 class TrainingSection(Section):
@@ -270,6 +271,18 @@ class TransportSection(Section):
     docs/security.md); false: plain, allowed on loopback addresses (127.x.x.x) only."""
     timeout: Positive = 600.0
     """Seconds a client waits for its neighbours in one exchange before the run fails."""
+    codec: CodecName = "none"
+    """How vectors travel. none: as they are; float16, bfloat16: 2 bytes a number, to the nearest; int8: 1 byte a
+    number, rounded at random but right on average; top-k: the largest entries only, and what is left out is added to
+    the next vector. See docs/codecs.md."""
+    codec_between: Literal[CodecName, "same"] = "same"
+    """The same on edges between clients on two hosts, where bytes cost more."""
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """top-k: share of the entries that are sent, each with its place: 8 bytes with model.dtype = "float32"."""
+
+    @property
+    def between(self) -> CodecName:
+        return self.codec if self.codec_between == "same" else self.codec_between
 
     @model_validator(mode="after")
     def _reachable(self) -> TransportSection:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..node.assignment import LocalWork
 from ..topology import Graph
+from ..transport.codecs import Format
 from ..transport.envelope import Header, pack_header
 from ..transport.wire import message_wire_bytes
 from .conditions import FaultTable
@@ -23,18 +24,18 @@ from .planner.scenario import Edge
 def plan_run(
     config: RunConfig,
     graph: Graph,
-    lengths: Mapping[Edge, tuple[int, ...]],
+    messages: Mapping[Edge, tuple[Format, ...]],
     steps: Sequence[int],
     step_s: float,
     star: Star | None = None,
 ) -> Plan:
     """The plan of a configuration. Raises ConfigError where it would never end.
 
-    ``lengths`` are those of the vectors that travel on each directed edge in a round, ``steps`` the local steps of
-    each client's round, of ``step_s`` seconds each.
+    ``messages`` are what travels on each directed edge in the first round, ``steps`` the local steps of each client's
+    round, of ``step_s`` seconds each.
     """
     try:
-        return simulate(scenario_of(config, graph, lengths, steps, step_s, star))
+        return simulate(scenario_of(config, graph, messages, steps, step_s, star))
     except PlanError as error:
         raise ConfigError(str(error)) from None
 
@@ -42,7 +43,7 @@ def plan_run(
 def scenario_of(
     config: RunConfig,
     graph: Graph,
-    lengths: Mapping[Edge, tuple[int, ...]],
+    messages: Mapping[Edge, tuple[Format, ...]],
     steps: Sequence[int],
     step_s: float,
     star: Star | None = None,
@@ -54,8 +55,8 @@ def scenario_of(
         rounds=config.rounds,
         neighbours=tuple(graph.neighbours(i) for i in range(count)),
         message_bytes={
-            edge: tuple(_wire_bytes(config, edge, phase, length) for phase, length in enumerate(of_edge))
-            for edge, of_edge in lengths.items()
+            edge: tuple(_wire_bytes(config, edge, phase, format) for phase, format in enumerate(of_edge))
+            for edge, of_edge in messages.items()
         },
         execution=Execution(
             staleness=math.inf if time.staleness == "inf" else time.staleness,
@@ -82,11 +83,11 @@ def scenario_of(
     )
 
 
-def _wire_bytes(config: RunConfig, edge: Edge, phase: int, length: int) -> int:
+def _wire_bytes(config: RunConfig, edge: Edge, phase: int, format: Format) -> int:
     """Of a message of the last round: headers grow by a byte or two on the way there."""
-    vector = np.broadcast_to(np.zeros(1, config.model.dtype), (length,))
-    header = pack_header(Header(1 << 62, *edge, config.rounds, phase), (vector,))
-    return message_wire_bytes([len(header), vector.nbytes], sealed=config.transport.keyed)
+    tensors = tuple(np.broadcast_to(np.zeros(1, dtype), (length,)) for dtype, length in format.shapes)
+    header = pack_header(Header(1 << 62, *edge, config.rounds, phase), tensors)
+    return message_wire_bytes([len(header), *(tensor.nbytes for tensor in tensors)], sealed=config.transport.keyed)
 
 
 def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:

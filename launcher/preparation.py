@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
+
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import SettingsError
@@ -176,21 +178,32 @@ def _check_algorithm(config: RunConfig) -> None:
             f"training.momentum = {config.training.momentum}: the local steps of algorithm.name = {name!r} are its "
             "own, without momentum; allowed is 0"
         )
+    may_lose = algorithm.may_lose(config.algorithm)
+    for key, codec in (("codec", config.transport.codec), ("codec_between", config.transport.between)):
+        if codec == "top-k" and may_lose == "digits":
+            raise ConfigError(
+                f"transport.{key} = 'top-k': algorithm.name = {name!r} with these settings needs every entry in every "
+                "message; allowed are 'none', 'float16', 'bfloat16' and 'int8'"
+            )
+        if codec != "none" and may_lose == "nothing":
+            raise ConfigError(
+                f"transport.{key} = {codec!r}: algorithm.name = {name!r} with these settings needs every vector as it "
+                "is; allowed is 'none'"
+            )
 
 
 def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
     """Raises ConfigError where the scenario never ends, or where the algorithm cannot bear it."""
     algorithm = ALGORITHMS[config.algorithm.name]
-    lengths = {
-        (own.node, peer.node): algorithm.opening(config.algorithm, algorithm.ways(own, peer)[0])
-        + algorithm.lengths(config.algorithm, algorithm.ways(own, peer)[0])
+    messages = {
+        (own.node, peer.node): algorithm.link(config.algorithm, own, peer).sent_as(1, np.dtype(own.dtype))
         for own in assignments
         for peer in own.neighbours
     }
     steps = [local_steps(config, client.train_samples) for client in data.clients]
     assert config.compute.step_s
     star = _star(config, algorithm, assignments) if issubclass(algorithm, ServerAlgorithm) else None
-    plan = plan_run(config, graph, lengths, steps, config.compute.step_s, star)
+    plan = plan_run(config, graph, messages, steps, config.compute.step_s, star)
     bears = algorithm.bears(config.algorithm)
     slack = config.time.deadline_s is not None or config.time.staleness != 0
     loose = config.time.clock == "wall" and slack  # what will really come in time, no plan can tell
@@ -352,6 +365,9 @@ def _assign(
                 turns=_turns(graphs, node, config.topology.weights),
                 rounds_a_turn=graphs.rounds_each,
                 largest_vector=0,
+                codec=config.transport.codec,
+                codec_between=config.transport.between,
+                keep=config.transport.keep,
                 timeout=config.transport.timeout,
                 evaluate_every=config.evaluation.every,
                 checkpoint_every=config.checkpoints.every,
@@ -412,8 +428,7 @@ def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int
     algorithm, largest = ALGORITHMS[config.algorithm.name], 0
     for own in assignments:
         for peer in own.neighbours:
-            way, _ = algorithm.ways(own, peer)
-            lengths = algorithm.lengths(config.algorithm, way) + algorithm.opening(config.algorithm, way)
+            lengths = algorithm.link(config.algorithm, own, peer).sent_in(1)
             if not all(lengths):
                 raise ConfigError(
                     f"algorithm.start = 'selection': clients {own.node} and {peer.node} have no parameter in common; "

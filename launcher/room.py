@@ -101,6 +101,8 @@ def memory_of(assignment: Assignment) -> float:
         settings, architecture.size, [peer.parameters for peer in assignment.neighbours], assignment.rounds
     )
     numbers = kept + 4 * architecture.size + links * assignment.largest_vector  # theta, gradient, copies; what comes in
+    if "top-k" in (assignment.codec, assignment.codec_between):
+        numbers += links * assignment.largest_vector  # what was left out
     total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
     if assignment.role == "client":
         total += assignment.shard.stat().st_size

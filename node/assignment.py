@@ -7,7 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from ..metrics.records import sender_of
+from ..transport.codecs import Codec, CodecName, codec
 from ..transport.keys import KeyPair, Ring
 from .architecture import Architecture
 
@@ -94,6 +97,11 @@ class Assignment:
     measure: bool
     sample_every: float
     kernel_counters: bool
+    codec: CodecName = "none"
+    codec_between: CodecName = "none"
+    """On edges that lead to another host."""
+    keep: float = 1.0
+    """Share of the entries that codec top-k sends."""
     classes: tuple[int, ...] = ()
     """Of its training samples, ascending; none where the task has no classes."""
     matchings: int = 1
@@ -171,6 +179,10 @@ class Assignment:
         """The two files, of which one is there, that a client's checkpoint may be."""
         other = replace(self, node=node)
         return other.state(round), other.sent(round)
+
+    def codec_of(self, peer: Neighbour) -> Codec | None:
+        """None: vectors travel as they are."""
+        return codec(self.codec_between if peer.remote else self.codec, np.dtype(self.dtype), self.keep)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}

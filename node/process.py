@@ -115,16 +115,7 @@ class _ClientProcess:
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
-        links = {}
-        for peer in assignment.neighbours:
-            out, back = algorithm.ways(assignment, peer)
-            links[peer.node] = Link(
-                sends=algorithm.lengths(settings, out),
-                receives=algorithm.lengths(settings, back),
-                opens=algorithm.opening(settings, out),
-                opened=algorithm.opening(settings, back),
-                may_be_quiet=algorithm.may_be_quiet(settings),
-            )
+        links = {peer.node: algorithm.link(settings, assignment, peer) for peer in assignment.neighbours}
         self.peers = self._peers(links)
         self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
         self.algorithm = algorithm(settings, self.client)
@@ -146,12 +137,13 @@ class _ClientProcess:
             everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
             everyone &= not any(link.may_be_quiet for link in links.values())
             ahead = 1 if everyone and not assignment.turns else assignment.rounds
-            return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead)
+            return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead, seed=assignment.seed)
         schedule = Schedule.load(assignment.schedule)
         options: dict[str, Any] = {
             "fallback": "stale" if assignment.silence == "stale" else "skip",
             "bounded": assignment.bounded,
             "checkpoint_every": assignment.checkpoint_every,
+            "seed": assignment.seed,
         }
         if assignment.clock == "wall":
             options |= {"staleness": assignment.staleness, "deadline_s": assignment.deadline_s}
@@ -168,6 +160,7 @@ class _ClientProcess:
         state = read_state(self.assignment.state(round))
         self.learner.load(state)
         self.algorithm.load(state)
+        self.peers.load(state)
 
     def _receive_again(self) -> None:
         """What neighbours had sent when the run was interrupted, and this client has not used yet."""
@@ -263,7 +256,7 @@ class _ClientProcess:
         return time.monotonic() - self.epoch
 
     def _state(self) -> dict[str, np.ndarray]:
-        state = self.learner.state() | self.algorithm.state()
+        state = self.learner.state() | self.algorithm.state() | self.peers.state()
         maps = self.algorithm.maps
         if self.assignment.save_maps and maps is not None:
             state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}

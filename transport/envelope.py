@@ -10,7 +10,7 @@ import numpy as np
 VERSION = 1
 MAX_HEADER_BYTES = 255
 
-_DTYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1")
+_DTYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1", "|i1", "<u2")
 _CODES = {np.dtype(name): code for code, name in enumerate(_DTYPES)}
 
 

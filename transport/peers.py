@@ -10,6 +10,8 @@ from typing import NoReturn
 import numpy as np
 
 from ..metrics.records import Record, TrafficRecord
+from ..topology.seeds import generator
+from .codecs import Codec, Format, Tensors
 from .endpoint import Endpoint, Message, NeighbourTimeout, SentBytes, names_of
 from .envelope import Rejected
 
@@ -30,12 +32,27 @@ class Link:
     opened: tuple[int, ...] = ()
     may_be_quiet: bool = False
     """Whether an exchange may pass without a vector."""
+    codec: Codec | None = None
+    """Of the vectors of a round, both ways; None: they travel as they are, as those that come before always do."""
+    exact: tuple[int, ...] = ()
+    """Message by message, numbers at the end that the codec leaves as they are; by default none."""
 
     def sent_in(self, round: int) -> tuple[int, ...]:
         return self.opens + self.sends if round == 1 else self.sends
 
     def received_in(self, round: int) -> tuple[int, ...]:
         return self.opened + self.receives if round == 1 else self.receives
+
+    def sent_as(self, round: int, dtype: np.dtype) -> tuple[Format, ...]:
+        return self._formats(self.opens if round == 1 else (), self.sends, dtype)
+
+    def received_as(self, round: int, dtype: np.dtype) -> tuple[Format, ...]:
+        return self._formats(self.opened if round == 1 else (), self.receives, dtype)
+
+    def _formats(self, before: tuple[int, ...], lengths: tuple[int, ...], dtype: np.dtype) -> tuple[Format, ...]:
+        exact = lengths if self.codec is None else self.exact or (0,) * len(lengths)
+        sizes = zip(before + lengths, before + exact, strict=True)
+        return tuple(Format(self.codec, dtype, length, last) for length, last in sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +73,16 @@ class Peers:
     """
 
     def __init__(
-        self, endpoint: Endpoint, links: Mapping[int, Link], dtype: np.dtype, timeout: float, *, ahead: int = 1
+        self,
+        endpoint: Endpoint,
+        links: Mapping[int, Link],
+        dtype: np.dtype,
+        timeout: float,
+        *,
+        ahead: int = 1,
+        seed: int = 0,
     ):
+        """``seed`` is the run's, for codecs that draw."""
         self.neighbours = tuple(sorted(links))
         self.round = 0
         self.first_round = 1
@@ -67,6 +92,8 @@ class Peers:
         self._dtype = np.dtype(dtype)
         self._timeout = timeout
         self._ahead = ahead
+        self._seed = seed
+        self._owed: dict[tuple[int, int], np.ndarray] = {}  # (neighbour, message of a round): what was left out of it
         self._inbox: dict[tuple[int, int, int], np.ndarray] = {}
         self._sent = dict.fromkeys(self.neighbours, 0)
         self._taken = dict.fromkeys(self.neighbours, 0)
@@ -112,28 +139,60 @@ class Peers:
         return False
 
     def _send(self, vectors: Vectors) -> None:
-        shared: dict[tuple[int, int, int], list[int]] = {}
+        shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}
         for node, vector in vectors.items():
-            phase = self._sent[node]
-            announced = self._links[node].sent_in(self.round)
+            phase, link = self._sent[node], self._links[node]
+            announced = link.sent_in(self.round)
             if vector.dtype != self._dtype or vector.shape != announced[phase : phase + 1]:
                 raise ValueError(
                     f"message {phase} of a round to client {node} was announced with the lengths "
                     f"{announced} ({self._dtype}), not as {vector.dtype} {vector.shape}"
                 )
+            tensors = (vector,) if link.codec is None else self._encode(node, phase, vector)
             self._sent[node] += 1
-            for copy in range(self._copies(node, phase, vector)):
-                shared.setdefault((id(vector), phase, copy), []).append(node)
-        for (_, phase, _copy), nodes in shared.items():  # one vector for many neighbours is copied once
-            weights = self._endpoint.send(nodes, round=self.round, phase=phase, tensors=(vectors[nodes[0]],))
-            self._count(weights)
+            for copy in range(self._copies(node, phase, tensors)):
+                shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
+        for (_, phase, _copy), (tensors, nodes) in shared.items():  # one vector for many neighbours is copied once
+            self._count(self._endpoint.send(nodes, round=self.round, phase=phase, tensors=tensors))
+
+    def _encode(self, node: int, phase: int, vector: np.ndarray) -> Tensors:
+        """With what earlier vectors have left out; what this one leaves out is noted in turn."""
+        link = self._links[node]
+        format = link.sent_as(self.round, self._dtype)[phase]
+        if not format.owes:
+            return format.encode(vector, lambda: self._draws(node, phase))
+        key = node, phase - len(link.opens) * (self.round == 1)
+        vector = vector + self._owed.get(key, 0)
+        tensors = format.encode(vector, lambda: self._draws(node, phase))
+        self._owed[key] = vector - format.decode(tensors)
+        return tensors
+
+    def _draws(self, node: int, phase: int) -> np.random.Generator:
+        return generator(self._seed, "rounding", self._endpoint.node, node, self.round, phase)
+
+    def as_heard(self, vectors: Vectors) -> Vectors:
+        """The vectors that are sent next, as these neighbours will get them: for what both ends must find alike.
+
+        Not for codecs that leave out entries.
+        """
+        return {
+            node: vector
+            if self._links[node].codec is None
+            else self._decoded(node, self._sent[node], self._encode(node, self._sent[node], vector))
+            for node, vector in vectors.items()
+        }
+
+    def _decoded(self, node: int, phase: int, tensors: Tensors) -> np.ndarray:
+        """What the neighbour makes of a message of this round."""
+        link = self._links[node]
+        return tensors[0] if link.codec is None else link.sent_as(self.round, self._dtype)[phase].decode(tensors)
 
     def _count(self, weights: Mapping[int, SentBytes]) -> None:
         for node, more in weights.items():
             messages, payload, message, wire = self._traffic[node]
             self._traffic[node] = messages + 1, payload + more.payload, message + more.message, wire + more.wire
 
-    def _copies(self, node: int, phase: int, vector: np.ndarray) -> int:
+    def _copies(self, node: int, phase: int, tensors: Tensors) -> int:
         """How often a message is sent."""
         return 1
 
@@ -167,20 +226,26 @@ class Peers:
                 or key in self._inbox
             ):
                 raise Rejected("round or phase out of turn")
-            self._check(message)
+            vector = self._vector(message)
         except Rejected as rejected:
             self._endpoint.reject(rejected)
         else:
-            self._inbox[key] = message.tensors[0]
+            self._inbox[key] = vector
 
-    def _check(self, message: Message) -> None:
-        """Raises Rejected unless this is the vector that the link announces."""
-        header = message.header
-        expected = self._links[header.src].received_in(header.round)[header.phase : header.phase + 1]
+    def _vector(self, message: Message) -> np.ndarray:
+        """Raises Rejected unless it is one that the link announces."""
+        header, link = message.header, self._links[message.header.src]
+        if link.codec is not None:
+            formats = link.received_as(header.round, self._dtype)[header.phase : header.phase + 1]
+            if not formats:
+                raise Rejected("wrong shape")
+            return formats[0].decode(message.tensors)
+        expected = link.received_in(header.round)[header.phase : header.phase + 1]
         if len(message.tensors) != 1 or message.tensors[0].shape != expected:
             raise Rejected("wrong shape")
         if message.tensors[0].dtype != self._dtype:
             raise Rejected("wrong dtype")
+        return message.tensors[0]
 
     def idle(self) -> None:
         """Takes in what comes while there is nothing to do, until the launcher says something, or a second at most."""
@@ -211,6 +276,17 @@ class Peers:
         """{name: vector} of the messages that neighbours have yet to use after ``round``, for its checkpoint."""
         return {}
 
+    def state(self) -> dict[str, np.ndarray]:
+        """{"owed.NEIGHBOUR.MESSAGE": what codecs have left out so far}: what a later process needs to go on."""
+        return {f"owed.{node}.{place}": vector for (node, place), vector in self._owed.items()}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what ``state`` gave."""
+        for name, vector in state.items():
+            if name.startswith("owed."):
+                _, node, place = name.split(".")
+                self._owed[int(node), int(place)] = vector
+
     def forget(self, round: int) -> None:
         """The checkpoint of ``round`` is written."""
 
@@ -223,8 +299,8 @@ class Peers:
         return {}
 
     def inbox_bytes(self) -> int:
-        """Memory of the vectors that came before their turn."""
-        return sum(vector.nbytes for vector in self._inbox.values())
+        """Memory of the vectors that came before their turn, and of what codecs have left out."""
+        return sum(vector.nbytes for kept in (self._inbox, self._owed) for vector in kept.values())
 
     def rejected(self) -> dict[str, int]:
         """{reason: messages dropped since the last call}"""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..metrics.records import Record, UsedRecord
+from .codecs import Tensors
 from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
 from .envelope import Rejected
 from .peers import Link, Peers, Waited
@@ -56,8 +57,9 @@ class ScheduledPeers(Peers):
         fallback: str = "skip",
         bounded: bool = True,
         checkpoint_every: int = 0,
+        seed: int = 0,
     ):
-        super().__init__(endpoint, links, dtype, timeout)
+        super().__init__(endpoint, links, dtype, timeout, seed=seed)
         self.schedule = schedule
         self._place = {node: place for place, node in enumerate(schedule.neighbours.tolist())}
         self._fallback = fallback
@@ -82,7 +84,7 @@ class ScheduledPeers(Peers):
         for node in quiet:
             phase = self._sent[node]
             self._sent[node] += 1
-            for _ in range(self._copies(node, phase, _NOTHING)):
+            for _ in range(self._copies(node, phase, ())):
                 self._confirm(node, self.round, phase)
         return quiet
 
@@ -91,10 +93,10 @@ class ScheduledPeers(Peers):
             messages, wire_bytes = self._confirmations.get(node, (0, 0))
             self._confirmations[node] = messages + 1, wire_bytes + weight.wire
 
-    def _copies(self, node: int, phase: int, vector: np.ndarray) -> int:
+    def _copies(self, node: int, phase: int, tensors: Tensors) -> int:
         row, place = self.round - 1, self._place[node]
         if self._every:
-            self.keep(node, self.round, phase, vector)
+            self.keep(node, self.round, phase, self._decoded(node, phase, tensors) if tensors else _NOTHING)
         copies = int(self.schedule.copies[row, phase, place])
         if not copies or node in self._endpoint.gone or not self._reach(node, int(self._life_of(node, phase))):
             return 0
@@ -143,13 +145,12 @@ class ScheduledPeers(Peers):
             if not 1 <= header.round <= len(self.schedule.start) or header.phase >= self.schedule.comes.shape[1]:
                 raise Rejected("round or phase out of turn")
             silent = not message.tensors and self._links[header.src].may_be_quiet
-            if not silent:
-                self._check(message)
+            vector = _NOTHING if silent else self._vector(message)
         except Rejected as rejected:
             self._endpoint.reject(rejected)
         else:
             self._came[header.src] += 1
-            self._take_in(header.src, header.round, header.phase, _NOTHING if silent else message.tensors[0])
+            self._take_in(header.src, header.round, header.phase, vector)
 
     def _heed(self, message: Message) -> None:
         """Greetings, and confirmations: round 0, and as phase the number of messages that were taken so far."""

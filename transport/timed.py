@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .codecs import Tensors
 from .endpoint import Message
 from .peers import Waited
 from .scheduled import ScheduledPeers
@@ -46,16 +47,16 @@ class TimedPeers(ScheduledPeers):
         self._deadlines = 0
         life = self.schedule.to_life
         self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1))
-        self._sent_last: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector
+        self._sent_last: dict[tuple[int, int], tuple[int, Tensors]] = {}  # (neighbour, phase): round, what was sent
         self._idle_s = 0.0
         self._longest_for: int | None = None
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def _copies(self, node: int, phase: int, vector: np.ndarray) -> int:
+    def _copies(self, node: int, phase: int, tensors: Tensors) -> int:
         row, place, endpoint = self.round - 1, self._place[node], self._endpoint
         if self._comes_later[place]:
-            self._sent_last[node, phase] = self.round, vector.copy()
+            self._sent_last[node, phase] = self.round, tuple(tensor.copy() for tensor in tensors)
         if node in endpoint.gone or node in endpoint.left or node not in endpoint.lives:
             return 0
         planned = self.schedule.to_life[row, phase, place] > 0  # else the plan had it away at this moment
@@ -74,9 +75,8 @@ class TimedPeers(ScheduledPeers):
 
     def _catch_up(self, node: int) -> None:
         """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
-        for (other, phase), (round, vector) in self._sent_last.items():
+        for (other, phase), (round, tensors) in self._sent_last.items():
             if other == node:
-                tensors = (vector,) if vector.size else ()
                 self._count(self._endpoint.send([node], round=round, phase=phase, tensors=tensors))
                 self._flows[node].sent += 1
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...transport.peers import Peers
+from ...transport.peers import Link, Peers
 from ..architecture import Architecture
 from ..assignment import Assignment, Neighbour
 from ..client import Client
@@ -130,6 +130,33 @@ class Algorithm:
     def opening(cls, settings: Any, way: Way) -> tuple[int, ...]:
         """Lengths of the vectors that travel that way once, before those of the first round."""
         return ()
+
+    @classmethod
+    def exact(cls, settings: Any) -> tuple[int, ...]:
+        """How many numbers at the end of each of these vectors, but for those of the opening, tell something on their
+        own: a codec leaves them as they are. By default none."""
+        return ()
+
+    @classmethod
+    def may_lose(cls, settings: Any) -> Literal["entries", "digits", "nothing"]:
+        """What a codec may take from a vector: digits, as rounding does, or even entries, which come later then.
+
+        Entries only where a round goes a small step towards what it hears, so that many rounds add up.
+        """
+        return "nothing" if cls.bears(settings) == "nothing" else "digits"
+
+    @classmethod
+    def link(cls, settings: Any, own: Assignment, peer: Neighbour) -> Link:
+        out, back = cls.ways(own, peer)
+        return Link(
+            sends=cls.lengths(settings, out),
+            receives=cls.lengths(settings, back),
+            opens=cls.opening(settings, out),
+            opened=cls.opening(settings, back),
+            may_be_quiet=cls.may_be_quiet(settings),
+            codec=own.codec_of(peer),
+            exact=cls.exact(settings),
+        )
 
     @classmethod
     def has_server(cls, settings: Any) -> bool:

@@ -18,5 +18,9 @@ class Local(Algorithm):
     changing_graphs = True
     directed_graphs = "all"
 
+    @classmethod
+    def may_lose(cls, settings: LocalSettings) -> Literal["entries"]:
+        return "entries"  # of nothing
+
     def round(self, client: Client, peers: Peers) -> None:
         client.learn()

@@ -22,8 +22,9 @@ theta^0 does better to start again from there (``restart``). n_i = 0 tells it: b
 Neighbours that are unlike can be exchanged for others (``seek``, introductions.py).
 
 Both ends draw the same rows and work out the same numbers, so they agree without a word on when to pull and when to
-speak. Messages may be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 takes both: whoever
-hears each other in a round uses the same weight in it.
+speak. (Where a codec rounds P_ij Delta_i, its sender goes by the rounded one, too; n_i travels as it is.) Messages may
+be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 takes both: whoever hears each other in
+a round uses the same weight in it.
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ class SelectiveSheaf(Algorithm):
         return (message, 2) if settings.seek else (message,)
 
     @classmethod
+    def exact(cls, settings: SelectiveSheafSettings) -> tuple[int, ...]:
+        return (BLOCKS[settings.blocks], 2) if settings.seek else (BLOCKS[settings.blocks],)
+
+    @classmethod
     def check(cls, settings: SelectiveSheafSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         same_size("algorithm.name = 'selective-sheaf'", sizes, edges)
 
@@ -152,9 +157,9 @@ class SelectiveSheaf(Algorithm):
         sketches = self.maps.project(delta)  # P_ij Delta_i
         n = self._squared_norms(delta)
         quiet = {j for j in rows if self.edges[j].is_quiet(peers.round)}
-        theirs = peers.exchange(
-            {j: np.append(sketches[j], self.edges[j].signed(n)) for j in rows if j not in quiet}, quiet=quiet
-        )
+        messages = {j: np.append(sketches[j], self.edges[j].signed(n)) for j in rows if j not in quiet}
+        sketches |= {j: message[: -len(n)] for j, message in peers.as_heard(messages).items()}
+        theirs = peers.exchange(messages, quiet=quiet)
 
         r, weights = {}, {}
         for j, message in theirs.items():

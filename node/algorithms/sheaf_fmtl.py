@@ -153,6 +153,16 @@ class SheafFMTL(Algorithm):
             cls.bears(settings)
         ]
 
+    @classmethod
+    def exact(cls, settings: Any) -> tuple[int, ...]:
+        return (1,) if settings.eta and settings.exchange == "fused" else ()
+
+    @classmethod
+    def may_lose(cls, settings: Any) -> Literal["entries", "digits", "nothing"]:
+        if settings.server or settings.rotate_every or (settings.eta and settings.exchange == "fused"):
+            return "digits"  # a server takes over what it hears; the rows of another turn do not add up
+        return "entries"
+
     def round(self, client: Client, peers: Peers) -> None:
         if self.settings.rotate_every:
             self._rotate(client, peers.round)
@@ -178,13 +188,16 @@ class SheafFMTL(Algorithm):
 
         The message is P_ij^k theta_i^{k+1} and n_i = ||theta_i^{k+1}||^2. Both ends then know r_ij = -r_ji, and with it
         what line 5 of the next round would bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c (n_i + n_j)) r_ij.
+        Where a codec rounds what is sent, r_ij is that of the rounded vectors, at both ends.
         """
         theta, c = client.theta, self.settings.eta * self.settings.lam
 
         mine = self.maps.project(theta)
         n = theta.dtype.type(theta @ theta)
-        received = peers.exchange({j: np.append(vector, n) for j, vector in mine.items()})
-        r = {j: mine[j] - received[j][:-1] for j in mine}
+        messages = {j: np.append(vector, n) for j, vector in mine.items()}
+        heard = peers.as_heard(messages)
+        received = peers.exchange(messages)
+        r = {j: heard[j][:-1] - received[j][:-1] for j in mine}
         if peers.round > 1:  # before the first round no map has been used yet
             self.maps.update(mine, r, theta, c)  # (19)
             r = {j: (1 - c * (n + received[j][-1])) * r[j] for j in r}

@@ -53,6 +53,7 @@ def scenario(seed: int) -> tuple[str, np.random.Generator]:
             'name = "dfedu"\nlam = 0.05',
         ]
     )
+    codec = rng.choice(["none", "float16", "int8", "int8" if "d-psgd" in algorithm else "top-k"])
     chaos = "\n".join(f"{name} = {rate}" for name, rate in rates.items())
     return (
         f"""
@@ -82,6 +83,8 @@ latency = "{rng.choice(["fixed", "lognormal"])}"
 latency_s = 0.005
 [checkpoints]
 every = 4
+[transport]
+codec = "{codec}"
 [algorithm]
 {algorithm}
 [chaos]

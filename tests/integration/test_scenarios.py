@@ -127,12 +127,16 @@ def test_a_synchronous_scenario_learns_the_same_as_no_scenario(run):
     assert timed.rows("SELECT count(*) FROM overhead WHERE kind = 'confirmation'") == [(0,)]
 
 
-@pytest.mark.parametrize("kind", ["asynchronous", "synchronous"])
-def test_a_run_is_taken_up_after_its_launcher_was_killed_and_ends_with_the_same_bits(run, start, kind):
+@pytest.mark.parametrize(
+    ("kind", "codec"),
+    [("asynchronous", "none"), ("synchronous", "none"), ("asynchronous", "top-k"), ("synchronous", "int8")],
+)
+def test_a_run_is_taken_up_after_its_launcher_was_killed_and_ends_with_the_same_bits(run, start, kind, codec):
     if kind == "asynchronous":
         text = STRAGGLERS.format(rounds=60, time=ASYNCHRONOUS, links=LOSS_AND_CRASH)
     else:
         text = STRAGGLERS.format(rounds=60, time="", links="")
+    text += f'[transport]\ncodec = "{codec}"\n'
     whole = run(text)
     broken = start(text)
     broken.until_round(12, away=kind == "asynchronous")

@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from sheafgossip.launcher.config import ConfigError, load, validate
+from sheafgossip.launcher.preparation import prepare_run
 
 EVERYTHING = """
 name = "all of it"
@@ -290,3 +291,61 @@ def test_without_keys_only_loopback_addresses_are_allowed():
     assert not validate({"transport": {"protocol": "ipc"}}).transport.keyed
     with pytest.raises(ConfigError, match=r"needs keys = true; without keys it must be 127\.x\.x\.x$"):
         validate({"transport": {"host": "10.1.2.3", "keys": False}})
+
+
+# -- codecs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("transport", "between"),
+    [
+        ({}, "none"),
+        ({"codec": "int8"}, "int8"),
+        ({"codec_between": "int8"}, "int8"),
+        ({"codec": "int8", "codec_between": "none"}, "none"),
+    ],
+)
+def test_edges_between_hosts_have_the_same_codec_unless_told_otherwise(transport, between):
+    assert validate({"transport": transport}).transport.between == between
+
+
+@pytest.mark.parametrize(
+    ("transport", "said"),
+    [
+        ({"codec": "int4"}, "transport.codec = 'int4'; allowed: 'none', 'float16', 'bfloat16', 'int8' or 'top-k'"),
+        ({"codec_between": "zip"}, "transport.codec_between = 'zip'; allowed: 'none', "),
+        ({"keep": 0.0}, "transport.keep = 0.0: must be greater than 0"),
+        ({"keep": 1.5}, "transport.keep = 1.5: must be less than or equal to 1"),
+    ],
+)
+def test_an_unknown_codec_is_named_with_those_that_there_are(transport, said):
+    assert said in refusal(validate, {"transport": transport})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "transport", "said"),
+    [
+        (
+            {"name": "push-sum"},
+            {"codec": "float16"},
+            "transport.codec = 'float16': algorithm.name = 'push-sum' with these settings needs every vector as it is; "
+            "allowed is 'none'",
+        ),
+        (
+            {"name": "fedavg"},
+            {"codec_between": "top-k"},
+            "transport.codec_between = 'top-k': algorithm.name = 'fedavg' with these settings needs every entry in "
+            "every message; allowed are 'none', 'float16', 'bfloat16' and 'int8'",
+        ),
+        (
+            {"name": "sheaf-fmtl", "start": "shared", "eta": 0, "rotate_every": 1},
+            {"codec": "top-k"},
+            "transport.codec = 'top-k': algorithm.name = 'sheaf-fmtl' with these settings needs every entry",
+        ),
+    ],
+)
+def test_a_codec_that_an_algorithm_cannot_bear_is_refused(tmp_path, algorithm, transport, said):
+    config = validate({"algorithm": algorithm, "transport": transport})
+    refused = refusal(lambda: prepare_run(config, tmp_path / "run", sockets=tmp_path, records="ipc://nowhere"))
+    assert refused.startswith(said)
+    assert not (tmp_path / "run").exists()

@@ -45,6 +45,9 @@ class FakePeers:
         self.sent.append({node: vector.copy() for node, vector in vectors.items()})
         return {node: self.answers[node] for node in (vectors if senders is None else senders)}
 
+    def as_heard(self, vectors):
+        return vectors
+
 
 @pytest.fixture
 def client(assignment) -> Client:
@@ -278,3 +281,50 @@ def test_local_training_does_not_mind_neighbours_of_different_sizes():
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_an_algorithm_is_listed_under_the_name_of_its_settings(name):
     assert ALGORITHMS[name].Settings().name == name
+
+
+# -- codecs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("remote", "expected"), [(False, "float16"), (True, "int8")])
+def test_edges_within_a_host_and_between_two_have_each_their_codec(assignment, remote, expected):
+    peer = replace(assignment.neighbours[0], remote=remote)
+    own = replace(assignment, codec="float16", codec_between="int8")
+    link = ALGORITHMS["dfedu"].link(ALGORITHMS["dfedu"].Settings(), own, peer)
+    assert link.codec is not None
+    assert link.codec.name == expected
+    assert link.codec.dtype == np.dtype(own.dtype)
+
+
+EXACT = {
+    "sheaf-fmtl": [({}, ()), ({"exchange": "fused"}, (1,)), ({"exchange": "fused", "eta": 0}, ())],
+    "selective-sheaf": [({}, (1,)), ({"blocks": "head"}, (2,)), ({"seek": True}, (1, 2))],
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_numbers_that_tell_something_are_announced_as_exact(name):
+    algorithm = ALGORITHMS[name]
+    for settings, expected in EXACT.get(name, [({}, ())]):
+        chosen = algorithm.Settings(**settings)
+        assert algorithm.exact(chosen) == expected
+        assert not expected or len(expected) == len(algorithm.vectors(chosen, 100, 100))
+
+
+MAY_LOSE = {
+    "entries": {"local", "dfedu", "sheaf-fmtl"},
+    "nothing": {"d2", "gradient-tracking", "push-sum"},
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_keeps_a_sum_loses_nothing_and_who_takes_over_what_it_hears_no_entries(name):
+    settings = ALGORITHMS[name].Settings()
+    expected = next((what for what, names in MAY_LOSE.items() if name in names), "digits")
+    assert ALGORITHMS[name].may_lose(settings) == expected
+
+
+@pytest.mark.parametrize("settings", [{"eta": 0, "start": "shared", "rotate_every": 1}, {"exchange": "fused"}], ids=str)
+def test_maps_that_change_bear_rounding_but_no_entries_that_come_later(settings):
+    algorithm = ALGORITHMS["sheaf-fmtl"]
+    assert algorithm.may_lose(algorithm.Settings(**settings)) == "digits"

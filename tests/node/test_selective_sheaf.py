@@ -80,6 +80,9 @@ class Peers:
         self.network.barrier.wait(10)
         return {j: self.network.sent[self.round, j, self.node] for j in range(CLIENTS) if self.hears(j)}
 
+    def as_heard(self, vectors):
+        return vectors
+
     def meet(self, words):
         for j, word in words.items():
             self.network.words[self.round, self.node, j] = word

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sheafgossip.transport.envelope import Header, Rejected, pack_header, unpack_header, view_tensor
 
-DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8")  # position: the code on the wire
+# position: the code on the wire
+DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "int8", "uint16")
 
 numbers = st.integers(0, 2**31)
 headers = st.builds(Header, run=st.integers(0, 2**64 - 1), src=numbers, dst=numbers, round=numbers, phase=numbers)
@@ -135,7 +136,7 @@ def test_a_wrong_value_in_any_field_is_rejected(place, value):
     ("body", "reason"),
     [
         ([2, 77, 0, 1, 3, 0, [[0, 10]]], "unknown protocol version"),
-        ([1, 77, 0, 1, 3, 0, [[6, 10]]], "unknown dtype"),
+        ([1, 77, 0, 1, 3, 0, [[8, 10]]], "unknown dtype"),
         ([1, 77, 0, 1, 3, 0, [[-1, 10]]], "unknown dtype"),
         ([1, 77, 0, 1, 3, 0, [[0, -10]]], "malformed header"),
         ([1, 77, 0, 1, 3, 0, []], "malformed header"),

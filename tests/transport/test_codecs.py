@@ -1,0 +1,368 @@
+"""Codecs: what is sent of a vector, what comes out at the other end, what it weighs, and what is not taken in."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sheafgossip.topology.seeds import generator
+from sheafgossip.transport.codecs import Codec, Format, codec
+from sheafgossip.transport.envelope import Rejected
+from sheafgossip.transport.peers import Link, Peers
+
+NAMES = ("float16", "bfloat16", "int8", "top-k")
+KEEP = 0.3
+
+
+def of(name: str, dtype: str = "float32", keep: float = KEEP) -> Codec:
+    found = codec(name, np.dtype(dtype), keep)
+    assert found is not None
+    return found
+
+
+def draws(seed: int = 0):
+    return lambda: generator(seed, "test")
+
+
+def there_and_back(name: str, vector: np.ndarray, seed: int = 0, keep: float = KEEP) -> np.ndarray:
+    used = of(name, vector.dtype, keep)
+    return used.decode(used.encode(vector, draws(seed)), len(vector))
+
+
+def floats(largest: float, dtype: str = "float32") -> st.SearchStrategy[np.ndarray]:
+    width = 8 * np.dtype(dtype).itemsize
+    numbers = st.floats(-largest, largest, width=width)
+    return st.lists(numbers, min_size=1, max_size=30).map(lambda values: np.array(values, dtype))
+
+
+# -- rounding to the nearest -------------------------------------------------------------------------------------------
+
+
+@given(floats(65504.0))
+@example(np.array([65519.0, 2**-24, 2**-25, -0.0, 1 + 2**-11, 1 + 3 * 2**-11], "float32"))
+def test_float16_rounds_as_torch_does(vector):
+    expected = torch.from_numpy(vector).to(torch.float16)
+    (sent,) = of("float16").encode(vector, draws())
+    assert sent.tobytes() == expected.numpy().tobytes()
+    np.testing.assert_array_equal(there_and_back("float16", vector), expected.float().numpy())
+
+
+@given(floats(2.0**126))
+@example(np.array([1e-45, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, 3.38e38], "float32"))
+def test_bfloat16_rounds_as_torch_does(vector):
+    expected = torch.from_numpy(vector).to(torch.bfloat16)
+    (sent,) = of("bfloat16").encode(vector, draws())
+    assert sent.tobytes() == expected.view(torch.int16).numpy().tobytes()
+    np.testing.assert_array_equal(there_and_back("bfloat16", vector), expected.float().numpy())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "number"),
+    [
+        ("float16", "float32", 65520.0),
+        ("bfloat16", "float32", 3.4e38),
+        ("bfloat16", "float64", 1e39),
+        ("int8", "float64", 1e41),
+    ],
+)
+def test_a_number_that_is_too_large_is_an_error_that_says_so(name, dtype, number):
+    with pytest.raises(ValueError, match=rf"too large for {name}; choose another transport\.codec"):
+        of(name, dtype).encode(np.array([1.0, -number], dtype), draws())
+
+
+# -- rounding at random ------------------------------------------------------------------------------------------------
+
+SEEDS = 400
+SURE = math.log(2e12)
+"""A bound that one draw in 10^12 breaks."""
+
+
+@settings(deadline=None, max_examples=30)
+@given(floats(2.0**100) | floats(1.0) | floats(2.0**-100), st.integers(0, 1 << 30))
+def test_int8_is_right_on_average_and_never_off_by_a_whole_step(vector, first):
+    """Entry v lies between two multiples of s and is rounded up with probability f, its place between them: the mean
+    over N draws has mean v and variance s^2 f (1 - f) / N, and keeps to Bernstein's inequality."""
+    s = float(of("int8").encode(vector, draws())[0][0])
+    assert s == pytest.approx(np.abs(vector).max() / 127, rel=1e-6, abs=2e-45)
+    found = np.array([there_and_back("int8", vector, first + seed) for seed in range(SEEDS)], float)
+    step = s if s else 1.0
+    assert (np.abs(found - vector) < step * (1 + 1e-5)).all()
+    f = vector.astype(float) / step % 1
+    third = SURE / (3 * SEEDS)
+    bound = third + np.sqrt(third**2 + 2 * SURE / SEEDS * f * (1 - f))
+    assert (np.abs(found.mean(axis=0) - vector) <= (bound + 1e-4) * step).all()
+
+
+def test_int8_rounds_up_as_often_as_the_distance_says():
+    """400,000 draws: 127 s is the largest entry, and 0.3 s is sent as s in 30% of the cases."""
+    vector = np.full(400_001, 0.3, "float32")
+    vector[0] = 127
+    rounded = there_and_back("int8", vector)
+    assert set(rounded[1:].tolist()) == {0.0, 1.0}
+    assert rounded[1:].mean() == pytest.approx(0.3, abs=5 * math.sqrt(0.3 * 0.7 / 400_000))
+    assert rounded[0] == 127
+
+
+def test_int8_draws_alike_for_one_message_and_otherwise_for_another():
+    vector = np.linspace(-1, 1, 100, dtype="float32")
+    assert np.array_equal(there_and_back("int8", vector, 3), there_and_back("int8", vector, 3))
+    assert not np.array_equal(there_and_back("int8", vector, 3), there_and_back("int8", vector, 4))
+
+
+def test_a_vector_of_zeros_stays_one():
+    for name in NAMES:
+        assert there_and_back(name, np.zeros(7, "float32")).tolist() == [0.0] * 7
+
+
+# -- the largest entries -----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=30), st.floats(0.01, 1))
+def test_top_k_sends_the_largest_entries_and_of_equal_ones_the_first(values, keep):
+    vector = np.array(values, "float32")
+    k = max(1, math.ceil(keep * len(values)))
+    order = sorted(range(len(values)), key=lambda place: (-abs(values[place]), place))[:k]
+    places, numbers = of("top-k", keep=keep).encode(vector, draws())
+    assert places.tolist() == sorted(order)
+    assert numbers.tolist() == [values[place] for place in sorted(order)]
+
+
+def test_a_share_that_is_a_whole_number_but_for_rounding_is_that_number():
+    assert [of("top-k", keep=keep).shapes(n)[0][1] for keep, n in ((0.1, 30), (0.29, 100), (1.0, 7))] == [3, 29, 7]
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+def closed_form(name: str, length: int, exact: int, itemsize: int) -> int:
+    n = length - exact
+    k = max(1, math.ceil(KEEP * n - 1e-9))
+    sizes = {"float16": 2 * n, "bfloat16": 2 * n, "int8": n + 4, "top-k": k * (4 + itemsize)}
+    return (sizes[name] if n else 0) + exact * itemsize
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("length", "exact"), [(1, 0), (2, 1), (2, 2), (650, 0), (66, 1)])
+def test_a_message_weighs_what_is_announced_and_its_exact_numbers_stay(name, dtype, length, exact):
+    itemsize = np.dtype(dtype).itemsize
+    form = Format(of(name, dtype), np.dtype(dtype), length, exact)
+    vector = np.random.default_rng(0).standard_normal(length).astype(dtype)
+    tensors = form.encode(vector, draws())
+    assert [(t.dtype, t.shape) for t in tensors] == [(d, (n,)) for d, n in form.shapes]
+    assert sum(t.nbytes for t in tensors) == form.payload_bytes == closed_form(name, length, exact, itemsize)
+    received = form.decode(tensors)
+    assert received.dtype == vector.dtype
+    assert received.shape == vector.shape
+    assert np.array_equal(received[length - exact :], vector[length - exact :])
+    if exact < length:
+        assert not received.flags.writeable
+        assert np.abs(received - vector).max() <= np.abs(vector).max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_not_sent(name, bad):
+    form = Format(of(name), np.dtype("f4"), 3, 1)
+    for place in range(3):
+        vector = np.ones(3, "f4")
+        vector[place] = bad
+        with pytest.raises(ValueError, match=f"not finite, and cannot be sent as {name}"):
+            form.encode(vector, draws())
+
+
+def array(values, dtype) -> np.ndarray:
+    return np.array(values, dtype)
+
+
+HOSTILE = {
+    "float16, infinite": ("float16", [array([1, np.inf, 1], "f2")]),
+    "float16, nan": ("float16", [array([1, np.nan, 1], "f2")]),
+    "bfloat16, infinite": ("bfloat16", [array([0, 0x7F80, 0], "u2")]),
+    "bfloat16, nan": ("bfloat16", [array([0, 0xFFC1, 0], "u2")]),
+    "int8, scale nan": ("int8", [array([np.nan], "f4"), array([1, 2, 3], "i1")]),
+    "int8, scale infinite": ("int8", [array([np.inf], "f4"), array([1, 2, 3], "i1")]),
+    "int8, scale negative": ("int8", [array([-1], "f4"), array([1, 2, 3], "i1")]),
+    "int8, scale that overflows": ("int8", [array([3e38], "f4"), array([1, 2, 3], "i1")]),
+    "top-k, beyond the end": ("top-k", [array([0, 3], "i4"), array([1, 1], "f4")]),
+    "top-k, below 0": ("top-k", [array([-1, 1], "i4"), array([1, 1], "f4")]),
+    "top-k, twice": ("top-k", [array([1, 1], "i4"), array([1, 1], "f4")]),
+    "top-k, descending": ("top-k", [array([2, 1], "i4"), array([1, 1], "f4")]),
+    "top-k, a difference that overflows": ("top-k", [array([2**31 - 1, -(2**31)], "i4"), array([1, 1], "f4")]),
+    "top-k, nan": ("top-k", [array([0, 1], "i4"), array([1, np.nan], "f4")]),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_numbers_that_nobody_sends_are_rejected(case):
+    name, tensors = HOSTILE[case]
+    with pytest.raises(Rejected) as raised:
+        Format(of(name, keep=0.5), np.dtype("f4"), 3, 0).decode(tuple(tensors))
+    assert raised.value.reason == "illegal numbers"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_tensors_than_announced_are_rejected(name):
+    form = Format(of(name), np.dtype("f4"), 11, 1)
+    right = form.encode(np.ones(11, "f4"), draws())
+    for place, tensor in enumerate(right):
+        for wrong, reason in (
+            (tensor[:-1], "wrong shape"),
+            (np.append(tensor, tensor[:1]), "wrong shape"),
+            (tensor[None], "wrong shape"),
+            (tensor.astype("i8"), "wrong dtype"),
+        ):
+            with pytest.raises(Rejected) as raised:
+                form.decode((*right[:place], wrong, *right[place + 1 :]))
+            assert raised.value.reason == reason
+    for tensors in (right[:-1], (*right, right[0]), ()):
+        with pytest.raises(Rejected, match="wrong shape"):
+            form.decode(tensors)
+
+
+@given(st.sampled_from(NAMES), st.sampled_from(["f4", "f8"]), st.binary(min_size=200, max_size=200))
+def test_whatever_bytes_come_in_they_are_finite_numbers_or_rejected(name, dtype, data):
+    form = Format(of(name, dtype, keep=0.3), np.dtype(dtype), 9, 1)
+    tensors = [np.frombuffer(data[20 * i :], d, n) for i, (d, n) in enumerate(form.shapes)]
+    try:
+        with np.errstate(invalid="ignore"):  # of casts of signalling NaNs
+            received = form.decode(tuple(tensors))
+    except Rejected:
+        return
+    assert received.shape == (9,)
+    assert np.isfinite(received).all()
+
+
+# -- between clients ---------------------------------------------------------------------------------------------------
+
+
+def peers_of(client, links: dict[int, Link], round: int = 1, seed: int = 5) -> Peers:
+    peers = Peers(client.endpoint, links, np.dtype("f4"), 10, seed=seed)
+    peers.begin(round)
+    return peers
+
+
+def link(name: str, lengths=(20,), **changes) -> Link:
+    return Link(lengths, lengths, codec=codec(name, np.dtype("f4"), KEEP), **changes)
+
+
+def noise(seed: int, length: int = 20) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(length).astype("f4")
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "int8"])
+def test_the_sender_knows_what_its_neighbour_gets_and_every_message_is_rounded_by_itself(network, name):
+    first, second = network.linked(2, [(0, 1)])
+    sender = peers_of(first, {1: link(name, (20, 21), exact=(0, 1))})
+    receiver = peers_of(second, {0: link(name, (20, 21), exact=(0, 1))})
+    for _ in range(2):
+        for length in (20, 21):
+            vector = noise(0, 21)[:length]
+            expected = sender.as_heard({1: vector})[1]
+            sender.send({1: vector})
+            assert np.array_equal(receiver.receive()[0], expected)
+            assert not np.array_equal(expected, vector)
+        assert expected[-1] == vector[-1]
+        payload = closed_form(name, 20, 0, 4) + closed_form(name, 21, 1, 4)
+        assert [(row.dst, row.messages, row.payload_bytes) for row in sender.next_round()] == [(1, 2, payload)]
+        receiver.next_round()
+    assert receiver.rejected() == {}
+
+
+def test_each_message_of_int8_has_draws_of_its_own(network):
+    """Two neighbours, two rounds, two messages, two runs: eight and eight ways to round one vector."""
+    (client,) = network.linked(1, [])
+    vector, heard = noise(0, 200), []
+    for seed in (1, 2):
+        peers = peers_of(client, {j: link("int8", (200, 200)) for j in (1, 2)}, seed=seed)
+        for round in (1, 2):
+            peers.begin(round)
+            for phase in (0, 1):
+                peers._sent = dict.fromkeys((1, 2), phase)
+                heard += [found.tobytes() for found in peers.as_heard(dict.fromkeys((1, 2), vector)).values()]
+    assert len(set(heard)) == 8 * 2
+
+
+def test_neighbours_may_have_different_codecs_and_one_none(network):
+    clients = network.linked(3, [(0, 1), (0, 2)])
+    vector = noise(0)
+    hub = peers_of(clients[0], {1: link("none"), 2: link("int8")})
+    expected = hub.as_heard({1: vector, 2: vector})
+    assert expected[1] is vector
+    hub.send({1: vector, 2: vector})
+    for j, name in ((1, "none"), (2, "int8")):
+        assert np.array_equal(peers_of(clients[j], {0: link(name)}).receive()[0], expected[j])
+    assert [row.payload_bytes for row in hub.next_round()] == [80, 24]
+
+
+def test_what_opens_a_link_travels_as_it_is(network):
+    first, second = network.linked(2, [(0, 1)])
+    sender = peers_of(first, {1: link("int8", opens=(7,))})
+    receiver = peers_of(second, {0: link("int8", opened=(7,))})
+    sender.send({1: noise(0, 7)})
+    sender.send({1: noise(1)})
+    assert np.array_equal(receiver.receive()[0], noise(0, 7))
+    assert not np.array_equal(receiver.receive()[0], noise(1))
+
+
+def test_what_top_k_leaves_out_is_added_to_the_next_vector_of_the_edge(network):
+    """Whole numbers, so that sums are exact: what was received and what is still owed are all that was to be sent,
+    message by message of a round, whatever opened the link."""
+    first, second = network.linked(2, [(0, 1)])
+    sender = peers_of(first, {1: link("top-k", (20, 10), opens=(3,))})
+    receiver = peers_of(second, {0: link("top-k", (20, 10), opened=(3,))})
+    rng = np.random.default_rng(0)
+    meant, received = Counter(), Counter()
+    for round in range(1, 9):
+        if round == 1:
+            sender.send({1: np.ones(3, "f4")})
+            assert receiver.receive()[0].tolist() == [1, 1, 1]
+        for message, length in enumerate((20, 10)):
+            vector = rng.integers(-9, 10, length).astype("f4")
+            sender.send({1: vector})
+            found = receiver.receive()[0]
+            assert 1 <= np.count_nonzero(found) <= KEEP * length
+            meant[message] = meant[message] + vector
+            received[message] = received[message] + found
+        sender.next_round()
+        receiver.next_round()
+        owed = sender.state()
+        assert owed.keys() == {"owed.1.0", "owed.1.1"}
+        for message in (0, 1):
+            assert np.array_equal(received[message] + owed[f"owed.1.{message}"], meant[message])
+
+
+def test_a_sender_that_goes_on_from_its_state_sends_the_same_bits(network):
+    first, second, third = network.linked(3, [(0, 2), (1, 2)])
+    whole, broken = (peers_of(client, {2: link("top-k")}) for client in (first, second))
+    receiver = peers_of(third, {0: link("top-k"), 1: link("top-k")})
+    for round in range(1, 6):
+        for peers in (whole, broken):
+            peers.send({2: noise(round)})
+        heard = receiver.receive()
+        assert np.array_equal(heard[0], heard[1])
+        for peers in (whole, broken, receiver):
+            peers.next_round()
+        later = peers_of(second, {2: link("top-k")}, round + 1)
+        later.load({name: vector.copy() for name, vector in broken.state().items()})
+        broken = later
+
+
+def test_hostile_numbers_are_dropped_and_counted(network):
+    client, [neighbour] = network.client_of_puppets(1)
+    peers = peers_of(client, {0: link("int8", (3,))})
+    header = network.header(src=0, dst=1, round=1, shapes=[[0, 1], [6, 3]])
+    neighbour.send_multipart([header, array([np.nan], "f4").tobytes(), bytes(3)])
+    plain = network.header(src=0, dst=1, round=1, shapes=[[0, 3]])
+    neighbour.send_multipart([plain, bytes(12)])
+    late = network.header(src=0, dst=1, round=1, phase=1, shapes=[[0, 1], [6, 3]])
+    neighbour.send_multipart([late, array([1], "f4").tobytes(), bytes(3)])
+    neighbour.send_multipart([header, array([0.5], "f4").tobytes(), array([1, -2, 3], "i1").tobytes()])
+    assert peers.receive()[0].tolist() == [0.5, -1, 1.5]
+    assert peers.rejected() == {"illegal numbers": 1, "wrong shape": 2}

@@ -1,0 +1,225 @@
+"""What becomes of a vector before it travels, so that it takes fewer bytes: codecs, and the tensors they make of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from .envelope import Rejected
+
+CodecName = Literal["none", "float16", "bfloat16", "int8", "top-k"]
+Tensors = tuple[np.ndarray, ...]
+Shape = tuple[np.dtype, int]
+"""Of a tensor with one axis: its type and its length."""
+Draws = Callable[[], np.random.Generator]
+"""Makes the generator of one message."""
+
+_ILLEGAL = "illegal numbers"  # the reason that is counted
+
+
+class Codec:
+    """``dtype`` is that of the vectors at both ends.
+
+    A codec keeps nothing between messages. What comes in has the announced ``shapes``, and may still be hostile.
+    """
+
+    name: ClassVar[CodecName]
+    owes: ClassVar[bool] = False
+    """Whether it leaves out entries, which the sender adds to the next vector then."""
+
+    def __init__(self, dtype: np.dtype):
+        self.dtype = np.dtype(dtype)
+
+    def shapes(self, length: int) -> tuple[Shape, ...]:
+        """Of the tensors that take the place of a vector of so many numbers."""
+        raise NotImplementedError
+
+    def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
+        """``vector`` is finite. Raises ValueError where a number is out of range."""
+        raise NotImplementedError
+
+    def decode(self, tensors: Tensors, length: int) -> np.ndarray:
+        """Raises Rejected."""
+        raise NotImplementedError
+
+    def _float32(self, numbers: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", under="ignore"):
+            converted = numbers.astype("f4", copy=False)
+        if not np.isfinite(converted).all():
+            raise self._too_large(float(np.finfo("f4").max))
+        return converted
+
+    def _too_large(self, largest: float) -> ValueError:
+        return ValueError(f"a number is above {largest:.3g}, too large for {self.name}; choose another transport.codec")
+
+
+class Float16(Codec):
+    """IEEE 754 half precision: 11 significant bits, numbers up to 65504, to the nearest."""
+
+    name = "float16"
+
+    def shapes(self, length: int) -> tuple[Shape, ...]:
+        return ((np.dtype("f2"), length),)
+
+    def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = vector.astype("f2")
+        if not np.isfinite(rounded).all():
+            raise self._too_large(float(np.finfo("f2").max))
+        return (rounded,)
+
+    def decode(self, tensors: Tensors, length: int) -> np.ndarray:
+        return _finite(tensors[0].astype(self.dtype))
+
+
+class BFloat16(Codec):
+    """The upper half of a float32: 8 significant bits and its whole range, to the nearest, ties to even."""
+
+    name = "bfloat16"
+
+    def shapes(self, length: int) -> tuple[Shape, ...]:
+        return ((np.dtype("u2"), length),)
+
+    def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
+        bits = self._float32(vector).view("u4")
+        rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("u2")
+        if ((rounded & 0x7F80) == 0x7F80).any():  # rounded up to infinity
+            raise self._too_large(float(np.finfo("f4").max))
+        return (rounded,)
+
+    def decode(self, tensors: Tensors, length: int) -> np.ndarray:
+        return _finite((tensors[0].astype("u4") << 16).view("f4").astype(self.dtype, copy=False))
+
+
+class Int8(Codec):
+    """q_m = floor(v_m / s + u_m) with u_m uniform in [0, 1), s = max |v| / 127: E s q_m = v_m, |s q_m - v_m| < s."""
+
+    name = "int8"
+
+    def shapes(self, length: int) -> tuple[Shape, ...]:
+        return (np.dtype("f4"), 1), (np.dtype("i1"), length)
+
+    def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
+        largest = float(np.abs(vector).max())
+        scale = self._float32(np.array([largest / 127]))
+        if 127 * float(scale[0]) < largest:  # no quotient may be above 127
+            scale = np.nextafter(scale, np.float32(np.inf))
+        if not largest:
+            return scale, np.zeros(len(vector), "i1")
+        quotients = vector / scale[0]
+        below = np.floor(quotients)
+        up = draws().random(len(vector), dtype="f4") < quotients - below
+        return scale, (below + up).astype("i1")
+
+    def decode(self, tensors: Tensors, length: int) -> np.ndarray:
+        scale, numbers = tensors
+        if not 0 <= float(scale[0]) <= np.finfo("f4").max / 128:
+            raise Rejected(_ILLEGAL, f"a scale of {scale[0]}")
+        return numbers.astype(self.dtype) * scale.astype(self.dtype)
+
+
+class TopK(Codec):
+    """The ``keep`` of the entries that are largest in magnitude, and where they are; 0 in the place of the others."""
+
+    name = "top-k"
+    owes = True
+
+    def __init__(self, dtype: np.dtype, keep: float):
+        super().__init__(dtype)
+        self.keep = keep
+
+    def count(self, length: int) -> int:
+        return min(length, max(1, math.ceil(self.keep * length - 1e-9)))  # 0.1 * 30 is 3.0000000000000004
+
+    def shapes(self, length: int) -> tuple[Shape, ...]:
+        k = self.count(length)
+        return (np.dtype("i4"), k), (self.dtype, k)
+
+    def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
+        k, sizes = self.count(len(vector)), np.abs(vector)
+        least = np.partition(sizes, len(vector) - k)[len(vector) - k]
+        above = np.flatnonzero(sizes > least)
+        ties = np.flatnonzero(sizes == least)[: k - len(above)]  # the first of them, on every machine
+        chosen = np.sort(np.concatenate([above, ties])).astype("i4")
+        return chosen, vector[chosen]
+
+    def decode(self, tensors: Tensors, length: int) -> np.ndarray:
+        places, values = tensors
+        if places[0] < 0 or places[-1] >= length or not (places[1:] > places[:-1]).all():
+            raise Rejected(_ILLEGAL, "indices that are not ascending, or not of the vector")
+        vector = np.zeros(length, self.dtype)
+        vector[places] = _finite(values)
+        return vector
+
+
+_ROUNDING: dict[str, type[Codec]] = {rounding.name: rounding for rounding in (Float16, BFloat16, Int8)}
+
+
+def codec(name: CodecName, dtype: np.dtype, keep: float) -> Codec | None:
+    """None: vectors travel as they are."""
+    if name == "none":
+        return None
+    return TopK(dtype, keep) if name == "top-k" else _ROUNDING[name](dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a message of ``length`` numbers travels: its last ``exact`` ones as they are, in a tensor of their own."""
+
+    codec: Codec | None
+    dtype: np.dtype
+    length: int
+    exact: int
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        first = self.codec.shapes(self._encoded) if self.codec and self._encoded else ()
+        return first + (((self.dtype, self.exact),) if self.exact else ())
+
+    @property
+    def _encoded(self) -> int:
+        """Numbers that the codec gets; 0 without one."""
+        return self.length - self.exact
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(dtype.itemsize * length for dtype, length in self.shapes)
+
+    @property
+    def owes(self) -> bool:
+        return self.codec is not None and self.codec.owes and self._encoded > 0
+
+    def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
+        """Raises ValueError where the numbers cannot be sent so."""
+        if self.codec is None or not self._encoded:
+            return (vector,)
+        if not np.isfinite(vector).all():
+            raise ValueError(f"a vector is not finite, and cannot be sent as {self.codec.name}; lower training.alpha")
+        first, last = np.split(vector, [self._encoded])
+        return self.codec.encode(first, draws) + ((last,) if self.exact else ())
+
+    def decode(self, tensors: Tensors) -> np.ndarray:
+        """A read-only vector of ``length`` numbers. Raises Rejected unless the tensors are as announced."""
+        shapes = self.shapes
+        if len(tensors) != len(shapes) or any(t.shape != (n,) for t, (_, n) in zip(tensors, shapes, strict=True)):
+            raise Rejected("wrong shape")
+        if any(t.dtype != dtype for t, (dtype, _) in zip(tensors, shapes, strict=True)):
+            raise Rejected("wrong dtype")
+        if self.codec is None or not self._encoded:
+            return tensors[0]
+        count = len(shapes) - bool(self.exact)
+        vector = self.codec.decode(tensors[:count], self._encoded)
+        if self.exact:
+            vector = np.concatenate([vector, _finite(tensors[-1])])
+        vector.flags.writeable = False
+        return vector
+
+
+def _finite(numbers: np.ndarray) -> np.ndarray:
+    if not np.isfinite(numbers).all():
+        raise Rejected(_ILLEGAL, "not finite")
+    return numbers
