@@ -142,7 +142,8 @@ def plain_round(learner: Learner, architecture: Architecture, alpha: float) -> C
     parameters = [block.clone().requires_grad_() for block in views(architecture, torch.from_numpy(learner.theta))]
 
     def learn() -> None:
-        for x, y in learner.batches():
+        for batch in learner.batches():
+            x, y = map(torch.as_tensor, batch)
             torch.nn.functional.cross_entropy(forward(architecture, parameters, x), y).backward()
             with torch.no_grad():
                 for parameter in parameters:

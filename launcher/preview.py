@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..node.assignment import Assignment
 from .config import ConfigError, RunConfig
-from .forkserver import ForkServer
+from .engines import Engine, open_engine
 from .planner import Plan
 from .preparation import once_for_alike, prepare_run
 
@@ -49,9 +49,9 @@ class _Stopwatch(ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self._server: ForkServer | None = None
+        self._engine: Engine | None = None
 
     def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        if self._server is None:
-            self._server = self.enter_context(ForkServer())
-        return self._server.time_a_step(assignment, steps)
+        if self._engine is None:
+            self._engine = self.enter_context(open_engine())
+        return self._engine.time_a_step(assignment, steps)

@@ -1,26 +1,24 @@
-"""A client's model on its own shard: gradients, local work, evaluation. The only place where torch computes; models of
-one linear layer do without it.
-"""
+"""A client's model on its own shard: gradients, local work, evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
 from ..topology.seeds import generator
-from . import linear
 from .architecture import Architecture
 from .assignment import Assignment
-from .models import features, forward, loss, metric, views
+from .linear import LinearModel
+from .models import TorchModel
 
-Samples = Tensor | np.ndarray
-"""Arrays where the model is one linear layer, x (n, features); else tensors, x (n, *input_shape)."""
+Samples = Any
+"""x or y of some samples, as the client's model takes them."""
 
 _MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation ...
 _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
@@ -39,35 +37,26 @@ class Learner:
         self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // self._architecture.widest()))
         dtype = getattr(torch, assignment.dtype)
         shard = _no_shard(dtype) if assignment.role == "server" else _open_shard(assignment.shard, dtype)
-        self._linear = self._architecture.is_linear
-        self._x_train, self._y_train, self._x_test, self._y_test = map(self._as_learnt, shard)
-        self.train_samples, self.test_samples = len(self._x_train), len(self._x_test)
         own = () if assignment.same_start else (assignment.node,)
         start = self._architecture.start(assignment.seed, *own, init=assignment.init)
         # torch's buffers start at multiples of 64 bytes: the same kernels, hence the same bits, in every process
         self._theta = torch.from_numpy(start).to(dtype, copy=True)
         self._gradient = torch.zeros_like(self._theta)
-        self._parameters = views(self._architecture, self._theta)
-        for parameter, gradient in zip(self._parameters, views(self._architecture, self._gradient), strict=True):
-            parameter.requires_grad_().grad = gradient  # backward() adds into the flat buffer
+        self.theta: np.ndarray = self._theta.numpy()
+        self._model: LinearModel | TorchModel
+        if self._architecture.is_linear:
+            self._model = LinearModel(self._architecture, assignment.task, self.theta, self._gradient.numpy())
+        else:
+            self._model = TorchModel(self._architecture, assignment.task, self._theta, self._gradient)
+        as_taken: list[Samples] = [self._model.data(part) for part in shard]
+        self._x_train, self._y_train, self._x_test, self._y_test = as_taken
+        self.train_samples, self.test_samples = len(self._x_train), len(self._x_test)
         self._velocity = torch.zeros_like(self._theta) if self._training.momentum else None
         self._batches_drawn = 0
         self._pass = -1, np.empty(0, int)  # which pass over the shard goes on, and its order
         self._drifted = False
         self.learnt_samples = self.evaluated_samples = 0
         """Samples that went through a gradient, and through an evaluation, since the start."""
-        self.theta: np.ndarray = self._theta.numpy()
-        if self._linear:
-            outputs = self._architecture.outputs
-            self._layer, self._slope = (
-                linear.Layer.of(vector.numpy(), outputs) for vector in (self._theta, self._gradient)
-            )
-
-    def _as_learnt(self, data: Tensor) -> Tensor | np.ndarray:
-        """Samples or targets, for a linear model as arrays of two dimensions or one; the memory is the same."""
-        if not self._linear or self._assignment.role == "server":
-            return data
-        return data.numpy() if data.ndim < 2 else data.numpy().reshape(len(data), -1)
 
     def enter(self, round: int) -> None:
         """From now on the task is that of this round."""
@@ -75,7 +64,7 @@ class Learner:
             dtype = getattr(torch, self._assignment.dtype)
             with safe_open(self._assignment.shard, framework="pt") as file:
                 self._x_train, self._x_test = (
-                    self._as_learnt(file.get_tensor(name).to(dtype)) for name in ("x_train_drifted", "x_test_drifted")
+                    self._model.data(file.get_tensor(name).to(dtype)) for name in ("x_train_drifted", "x_test_drifted")
                 )
             self._drifted = True
 
@@ -98,19 +87,7 @@ class Learner:
         total = 0.0
         for start in range(0, len(x), self._chunk):
             part = slice(start, start + self._chunk)
-            if self._linear:
-                total += linear.add_gradient(self._assignment.task, self._layer, self._slope, x[part], y[part], len(x))
-                if pull is not None:  # of the samples themselves, which no parameter moves
-                    total += float(pull[1] * np.square(x[part] - pull[0][y[part]]).sum() / len(x))
-                continue
-            seen = features(self._architecture, self._parameters, x[part])
-            summed = loss(self._assignment.task, F.linear(seen, *self._parameters[-2:]), y[part])
-            if pull is not None:
-                anchors, weight = torch.from_numpy(pull[0]), pull[1]
-                summed = summed + weight * ((seen - anchors[y[part]]) ** 2).sum()
-            mean = summed / len(x)
-            mean.backward()
-            total += float(mean.detach())
+            total += self._model.add_gradient(x[part], y[part], len(x), pull)
         if self._training.l2:
             total += self._training.l2 / 2 * float(self._theta @ self._theta)
             self._gradient.add_(self._theta, alpha=self._training.l2)
@@ -127,17 +104,11 @@ class Learner:
                 self.theta[:] = own
         task, summed, scored = self._assignment.task, 0.0, 0.0
         self.evaluated_samples += self.test_samples
-        with torch.no_grad():
-            for start in range(0, self.test_samples, self._chunk):
-                part = slice(start, start + self._chunk)
-                if self._linear:
-                    losses, scores = linear.evaluate(task, self._layer, self._x_test[part], self._y_test[part])
-                    summed += losses
-                    scored += scores
-                    continue
-                predictions = forward(self._architecture, self._parameters, self._x_test[part])
-                summed += float(loss(task, predictions, self._y_test[part]))
-                scored += metric(task, predictions, self._y_test[part])
+        for start in range(0, self.test_samples, self._chunk):
+            part = slice(start, start + self._chunk)
+            losses, scores = self._model.evaluate(self._x_test[part], self._y_test[part])
+            summed += losses
+            scored += scores
         # MSE is a mean over samples and targets
         values = self.test_samples * (1 if task == "classification" else self._architecture.outputs)
         return summed / self.test_samples, scored / values
@@ -150,12 +121,11 @@ class Learner:
         model = self._architecture
         sums = torch.zeros(model.outputs, model.features, dtype=torch.float64)
         self.evaluated_samples += self.train_samples
-        with torch.no_grad():
-            for start in range(0, self.train_samples, self._chunk):
-                part = slice(start, start + self._chunk)
-                seen = features(model, self._parameters, torch.as_tensor(self._x_train[part]))
-                sums.index_add_(0, torch.as_tensor(self._y_train[part]), seen.double())
-        counts = torch.bincount(torch.as_tensor(self._y_train), minlength=model.outputs).clamp(min=1)
+        y = torch.as_tensor(self._y_train)
+        for start in range(0, self.train_samples, self._chunk):
+            part = slice(start, start + self._chunk)
+            sums.index_add_(0, y[part], self._model.features(self._x_train[part]).double())
+        counts = torch.bincount(y, minlength=model.outputs).clamp(min=1)
         return (sums / counts[:, None]).to(self._theta.dtype).numpy()
 
     def _step(self, x: Samples, y: Samples) -> float:
@@ -184,11 +154,7 @@ class Learner:
                 rng = generator(self._assignment.seed, "mini-batches", self._assignment.node, passes)
                 self._pass = passes, rng.permutation(self.train_samples)
             chosen = self._pass[1][place * size : (place + 1) * size]
-            if self._linear:
-                yield self._x_train.take(chosen, 0), self._y_train.take(chosen, 0)
-            else:
-                rows = torch.from_numpy(chosen)
-                yield self._x_train[rows], self._y_train[rows]
+            yield self._model.rows(self._x_train, chosen), self._model.rows(self._y_train, chosen)
 
     def state(self) -> dict[str, np.ndarray]:
         """What a later process needs to go on exactly here."""

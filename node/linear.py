@@ -10,42 +10,57 @@ Shapes: x (n, features), W (outputs, features), b (outputs,), predictions Z = x 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
+import torch
+from torch import Tensor
+
+from .architecture import Architecture
 
 
-class Layer(NamedTuple):
-    """Views of theta, or of its gradient."""
+class LinearModel:
+    """Fulfils what TorchModel does. x is (n, features) here, whatever the shape of a sample."""
 
-    weight: np.ndarray
-    bias: np.ndarray
+    def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
+        """Both (d,): a weight and a bias one after the other, of which the model keeps views."""
+        self._task = task
+        outputs = architecture.outputs
+        self._weight, self._bias = theta[:-outputs].reshape(outputs, -1), theta[-outputs:]
+        self._weight_slope, self._bias_slope = gradient[:-outputs].reshape(outputs, -1), gradient[-outputs:]
 
-    @classmethod
-    def of(cls, vector: np.ndarray, outputs: int) -> Layer:
-        """``vector`` is (outputs * features + outputs,)."""
-        return cls(vector[:-outputs].reshape(outputs, -1), vector[-outputs:])
+    def data(self, x: Tensor) -> np.ndarray:
+        """Samples or targets as the other methods take them; the memory stays the same."""
+        return x.numpy() if x.ndim < 2 else x.numpy().reshape(len(x), -1)
 
+    def rows(self, x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        return x.take(chosen, 0)
 
-def add_gradient(task: str, layer: Layer, into: Layer, x: np.ndarray, y: np.ndarray, samples: int) -> float:
-    """Adds the gradient of loss / samples to ``into``; returns loss / samples."""
-    summed, slope = _loss_and_slope(task, _predictions(layer, x), y)
-    slope /= samples
-    into.weight[:] += slope.T @ x
-    into.bias[:] += slope.sum(0)
-    return summed / samples
+    def add_gradient(
+        self, x: np.ndarray, y: np.ndarray, samples: int, pull: tuple[np.ndarray, float] | None = None
+    ) -> float:
+        """Adds the gradient of loss / samples to the gradient's vector; returns loss / samples.
 
+        What ``pull`` adds to the loss depends on no parameter: the features of a sample are the sample.
+        """
+        summed, slope = _loss_and_slope(self._task, self._predictions(x), y)
+        slope /= samples
+        self._weight_slope += slope.T @ x
+        self._bias_slope += slope.sum(0)
+        if pull is not None:
+            summed += float(pull[1] * np.square(x - pull[0][y]).sum())
+        return summed / samples
 
-def evaluate(task: str, layer: Layer, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The loss, and the number of correct classifications or the squared error."""
-    z = _predictions(layer, x)
-    right = float((z.argmax(1) == y).sum()) if task == "classification" else None
-    summed, _ = _loss_and_slope(task, z, y)
-    return summed, summed if right is None else right
+    def evaluate(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+        """The loss, and the number of correct classifications or the squared error."""
+        z = self._predictions(x)
+        right = float((z.argmax(1) == y).sum()) if self._task == "classification" else None
+        summed, _ = _loss_and_slope(self._task, z, y)
+        return summed, summed if right is None else right
 
+    def features(self, x: np.ndarray) -> Tensor:
+        return torch.from_numpy(x)
 
-def _predictions(layer: Layer, x: np.ndarray) -> np.ndarray:
-    return x @ layer.weight.T + layer.bias
+    def _predictions(self, x: np.ndarray) -> np.ndarray:
+        return x @ self._weight.T + self._bias
 
 
 def _loss_and_slope(task: str, z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -51,6 +52,48 @@ def loss(task: str, predictions: Tensor, y: Tensor) -> Tensor:
     if task == "classification":
         return F.cross_entropy(predictions, y, reduction="sum")
     return F.mse_loss(predictions, y, reduction="sum")
+
+
+class TorchModel:
+    """An architecture over one flat vector theta (d,), with its gradient in another."""
+
+    def __init__(self, architecture: Architecture, task: str, theta: Tensor, gradient: Tensor):
+        self._architecture = architecture
+        self._task = task
+        self._parameters = views(architecture, theta)
+        for parameter, slope in zip(self._parameters, views(architecture, gradient), strict=True):
+            parameter.requires_grad_().grad = slope  # backward() adds into the flat buffer
+
+    def data(self, x: Tensor) -> Tensor:
+        """Samples or targets as the other methods take them; the memory stays the same."""
+        return x
+
+    def rows(self, x: Tensor, chosen: np.ndarray) -> Tensor:
+        return x[torch.from_numpy(chosen)]
+
+    def add_gradient(self, x: Tensor, y: Tensor, samples: int, pull: tuple[np.ndarray, float] | None = None) -> float:
+        """Adds the gradient of loss / samples to the gradient's vector; returns loss / samples.
+
+        ``pull``, (anchors, weight), adds weight * ||features - anchor of its class||^2 to the loss of each sample.
+        """
+        seen = features(self._architecture, self._parameters, x)
+        summed = loss(self._task, F.linear(seen, *self._parameters[-2:]), y)
+        if pull is not None:
+            anchors, weight = torch.from_numpy(pull[0]), pull[1]
+            summed = summed + weight * ((seen - anchors[y]) ** 2).sum()
+        mean = summed / samples
+        mean.backward()
+        return float(mean.detach())
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, y: Tensor) -> tuple[float, float]:
+        """The loss, and the number of correct classifications or the squared error."""
+        predictions = forward(self._architecture, self._parameters, x)
+        return float(loss(self._task, predictions, y)), metric(self._task, predictions, y)
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        return features(self._architecture, self._parameters, x)
 
 
 def metric(task: str, predictions: Tensor, y: Tensor) -> float:

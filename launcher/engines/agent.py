@@ -92,7 +92,7 @@ class Agent:
             poller.register(each, zmq.POLLIN)
         look_due = 0.0
         while True:
-            poller.poll(_LOOK_EVERY_S * 1000)
+            poller.poll(round(_LOOK_EVERY_S * 1000))
             while monitor.poll(0):
                 met = recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
                 self._away_since = None if met else self._away_since or time.monotonic()
@@ -167,9 +167,12 @@ class Agent:
         return assignment | {"folder": str(self._in.folder)}
 
     def _send_new(self, pattern: str) -> None:
-        for path in sorted(self._in.folder.glob(pattern)) if self._in else ():
+        if self._in is None:
+            return
+        folder = self._in.folder
+        for path in sorted(folder.glob(pattern)):
             if path in self._sent:
                 continue
             self._sent.add(path)
-            for frames in pieces(path, path.relative_to(self._in.folder).as_posix()):
+            for frames in pieces(path, path.relative_to(folder).as_posix()):
                 self._line.send_multipart(frames)

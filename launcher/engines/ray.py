@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import shutil
 import signal
 import tempfile
@@ -168,7 +169,7 @@ class RayEngine(Engine):
             elif now >= deadline:
                 return False
             else:
-                self._poller.poll(1000 * (min(deadline, self._look_due) - now))
+                self._poller.poll(math.ceil(1000 * (min(deadline, self._look_due) - now)))
                 self._gate.answer()
                 self._take_in()
         return True

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from sheafgossip.node import linear
 from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.learner import Learner
+from sheafgossip.node.linear import LinearModel
 from sheafgossip.node.models import forward, loss, metric
 
 LOGISTIC = Architecture("logistic", (4,), 3)
@@ -127,13 +127,13 @@ def test_the_gradient_of_one_linear_layer_is_that_of_backward(architecture, task
     mean = loss(task, forward(architecture, parameters, x), y) / samples
     mean.backward()
     gradient = np.ones(15, theta.numpy().dtype)
-    layers = linear.Layer.of(theta.numpy(), 3), linear.Layer.of(gradient, 3)
+    model = LinearModel(Architecture(architecture.kind, (4,), 3), task, theta.numpy(), gradient)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-13
-    value = linear.add_gradient(task, *layers, x.numpy(), y.numpy(), samples)
+    value = model.add_gradient(model.data(x), model.data(y), samples)
     assert value == pytest.approx(float(mean.detach()), rel=tolerance)
     expected = 1 + torch.cat([parameter.grad.flatten() for parameter in parameters]).numpy()
     np.testing.assert_allclose(gradient, expected, rtol=tolerance, atol=tolerance)
-    figures = linear.evaluate(task, layers[0], x.numpy(), y.numpy())
+    figures = model.evaluate(model.data(x), model.data(y))
     predictions = forward(architecture, parameters, x).detach()
     expected_score = metric(task, predictions, y)
     assert figures == (
@@ -149,6 +149,7 @@ def test_the_bits_of_a_linear_model_do_not_depend_on_where_in_memory_it_lies(tas
     d, n, features = outputs * 64 + outputs, 33, 64
     theta, x = random.standard_normal(d, "f4"), random.standard_normal((n, features), "f4")
     y = random.integers(outputs, size=n) if task == "classification" else random.standard_normal((n, outputs), "f4")
+    architecture = Architecture("linear" if task == "regression" else "logistic", (features,), outputs)
     seen = set()
     for shift in range(16):
 
@@ -158,9 +159,9 @@ def test_the_bits_of_a_linear_model_do_not_depend_on_where_in_memory_it_lies(tas
             return space
 
         gradient = moved(np.zeros(d, "f4"))
-        layers = linear.Layer.of(moved(theta), outputs), linear.Layer.of(gradient, outputs)
-        value = linear.add_gradient(task, *layers, moved(x), moved(y), n)
-        seen.add((value, gradient.tobytes(), linear.evaluate(task, layers[0], moved(x), moved(y))))
+        model = LinearModel(architecture, task, moved(theta), gradient)
+        value = model.add_gradient(moved(x), moved(y), n)
+        seen.add((value, gradient.tobytes(), model.evaluate(moved(x), moved(y))))
     assert len(seen) == 1
 
 
