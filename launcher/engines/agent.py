@@ -41,7 +41,7 @@ def _removed_at_the_end(folder: Path) -> Iterator[None]:
     So that is left to a shell that is no child of it and waits for the end of a pipe.
     """
     reading, writing = os.pipe()
-    script = '(cat; sleep 1; rm -rf -- "$0") <&0 >/dev/null 2>&1 &'
+    script = 'exec 3<&0; (cat <&3; sleep 1; rm -rf -- "$0") >/dev/null 2>&1 &'
     subprocess.run(["/bin/sh", "-c", script, str(folder)], stdin=reading, check=True, start_new_session=True)
     os.close(reading)
     try:

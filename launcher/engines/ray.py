@@ -7,6 +7,7 @@ import logging
 import math
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections import Counter, deque
@@ -339,13 +340,21 @@ def _joined(address: str) -> Any:
     except ImportError:
         raise EngineError("--engine ray needs Ray: pip install 'sheafgossip[ray]'") from None
     try:
+        _knock(address)  # Ray itself would try for minutes
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise EngineError(
             f"--engine ray --address {address}: no Ray cluster there; start one with `ray start --head` ({reason})"
         ) from None
     return ray
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens at HOST:PORT."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()
 
 
 def _nodes(ray: Any) -> list[dict[str, Any]]:
