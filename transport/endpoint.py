@@ -16,7 +16,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from .control import Control
-from .envelope import MAX_HEADER_BYTES, Header, Rejected, pack_header, unpack_header, view_tensor
+from .envelope import MAX_HEADER_BYTES, Header, HeaderStart, Rejected, pack_rest, unpack_header, view_tensor
 from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
 from .stopwatch import Stopwatch
@@ -26,6 +26,7 @@ _LATER_LIFE = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
 
 _GLANCE_S = 0.2
 
+_send, _receive = zmq.backend.Socket.send, zmq.backend.Socket.recv  # (socket, frame or nothing, flags, copy)
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
 _SOON_S = 0.02  # so long a client waits for messages alone, before it also listens to the launcher ...
 _HEED_EVERY_S = 0.05  # ... whom it hears in any case so often while messages keep coming
@@ -112,6 +113,7 @@ class Endpoint:
         """Called where no message has come soon."""
         self.stopwatch = stopwatch or Stopwatch("start", running=False)
         self._control = control
+        self._header_start = HeaderStart(run, node)
         self._max_frame = max(max_frame, MAX_HEADER_BYTES)
         self._route_to: dict[int, bytes] = {}
         self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its life)
@@ -227,24 +229,29 @@ class Endpoint:
         lengths = [tensor.nbytes for tensor in tensors]
         sealed = self._keys is not None
         payload, wire = sum(lengths), message_wire_bytes(lengths, sealed=sealed)
+        rest = pack_rest(round, phase, tensors)
+        weights: dict[int, SentBytes] = {}  # by the length of the header
         sent = {}
         for node in to:
-            header = pack_header(Header(self.run, self.node, node, round, phase), tensors)
+            header = self._header_start.of(node) + rest
             if self._put(self._route_to[node], header, *frames):
-                first = message_wire_bytes((len(header),), sealed=sealed)
-                sent[node] = SentBytes(payload, payload + len(header), wire + first)
+                length = len(header)
+                if length not in weights:
+                    first = message_wire_bytes((length,), sealed=sealed)
+                    weights[length] = SentBytes(payload, payload + length, wire + first)
+                sent[node] = weights[length]
         return sent
 
     def _put(self, route: bytes, *frames: bytes | zmq.Frame) -> bool:
         """The frames after the first go where that one went, at once. False where nobody is there any more."""
-        send = self._router.send
+        router = self._router
         *others, last = frames
         while True:
             try:
-                send(route, _MORE)
+                _send(router, route, _MORE)
                 for frame in others:
-                    send(frame, _MORE, copy=False)
-                send(last, 0, copy=False)
+                    _send(router, frame, _MORE, False)
+                _send(router, last, 0, False)
                 return True
             except zmq.Again:  # the neighbour's queue is full: wait for room, and for a word from the launcher
                 start = time.monotonic()
@@ -308,10 +315,11 @@ class Endpoint:
 
     def _take(self, flags: int) -> list[zmq.Frame]:
         """The frames of the next message, its sender's route first. Raises zmq.Again."""
-        frame = self._router.recv(flags, copy=False)
+        router = self._router
+        frame = _receive(router, flags, False)
         frames = [frame]
         while frame.more:
-            frame = self._router.recv(_AT_ONCE, copy=False)
+            frame = _receive(router, _AT_ONCE, False)
             frames.append(frame)
         return frames
 

@@ -11,6 +11,8 @@ VERSION = 1
 MAX_HEADER_BYTES = 255
 
 _DTYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1", "|i1", "<u2")
+_FIVE_NUMBERS = [int] * 5
+_LIST_OF_SEVEN = b"\x97"  # msgpack's mark
 _CODES = {np.dtype(name): code for code, name in enumerate(_DTYPES)}
 
 
@@ -34,12 +36,32 @@ class Header(NamedTuple):
 
 def pack_header(header: Header, tensors: tuple[np.ndarray, ...]) -> bytes:
     """Raises TypeError for a dtype that does not travel."""
+    run, src, dst, round, phase = header
+    return HeaderStart(run, src).of(dst) + pack_rest(round, phase, tensors)
+
+
+class HeaderStart:
+    """What all headers of a client have in common: [VERSION, run, src, and for each dst, that."""
+
+    def __init__(self, run: int, src: int):
+        self._common = _LIST_OF_SEVEN + b"".join(map(msgpack.packb, (VERSION, run, src)))
+        self._of: dict[int, bytes] = {}
+
+    def of(self, dst: int) -> bytes:
+        start = self._of.get(dst)
+        if start is None:
+            start = self._of[dst] = self._common + msgpack.packb(dst)
+        return start
+
+
+def pack_rest(round: int, phase: int, tensors: tuple[np.ndarray, ...]) -> bytes:
+    """What follows: round, phase, shapes], the same for all who are sent the same."""
     shapes = []
     for tensor in tensors:
         if tensor.dtype not in _CODES:
             raise TypeError(f"arrays of {tensor.dtype} do not travel; use one of {', '.join(map(str, _CODES))}")
         shapes.append([_CODES[tensor.dtype], *tensor.shape])
-    return msgpack.packb([VERSION, header.run, header.src, header.dst, header.round, header.phase, shapes])
+    return msgpack.packb(round) + msgpack.packb(phase) + msgpack.packb(shapes)
 
 
 def unpack_header(frame: bytes, frames: int) -> tuple[Header, list[tuple[np.dtype, tuple[int, ...]]]]:
@@ -47,13 +69,12 @@ def unpack_header(frame: bytes, frames: int) -> tuple[Header, list[tuple[np.dtyp
     if len(frame) > MAX_HEADER_BYTES:
         raise Rejected("malformed header", f"{len(frame)} bytes")
     try:
-        version, run, src, dst, round_, phase, shapes = msgpack.unpackb(frame, max_ext_len=0, max_map_len=0)
+        version, *numbers, shapes = msgpack.unpackb(frame, max_ext_len=0, max_map_len=0)
         if type(version) is not int or version != VERSION:  # True and 1.0 are equal to 1
             raise Rejected("unknown protocol version", str(version)[:20])
-        header = Header(run, src, dst, round_, phase)
-        for number in header:
-            if type(number) is not int or number < 0:
-                raise Rejected("malformed header")
+        if [*map(type, numbers)] != _FIVE_NUMBERS or min(numbers) < 0:
+            raise Rejected("malformed header")
+        header = Header._make(numbers)
         if type(shapes) is not list or len(shapes) != frames or any(type(entry) is not list for entry in shapes):
             raise Rejected("malformed header")
         tensors = []

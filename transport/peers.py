@@ -18,6 +18,9 @@ from .envelope import Rejected
 Vectors = Mapping[int, np.ndarray]
 """{neighbour: vector}"""
 
+Key = tuple[int, int, int]
+"""Sender, round and phase of a message."""
+
 _NOTHING = (0, 0, 0, 0)  # messages, and their bytes of payload, message, wire
 
 
@@ -94,7 +97,7 @@ class Peers:
         self._ahead = ahead
         self._seed = seed
         self._owed: dict[tuple[int, int], np.ndarray] = {}  # (neighbour, message of a round): what was left out of it
-        self._inbox: dict[tuple[int, int, int], np.ndarray] = {}
+        self._inbox: dict[Key, np.ndarray] = {}
         self._sent = dict.fromkeys(self.neighbours, 0)
         self._taken = dict.fromkeys(self.neighbours, 0)
         self._traffic = dict.fromkeys(self.neighbours, _NOTHING)
@@ -202,10 +205,9 @@ class Peers:
         missing = wanted.keys() - self._inbox.keys()
         while missing:
             try:
-                self._store(self._endpoint.receive(deadline))
+                missing.discard(self._store(self._endpoint.receive(deadline)))
             except NeighbourTimeout:
                 self._complain(wanted[key] for key in missing)
-            missing = missing - self._inbox.keys()
         for node in nodes:
             self._taken[node] += 1
         return {node: self._inbox.pop(key) for key, node in wanted.items()}
@@ -215,22 +217,22 @@ class Peers:
             f"client {names_of(silent)} sent nothing for {self._timeout:g} s in round {self.round}"
         ) from None
 
-    def _store(self, message: Message) -> None:
-        header = message.header
-        key = (header.src, header.round, header.phase)
+    def _store(self, message: Message) -> Key | None:
+        """Returns where it is kept from now on; None: it was dropped."""
+        _, src, _, round, phase = message.header
+        key = src, round, phase
         try:
-            next_ = (self.round, self._taken[header.src])
             if (
-                not next_ <= (header.round, header.phase)
-                or header.round > self.round + self._ahead
+                (round, phase) < (self.round, self._taken[src])
+                or round > self.round + self._ahead
                 or key in self._inbox
             ):
                 raise Rejected("round or phase out of turn")
-            vector = self._vector(message)
+            self._inbox[key] = self._vector(message)
         except Rejected as rejected:
             self._endpoint.reject(rejected)
-        else:
-            self._inbox[key] = vector
+            return None
+        return key
 
     def _vector(self, message: Message) -> np.ndarray:
         """Raises Rejected unless it is one that the link announces."""
@@ -240,12 +242,13 @@ class Peers:
             if not formats:
                 raise Rejected("wrong shape")
             return formats[0].decode(message.tensors)
+        tensors = message.tensors
         expected = link.received_in(header.round)[header.phase : header.phase + 1]
-        if len(message.tensors) != 1 or message.tensors[0].shape != expected:
+        if len(tensors) != 1 or tensors[0].shape != expected:
             raise Rejected("wrong shape")
-        if message.tensors[0].dtype != self._dtype:
+        if tensors[0].dtype != self._dtype:
             raise Rejected("wrong dtype")
-        return message.tensors[0]
+        return tensors[0]
 
     def idle(self) -> None:
         """Takes in what comes while there is nothing to do, until the launcher says something, or a second at most."""
