@@ -30,7 +30,7 @@ _send, _receive = zmq.backend.Socket.send, zmq.backend.Socket.recv  # (socket, f
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
 _SOON_S = 0.02  # so long a client waits for messages alone, before it also listens to the launcher ...
 _HEED_EVERY_S = 0.05  # ... whom it hears in any case so often while messages keep coming
-_YIELDS = 3
+_YIELDS = 1
 _yield = getattr(os, "sched_yield", lambda: None)
 _BLOCKED_S = 20e-6  # whoever got a message sooner did not wait for it
 _WORTH_A_FRAME = 1 << 16  # bytes
@@ -301,7 +301,7 @@ class Endpoint:
             return None
 
     def _take_soon(self) -> list[zmq.Frame]:
-        """Blocks only after having let others run a few times.
+        """Blocks only after having let others run.
 
         Where many clients share few processors, what this one waits for has come by then, mostly from more than one of
         its neighbours: it needs to be woken less often.
