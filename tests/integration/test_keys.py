@@ -22,7 +22,7 @@ import zmq
 from safetensors.numpy import load_file
 
 from sheafgossip.launcher.config import ConfigError, validate
-from sheafgossip.launcher.forkserver import ForkServer
+from sheafgossip.launcher.engines import LocalEngine
 from sheafgossip.launcher.preparation import Prepared, prepare_run
 from sheafgossip.launcher.run import Run
 from sheafgossip.launcher.session import _prepare
@@ -33,9 +33,9 @@ ROUNDS = 40
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine() as engine:
+        yield engine
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Over:
 
 
 def carry_out(
-    server: ForkServer,
+    engine: LocalEngine,
     folder: Path,
     records: str = "tcp://127.0.0.1:*",
     attack: Callable[[Prepared, Mapping[int, str]], Attack] | None = None,
@@ -78,10 +78,10 @@ def carry_out(
             "evaluation": {"every": 0},
         }
     )
-    sockets = server.sockets / f"{len(list(server.sockets.iterdir()))}"
+    sockets = engine.sockets / f"{len(list(engine.sockets.iterdir()))}"
     sockets.mkdir(mode=0o700)
     prepared = prepare_run(config, folder, sockets=sockets, records=records or f"ipc://{sockets}/records")
-    started = Run(prepared, server, lambda: None)
+    started = Run(prepared, engine, lambda: None)
     with attack(prepared, started._clients.addresses) if attack else contextlib.nullcontext():
         outcome = started()
     assert outcome.status == "finish", outcome
@@ -89,9 +89,9 @@ def carry_out(
 
 
 @pytest.fixture
-def run(server, tmp_path) -> Callable[..., Over]:
+def run(engine, tmp_path) -> Callable[..., Over]:
     def run(records: str = "tcp://127.0.0.1:*", **options) -> Over:
-        return carry_out(server, tmp_path / f"run-{len(list(tmp_path.iterdir()))}", records, **options)
+        return carry_out(engine, tmp_path / f"run-{len(list(tmp_path.iterdir()))}", records, **options)
 
     return run
 
@@ -258,11 +258,11 @@ def within(namespace: str) -> Iterator[None]:
 def test_strangers_on_another_machine_change_nothing_in_a_run_and_are_told(namespaces, tmp_path):
     """Which is a network namespace of its own, with a cable to that of the run."""
     here, there = namespaces
-    with within(here), ForkServer() as server:
-        quiet = carry_out(server, tmp_path / "quiet", f"tcp://{HERE}:*", host=HERE)
+    with within(here), LocalEngine() as engine:
+        quiet = carry_out(engine, tmp_path / "quiet", f"tcp://{HERE}:*", host=HERE)
         records = f"tcp://{HERE}:{free_port(HERE)}"
         attack = functools.partial(Attack, namespace=there)
-        attacked = carry_out(server, tmp_path / "attacked", records, attack, host=HERE)
+        attacked = carry_out(engine, tmp_path / "attacked", records, attack, host=HERE)
     addresses = attacked.rows("SELECT address FROM node WHERE role IN ('client', 'collector')")
     assert len(addresses) == 6
     assert all(address.startswith(f"tcp://{HERE}:") for (address,) in addresses)
@@ -280,24 +280,24 @@ def test_no_secret_key_is_in_any_file_of_the_run(run):
     assert not [secret for secret in over.secrets if secret in repr(over.prepared)]
 
 
-def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(server, tmp_path):
+def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(engine, tmp_path):
     with pytest.raises(AssertionError, match="the collector of the records ended unexpectedly"):
-        carry_out(server, tmp_path / "run", "tcp://192.0.2.1:*")  # an address that no machine has
+        carry_out(engine, tmp_path / "run", "tcp://192.0.2.1:*")  # an address that no machine has
     assert "cannot listen at tcp://192.0.2.1:*" in (tmp_path / "run" / "log" / "collector.log").read_text()
 
 
-def test_where_libzmq_has_no_keys_that_is_told_in_one_line(server, tmp_path, monkeypatch):
+def test_where_libzmq_has_no_keys_that_is_told_in_one_line(engine, tmp_path, monkeypatch):
     monkeypatch.setattr("sheafgossip.launcher.preparation.there_are_keys", lambda: False)
     with pytest.raises(ConfigError, match=r"^transport.keys = true: .* built without CurveZMQ; allowed is false$"):
-        carry_out(server, tmp_path / "run")
+        carry_out(engine, tmp_path / "run")
 
 
-def test_unix_sockets_lie_where_only_their_user_can_open_them(server, tmp_path):
-    assert stat.S_IMODE(server.sockets.stat().st_mode) == 0o700
+def test_unix_sockets_lie_where_only_their_user_can_open_them(engine, tmp_path):
+    assert stat.S_IMODE(engine.sockets.stat().st_mode) == 0o700
     config = validate({"clients": 5, "rounds": 1, "data": {"samples": 100}, "topology": {"kind": "ring"}})
-    prepared = _prepare(config, tmp_path / "run", server, server.time_a_step, number=99)
+    prepared = _prepare(config, tmp_path / "run", engine, engine.time_a_step, number=99)
     for address in (prepared.assignments[0].address, prepared.assignments[0].records):
         folder = Path(address.removeprefix("ipc://")).parent
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert folder.parent == server.sockets
+        assert folder.parent == engine.sockets
     assert all(each.keys is None for each in prepared.assignments)
