@@ -77,7 +77,7 @@ def no_processes(monkeypatch):
     def refuse(*_):
         raise AssertionError("a fork server was started")
 
-    monkeypatch.setattr("sheafgossip.launcher.preview.ForkServer", refuse)
+    monkeypatch.setattr("sheafgossip.launcher.preview.open_engine", refuse)
 
 
 def test_plan_shows_figures_and_timeline_and_leaves_nothing_behind(sheafgossip, config, folder, no_processes):
