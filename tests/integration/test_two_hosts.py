@@ -1,0 +1,288 @@
+"""A run over two hosts with addresses of their own, and a third that has no keys: network namespaces at one bridge."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from sheafgossip.metrics.verification import compare_with_kernel
+from sheafgossip.transport.keys import KeyPair, dial_with
+
+from .test_keys import dial, enter, within
+
+pytest.importorskip("ray", reason="needs ray, of the extra ray")
+pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
+
+FIRST, SECOND, STRANGER = "10.77.14.1", "10.77.14.2", "10.77.14.3"
+BIN = Path(sys.executable).parent
+CONFIG = """
+clients = 8
+rounds = 150
+[topology]
+kind = "ring"
+[data]
+samples = 400
+[training]
+work = "steps"
+steps = 5
+[algorithm]
+name = "d-psgd"
+[evaluation]
+every = 0
+[transport]
+protocol = "tcp"
+[measuring]
+kernel = true
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[dict[str, str]]:
+    """{address: network namespace} of three hosts, and under "" the namespace of the bridge between them."""
+    prefix = f"sg{os.getpid()}"
+    names = dict(zip((FIRST, SECOND, STRANGER, ""), (f"{prefix}{end}" for end in "abcs"), strict=True))
+    commands = [f"ip netns add {name}" for name in names.values()]
+    commands += [f"ip -n {names['']} link add bridge type bridge", f"ip -n {names['']} link set bridge up"]
+    for port, (address, name) in enumerate(list(names.items())[:3]):
+        commands += [
+            f"ip link add eth0 netns {name} type veth peer name port{port} netns {names['']}",
+            f"ip -n {names['']} link set port{port} master bridge up",
+            f"ip -n {name} address add {address}/24 dev eth0",
+            f"ip -n {name} link set lo up",
+            f"ip -n {name} link set eth0 up",
+        ]
+    try:
+        for command in commands:
+            try:
+                done = subprocess.run(command.split(), capture_output=True, text=True)
+            except OSError as error:
+                pytest.skip(f"no ip command here: {error}")
+            if done.returncode:
+                pytest.skip(f"no network namespaces here: {command}: {done.stderr.strip()}")
+        yield names
+    finally:
+        for name in names.values():
+            with contextlib.suppress(OSError):
+                subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+def on(namespace: str, *command: str) -> list[str]:
+    return ["ip", "netns", "exec", namespace, *command]
+
+
+@pytest.fixture(scope="module")
+def cluster(hosts) -> Iterator[str]:
+    """The address of a Ray cluster of the first two."""
+    ray = [str(BIN / "ray"), "start", "--num-cpus", "2", "--memory", "2000000000", "--disable-usage-stats", "--block"]
+    head = [*ray, "--head", "--port", "6379", "--node-ip-address", FIRST, "--include-dashboard", "false"]
+    second = [*ray, "--address", f"{FIRST}:6379", "--node-ip-address", SECOND]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    nodes = [subprocess.Popen(on(hosts[FIRST], *head), **quiet)]
+    try:
+        with within(hosts[FIRST]):
+            until(lambda: answers(f"tcp://{FIRST}:6379"), 60)
+        nodes.append(subprocess.Popen(on(hosts[SECOND], *second), **quiet))
+        status = on(hosts[FIRST], sys.executable, "-c", HOW_MANY)
+        until(lambda: subprocess.run(status, capture_output=True, text=True).stdout.strip() == "2", 90)
+        yield f"{FIRST}:6379"
+    finally:
+        for node in nodes:
+            family = psutil.Process(node.pid).children(recursive=True)
+            for process in (*family, node):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            node.wait()
+
+
+HOW_MANY = (
+    f"import ray; ray.init('{FIRST}:6379', log_to_driver=False, logging_level='ERROR', _node_ip_address='{FIRST}');"
+    "print(sum(node['Alive'] for node in ray.nodes()))"
+)
+
+
+def answers(address: str) -> bool:
+    with contextlib.suppress(OSError):
+        dial(address).close()
+        return True
+    return False
+
+
+def until(reached, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.1)
+
+
+class Wiretap:
+    """Keeps what crosses a namespace's bridge: {(source, destination): the bytes of that way of a TCP connection}."""
+
+    def __init__(self, namespace: str):
+        with within(namespace):
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self._socket.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+        self._socket.settimeout(0.05)
+        self._pieces: defaultdict[tuple, dict[int, bytes]] = defaultdict(dict)
+        self._starts: dict[tuple, int] = {}
+
+    def listen(self) -> None:
+        """To what has come by now."""
+        with contextlib.suppress(TimeoutError):
+            for _ in range(500):  # what the stranger does itself crosses the bridge, too
+                frame = self._socket.recv(1 << 17)
+                if frame[12:14] != b"\x08\x00" or frame[23] != socket.IPPROTO_TCP:
+                    continue
+                ip = frame[14 : 14 + int.from_bytes(frame[16:18], "big")]
+                tcp = ip[4 * (ip[0] & 15) :]
+                ends = tuple(
+                    f"{socket.inet_ntoa(ip[at : at + 4])}:{int.from_bytes(tcp[port : port + 2], 'big')}"
+                    for at, port in ((12, 0), (16, 2))
+                )
+                sequence, data = int.from_bytes(tcp[4:8], "big"), tcp[4 * (tcp[12] >> 4) :]
+                if tcp[13] & 2:  # SYN
+                    self._starts[ends] = sequence + 1
+                elif data:
+                    self._pieces[ends][sequence] = data
+
+    def heard(self, at: str) -> list[bytes]:
+        """What was said to this address, one text a connection, as far as it was heard without a gap."""
+        texts = []
+        for (_, to), pieces in self._pieces.items():
+            if to == at and (start := self._starts.get((_, to))) is not None:
+                text = b""
+                while (piece := pieces.get((start + len(text)) % (1 << 32))) is not None:
+                    text += piece
+                texts.append(text)
+        return [text for text in texts if text.startswith(b"\xff")]  # a greeting of ZMTP
+
+
+@dataclass
+class Stranger:
+    """On a host of its own, at all ports of a run: floods them, forges messages, and says again what others said."""
+
+    namespace: str
+    tap: Wiretap
+    addresses: dict[int, str] = field(default_factory=dict)
+    """{client, or -2 for the collector: its address}"""
+    replayed: int = 0
+
+    def __enter__(self) -> Stranger:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _go(self) -> None:
+        enter(f"/run/netns/{self.namespace}")
+        known: set[int] = set()
+        with zmq.Context() as context:
+            sockets = []
+            while not self._over.wait(0.01):
+                self.tap.listen()
+                for node, address in tuple(self.addresses.items()):
+                    if node not in known:
+                        known.add(node)
+                        sockets += [self._forger(context, node, address, keyed) for keyed in (False, True)]
+                    with contextlib.suppress(OSError), dial(address) as flood:
+                        flood.sendall(os.urandom(2000))
+                    for text in self.tap.heard(address.removeprefix("tcp://"))[:3]:
+                        with contextlib.suppress(OSError), dial(address) as again:
+                            again.sendall(text)
+                            self.replayed += 1
+            for each in sockets:
+                each.close()
+
+    @staticmethod
+    def _forger(context: zmq.Context, node: int, address: str, keyed: bool) -> zmq.Socket:
+        forger = context.socket(zmq.PUSH if node < 0 else zmq.DEALER)
+        forger.linger, forger.reconnect_ivl, forger.identity = 0, 5, b"node-%04d" % ((node + 1) % 8)
+        if keyed:
+            dial_with(forger, KeyPair.make(), KeyPair.make().public)
+        forger.connect(address)
+        with contextlib.suppress(zmq.Again):
+            for round in range(1, 50):
+                header = msgpack.packb([1, 1 << 62, (node + 1) % 8, node, round, 0, [[0, 650]]])
+                forger.send_multipart([header, np.full(650, 1e6, "f4").tobytes()], zmq.NOBLOCK)
+        return forger
+
+
+def command(config: Path, folder: Path, cluster: str) -> list[str]:
+    words = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(folder), "--quiet"]
+    return [*words, "--engine", "ray", "--address", cluster]
+
+
+def collector_of(launcher: int) -> str | None:
+    """Where the collector below a process listens."""
+    for process in psutil.Process(launcher).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "sheafgossip.metrics.collector" in process.cmdline():
+                return listening(Path(f"/proc/{process.pid}"))
+    return None
+
+
+def listening(process: Path) -> str | None:
+    """In the process's own network namespace."""
+    inodes = {str(file.readlink()) for file in (process / "fd").iterdir()}
+    for line in (process / "net" / "tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+            address, port = fields[1].split(":")
+            return f"tcp://{socket.inet_ntoa(bytes.fromhex(address)[::-1])}:{int(port, 16)}"
+    return None
+
+
+def test_a_run_spans_two_hosts_and_a_third_one_without_keys_changes_nothing(run, hosts, cluster, tmp_path):
+    quiet = run(CONFIG)
+    config, folder = tmp_path / "config.toml", tmp_path / "attacked"
+    config.write_text(CONFIG)
+    attacked = type(quiet)(folder)
+    process = subprocess.Popen(
+        on(hosts[FIRST], *command(config, folder, cluster)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    with Stranger(hosts[STRANGER], Wiretap(hosts[""])) as stranger:
+        while process.poll() is None:
+            with contextlib.suppress(Exception):
+                rows = attacked.rows("SELECT node, address FROM node WHERE node >= 0 AND address <> ''")
+                stranger.addresses |= dict(rows)
+            with contextlib.suppress(psutil.Error, OSError):
+                if (collector := collector_of(process.pid)) is not None:
+                    stranger.addresses[-2] = collector
+            time.sleep(0.05)
+    printed, _ = process.communicate()
+    assert process.returncode == 0, printed
+    assert len(stranger.addresses) == 9
+    assert stranger.replayed > 9
+    where = dict(attacked.rows("SELECT node, address FROM node WHERE node >= 0"))
+    at_hosts = [sum(address.startswith(f"tcp://{host}:") for address in where.values()) for host in (FIRST, SECOND)]
+    assert at_hosts == [4, 4]
+    theta, expected = attacked.theta(150), quiet.theta(150)
+    assert len(theta) == 8
+    assert all(theta[node].tobytes() == expected[node].tobytes() for node in range(8))
+    assert attacked.payload() == quiet.payload()
+    rounds = "SELECT node, round, theta_norm, train_loss FROM round ORDER BY 1, 2"
+    assert attacked.rows(rounds) == quiet.rows(rounds)
+    comparison = compare_with_kernel(folder)
+    assert comparison.connections == 8
+    assert comparison.differing == ()
+    told = attacked.rows("SELECT node, detail FROM event WHERE kind = 'drop'")
+    assert {node for node, _ in told} == {-2, *range(8)}
+    assert all("without the right key" in detail for _, detail in told), told
