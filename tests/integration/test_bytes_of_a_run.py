@@ -100,4 +100,7 @@ def test_records_and_control_lines_are_counted_to_their_end(run):
     relayed = sum(size for (src, dst), (_, size) in control.items() if src >= 0)
     assert control[-3, -1][1] > relayed
     batches = dict(folder.rows("SELECT src, messages FROM overhead WHERE kind = 'records' AND src >= 0"))
-    assert batches == dict.fromkeys(range(10), 1 + 1 + (ROUNDS + 1))  # itself, its connections, every round
+    assert set(batches) == set(range(10))
+    # itself, its connections, every round; those that follow each other quickly leave together
+    assert all(1 <= count <= 1 + 1 + (ROUNDS + 1) for count in batches.values())
+    assert folder.rows("SELECT count(*) FROM event WHERE kind = 'lost-records'") == [(0,)]
