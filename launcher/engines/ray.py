@@ -55,6 +55,8 @@ class _AgentAt:
     """Of the machine."""
     ready: bool = False
     lost: bool = False
+    cause: str = ""
+    """Why it was lost."""
     home: Message | None = None
     """What it said when it had brought everything home."""
     running: set[int] = field(default_factory=set)
@@ -232,7 +234,7 @@ class RayEngine(Engine):
 
     def _lose(self, agent: _AgentAt, cause: str) -> None:
         if not agent.lost:
-            agent.lost = True
+            agent.lost, agent.cause = True, cause
             self._inbox.append({"lost": agent.host.name, "clients": sorted(agent.running), "cause": cause})
             self._mourn(agent)
 
@@ -260,10 +262,11 @@ class RayEngine(Engine):
 
     def begin(self, folder: Path) -> None:
         self._until("ready", _ARRIVAL_S)
-        if absent := [agent.host.name for agent in self._agents if not agent.ready]:
+        if absent := [agent for agent in self._agents if not agent.ready]:
+            names, causes = ", ".join(agent.host.name for agent in absent), "; ".join({agent.cause for agent in absent})
             raise EngineError(
-                f"no agent on {', '.join(absent)}: sheafgossip must be installed there, in the Python that Ray was "
-                "started with, and be able to reach this machine; Ray's logs there tell more"
+                f"no agent on {names}: sheafgossip must be installed there, in the Python that Ray was started with, "
+                f"and be able to reach this machine; Ray's logs there tell more{f' ({causes})' if causes else ''}"
             )
         self._incoming = Incoming(folder)
         self._run += 1

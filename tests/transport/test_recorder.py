@@ -66,6 +66,20 @@ def test_many_records_are_split_into_batches_and_none_is_lost(recorder, pull):
     assert [record for batch in batches for record in batch.records] == rounds(*range(5001))
 
 
+def test_records_that_follow_each_other_quickly_leave_together(context, pull):
+    recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), sender=4, gather_s=3600.0)
+    for number in range(1, 4):
+        recorder.write(*rounds(number))
+    assert unpack(pull.recv()).records == tuple(rounds(1))  # the first does not wait
+    assert not pull.poll(50)
+    recorder.flush()
+    assert unpack(pull.recv()).records == tuple(rounds(2, 3))
+    recorder.write(*rounds(4))
+    recorder.close()
+    assert unpack(pull.recv()).records == tuple(rounds(4))
+    assert recorder.batches == 3
+
+
 def test_nothing_to_write_sends_nothing(recorder, pull):
     recorder.write()
     assert (recorder.batches, recorder.wire_bytes, pull.poll(50)) == (0, OPENING, 0)
