@@ -11,12 +11,14 @@ import sqlite3
 import stat
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgpack
 import numpy as np
+import psutil
 import pytest
 import zmq
 from safetensors.numpy import load_file
@@ -63,7 +65,7 @@ def carry_out(
     engine: LocalEngine,
     folder: Path,
     records: str = "tcp://127.0.0.1:*",
-    attack: Callable[[Prepared, Mapping[int, str]], Attack] | None = None,
+    attack: Callable[[Prepared, Mapping[int, str]], contextlib.AbstractContextManager] | None = None,
     **transport,
 ) -> Over:
     config = validate(
@@ -185,6 +187,51 @@ def test_records_go_over_tcp_to_a_port_that_the_collector_picks(run):
     assert address.startswith("tcp://127.0.0.1:")
     assert same_bits(keyed, plain)
     assert same_bits(keyed, unix)
+
+
+class Frozen:
+    """A collector that neither reads nor answers, from when clients are there until they have learnt to the end."""
+
+    def __init__(self, prepared: Prepared, addresses: Mapping[int, str]):
+        self._addresses = addresses
+        self._last = prepared.folder / "state" / f"round-{ROUNDS:06d}"
+        self._thread = threading.Thread(target=self._go)
+        self.learnt = 0
+
+    def __enter__(self) -> Frozen:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def _go(self) -> None:
+        deadline = time.monotonic() + 30
+        while len(self._addresses) < 5 and time.monotonic() < deadline:
+            time.sleep(0.002)
+        [collector] = [
+            child for child in psutil.Process().children() if "sheafgossip.metrics.collector" in child.cmdline()
+        ]
+        collector.suspend()
+        try:
+            while self.learnt < 5 and time.monotonic() < deadline:
+                time.sleep(0.05)
+                self.learnt = len(list(self._last.glob("*.safetensors")))
+        finally:
+            collector.resume()
+
+
+def test_a_collector_that_stands_still_holds_up_no_one_and_gets_everything_later(run):
+    frozen: list[Frozen] = []
+
+    def freeze(*run_and_addresses) -> Frozen:
+        frozen.append(Frozen(*run_and_addresses))
+        return frozen[0]
+
+    over = run(attack=freeze)
+    assert frozen[0].learnt == 5
+    assert over.rows("SELECT count(*) FROM round") == [(5 * (ROUNDS + 1),)]
+    assert over.rows("SELECT count(*) FROM event WHERE kind = 'lost-records'") == [(0,)]
 
 
 def changes_nothing_and_is_told(attacked: Over, quiet: Over) -> None:
