@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the loop's process alone loads torch
+    from torch.nn import Module
+
     from sheafgossip.node.architecture import Architecture
     from sheafgossip.node.learner import Learner
 
@@ -133,18 +135,29 @@ def loop(kind: str, config: Path) -> float:
         return time.process_time() - start
 
 
+def modules(architecture: Architecture) -> Module:
+    """Logistic regression, or the paper's CNN, of torch's own modules."""
+    from torch import nn
+
+    layers, channels = [], architecture.input_shape[0]
+    for filters in architecture.filters if architecture.kind == "cnn" else ():
+        layers += [nn.Conv2d(channels, filters, 3), nn.ReLU(), nn.MaxPool2d(2)]
+        channels = filters
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(architecture.features, architecture.outputs))
+
+
 def plain_round(learner: Learner, architecture: Architecture, alpha: float) -> Callable[[], None]:
     """One round's local work of a classifier, as a script would write it."""
     import torch
 
-    from sheafgossip.node.models import forward, views
-
-    parameters = [block.clone().requires_grad_() for block in views(architecture, torch.from_numpy(learner.theta))]
+    network = modules(architecture)
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(learner.theta.copy()), network.parameters())
+    parameters = list(network.parameters())
 
     def learn() -> None:
         for batch in learner.batches():
             x, y = map(torch.as_tensor, batch)
-            torch.nn.functional.cross_entropy(forward(architecture, parameters, x), y).backward()
+            torch.nn.functional.cross_entropy(network(x), y).backward()
             with torch.no_grad():
                 for parameter in parameters:
                     parameter -= alpha * parameter.grad

@@ -22,9 +22,9 @@ def features(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor
     blocks = iter(parameters)
     if architecture.kind == "cnn":
         for _ in architecture.filters:
-            x = F.relu(
-                F.max_pool2d(F.conv2d(x, next(blocks), next(blocks)), 2)
-            )  # the two commute; fewer ReLUs this way
+            x = F.conv2d(x, next(blocks), next(blocks))
+            x = x.contiguous(memory_format=torch.channels_last)  # in which torch pools four times as fast
+            x = F.relu(F.max_pool2d(x, 2))  # the two commute; fewer ReLUs this way
     if architecture.kind == "gru":
         gates = [next(blocks) for _ in range(4)]
         x = x.view(len(x), *architecture.series)
