@@ -204,7 +204,13 @@ class ArchitectureSection(Section):
     """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer; gru:
     for series, a gated recurrent unit whose last state a linear layer reads."""
     filters: tuple[Count, ...] = (32, 64)
-    """cnn: filters of each 3x3 convolution (no padding, ReLU, 2x2 max-pool after each)."""
+    """cnn: filters of each convolution (ReLU, 2x2 max-pool after each)."""
+    kernel: Count = 3
+    """cnn: weights of a convolution's filter a side."""
+    padding: bool = False
+    """cnn: whether convolutions keep the size of the image, zeros around it."""
+    norm_groups: Annotated[int, Field(ge=0)] = 0
+    """cnn: channels are normalized in so many groups after each convolution (GroupNorm); 0 leaves them as they are."""
     hidden: tuple[Count, ...] = ()
     """mlp, cnn: widths of the hidden fully connected layers; gru: the width of its state, one number."""
     share: Positive = 1.0

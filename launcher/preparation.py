@@ -238,7 +238,16 @@ def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architectur
     """
     sections = (config.model, *config.model.mix)
     choices = [
-        Architecture(section.kind, data.input_shape, data.outputs, section.filters, section.hidden)
+        Architecture(
+            section.kind,
+            data.input_shape,
+            data.outputs,
+            section.filters,
+            section.hidden,
+            section.kernel,
+            section.padding,
+            section.norm_groups,
+        )
         for section in sections
     ]
     server = [choices[0]] if has_server(config) else []

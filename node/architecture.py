@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -27,6 +27,8 @@ class Parameter:
     shape: tuple[int, ...]
     fan_in: int
     places: int
+    start: float | None = None
+    """What all of it starts as; None: drawn."""
 
     @property
     def size(self) -> int:
@@ -35,9 +37,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Architecture:
-    """kind logistic | linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn: 3x3
-    convolutions without padding, ReLU and 2x2 max-pool after each, then the layers of the mlp; gru: a gated recurrent
-    unit that reads a series step by step, and one linear layer on its last state.
+    """kind logistic | linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn:
+    convolutions, ReLU and 2x2 max-pool after each, then the layers of the mlp; gru: a gated recurrent unit that reads a
+    series step by step, and one linear layer on its last state.
+
+    A convolution has ``kernel`` x ``kernel`` weights, and keeps the size of its input with ``padding``; with
+    ``norm_groups`` its channels are normalized in so many groups before the ReLU.
 
     ``input_shape`` is that of one sample: (features,), (channels, height, width), or of a series (steps,) or (steps,
     features); ``outputs`` is the number of classes, or of regression targets. Raises ArchitectureError.
@@ -48,11 +53,21 @@ class Architecture:
     outputs: int
     filters: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
+    kernel: int = field(default=3, repr=False)  # not in the name under which theta^0 is drawn, see start
+    padding: bool = field(default=False, repr=False)
+    norm_groups: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind == "cnn" and len(self.input_shape) != 3:
             raise ArchitectureError(
                 f"model.kind = 'cnn' needs images, the data has samples of shape {self.input_shape}"
+            )
+        if self.kind == "cnn" and (not self.kernel % 2 and self.padding):
+            raise ArchitectureError(f"model.kernel = {self.kernel}: with model.padding allowed are odd numbers")
+        if self.kind == "cnn" and self.norm_groups and any(filters % self.norm_groups for filters in self.filters):
+            raise ArchitectureError(
+                f"model.norm_groups = {self.norm_groups}: must divide every number of model.filters = "
+                f"{list(self.filters)}"
             )
         if self.kind == "gru":
             if len(self.input_shape) not in (1, 2):
@@ -91,9 +106,15 @@ class Architecture:
         if self.kind == "cnn":
             channels, *sides = self.input_shape
             for depth, filters in enumerate(self.filters):
-                places = math.prod(side - 2 for side in sides)
-                blocks += _layer(f"conv{depth}", (filters, channels, 3, 3), places)
-                channels, sides = filters, [(side - 2) // 2 for side in sides]
+                sides = [side - self._lost for side in sides]
+                places = max(0, math.prod(sides))
+                blocks += _layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
+                if self.norm_groups:
+                    blocks += [
+                        Parameter(f"norm{depth}.weight", (filters,), 1, 0, 1.0),
+                        Parameter(f"norm{depth}.bias", (filters,), 1, 0, 0.0),
+                    ]
+                channels, sides = filters, [side // 2 for side in sides]
                 if min(sides) < 1:
                     raise ArchitectureError(
                         f"model.filters = {list(self.filters)} leaves nothing of images of {self.input_shape[1]}x"
@@ -115,6 +136,11 @@ class Architecture:
         return (*blocks, *_layer("output", (self.outputs, width)))
 
     @property
+    def _lost(self) -> int:
+        """Pixels by which a convolution shortens each side."""
+        return 0 if self.padding else self.kernel - 1
+
+    @property
     def features(self) -> int:
         """Numbers that the last layer, the head, gets to see of a sample."""
         return self.parameters()[-2].shape[1]
@@ -130,8 +156,9 @@ class Architecture:
         if self.kind == "cnn":
             _, *sides = self.input_shape
             for filters in self.filters:
-                widths.append(filters * math.prod(side - 2 for side in sides))
-                sides = [(side - 2) // 2 for side in sides]
+                sides = [side - self._lost for side in sides]
+                widths.append(filters * math.prod(sides))
+                sides = [side // 2 for side in sides]
         if self.kind in ("cnn", "mlp"):
             widths += self.hidden
         if self.kind == "gru":
@@ -150,8 +177,17 @@ class Architecture:
         """
         if init == "zeros":
             return np.zeros(self.size)
-        rng = generator(seed, f"initial theta of {self}", *client)
-        return np.concatenate([rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in) for block in self.parameters()])
+        special = self.kernel, self.padding, self.norm_groups
+        name = f"{self}" if special == (3, False, 0) else f"{self} {special}"
+        rng = generator(seed, f"initial theta of {name}", *client)
+        return np.concatenate(
+            [
+                rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in)
+                if block.start is None
+                else np.full(block.size, block.start)
+                for block in self.parameters()
+            ]
+        )
 
 
 def _layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:

@@ -22,7 +22,9 @@ def features(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor
     blocks = iter(parameters)
     if architecture.kind == "cnn":
         for _ in architecture.filters:
-            x = F.conv2d(x, next(blocks), next(blocks))
+            x = F.conv2d(x, next(blocks), next(blocks), padding="same" if architecture.padding else 0)
+            if architecture.norm_groups:
+                x = F.group_norm(x, architecture.norm_groups, next(blocks), next(blocks))
             x = x.contiguous(memory_format=torch.channels_last)  # in which torch pools four times as fast
             x = F.relu(F.max_pool2d(x, 2))  # the two commute; fewer ReLUs this way
     if architecture.kind == "gru":

@@ -101,6 +101,33 @@ def test_the_gradient_of_a_cnn_is_that_of_torchs_own_modules(with_shard):
     )
 
 
+def test_a_lenet_with_group_norm_is_that_of_torchs_own_modules(with_shard):
+    """decentralizepy's GN-LeNet, of 89,834 parameters on images of 32x32x3."""
+    architecture = Architecture("cnn", (3, 32, 32), 10, (32, 32, 64), kernel=5, padding=True, norm_groups=2)
+    assert architecture.size == 89_834
+    assignment = with_shard(architecture, 12)
+    learner = Learner(assignment)
+    layers, channels = [], 3
+    for filters in (32, 32, 64):
+        norm = torch.nn.GroupNorm(2, filters)
+        layers += [torch.nn.Conv2d(channels, filters, 5, padding=2), norm, torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+        channels = filters
+    network = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(1024, 10)).double()
+    starts = dict(zip([block.name for block in architecture.parameters()], architecture.parameters(), strict=True))
+    for number, norm in enumerate(layer for layer in layers if isinstance(layer, torch.nn.GroupNorm)):
+        assert (starts[f"norm{number}.weight"].start, starts[f"norm{number}.bias"].start) == (1.0, 0.0)
+        assert (norm.weight == 1).all()
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(learner.theta.copy()), network.parameters())
+    x, y = numbers(assignment, "train")
+    expected = torch.nn.functional.cross_entropy(network(torch.from_numpy(x)), torch.from_numpy(y))
+    expected.backward()
+    loss, gradient = learner.gradient()
+    assert loss == pytest.approx(expected.item(), rel=1e-10)
+    np.testing.assert_allclose(
+        gradient, torch.cat([p.grad.flatten() for p in network.parameters()]), rtol=1e-8, atol=1e-10
+    )
+
+
 def test_the_gradient_of_a_gru_is_that_of_torchs_own_modules(with_shard):
     assignment = with_shard(Architecture("gru", (6, 2), 3, hidden=(5,)), 600)
     learner = Learner(assignment)
