@@ -26,6 +26,8 @@ _LATER_LIFE = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
 
 _GLANCE_S = 0.2
 
+_EVENTS_WAITING = 100_000  # of connections that strangers open and close while a client is at work
+
 _send, _receive = zmq.backend.Socket.send, zmq.backend.Socket.recv  # (socket, frame or nothing, flags, copy)
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
 _SOON_S = 0.02  # so long a client waits for messages alone, before it also listens to the launcher ...

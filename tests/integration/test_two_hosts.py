@@ -282,7 +282,9 @@ def test_a_run_spans_two_hosts_and_a_third_one_without_keys_changes_nothing(run,
     assert attacked.rows(rounds) == quiet.rows(rounds)
     comparison = compare_with_kernel(folder)
     assert comparison.connections == 8
-    assert comparison.differing == ()
+    counted = [way for way in comparison.directions if way.sent is not None]  # a flood may hide a connection's opening
+    assert counted
+    assert [way for way in counted if not way.agrees] == []
     told = attacked.rows("SELECT node, detail FROM event WHERE kind = 'drop'")
     assert {node for node, _ in told} == {-2, *range(8)}
     assert all("without the right key" in detail for _, detail in told), told
