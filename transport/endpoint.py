@@ -140,6 +140,7 @@ class Endpoint:
         self._monitor = self._router.get_monitor_socket(
             PROOF if keys else CLOSED if kernel is None else CLOSED | OPENED
         )
+        self._monitor.rcvhwm = _EVENTS_WAITING
         self._poller, self._aside = zmq.Poller(), zmq.Poller()  # the one for all, the other for all but messages
         self._poller.register(self._router, zmq.POLLIN)
         for other in (self._monitor, control.fileno(), *([self._gate.socket] if self._gate else [])):
