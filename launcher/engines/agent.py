@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
@@ -66,11 +66,11 @@ class Agent:
         self._line.reconnect_ivl = 100  # ms
         monitor = self._line.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._line.connect(line)
-        self._away_since: float | None = time.monotonic()  # not met yet
+        self._met = False
+        self._away_since: float | None = None
         self._clocks: list[tuple[float, float]] = []  # (round trip, the launcher's clock minus this one)
         self._in: Incoming | None = None
         self._sent: set[Path] = set()
-        self._calibrating = False
         try:
             with ForkServer() as self._server, _removed_at_the_end(self._server.sockets):
                 return self._serve(monitor)
@@ -85,7 +85,7 @@ class Agent:
             context.term()
 
     def _serve(self, monitor: zmq.Socket) -> str:
-        self._say({"hello": socket.gethostname(), "agent": os.getpid(), "fork_server": self._server.pid})
+        self._say({"hello": True, "agent": os.getpid(), "fork_server": self._server.pid})
         self._ask_time()
         poller = zmq.Poller()
         for each in (self._line, monitor, self._server.control.fileno()):
@@ -94,8 +94,7 @@ class Agent:
         while True:
             poller.poll(round(_LOOK_EVERY_S * 1000))
             while monitor.poll(0):
-                met = recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
-                self._away_since = None if met else self._away_since or time.monotonic()
+                self._note_connection(recv_monitor_message(monitor)["event"])
             while self._server.control.wait(0):
                 self._relay()
             while self._line.poll(0):
@@ -106,13 +105,16 @@ class Agent:
             if (now := time.monotonic()) >= look_due:
                 look_due = now + _LOOK_EVERY_S
                 self._send_new("state/*/*.safetensors")
-            if self._away_since is not None and now > self._away_since + _PATIENCE_S + SILENCE_MS / 1000 * self._is_new:
+            if self._away_since is not None and now > self._away_since + _PATIENCE_S:
                 return "the launcher is gone"
 
-    @property
-    def _is_new(self) -> bool:
-        """The first connection may take longer."""
-        return not self._clocks
+    def _note_connection(self, event: int) -> None:
+        """Before the two have met there is no hurry: the launcher may have much to prepare, and Ray ends this agent if
+        the launcher ends meanwhile."""
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._met, self._away_since = True, None
+        elif self._met and self._away_since is None:
+            self._away_since = time.monotonic()
 
     def _say(self, message: dict[str, Any]) -> None:
         self._line.send_multipart(pack(message))
@@ -137,6 +139,7 @@ class Agent:
             case {"run": number}:
                 folder = self._server.sockets / f"run-{number}"
                 (folder / "log").mkdir(parents=True, mode=0o700)
+                self._before = self._tallies()
                 self._in, self._sent = Incoming(folder), set()
             case {"file": name, "last": last} if self._in:
                 self._in.take(name, piece, last=last)
@@ -155,8 +158,12 @@ class Agent:
                 self._send_new("state/*/*.safetensors")
                 self._send_new("log/*.log")
                 sizes = [list(sample(0, 0.0, pid=pid)) for pid in (self._server.pid, os.getpid())]
-                tallies = [list(astuple(tally)) for tally in (self._server.control.sent, self._server.control.received)]
-                self._say({"home": True, "samples": sizes, "tallies": tallies})
+                self._say({"home": True, "samples": sizes, "tallies": (self._tallies() - self._before).tolist()})
+
+    def _tallies(self) -> np.ndarray:
+        """Messages and bytes of the line to the fork server, to it and from it, since the agent's start."""
+        line = self._server.control
+        return np.array([astuple(line.sent), astuple(line.received)])
 
     def _settled(self, assignment: dict[str, Any]) -> dict[str, Any]:
         """With paths as they are on this host."""

@@ -51,8 +51,6 @@ class _AgentAt:
     """Ray's promise of why it has ended."""
     pids: tuple[int, int] = (0, 0)
     """Of the agent and of its fork server."""
-    name: str = ""
-    """Of the machine."""
     ready: bool = False
     lost: bool = False
     cause: str = ""
@@ -204,8 +202,8 @@ class RayEngine(Engine):
         match message:
             case {"time": asked}:
                 self._say(agent, {"asked": asked, "time": time.monotonic()})
-            case {"hello": name, "agent": own, "fork_server": fork_server}:
-                agent.name, agent.pids = name, (own, fork_server)
+            case {"hello": True, "agent": own, "fork_server": fork_server}:
+                agent.pids = own, fork_server
             case {"ready": True}:
                 agent.ready = True
             case {"file": name, "last": last}:
@@ -263,7 +261,10 @@ class RayEngine(Engine):
     def begin(self, folder: Path) -> None:
         self._until("ready", _ARRIVAL_S)
         if absent := [agent for agent in self._agents if not agent.ready]:
-            names, causes = ", ".join(agent.host.name for agent in absent), "; ".join({agent.cause for agent in absent})
+            names, causes = (
+                ", ".join(agent.host.name for agent in absent),
+                "; ".join(sorted({agent.cause for agent in absent})),
+            )
             raise EngineError(
                 f"no agent on {names}: sheafgossip must be installed there, in the Python that Ray was started with, "
                 f"and be able to reach this machine; Ray's logs there tell more{f' ({causes})' if causes else ''}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sheafgossip.launcher.engines import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
 
 from .conftest import alive
@@ -145,6 +146,16 @@ def test_hosts_have_the_shards_of_their_own_clients_and_nothing_once_the_launche
     assert alive(everything) == []
     assert not any(map(Path.exists, folders.values()))
     assert len(going.folder.rows("SELECT * FROM round WHERE round = 50")) == 9
+
+
+def test_agents_wait_for_a_launcher_that_has_much_to_prepare(cluster, tmp_path):
+    with open_engine("ray", cluster) as engine:
+        time.sleep(7)  # longer than a launcher may be away later
+        engine.begin(tmp_path)
+        assert [host.cores for host in engine.hosts()] == [1, 1, 1]
+        assert engine.bring_home() == []
+        told = {record.src: record.messages for record in engine.planes() if record.src in (-3, -5, -7)}
+    assert told == {-3: 0, -5: 0, -7: 0}  # no client ran
 
 
 def test_no_cluster_is_told_in_a_line(tmp_path):
