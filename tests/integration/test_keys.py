@@ -12,7 +12,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -270,6 +270,13 @@ def namespaces() -> Iterator[tuple[str, str]]:
     for name, address in zip(names, (HERE, THERE), strict=True):
         commands += [f"ip -n {name} address add {address}/24 dev veth0"]
         commands += [f"ip -n {name} link set {device} up" for device in ("lo", "veth0")]
+    with network(names, commands):
+        yield names
+
+
+@contextlib.contextmanager
+def network(names: Iterable[str], commands: Iterable[str]) -> Iterator[None]:
+    """Network namespaces of these names that the commands make and wire up; skips where that is not permitted."""
     try:
         for command in commands:
             try:
@@ -278,7 +285,7 @@ def namespaces() -> Iterator[tuple[str, str]]:
                 pytest.skip(f"no ip command here: {error}")
             if done.returncode:
                 pytest.skip(f"no network namespaces here: {command}: {done.stderr.strip()}")
-        yield names
+        yield
     finally:
         for name in names:
             with contextlib.suppress(OSError):

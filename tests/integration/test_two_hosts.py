@@ -23,7 +23,7 @@ import zmq
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair, dial_with
 
-from .test_keys import dial, enter, within
+from .test_keys import dial, enter, network, within
 
 pytest.importorskip("ray", reason="needs ray, of the extra ray")
 pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
@@ -66,19 +66,8 @@ def hosts() -> Iterator[dict[str, str]]:
             f"ip -n {name} link set lo up",
             f"ip -n {name} link set eth0 up",
         ]
-    try:
-        for command in commands:
-            try:
-                done = subprocess.run(command.split(), capture_output=True, text=True)
-            except OSError as error:
-                pytest.skip(f"no ip command here: {error}")
-            if done.returncode:
-                pytest.skip(f"no network namespaces here: {command}: {done.stderr.strip()}")
+    with network(names.values(), commands):
         yield names
-    finally:
-        for name in names.values():
-            with contextlib.suppress(OSError):
-                subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
 def on(namespace: str, *command: str) -> list[str]:
