@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/soak.py [--rounds 5000]
 
 64 clients take tiny steps for 5,000 rounds: as many exchanges as a day of rounds of 17 s. Every few seconds the kernel
-is asked about every process of the run. Memory may settle in the first third; what counts is the growth from there on.
+is asked about every process of the run. Memory may settle in the first third; what counts is the growth from the
+second third to the last one, of what was usual in each (the median: a file may be open for the moment of a look).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -44,9 +46,9 @@ GROWTH = 1.02
 
 @dataclass(frozen=True)
 class Look:
-    own_bytes: int
-    files: int
-    threads: int
+    own_bytes: float
+    files: float
+    threads: float
 
 
 def look(process: psutil.Process) -> Look:
@@ -54,14 +56,26 @@ def look(process: psutil.Process) -> Look:
         return Look(process.memory_full_info().uss, process.num_fds(), process.num_threads())
 
 
-def watch(command: Sequence[str]) -> dict[int, list[Look]]:
-    """What was seen of every process of the command, by its number."""
-    seen: defaultdict[int, list[Look]] = defaultdict(list)
+def role(process: psutil.Process, launcher: psutil.Process) -> str:
+    if process == launcher:
+        return "launcher"
+    if "collector" in " ".join(process.cmdline()):
+        return "collector"
+    return "fork server" if process.ppid() == launcher.pid else "client"
+
+
+def usual(looks: Sequence[Look]) -> Look:
+    return Look(*(median(getattr(look, field.name) for look in looks) for field in fields(Look)))
+
+
+def watch(command: Sequence[str]) -> dict[str, list[Look]]:
+    """What was seen of every process of the command, by its name and number."""
+    seen: defaultdict[str, list[Look]] = defaultdict(list)
     launcher = psutil.Popen(command, stdout=subprocess.DEVNULL)
     while launcher.poll() is None:
         for process in [launcher, *launcher.children(recursive=True)]:
             try:
-                seen[process.pid].append(look(process))
+                seen[f"{role(process, launcher)} {process.pid}"].append(look(process))
             except psutil.Error:  # it has just ended
                 continue
         time.sleep(EVERY_S)
@@ -79,20 +93,25 @@ def main() -> None:
         config.write_text(CONFIG.format(rounds=arguments.rounds))
         command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", f"{folder}/run", "-q"]
         started = time.monotonic()
-        seen = {pid: looks for pid, looks in watch(command).items() if len(looks) >= 6}
+        seen = {name: looks for name, looks in watch(command).items() if len(looks) >= 6}
         seconds = time.monotonic() - started
-    growth, files, threads = [], [], []
-    for looks in seen.values():
-        settled, last = looks[len(looks) // 3], looks[-2]  # the very last may be of a process that is leaving
-        growth.append(last.own_bytes / settled.own_bytes)
-        files.append(last.files - settled.files)
-        threads.append(last.threads - settled.threads)
-    flat = max(growth) <= GROWTH and max(files) <= 0 and max(threads) <= 0
+    growth, files, threads = {}, {}, {}
+    for name, looks in seen.items():
+        third = len(looks) // 3
+        settled, last = usual(looks[third : 2 * third]), usual(looks[2 * third : -1])  # the very last may be leaving
+        growth[name] = last.own_bytes / settled.own_bytes
+        files[name] = last.files - settled.files
+        threads[name] = last.threads - settled.threads
+    worst = max(growth, key=lambda name: growth[name])
+    flat = growth[worst] <= GROWTH and max(files.values()) <= 0 and max(threads.values()) <= 0
+    for name in sorted(seen, key=lambda name: -growth[name])[:4]:
+        series = " ".join(f"{look.own_bytes / 1e6:.1f}" for look in seen[name][:: max(1, len(seen[name]) // 12)])
+        print(f"{name}: x {growth[name]:.3f}, open files {files[name]:+.0f}; MB over time: {series}")
     text = (
         f"{len(seen)} processes, {arguments.rounds} rounds in {seconds:.0f} s, {min(map(len, seen.values()))} looks or "
-        f"more at each.\nFrom the first third to the end: own memory x {max(growth):.3f} at most (median "
-        f"{sorted(growth)[len(growth) // 2]:.3f}), open files {max(files):+d}, threads {max(threads):+d}: "
-        f"{'flat' if flat else 'NOT FLAT'}."
+        f"more at each.\nFrom the second third to the last: own memory x {growth[worst]:.3f} at most (the "
+        f"{worst.rsplit(' ', 1)[0]}; median {median(growth.values()):.3f}), open files {max(files.values()):+.0f}, threads "
+        f"{max(threads.values()):+.0f}: {'flat' if flat else 'NOT FLAT'}."
     )
     print(text)
     (Path(__file__).parent / "results" / "soak.md").write_text(f"Made by `make soak`.\n\n{text}\n")

@@ -48,7 +48,8 @@ _QUIET_MS = 50  # nothing for so long: nothing was waiting
 _WAITING_PER_SENDER = 10_000
 _AT_THE_DOOR = 4096  # clients that connect at the same moment: all of a large run do
 _GATHER_MS = 50  # messages that come meanwhile are written together: much cheaper than one by one
-_BURST = 256  # messages written in one go; also bounds how late a commit can be
+_BURST = 256  # messages taken in one go; also bounds how late a commit can be
+_BURST_ROWS = 5_000  # rows that wait in memory to be written together
 
 
 class Collector:
@@ -114,7 +115,9 @@ class Collector:
         """Whether that was all for now."""
         emptied = False
         tables: defaultdict[str, list] = defaultdict(list)
-        for _ in range(_BURST):
+        messages = rows_taken = 0
+        while messages < _BURST and rows_taken < _BURST_ROWS:
+            messages += 1
             try:
                 frame = self._receiver.recv(zmq.NOBLOCK, copy=False)
                 message = unpack_rows(frame.bytes)
@@ -132,6 +135,7 @@ class Collector:
             elif self._sequences[message.sender].accept(message.sequence):
                 for name, rows in message.tables.items():
                     tables[name] += rows
+                    rows_taken += len(rows)
         self._store.write_rows(tables)
         if tables and self._end is not None:  # where some has come, the rest is on its way
             self._end_due = time.monotonic() + _WAIT_FOR_MISSING_S

@@ -26,7 +26,7 @@ rotations = [0, 90]
 work = "full"
 alpha = 0.5
 [checkpoints]
-every = 1
+every = {ROUNDS}
 save_maps = true
 """
 SHEAF = """
