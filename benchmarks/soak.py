@@ -103,6 +103,7 @@ def main() -> None:
         files[name] = last.files - settled.files
         threads[name] = last.threads - settled.threads
     worst = max(growth, key=lambda name: growth[name])
+    whose = worst.rsplit(" ", 1)[0]
     flat = growth[worst] <= GROWTH and max(files.values()) <= 0 and max(threads.values()) <= 0
     for name in sorted(seen, key=lambda name: -growth[name])[:4]:
         series = " ".join(f"{look.own_bytes / 1e6:.1f}" for look in seen[name][:: max(1, len(seen[name]) // 12)])
@@ -110,7 +111,7 @@ def main() -> None:
     text = (
         f"{len(seen)} processes, {arguments.rounds} rounds in {seconds:.0f} s, {min(map(len, seen.values()))} looks or "
         f"more at each.\nFrom the second third to the last: own memory x {growth[worst]:.3f} at most (the "
-        f"{worst.rsplit(' ', 1)[0]}; median {median(growth.values()):.3f}), open files {max(files.values()):+.0f}, threads "
+        f"{whose}; median {median(growth.values()):.3f}), open files {max(files.values()):+.0f}, threads "
         f"{max(threads.values()):+.0f}: {'flat' if flat else 'NOT FLAT'}."
     )
     print(text)
