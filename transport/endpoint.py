@@ -284,8 +284,8 @@ class Endpoint:
         Not while ``linking`` up with keys: neighbours stand at the gate then.
         """
         start = time.monotonic()
-        if start >= self._heed_due:
-            self._heed(0)
+        if start >= self._heed_due and self._heed(0):
+            return None  # the caller may not want to wait so long any more
         try:
             patient = start + _SOON_S < deadline and not (linking and self._gate is not None)
             route, *frames = self._take_soon() if patient else self._take(_AT_ONCE)
@@ -359,22 +359,27 @@ class Endpoint:
         """Sleeps until the launcher says something, or something other than a message comes, and acts on it."""
         self._act_on(dict(self._aside.poll()))
 
-    def _heed(self, seconds: float) -> None:
-        """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message."""
+    def _heed(self, seconds: float) -> bool:
+        """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message.
+
+        Returns whether the launcher has said something.
+        """
         start = time.monotonic()
         ready = dict(self._poller.poll(math.ceil(seconds * 1000)))
         now = time.monotonic()
         self._heed_due = now + _HEED_EVERY_S
         self.stopwatch.blocked_for(now - start)
-        self._act_on(ready)
+        return self._act_on(ready)
 
-    def _act_on(self, ready: Container[Any]) -> None:
+    def _act_on(self, ready: Container[Any]) -> bool:
         if self._monitor in ready:
             self.note_connections()
         if self._gate is not None and self._gate.socket in ready:
             self._gate.answer()
-        if self._control.fileno() in ready:
+        spoken = self._control.fileno() in ready
+        if spoken:
             self.listen()
+        return spoken
 
     def listen(self) -> None:
         """Reads the launcher's words, and acts on those that are for the endpoint. Raises Stopped, ControlClosed."""

@@ -92,8 +92,13 @@ class Going:
             time.sleep(0.1)
         raise AssertionError(f"round {round} was not reached within {seconds} s")
 
-    def pid(self, node: int) -> int:
-        return self.folder.rows(f"SELECT pid FROM node WHERE node = {node}")[0][0]
+    def pid(self, node: int, seconds: float = 30) -> int:
+        """Others may be rounds ahead before a client's own records are stored."""
+        end = time.monotonic() + seconds
+        while not (found := self.folder.rows(f"SELECT pid FROM node WHERE node = {node}")):
+            assert time.monotonic() < end, f"client {node} was not recorded within {seconds} s"
+            time.sleep(0.05)
+        return found[0][0]
 
     def processes(self) -> list[psutil.Process]:
         """Everything that belongs to the run: the launcher and all its descendants."""

@@ -308,6 +308,18 @@ def test_other_words_of_the_launcher_do_not_end_a_receive(network):
     assert client.receive().header.src == 0
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 0.1], ids=["just heard", "not heard for a while"])
+def test_any_word_of_the_launcher_ends_the_wait_of_who_wants_to_hear(network, pause_s):
+    """Also one that is there before the wait begins: who waits for a neighbour must learn in time that it has died."""
+    client, _ = network.linked(2, [(0, 1)])
+    time.sleep(pause_s)
+    client.launcher.send({"gone": 1})
+    began = time.monotonic()
+    while 1 not in client.endpoint.gone:
+        assert client.endpoint.receive_or_hear(soon()) is None
+    assert time.monotonic() - began < 2
+
+
 def test_a_launcher_that_is_gone_ends_a_blocked_receive(network):
     client, _ = network.linked(2, [(0, 1)])
     threading.Timer(0.1, client.launcher.close).start()
