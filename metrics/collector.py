@@ -17,9 +17,9 @@ import time
 from collections import Counter, defaultdict
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
+from ..transport.monitor import next_event
 from .lifetime import allow_open_files, end_with_parent, stop_requests
 from .records import (
     COLLECTOR,
@@ -199,7 +199,7 @@ class Door:
         for _ in range(_BURST):
             if not self._monitor.poll(0):
                 break
-            refused += self._gate.refused(recv_monitor_message(self._monitor))
+            refused += self._gate.refused(*next_event(self._monitor))
         return refused
 
 

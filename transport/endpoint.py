@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from .control import Control
 from .envelope import MAX_HEADER_BYTES, Header, HeaderStart, Rejected, pack_rest, unpack_header, view_tensor
 from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
+from .monitor import next_event
 from .stopwatch import Stopwatch
 from .wire import HANDSHAKE_FRAME, SEAL_BYTES, message_wire_bytes
 
@@ -404,9 +404,9 @@ class Endpoint:
         for _ in range(_EVENTS_A_LOOK):
             if not self._monitor.poll(0):
                 return
-            event = recv_monitor_message(self._monitor)
-            refused = self._gate is not None and self._gate.refused(event)
-            self._note(event["event"], event["value"], refused)
+            kind, value = next_event(self._monitor)
+            refused = self._gate is not None and self._gate.refused(kind, value)
+            self._note(kind, value, refused)
 
     def _note(self, kind: int, descriptor: int, refused: bool) -> None:
         if self._kernel is not None and kind & OPENED:

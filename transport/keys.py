@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import zmq
 from zmq.utils import z85
@@ -102,13 +101,12 @@ class Gate:
             status = (b"200", b"", number) if number is not None else (b"400", b"unknown key", b"")
             self.socket.send_multipart([version, request, *status, b""])
 
-    def refused(self, event: Mapping[str, Any]) -> bool:
+    def refused(self, kind: int, value: int) -> bool:
         """Given each event of a socket's monitor in turn: whether this ends a connection without a right key.
 
         Connections that speak another protocol are only reported as opened and closed. Where handshakes of others are
         under way at that moment, it is those that have not succeeded that are taken to close.
         """
-        kind, value = event["event"], event["value"]
         refused = False
         if kind & OPENED:
             self._unproven.add(value)

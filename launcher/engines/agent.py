@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from ...node.resources import sample
 from ...transport.control import ControlClosed
 from ...transport.keys import KeyPair, dial_with
+from ...transport.monitor import next_event
 from ..forkserver import ForkServer
 from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, pack, pieces, unpack
 
@@ -94,7 +94,7 @@ class Agent:
         while True:
             poller.poll(round(_LOOK_EVERY_S * 1000))
             while monitor.poll(0):
-                self._note_connection(recv_monitor_message(monitor)["event"])
+                self._note_connection(next_event(monitor)[0])
             while self._server.control.wait(0):
                 self._relay()
             while self._line.poll(0):

@@ -256,5 +256,5 @@ def test_of_connections_under_way_those_that_did_not_succeed_are_taken_to_close(
             (closed, 7, False),  # had succeeded
         ]
         for kind, value, refused in story:
-            assert gate.refused({"event": kind, "value": value}) is refused, (kind, value)
+            assert gate.refused(kind, value) is refused, (kind, value)
         gate.close()

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from sheafgossip.metrics.records import MAX_BATCH_BYTES, EventRecord, RoundRecord, unpack
 from sheafgossip.transport.kernel import KernelCounters, counts_bytes
 from sheafgossip.transport.keys import Gate, KeyPair, listen_with
+from sheafgossip.transport.monitor import next_event
 from sheafgossip.transport.recorder import Recorder
 
 OPENING = 64 + len(b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH")  # the greeting and READY
@@ -101,7 +101,7 @@ def test_the_kernel_counts_the_same_bytes(context):
     recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), sender=4)
     kernel = KernelCounters()
     assert monitor.poll(10_000)
-    kernel.watch(recv_monitor_message(monitor)["value"])
+    kernel.watch(next_event(monitor)[1])
     recorder.write(*rounds(1))
     recorder.write(*rounds(*range(100)))
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_with_keys_the_kernel_counts_the_same_bytes_too(context):
     recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), 4, keys=(own, collectors.public))
     kernel = KernelCounters()
     assert monitor.poll(10_000)
-    kernel.watch(recv_monitor_message(monitor)["value"])
+    kernel.watch(next_event(monitor)[1])
     recorder.write(*rounds(1))
     recorder.write(*rounds(*range(100)))
     assert gate.socket.poll(10_000)

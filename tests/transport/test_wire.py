@@ -14,9 +14,9 @@ import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
-from zmq.utils.monitor import recv_monitor_message
 
 from sheafgossip.transport.endpoint import identity_of
+from sheafgossip.transport.monitor import next_event
 from sheafgossip.transport.wire import GREETING_BYTES, frame_bytes, handshake_bytes, message_wire_bytes, ready_bytes
 
 
@@ -92,7 +92,7 @@ class Router:
 
     def connection(self) -> Connection:
         assert self.monitor.poll(10_000), "no connection"
-        return Connection(recv_monitor_message(self.monitor)["value"])
+        return Connection(next_event(self.monitor)[1])
 
     def close(self) -> None:
         self.socket.disable_monitor()
