@@ -27,10 +27,11 @@ TUNING = (100, 101)
 
 @dataclass(frozen=True)
 class Method:
-    """``settings`` of the algorithm, all but lambda, which is chosen among ``lams``."""
+    """``settings`` of the algorithm, all but lambda: that is chosen among ``lams``, or that of method ``lam_of``."""
 
     settings: dict[str, Any]
     lams: tuple[float, ...] = ()
+    lam_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ Run = tuple[str, str, float | None, int, Result | None]
 class Study:
     """Runs of several methods on one problem, their folders below ``out``.
 
-    ``problem(seed)`` is the configuration without its algorithm; ``better`` is min or max, of the metric.
+    ``problem(seed)`` is the configuration without its algorithm; ``better`` is min or max, of the metric. The runs that
+    choose lambda end after ``tuning_rounds``; 0: when the others do.
     """
 
     out: Path
@@ -121,12 +123,15 @@ class Study:
     methods: Mapping[str, Method]
     better: Callable[..., float]
     tuning_seeds: Sequence[int] = TUNING
+    tuning_rounds: int = 0
 
     def __post_init__(self) -> None:
         self.runs: list[Run] = []
 
     def lam(self, name: str) -> float | None:
         """The lambda that does best on the validation samples, over all tuning seeds; None where there is none."""
+        if self.methods[name].lam_of:
+            return self.lam(self.methods[name].lam_of)
         worst = math.inf if self.better is min else -math.inf
         scores = {}
         for lam in self.methods[name].lams:
@@ -152,6 +157,8 @@ class Study:
         tree["algorithm"] = self.methods[name].settings | ({} if lam is None else {"lam": lam})
         tree["data"] = tree["data"] | {"evaluate_on": samples}
         tree["measuring"] = {"enabled": samples == "test"}
+        if samples == "validation" and self.tuning_rounds:
+            tree["rounds"] = self.tuning_rounds
         place = f"{list(self.methods).index(name)}-{'' if lam is None else f'{lam:g}-'}{seed}-{samples}"
         result = read(self.out / place) if run(validate(tree), self.out / place) else None
         self.runs.append((samples, name, lam, seed, result))

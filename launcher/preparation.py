@@ -333,7 +333,6 @@ def _assign(
     relations = relation_edges(config) if algorithm.is_told_relations(config.algorithm) else ()
     for node in range(graph.clients):
         is_server = node == config.clients
-        known = data.clients if is_server else ()
         weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
         address = (
             f"ipc://{sockets}/{node:04d}" if config.transport.protocol == "ipc" else f"tcp://{config.transport.host}:*"
@@ -363,8 +362,8 @@ def _assign(
                         weights.get(j, 0.0),
                         common[node, j],
                         matching_of[min(node, j), max(node, j)],
-                        known[j].train_samples if known else 0,
-                        known[j].classes if known else (),
+                        data.clients[j].train_samples if j < config.clients else 0,
+                        data.clients[j].classes if is_server else (),
                     )
                     for j in graph.neighbours(node)
                 ),

@@ -20,8 +20,8 @@ class Neighbour:
     """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge, 0 where it is not heard.
 
     Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
-    ``matching`` is the number of the matching that the edge belongs to, the same at both ends. A server knows how many
-    training ``samples`` its clients have, and of which ``classes``.
+    ``matching`` is the number of the matching that the edge belongs to, the same at both ends. ``samples`` are its
+    training samples, 0 of a server. A server knows, too, of which ``classes``.
     """
 
     node: int

@@ -61,6 +61,10 @@ class Client:
         self._losses: list[float] = []
         self.enter(assignment.first_round)
 
+    @property
+    def train_samples(self) -> int:
+        return self._learner.train_samples
+
     def enter(self, round: int) -> None:
         """From now on the graph is that of this round."""
         turns = self._assignment.turns

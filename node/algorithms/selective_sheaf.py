@@ -13,8 +13,9 @@ and average it over rounds (cosine.py). An edge pulls where the tasks at its end
 
     theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T r_ij),    w_ij = 1 or 0,
 
-w_ij = 1 once the average is surely at least the threshold c, 0 once it is surely below, and unchanged in between:
-"surely" is by a number of standard errors. An edge that is surely off is quiet: it speaks in some rounds only.
+w_ij = 1 once the average is surely at least the threshold c_ij, 0 once it is surely below, and unchanged in between:
+"surely" is by a number of standard errors. Updates of few samples are noisy, so c_ij is lower there. An edge that is
+surely off is quiet: it speaks in some rounds only.
 
 Clients that pull at each other stay alike whatever becomes of their tasks. One whose loss is higher than it was at
 theta^0 does better to start again from there (``restart``). n_i = 0 tells it: both ends forget what they had estimated.
@@ -56,8 +57,17 @@ class SelectiveSheafSettings:
     gamma: Annotated[float, Gt(0), Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.1
     lam: Annotated[float, Ge(0), "Weight lambda of the agreement of neighbours that are alike."] = 1.0
     threshold: Annotated[
-        float, Ge(-1), Le(1), "c: two clients are alike where the cosine between their updates is at least this."
-    ] = 0.4
+        float,
+        Ge(-1),
+        Le(1),
+        "c: two clients with much data are alike where the cosine between their updates is at least this.",
+    ] = 0.55
+    noise_samples: Annotated[
+        float,
+        Ge(0),
+        "kappa: of so many training samples, half of an update is noise. Clients with m_i and m_j samples are alike "
+        "from a cosine of c sqrt(rho_i rho_j), rho = m / (m + kappa); 0: from c.",
+    ] = 12.0
     smoothing: Annotated[
         float, Ge(0), Lt(1), "How much a round's estimate of the cosine counts against that of the next one."
     ] = 0.9
@@ -102,7 +112,11 @@ class SelectiveSheaf(Algorithm):
         self.chosen = shared_rows(client.seed, client.node, self.rows, size, 0)
         self.rotating = shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=client.theta.dtype)
         self.maps = FactoredMaps(self.rotating)
-        self.edges = {j: Edge(settings, self.blocks) for j in client.neighbours}
+        m_i = client.train_samples
+        self.edges = {
+            j: Edge(settings, self.blocks, alike_from(settings, m_i, peer.samples))
+            for j, peer in client.neighbours.items()
+        }
         first = [j for j, peer in client.neighbours.items() if peer.weight or not settings.seek]
         self.talks = Introductions(client.neighbours, first)
         self.loss_at_theta0 = math.nan
@@ -241,9 +255,10 @@ class SelectiveSheaf(Algorithm):
 class Edge:
     """What one end knows of an edge, for each block of theta that has a weight of its own."""
 
-    def __init__(self, settings: SelectiveSheafSettings, sizes: Sequence[int]):
+    def __init__(self, settings: SelectiveSheafSettings, sizes: Sequence[int], threshold: float):
         self.settings = settings
         self.sizes = sizes
+        self.threshold = threshold
         self.estimates = [CosineEstimate(settings.smoothing) for _ in sizes]
         self.on = np.zeros(len(sizes), bool)
         """Whether this end would have it on."""
@@ -286,11 +301,11 @@ class Edge:
 
     def _is_surely_on(self, estimate: CosineEstimate) -> bool:
         enough = estimate.seen >= self.listen
-        return enough and estimate.mean - self.settings.sure * estimate.error >= self.settings.threshold
+        return enough and estimate.mean - self.settings.sure * estimate.error >= self.threshold
 
     def _is_surely_off(self, estimate: CosineEstimate) -> bool:
         enough = estimate.seen >= self.listen
-        return enough and estimate.mean + self.settings.sure * estimate.error < self.settings.threshold
+        return enough and estimate.mean + self.settings.sure * estimate.error < self.threshold
 
     @property
     def cosine(self) -> float | None:
@@ -306,6 +321,17 @@ class Edge:
         for block, (total, weight, variance, seen, on, listen) in enumerate(numbers):
             self.estimates[block] = CosineEstimate(self.settings.smoothing, total, weight, variance, int(seen))
             self.on[block], self.listen = bool(on), int(listen)
+
+
+def alike_from(settings: SelectiveSheafSettings, m_i: int, m_j: int) -> float:
+    """The cosine between two clients of m_i and m_j training samples from which they count as alike.
+
+    An update is signal and noise. Of m samples, a share rho = m / (m + kappa) of its squared length is signal, so the
+    cosine between two updates is sqrt(rho_i rho_j) times that between their signals. The same to the last bit at both
+    ends.
+    """
+    kappa = settings.noise_samples
+    return settings.threshold * math.sqrt(m_i * m_j / ((m_i + kappa) * (m_j + kappa)))
 
 
 def block_sizes(settings: SelectiveSheafSettings, architecture: Architecture) -> tuple[int, ...]:

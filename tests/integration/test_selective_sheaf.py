@@ -16,6 +16,7 @@ from sheafgossip.topology.seeds import generator
 SEED, CLIENTS, ROUNDS = 3, 8, 60
 ALPHA, LAM, SMOOTHING, LISTEN, SURE, PROBE = 0.5, 0.8, 0.8, 5, 1.5, 4
 GAMMA, ROWS, SIZE = 0.05, 32, 650
+THRESHOLD, KAPPA = 0.4, 20
 CONFIG = f"""
 clients = {CLIENTS}
 rounds = {ROUNDS}
@@ -25,6 +26,7 @@ p = 0.6
 [data]
 samples = 800
 rotations = [0, 90]
+reduced_clients = 0.4
 [model]
 dtype = "float64"
 [training]
@@ -39,7 +41,8 @@ smoothing = {SMOOTHING}
 listen = {LISTEN}
 sure = {SURE}
 probe_every = {PROBE}
-threshold = 0.3
+threshold = {THRESHOLD}
+noise_samples = {KAPPA}
 """
 
 
@@ -62,6 +65,8 @@ class Loop:
         assert (self.theta == self.start).all()
         self.signs = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, SIZE)
         self.seen = {edge: [] for edge in folder.edges()}
+        signal = {node: len(shard["y_train"]) / (len(shard["y_train"]) + KAPPA) for node, shard in self.shards.items()}
+        self.threshold = {(i, j): THRESHOLD * np.sqrt(signal[i] * signal[j]) for i, j in self.seen}
         self.on = dict.fromkeys(self.seen, 0.0)
         self.quiet = dict.fromkeys(self.seen, False)
         self.spoke = {edge: [] for edge in self.seen}
@@ -90,8 +95,8 @@ class Loop:
         mean = weights @ self.seen[edge]
         error = (1 - mean) * np.sqrt(2 / ROWS * (1 - ROWS / SIZE) * weights @ weights)
         if len(self.seen[edge]) >= LISTEN:
-            self.quiet[edge] = mean + SURE * error < 0.3
-            if mean - SURE * error >= 0.3 or self.quiet[edge]:
+            self.quiet[edge] = mean + SURE * error < self.threshold[edge]
+            if mean - SURE * error >= self.threshold[edge] or self.quiet[edge]:
                 self.on[edge] = float(not self.quiet[edge])
 
 
@@ -204,7 +209,8 @@ def test_clients_that_seek_meet_over_connections_of_their_own(run):
     folder = run(
         CONFIG.replace("clients = 8", "clients = 12")
         .replace("p = 0.6", 'kind = "watts-strogatz"\np = 1.0')
-        .replace("rotations = [0, 90]", "rotations = [0, 90, 180]")
+        .replace("rotations = [0, 90]\nreduced_clients = 0.4", "rotations = [0, 90, 180]")
+        .replace(f"{THRESHOLD}\nnoise_samples = {KAPPA}", "0.3\nnoise_samples = 0")
         + "seek = true\n"
     )
     rows = folder.rows("SELECT round, node, neighbour FROM edge")

@@ -33,6 +33,7 @@ class Quadratic:
         self.theta, self.target = np.full_like(target, 0.3), target
 
     steps = 1
+    train_samples = 1 << 40
 
     def learn(self) -> float:
         losses = []
@@ -123,21 +124,24 @@ def play(assignment):
         then: Callable[[int, int, Client], None] = lambda round, node, client: None,
         broken_at: int = 0,
         graph: tuple[set[int], ...] = (),
+        samples: Callable[[int], int] = lambda node: 1 << 40,
         **settings,
     ) -> Played:
         network = network or Network()
-        chosen = SelectiveSheafSettings(**{"gamma": 0.2} | settings)
+        chosen = SelectiveSheafSettings(**{"gamma": 0.2, "threshold": 0.4} | settings)
         aims = targets(architecture.size) if aims is None else aims
         weights, votes, algorithms = {}, {}, {}
 
         def born(node: int) -> tuple[Client, SelectiveSheaf]:
             neighbours = tuple(
-                Neighbour(j, architecture.size, 0.0 if graph and {node, j} not in graph else 0.2)
+                Neighbour(j, architecture.size, 0.0 if graph and {node, j} not in graph else 0.2, samples=samples(j))
                 for j in range(CLIENTS)
                 if j != node
             )
             own = replace(assignment, node=node, neighbours=neighbours, architecture=architecture)
-            client = Client(replace(own, training=replace(own.training, alpha=ALPHA)), Quadratic(aims[node]))
+            learner = Quadratic(aims[node])
+            learner.train_samples = samples(node)
+            client = Client(replace(own, training=replace(own.training, alpha=ALPHA)), learner)
             return client, SelectiveSheaf(chosen, client)
 
         def live(node: int) -> np.ndarray:
@@ -171,6 +175,29 @@ def test_clients_of_one_task_find_each_other_and_leave_the_others_alone(play):
     for i, j in EDGES:
         cosine = exact[i] @ exact[j] / np.linalg.norm(exact[i]) / np.linalg.norm(exact[j])
         assert played.algorithms[i].report.cosines[j] == pytest.approx(cosine, abs=0.25)
+
+
+def test_clients_with_few_samples_are_alike_from_a_smaller_cosine(play):
+    """By hand: kappa = 12 as many samples again at one end leave half of its signal."""
+    samples = (4, 12, 36, 4, 12, 36)
+    played = play(1, samples=lambda node: samples[node], noise_samples=12.0, threshold=0.8)
+    thresholds = {(i, j): played.algorithms[i].edges[j].threshold for i, j in EDGES}
+    assert thresholds == {(i, j): played.algorithms[j].edges[i].threshold for i, j in EDGES}  # to the last bit
+    assert thresholds[1, 4] == pytest.approx(0.8 * 0.5)
+    assert thresholds[0, 3] == pytest.approx(0.8 * 0.25)
+    assert thresholds[0, 2] == pytest.approx(0.8 * (0.25 * 0.75) ** 0.5)
+    plain = play(1, samples=lambda node: samples[node], noise_samples=0.0, threshold=0.8)
+    assert {edge.threshold for algorithm in plain.algorithms for edge in algorithm.edges.values()} == {0.8}
+
+
+def test_noisy_updates_of_one_task_find_each_other_by_it(play):
+    """Targets are a task and three times as much noise: cosines of one task are about 0.1 to 0.4."""
+    rng = np.random.default_rng(4)
+    size = ONE_LAYER.size
+    aims = 0.3 + rng.normal(size=(2, size))[np.arange(CLIENTS) % 2] + 1.5 * rng.normal(size=(CLIENTS, size))
+    settings = {"aims": aims, "gamma": 0.5, "threshold": 0.5, "rounds": 150, "samples": lambda node: 10}
+    assert play(noise_samples=0.0, **settings).on(150) == set()
+    assert play(noise_samples=15.0, **settings).on(150) == LIKE
 
 
 def test_they_do_so_whatever_local_work_each_of_them_does(play):
