@@ -32,7 +32,7 @@ FIRST, SECOND, STRANGER = "10.77.14.1", "10.77.14.2", "10.77.14.3"
 BIN = Path(sys.executable).parent
 CONFIG = """
 clients = 8
-rounds = 150
+rounds = 300
 [topology]
 kind = "ring"
 [data]
@@ -263,7 +263,7 @@ def test_a_run_spans_two_hosts_and_a_third_one_without_keys_changes_nothing(run,
     where = dict(attacked.rows("SELECT node, address FROM node WHERE node >= 0"))
     at_hosts = [sum(address.startswith(f"tcp://{host}:") for address in where.values()) for host in (FIRST, SECOND)]
     assert at_hosts == [4, 4]
-    theta, expected = attacked.theta(150), quiet.theta(150)
+    theta, expected = attacked.theta(300), quiet.theta(300)
     assert len(theta) == 8
     assert all(theta[node].tobytes() == expected[node].tobytes() for node in range(8))
     assert attacked.payload() == quiet.payload()
