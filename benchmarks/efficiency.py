@@ -5,12 +5,15 @@
 A run is the whole command: launcher, fork server, collector and every client, from start to end, as the kernel counts
 them. "Steps alone" are the same steps on the same shards in one plain loop of one process, its imports not counted:
 forward, backward() and an update in place, as in any PyTorch script; "our steps alone" are the same loop on this
-project's own learner, which takes shorter ways where there are any.
+project's own learner, which takes shorter ways where there are any. The "bare floor" is what real processes cost with
+nothing of this project's in them: a process a client takes the plain steps and exchanges vectors of the same lengths
+with its neighbours over bare ROUTER sockets, without headers, checks, counts or records; its start is not counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -21,6 +24,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from exchange import bare
 
 if TYPE_CHECKING:  # the loop's process alone loads torch
     from torch.nn import Module
@@ -70,7 +75,10 @@ every = 100
 
 
 CLI = (sys.executable, "-m", "sheafgossip.launcher.cli")
-HEADER = ["run", "CPU s of the run", "steps alone", "our steps alone", "run / steps", "run / our steps", "aim"]
+HEADER = [
+    "run", "CPU s of the run", "steps alone", "our steps alone", "bare floor", "run / steps", "run / our steps",
+    "bare floor / steps", "aim",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,22 +87,28 @@ class Case:
     config: str
     limit: float
     """Times the steps alone: what the run may take at most."""
+    exchange: str
+    """How many vectors each neighbour is sent in a round, and of how many numbers: "2x348"."""
 
 
 def measure(case: Case, repeats: int) -> list[str]:
     """A row of the table."""
-    runs, plain, own = [], [], []
+    runs, plain, own, floor = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.toml"
         config.write_text(case.config)
         for repeat in range(repeats):
             out = Path(folder) / str(repeat)
             runs.append(cpu_of([*CLI, "run", str(config), "--out", str(out), "-q"]))
-            for kind, times in (("plain", plain), ("own", own)):
-                command = [sys.executable, __file__, "--loop", kind, str(config)]
+            for kind, times in (("plain", plain), ("own", own), ("floor", floor)):
+                command = [sys.executable, __file__, "--loop", kind, "--exchange", case.exchange, str(config)]
                 times.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    to_plain, to_own = ([run / alone for run, alone in zip(runs, times, strict=True)] for times in (plain, own))
-    return [case.name, *map(spread, (runs, plain, own, to_plain, to_own)), f"{case.limit:g}"]
+    ratios = (over(runs, plain), over(runs, own), over(floor, plain))
+    return [case.name, *map(spread, (runs, plain, own, floor, *ratios)), f"{case.limit:g}"]
+
+
+def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(ones, others, strict=True)]
 
 
 def cpu_of(command: Sequence[str]) -> float:
@@ -109,8 +123,8 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
 
 
-def loop(kind: str, config: Path) -> float:
-    """CPU seconds of the gradient steps of a run, in one plain loop."""
+def loop(kind: str, config: Path, exchange: str) -> float:
+    """CPU seconds of the gradient steps of a run, in one plain loop; or of processes that take and exchange them."""
     import torch
 
     from sheafgossip.launcher.config import load
@@ -127,12 +141,47 @@ def loop(kind: str, config: Path) -> float:
             for assignment in prepared.assignments
             for learner in [Learner(assignment)]
         ]
+        if kind == "floor":
+            neighbours = [[peer.node for peer in assignment.neighbours] for assignment in prepared.assignments]
+            return processes(rounds, neighbours, exchange, resolved.rounds, folder)
         rounds[0]()  # what is set up once
         start = time.process_time()
         for _ in range(resolved.rounds):
             for learn in rounds:
                 learn()
         return time.process_time() - start
+
+
+def processes(
+    learn: Sequence[Callable[[], None]], neighbours: Sequence[Sequence[int]], exchange: str, rounds: int, folder: str
+) -> float:
+    """CPU seconds of one process a client, after its first round."""
+    times, numbers = map(int, exchange.split("x"))
+
+    def live(node: int) -> float:
+        talk = bare(node, neighbours[node], numbers, folder)
+        for round in range(rounds + 1):
+            if round == 1:
+                start = time.process_time()
+            for _ in range(times):
+                talk()
+            learn[node]()
+        return time.process_time() - start
+
+    told_in, told_out = os.pipe()
+    pids = []
+    for node in range(len(learn)):
+        pid = os.fork()
+        if pid == 0:
+            os.write(told_out, f"{live(node)}\n".encode())
+            time.sleep(1)  # the last messages leave
+            os._exit(0)
+        pids.append(pid)
+    os.close(told_out)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    with os.fdopen(told_in) as told:
+        return sum(map(float, told))
 
 
 def modules(architecture: Architecture) -> Module:
@@ -170,21 +219,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-root", type=Path, help="folder with the MNIST files; without it, the CNN learns digits")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--loop", choices=("plain", "own"), help=argparse.SUPPRESS)
+    parser.add_argument("--loop", choices=("plain", "own", "floor"), help=argparse.SUPPRESS)
+    parser.add_argument("--exchange", help=argparse.SUPPRESS)
     parser.add_argument("config", type=Path, nargs="?", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.loop:
-        print(loop(arguments.loop, arguments.config))
+        print(loop(arguments.loop, arguments.config, arguments.exchange))
         return
     root = arguments.data_root
     images = f'dataset = "mnist"\nroot = "{root.resolve()}"\nsamples = 16000' if root else 'dataset = "digits"'
     filters = "[32, 64]" if root else "[32]"
+    cnn = CNN.format(images=images, filters=filters)
+    dpsgd, sheaf = (LOGISTIC.format(algorithm=f'name = "{name}"') for name in ("d-psgd", "sheaf-fmtl"))
     rows = [
         measure(case, arguments.repeats)
         for case in (
-            Case("CNN, an epoch a round, Sheaf-FMTL", CNN.format(images=images, filters=filters), limit=1.25),
-            Case("logistic, a step a round, D-PSGD", LOGISTIC.format(algorithm='name = "d-psgd"'), limit=4),
-            Case("logistic, a step a round, Sheaf-FMTL", LOGISTIC.format(algorithm='name = "sheaf-fmtl"'), limit=4),
+            Case("CNN, an epoch a round, Sheaf-FMTL", cnn, limit=1.25, exchange="2x348"),
+            Case("logistic, a step a round, D-PSGD", dpsgd, limit=4, exchange="1x650"),
+            Case("logistic, a step a round, Sheaf-FMTL", sheaf, limit=4, exchange="2x6"),
         )
     ]
     text = "\n".join("| " + " | ".join(row) + " |" for row in (HEADER, ["---"] * len(HEADER), *rows))
