@@ -144,22 +144,25 @@ class Attack:
             for keys in (None, (KeyPair.make(), assignment.keys.public), (KeyPair.make(), KeyPair.make().public)):
                 stranger = self._stranger(context, zmq.DEALER, address, keys, b"node-%04d" % peer.node)
                 sockets.append(stranger)
-                for round in range(1, ROUNDS + 1):
-                    header = [1, assignment.run, peer.node, node, round, 0, [[0, 650]]]
-                    stranger.send_multipart([msgpack.packb(header), poison])
+                with contextlib.suppress(zmq.Again):  # one that has been refused may have no way to send any more
+                    for round in range(1, ROUNDS + 1):
+                        header = [1, assignment.run, peer.node, node, round, 0, [[0, 650]]]
+                        stranger.send_multipart([msgpack.packb(header), poison])
 
     def _at_the_collector(self, context: zmq.Context, sockets: list[zmq.Socket]) -> None:
         door = self._prepared.record_keys.collector.public
         for keys in (None, (KeyPair.make(), door), (KeyPair.make(), KeyPair.make().public)):
             stranger = self._stranger(context, zmq.PUSH, self._prepared.assignments[0].records, keys)
             sockets.append(stranger)
-            stranger.send(pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")]))
-            stranger.send(pack_end({}))
+            with contextlib.suppress(zmq.Again):
+                stranger.send(pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")]))
+                stranger.send(pack_end({}))
 
     @staticmethod
     def _stranger(context, kind: int, address: str, keys: tuple | None, name: bytes = b"stranger") -> zmq.Socket:
         stranger = context.socket(kind)
         stranger.linger, stranger.reconnect_ivl, stranger.identity = 0, 2, name
+        stranger.sndtimeo = 1000  # ms
         if keys:
             dial_with(stranger, *keys)
         stranger.connect(address)

@@ -182,7 +182,7 @@ def test_a_finished_run_is_not_taken_up(run):
     assert "finished" in done.stderr
 
 
-@pytest.mark.parametrize(("clock", "last"), [("virtual", 200), ("wall", 40)])
+@pytest.mark.parametrize(("clock", "last"), [("virtual", 120), ("wall", 40)])
 def test_the_others_finish_all_rounds_when_a_client_is_killed_that_should_not_die(start, clock, last):
     text = STRAGGLERS.format(
         rounds=last, time='silence = "skip"\ndeadline_s = 0.5\ndeaths = "continue"', links=""
