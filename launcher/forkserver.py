@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import astuple
 from pathlib import Path
@@ -48,12 +49,13 @@ class ForkServer:
     ``sockets`` is a private folder for the run's Unix sockets; it goes when the fork server ends, however that happens.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, libraries: Iterable[str] = ()) -> None:
+        """``libraries`` are modules that it had better load before it is asked to fork."""
         ours, theirs = socket.socketpair()
         self.sockets = Path(tempfile.mkdtemp(prefix="sheafgossip-"))
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), str(self.sockets)],
+                [sys.executable, "-m", __name__, f"{theirs.fileno()}", f"{os.getpid()}", f"{self.sockets}", *libraries],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | _ONE_THREAD,
                 stdin=subprocess.DEVNULL,
@@ -135,8 +137,7 @@ class _Server:
         accounts after them all.
         """
         parts = [Assignment.from_json(assignment) for assignment in assignments]
-        for part in parts[:1]:
-            self._load(part.algorithm["name"])
+        self._load(parts)
         lines = [socket.socketpair() for _ in parts]
         pids = []
         for part, (_, theirs) in zip(parts, lines, strict=True):
@@ -151,16 +152,14 @@ class _Server:
             self._nodes[pid] = node, client
             self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, node))
 
-    def _load(self, algorithm: str) -> None:
-        """What all clients of the algorithm need is loaded once, here."""
-        from ..node.algorithms import ALGORITHMS
+    def _load(self, parts: Iterable[Assignment]) -> None:
+        from ..node.libraries import libraries_of
 
-        libraries = ALGORITHMS[algorithm].libraries
-        if any(library not in sys.modules for library in libraries):
-            for library in libraries:
-                importlib.import_module(library)
-            gc.collect()
-            gc.freeze()
+        kinds = defaultdict[str, set[str]](set)
+        for part in parts:
+            kinds[part.algorithm["name"]].add(part.architecture.kind)
+        for algorithm, needed in kinds.items():
+            _load(libraries_of(algorithm, needed))
 
     def _relay(self, node: int) -> None:
         client = self._clients.get(node)
@@ -197,6 +196,20 @@ class _Server:
         self._kill()
         for pid in self._nodes:
             os.waitpid(pid, 0)
+
+
+def _load(libraries: Iterable[str]) -> None:
+    """Here once, and not in each client."""
+    if missing := [library for library in libraries if library not in sys.modules]:
+        for library in missing:
+            importlib.import_module(library)
+        _freeze()
+
+
+def _freeze() -> None:
+    """A collection in a client must not touch, and so copy, the shared pages."""
+    gc.collect()
+    gc.freeze()
 
 
 def _plain_fork() -> Callable[[], int]:
@@ -250,7 +263,7 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         os._exit(status)
 
 
-def main(line: int, parent: int, folder: Path) -> None:
+def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _close)
     end_with_parent(parent)
@@ -259,8 +272,8 @@ def main(line: int, parent: int, folder: Path) -> None:
     from ..node.rehearsal import rehearse
 
     rehearse(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
-    gc.collect()
-    gc.freeze()  # a collection in a client must not touch, and so copy, the shared pages
+    _freeze()
+    _load(libraries)
     _Server(Control(socket.socket(fileno=line)), live).serve()
 
 
@@ -272,6 +285,6 @@ if __name__ == "__main__":
     folder = Path(sys.argv[3])
     try:
         with contextlib.suppress(ControlClosed):  # ended while it was still loading
-            main(int(sys.argv[1]), int(sys.argv[2]), folder)
+            main(int(sys.argv[1]), int(sys.argv[2]), folder, sys.argv[4:])
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,10 +6,11 @@ import math
 import re
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..node.libraries import libraries_of
 from .config import ConfigError, RunConfig
 from .engines import Engine, EngineName, open_engine
 from .preparation import Calibrate, Prepared, once_for_alike, prepare_run
@@ -76,7 +77,7 @@ def run_each(
     while it goes on; ``done`` is told when it has ended.
     """
     finished: list[Finished] = []
-    with open_engine(engine, address) as opened:  # loads its libraries while the data is cut
+    with open_engine(engine, address, _libraries_of(configs)) as opened:  # loads them while the data is cut
         signal.signal(signal.SIGTERM, _interrupt)
         prepared = _prepare_all(configs, folders, root, opened, force)
         for each in prepared:
@@ -97,8 +98,8 @@ def resume(
     folder: Path, watch: Callable[[Prepared], Watch], engine: EngineName = "local", address: str | None = None
 ) -> Finished:
     """Takes up an interrupted run after its last complete checkpoint. Raises ConfigError, RunFolderError."""
-    read_run(folder)  # what cannot be taken up is refused before anything starts
-    with open_engine(engine, address) as opened:
+    config = read_run(folder)  # what cannot be taken up is refused before anything starts
+    with open_engine(engine, address, _libraries_of([config])) as opened:
         signal.signal(signal.SIGTERM, _interrupt)
         return take_up(folder, opened, watch)
 
@@ -143,6 +144,14 @@ def _prepare(
     if force:
         hosts = tuple(replace(host, memory=math.inf) for host in hosts)
     return prepare_run(config, folder, sockets=own, records=engine.records_at(own), hosts=hosts, calibrate=calibrate)
+
+
+def _libraries_of(configs: Iterable[RunConfig]) -> set[str]:
+    return {
+        library
+        for config in configs
+        for library in libraries_of(config.algorithm.name, [model.kind for model in (config.model, *config.model.mix)])
+    }
 
 
 def _topmost_missing(folder: Path) -> Path:

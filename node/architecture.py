@@ -10,6 +10,9 @@ import numpy as np
 
 from ..topology.seeds import generator
 
+LINEAR = frozenset({"logistic", "linear"})
+"""The kinds of models that are one linear layer."""
+
 
 class ArchitectureError(ValueError):
     """A model that does not fit its data; the message is one line for the user."""
@@ -84,7 +87,7 @@ class Architecture:
     @property
     def is_linear(self) -> bool:
         """One linear layer, nothing else."""
-        return self.kind in ("logistic", "linear")
+        return self.kind in LINEAR
 
     @property
     def series(self) -> tuple[int, int]:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from safetensors import safe_open
-from torch import Tensor
 
 from ..topology.seeds import generator
 from .architecture import Architecture
 from .assignment import Assignment
 from .linear import LinearModel
-from .models import TorchModel
+
+if TYPE_CHECKING:
+    from .models import TorchModel
 
 Samples = Any
 """x or y of some samples, as the client's model takes them."""
 
 _MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation ...
 _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
+_SHARD = "x_train", "y_train", "x_test", "y_test"
 
 
 class Learner:
@@ -35,23 +34,17 @@ class Learner:
         self._architecture: Architecture = assignment.architecture
         self._training = assignment.training
         self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // self._architecture.widest()))
-        dtype = getattr(torch, assignment.dtype)
-        shard = _no_shard(dtype) if assignment.role == "server" else _open_shard(assignment.shard, dtype)
         own = () if assignment.same_start else (assignment.node,)
         start = self._architecture.start(assignment.seed, *own, init=assignment.init)
-        # torch's buffers start at multiples of 64 bytes: the same kernels, hence the same bits, in every process
-        self._theta = torch.from_numpy(start).to(dtype, copy=True)
-        self._gradient = torch.zeros_like(self._theta)
-        self.theta: np.ndarray = self._theta.numpy()
-        self._model: LinearModel | TorchModel
-        if self._architecture.is_linear:
-            self._model = LinearModel(self._architecture, assignment.task, self.theta, self._gradient.numpy())
-        else:
-            self._model = TorchModel(self._architecture, assignment.task, self._theta, self._gradient)
-        as_taken: list[Samples] = [self._model.data(part) for part in shard]
-        self._x_train, self._y_train, self._x_test, self._y_test = as_taken
+        dtype = np.dtype(assignment.dtype)
+        self.theta, self._gradient = _aligned(start.size, dtype), _aligned(start.size, dtype)
+        self.theta[:] = start
+        self._model = _model(self._architecture, assignment.task, self.theta, self._gradient)
+        nothing = [np.empty(0)] * 4  # is what a server learns from
+        shard: list[Samples] = nothing if assignment.role == "server" else self._read(*_SHARD)
+        self._x_train, self._y_train, self._x_test, self._y_test = shard
         self.train_samples, self.test_samples = len(self._x_train), len(self._x_test)
-        self._velocity = torch.zeros_like(self._theta) if self._training.momentum else None
+        self._velocity = _aligned(start.size, dtype) if self._training.momentum else None
         self._batches_drawn = 0
         self._pass = -1, np.empty(0, int)  # which pass over the shard goes on, and its order
         self._drifted = False
@@ -61,11 +54,7 @@ class Learner:
     def enter(self, round: int) -> None:
         """From now on the task is that of this round."""
         if not self._drifted and 0 < self._assignment.drift_round <= round:
-            dtype = getattr(torch, self._assignment.dtype)
-            with safe_open(self._assignment.shard, framework="pt") as file:
-                self._x_train, self._x_test = (
-                    self._model.data(file.get_tensor(name).to(dtype)) for name in ("x_train_drifted", "x_test_drifted")
-                )
+            self._x_train, self._x_test = self._read("x_train_drifted", "x_test_drifted")
             self._drifted = True
 
     def learn(self) -> float:
@@ -82,16 +71,16 @@ class Learner:
         with anchors (classes, features).
         """
         x, y = (self._x_train, self._y_train) if x is None or y is None else (x, y)
-        self._gradient.zero_()
+        self._gradient.fill(0)
         self.learnt_samples += len(x)
         total = 0.0
         for start in range(0, len(x), self._chunk):
             part = slice(start, start + self._chunk)
             total += self._model.add_gradient(x[part], y[part], len(x), pull)
         if self._training.l2:
-            total += self._training.l2 / 2 * float(self._theta @ self._theta)
-            self._gradient.add_(self._theta, alpha=self._training.l2)
-        return total, self._gradient.numpy()
+            total += self._training.l2 / 2 * float(self.theta @ self.theta)
+            self._model.add(self._gradient, self.theta, self._training.l2)
+        return total, self._gradient
 
     def evaluate(self, theta: np.ndarray | None = None) -> tuple[float, float]:
         """(mean loss without the l2 term, accuracy or MSE) on the test samples, by default of the own theta."""
@@ -118,22 +107,23 @@ class Learner:
 
     def class_features(self) -> np.ndarray:
         """(classes, features): the mean over the training samples of each class; 0 for classes without any."""
-        model = self._architecture
-        sums = torch.zeros(model.outputs, model.features, dtype=torch.float64)
+        model, y = self._architecture, np.asarray(self._y_train)
+        sums = np.zeros((model.outputs, model.features))
         self.evaluated_samples += self.train_samples
-        y = torch.as_tensor(self._y_train)
         for start in range(0, self.train_samples, self._chunk):
             part = slice(start, start + self._chunk)
-            sums.index_add_(0, y[part], self._model.features(self._x_train[part]).double())
-        counts = torch.bincount(y, minlength=model.outputs).clamp(min=1)
-        return (sums / counts[:, None]).to(self._theta.dtype).numpy()
+            np.add.at(sums, y[part], self._model.features(self._x_train[part]))
+        counts = np.bincount(y, minlength=model.outputs).clip(min=1)
+        return (sums / counts[:, None]).astype(self.theta.dtype)
 
     def _step(self, x: Samples, y: Samples) -> float:
         value, _ = self.gradient(x, y)
         direction = self._gradient
         if self._velocity is not None:
-            direction = self._velocity.mul_(self._training.momentum).add_(self._gradient)
-        self._theta.add_(direction, alpha=-self._training.alpha)
+            direction = self._velocity
+            direction *= self._training.momentum
+            direction += self._gradient
+        self._model.add(self.theta, direction, -self._training.alpha)
         return value
 
     def batches(self, times: int = 1) -> Iterator[tuple[Samples, Samples]]:
@@ -160,7 +150,7 @@ class Learner:
         """What a later process needs to go on exactly here."""
         state = {"theta": self.theta, "batches_drawn": np.array([self._batches_drawn])}
         if self._velocity is not None:
-            state["velocity"] = self._velocity.numpy()
+            state["velocity"] = self._velocity
         return state
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
@@ -168,21 +158,26 @@ class Learner:
         self.theta[:] = state["theta"]
         self._batches_drawn = int(state["batches_drawn"][0])
         if self._velocity is not None:
-            self._velocity.numpy()[:] = state["velocity"]
+            self._velocity[:] = state["velocity"]
 
     def buffer_bytes(self) -> int:
         """Memory of the gradient and the velocity."""
         return self.theta.nbytes * (1 if self._velocity is None else 2)
 
-
-def _no_shard(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    nothing = torch.empty(0, dtype=dtype)
-    return nothing, nothing, nothing, nothing
+    def _read(self, *names: str) -> list[Samples]:
+        return self._model.read(self._assignment.shard, names)
 
 
-def _open_shard(path: Path, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The shard's tensors, mapped from the file; only another floating point type makes copies."""
-    with safe_open(path, framework="pt") as file:
-        x_train, y_train, x_test, y_test = map(file.get_tensor, ("x_train", "y_train", "x_test", "y_test"))
-    targets = [y.to(dtype) if y.is_floating_point() else y for y in (y_train, y_test)]
-    return x_train.to(dtype), targets[0], x_test.to(dtype), targets[1]
+def _model(architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray) -> LinearModel | TorchModel:
+    if architecture.is_linear:
+        return LinearModel(architecture, task, theta, gradient)
+    from .models import TorchModel  # loads torch, which takes longer than many a run of linear models
+
+    return TorchModel(architecture, task, theta, gradient)
+
+
+def _aligned(size: int, dtype: np.dtype) -> np.ndarray:
+    """Zeros that start at a multiple of 64 bytes: the same kernels, hence the same bits, in every process."""
+    memory = np.zeros(size * dtype.itemsize + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size * dtype.itemsize].view(dtype)

@@ -1,5 +1,5 @@
 """Models of one linear layer, in closed form: a handful of numpy calls take a third of the time that torch needs to
-dispatch its own, and leave the processor's caches to the other clients.
+dispatch its own, and leave the processor's caches to the other clients. A run of such models alone never loads torch.
 
 Shapes: x (n, features), W (outputs, features), b (outputs,), predictions Z = x W^T + b. Sums are over samples.
 
@@ -10,9 +10,11 @@ Shapes: x (n, features), W (outputs, features), b (outputs,), predictions Z = x 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
-import torch
-from torch import Tensor
+from safetensors import safe_open
 
 from .architecture import Architecture
 
@@ -27,9 +29,15 @@ class LinearModel:
         self._weight, self._bias = theta[:-outputs].reshape(outputs, -1), theta[-outputs:]
         self._weight_slope, self._bias_slope = gradient[:-outputs].reshape(outputs, -1), gradient[-outputs:]
 
-    def data(self, x: Tensor) -> np.ndarray:
-        """Samples or targets as the other methods take them; the memory stays the same."""
-        return x.numpy() if x.ndim < 2 else x.numpy().reshape(len(x), -1)
+    def read(self, shard: Path, names: Sequence[str]) -> list[np.ndarray]:
+        """Samples or targets as the other methods take them."""
+        with safe_open(shard, framework="numpy") as file:
+            return [self._as_taken(file.get_tensor(name)) for name in names]
+
+    def _as_taken(self, x: np.ndarray) -> np.ndarray:
+        """A sample a row; what is real is of theta's type."""
+        x = x if x.ndim < 2 else x.reshape(len(x), -1)
+        return x.astype(self._weight.dtype, copy=False) if x.dtype.kind == "f" else x
 
     def rows(self, x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         return x.take(chosen, 0)
@@ -56,8 +64,15 @@ class LinearModel:
         summed, _ = _loss_and_slope(self._task, z, y)
         return summed, summed if right is None else right
 
-    def features(self, x: np.ndarray) -> Tensor:
-        return torch.from_numpy(x)
+    def features(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    @staticmethod
+    def add(vector: np.ndarray, other: np.ndarray, factor: float) -> None:
+        """vector += factor * other, rounded once, as torch does it."""
+        exact = other * np.float64(vector.dtype.type(factor))
+        exact += vector
+        vector[:] = exact
 
     def _predictions(self, x: np.ndarray) -> np.ndarray:
         return x @ self._weight.T + self._bias

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from torch import Tensor
 
 from .architecture import Architecture
@@ -59,16 +61,20 @@ def loss(task: str, predictions: Tensor, y: Tensor) -> Tensor:
 class TorchModel:
     """An architecture over one flat vector theta (d,), with its gradient in another."""
 
-    def __init__(self, architecture: Architecture, task: str, theta: Tensor, gradient: Tensor):
+    def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
+        """Both (d,), of which the model keeps views."""
         self._architecture = architecture
         self._task = task
-        self._parameters = views(architecture, theta)
-        for parameter, slope in zip(self._parameters, views(architecture, gradient), strict=True):
+        self._parameters = views(architecture, torch.from_numpy(theta))
+        for parameter, slope in zip(self._parameters, views(architecture, torch.from_numpy(gradient)), strict=True):
             parameter.requires_grad_().grad = slope  # backward() adds into the flat buffer
 
-    def data(self, x: Tensor) -> Tensor:
-        """Samples or targets as the other methods take them; the memory stays the same."""
-        return x
+    def read(self, shard: Path, names: Sequence[str]) -> list[Tensor]:
+        """Samples or targets as the other methods take them, mapped from the file; only another type makes copies."""
+        dtype = self._parameters[0].dtype
+        with safe_open(shard, framework="pt") as file:
+            tensors = map(file.get_tensor, names)
+            return [each.to(dtype) if each.is_floating_point() else each for each in tensors]
 
     def rows(self, x: Tensor, chosen: np.ndarray) -> Tensor:
         return x[torch.from_numpy(chosen)]
@@ -94,8 +100,13 @@ class TorchModel:
         return float(loss(self._task, predictions, y)), metric(self._task, predictions, y)
 
     @torch.no_grad()
-    def features(self, x: Tensor) -> Tensor:
-        return features(self._architecture, self._parameters, x)
+    def features(self, x: Tensor) -> np.ndarray:
+        return features(self._architecture, self._parameters, x).numpy()
+
+    @staticmethod
+    def add(vector: np.ndarray, other: np.ndarray, factor: float) -> None:
+        """vector += factor * other."""
+        torch.from_numpy(vector).add_(torch.from_numpy(other), alpha=factor)
 
 
 def metric(task: str, predictions: Tensor, y: Tensor) -> float:

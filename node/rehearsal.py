@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import scipy.fft  # for structured maps, which import it where they need it ...
 import scipy.linalg.blas  # noqa: F401  ... and for dense ones
-import torch
 import zmq
 from safetensors.numpy import save_file
 
@@ -35,7 +34,6 @@ _ROUNDS = 8  # enough for the interpreter to specialize its code
 
 def rehearse(folder: Path) -> None:
     """In a new ``folder``. Raises RuntimeError if a thread is left: this process could not fork safely any more."""
-    torch.set_num_threads(1)
     with contextlib.redirect_stdout(io.StringIO()):
         _play(folder)
     shutil.rmtree(folder)

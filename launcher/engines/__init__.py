@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from .base import Engine, EngineError
@@ -13,10 +14,11 @@ __all__ = ["Engine", "EngineError", "EngineName", "LocalEngine", "open_engine"]
 EngineName = Literal["local", "ray"]
 
 
-def open_engine(name: EngineName = "local", address: str | None = None) -> Engine:
-    """To be left as a context manager: that ends every process it has started. Raises EngineError."""
+def open_engine(name: EngineName = "local", address: str | None = None, libraries: Iterable[str] = ()) -> Engine:
+    """To be left as a context manager: that ends every process it has started. ``libraries`` are modules that clients
+    will need; others are loaded when they turn out to be needed. Raises EngineError."""
     if name == "local":
-        return LocalEngine()
+        return LocalEngine(libraries)
     from .ray import RayEngine
 
     return RayEngine(address or "auto")

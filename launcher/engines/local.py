@@ -19,8 +19,8 @@ from .base import Engine, Message
 
 
 class LocalEngine(Engine):
-    def __init__(self) -> None:
-        self._server = ForkServer()
+    def __init__(self, libraries: Iterable[str] = ()) -> None:
+        self._server = ForkServer(libraries)
         self.sockets = self._server.sockets
         self._before = self._tallies()
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from sheafgossip.node.libraries import libraries_of
 
 HEAVY = ("torch", "torchvision", "pydantic", "typer", "matplotlib", "sklearn", "networkx")
 
 
 def loaded_by(module: str, watched: tuple[str, ...]) -> set[str]:
     code = f"import sys, {module}; print(*[name for name in {watched} if name in sys.modules])"
-    return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as the fork server, which has no second thread
+    return set(subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).split())
 
 
 @pytest.mark.parametrize("module", ["algorithms", "architecture", "assignment", "client"])
@@ -20,6 +24,14 @@ def test_knowing_algorithms_and_models_does_not_load_torch(module):
     assert loaded_by(f"sheafgossip.node.{module}", ("torch", "sheafgossip.node.learner")) == set()
 
 
-def test_a_client_process_loads_torch_but_no_other_heavy_library_and_nothing_of_the_launcher():
+def test_a_client_process_loads_no_heavy_library_and_nothing_of_the_launcher():
     ours = ("sheafgossip.launcher", "sheafgossip.metrics.collector")
-    assert loaded_by("sheafgossip.node.process", (*HEAVY, *ours)) == {"torch"}
+    assert loaded_by("sheafgossip.node.process", (*HEAVY, *ours)) == set()
+
+
+def test_only_models_of_more_than_one_layer_need_torch():
+    assert libraries_of("d-psgd", ["logistic", "linear"]) == ()
+    life = "pathlib, tempfile, sheafgossip.node.rehearsal as r; r.rehearse(pathlib.Path(tempfile.mkdtemp()) / 'r')"
+    assert loaded_by(life, HEAVY) == set()
+    (models,) = libraries_of("d-psgd", ["logistic", "cnn"])
+    assert loaded_by(models, HEAVY) == {"torch"}

@@ -156,11 +156,11 @@ def test_the_gradient_of_one_linear_layer_is_that_of_backward(architecture, task
     gradient = np.ones(15, theta.numpy().dtype)
     model = LinearModel(Architecture(architecture.kind, (4,), 3), task, theta.numpy(), gradient)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-13
-    value = model.add_gradient(model.data(x), model.data(y), samples)
+    value = model.add_gradient(x.numpy(), y.numpy(), samples)
     assert value == pytest.approx(float(mean.detach()), rel=tolerance)
     expected = 1 + torch.cat([parameter.grad.flatten() for parameter in parameters]).numpy()
     np.testing.assert_allclose(gradient, expected, rtol=tolerance, atol=tolerance)
-    figures = model.evaluate(model.data(x), model.data(y))
+    figures = model.evaluate(x.numpy(), y.numpy())
     predictions = forward(architecture, parameters, x).detach()
     expected_score = metric(task, predictions, y)
     assert figures == (
@@ -190,6 +190,15 @@ def test_the_bits_of_a_linear_model_do_not_depend_on_where_in_memory_it_lies(tas
         value = model.add_gradient(moved(x), moved(y), n)
         seen.add((value, gradient.tobytes(), model.evaluate(moved(x), moved(y))))
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("factor", [-0.1, 0.3, 1e-4])
+def test_a_linear_model_adds_vectors_to_the_bit_as_torch_does(factor):
+    random = np.random.default_rng(0)
+    vector, other = (random.standard_normal(1000).astype(np.float32) for _ in range(2))
+    expected = torch.from_numpy(vector.copy()).add_(torch.from_numpy(other), alpha=factor).numpy()
+    LinearModel.add(vector, other, factor)
+    np.testing.assert_array_equal(vector, expected)
 
 
 def test_what_pulls_features_moves_no_parameter_of_a_linear_model(with_shard):
