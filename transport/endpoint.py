@@ -15,7 +15,7 @@ import numpy as np
 import zmq
 
 from .control import Control
-from .envelope import MAX_HEADER_BYTES, Header, HeaderStart, Rejected, pack_rest, unpack_header, view_tensor
+from .envelope import MAX_HEADER_BYTES, Header, HeaderReader, HeaderStart, Rejected, pack_rest, view_tensor
 from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
 from .monitor import next_event
@@ -95,7 +95,6 @@ class Endpoint:
         keys: Ring | None = None,
     ):
         self.node = node
-        self.run = run
         self.life = life
         self.lives: dict[int, int] = {}
         """{neighbour: the life of it that this client is linked up with}"""
@@ -115,7 +114,7 @@ class Endpoint:
         """Called where no message has come soon."""
         self.stopwatch = stopwatch or Stopwatch("start", running=False)
         self._control = control
-        self._header_start = HeaderStart(run, node)
+        self._header_start, self._headers = HeaderStart(run, node), HeaderReader(run, node)
         self._max_frame = max(max_frame, MAX_HEADER_BYTES)
         self._route_to: dict[int, bytes] = {}
         self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its life)
@@ -336,12 +335,8 @@ class Endpoint:
             raise Rejected("another client's name")
         if not frames:
             raise Rejected("malformed header")
-        header, shapes = unpack_header(frames[0], len(frames) - 1)
-        if header.run != self.run:
-            raise Rejected("foreign run id")
-        if header.src != peer or header.dst != self.node:
-            raise Rejected("wrong source or destination")
-        tensors = tuple([view_tensor(frame, *shape) for frame, shape in zip(frames[1:], shapes, strict=True)])
+        header, layout = self._headers.read(peer, frames[0], len(frames) - 1)
+        tensors = tuple([view_tensor(frame, *shape) for frame, shape in zip(frames[1:], layout, strict=True)])
         self._peer_of[identity] = peer, life
         message = Message(header, tensors, life)
         if message.is_greeting:

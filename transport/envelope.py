@@ -16,6 +16,12 @@ _LIST_OF_SEVEN = b"\x97"  # msgpack's mark
 _CODES = {np.dtype(name): code for code, name in enumerate(_DTYPES)}
 
 
+Layout = list[tuple[np.dtype, tuple[int, ...]]]
+"""(dtype, shape) of each tensor frame of a message."""
+
+_PARSED_KEPT = 64
+
+
 class Rejected(Exception):
     """A message that is not legal. ``reason`` is one of few fixed phrases, so that events can be counted by it."""
 
@@ -64,8 +70,41 @@ def pack_rest(round: int, phase: int, tensors: tuple[np.ndarray, ...]) -> bytes:
     return msgpack.packb(round) + msgpack.packb(phase) + msgpack.packb(shapes)
 
 
-def unpack_header(frame: bytes, frames: int) -> tuple[Header, list[tuple[np.dtype, tuple[int, ...]]]]:
-    """The header and the (dtype, shape) of each of the ``frames`` tensor frames. Raises Rejected."""
+class HeaderReader:
+    """Reads what neighbours send ``node`` in a run. Most headers of a round end alike, whoever sent them: this is
+    parsed once, and of the others only the start is compared, byte by byte, with the one that this sender must write.
+    """
+
+    def __init__(self, run: int, node: int):
+        self._run = run
+        self._node = node
+        self._starts: dict[int, bytes] = {}
+        self._parsed: dict[bytes, tuple[int, int, Layout]] = {}  # what follows the start: round, phase, layout
+
+    def read(self, src: int, frame: bytes, frames: int) -> tuple[Header, Layout]:
+        """As ``unpack_header``; also raises Rejected unless it is from ``src``."""
+        start = self._starts.get(src)
+        if start is None:
+            start = self._starts[src] = HeaderStart(self._run, src).of(self._node)
+        rest = frame[len(start) :] if frame.startswith(start) else b""
+        if rest in self._parsed:
+            round, phase, layout = self._parsed[rest]
+            if len(layout) == frames:
+                return Header(self._run, src, self._node, round, phase), layout
+        header, layout = unpack_header(frame, frames)
+        if header.run != self._run:
+            raise Rejected("foreign run id")
+        if header.src != src or header.dst != self._node:
+            raise Rejected("wrong source or destination")
+        if rest:
+            if len(self._parsed) == _PARSED_KEPT:
+                self._parsed.clear()
+            self._parsed[rest] = header.round, header.phase, layout
+        return header, layout
+
+
+def unpack_header(frame: bytes, frames: int) -> tuple[Header, Layout]:
+    """Raises Rejected, also where it is not that of so many tensor ``frames``."""
     if len(frame) > MAX_HEADER_BYTES:
         raise Rejected("malformed header", f"{len(frame)} bytes")
     try:
@@ -99,6 +138,7 @@ def view_tensor(frame: bytes, dtype: np.dtype, shape: tuple[int, ...]) -> np.nda
     if count * dtype.itemsize != len(frame):
         raise Rejected("wrong shape", f"{len(frame)} bytes for {dtype} {shape}"[:80])
     try:
-        return np.frombuffer(frame, dtype=dtype).reshape(shape)
+        array = np.frombuffer(frame, dtype=dtype)
+        return array if len(shape) == 1 else array.reshape(shape)
     except ValueError as error:  # more dimensions than numpy has, or a huge length beside a length of 0
         raise Rejected("wrong shape", str(error)) from error

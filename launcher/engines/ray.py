@@ -30,7 +30,7 @@ from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, LineError
 from .local import time_of_a_step
 
 _ARRIVAL_S = 60.0
-"""How long agents may take to be there: Ray starts a process, which loads torch."""
+"""How long agents may take to be there: Ray starts a process, which starts a fork server."""
 
 _SILENCE_S = 30.0
 """How long a host may take for the next piece of what it brings home."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sheafgossip.transport.envelope import Header, Rejected, pack_header, unpack_header, view_tensor
+from sheafgossip.transport.envelope import Header, HeaderReader, Rejected, pack_header, unpack_header, view_tensor
 
 # position: the code on the wire
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "int8", "uint16")
@@ -110,6 +110,53 @@ def test_a_header_with_a_damaged_byte_raises_nothing_but_rejected(header, data):
     except Exception:
         body = None
     assert outcome(bytes(frame), 1) == is_legal(body, 1)
+
+
+few = st.integers(0, 2)
+similar = st.builds(
+    lambda header, shape: pack_header(header, (np.zeros(shape, "f4"),)),
+    st.builds(Header, run=few, src=few, dst=few, round=few, phase=few),
+    st.sampled_from([(2,), (3,), (1, 2)]),
+)
+
+
+def read(frame: bytes, src: int, frames: int) -> object:
+    """What a reader for node 1 of run 1 must find, said once more."""
+    try:
+        header, layout = unpack_header(frame, frames)
+    except Rejected as rejected:
+        return rejected.reason
+    if header.run != 1:
+        return "foreign run id"
+    return (header, layout) if header[1:3] == (src, 1) else "wrong source or destination"
+
+
+@given(
+    st.lists(
+        st.tuples(similar, st.none() | st.tuples(st.integers(0, 20), st.integers(1, 255)), few, st.integers(0, 2)),
+        max_size=30,
+    )
+)
+@example([(pack_header(Header(1, 0, 1, 2, 0), (np.zeros(2, "f4"),)), None, 0, frames) for frames in (1, 2, 0, 1)])
+def test_what_was_read_before_changes_nothing_of_what_is_read(messages):
+    reader = HeaderReader(1, 1)
+    for frame, damage, src, frames in messages:
+        if damage is not None:
+            place, change = damage
+            place %= len(frame)
+            frame = frame[:place] + bytes([frame[place] ^ change]) + frame[place + 1 :]
+        try:
+            found: object = reader.read(src, frame, frames)
+        except Rejected as rejected:
+            found = rejected.reason
+        assert found == read(frame, src, frames)
+
+
+def test_a_reader_keeps_no_more_than_a_handful_of_what_it_has_read():
+    reader = HeaderReader(1, 1)
+    for round in range(1000):
+        assert reader.read(0, pack_header(Header(1, 0, 1, round, 0), ()), 0)[0].round == round
+    assert len(reader._parsed) <= 64
 
 
 @given(headers, st.data())
