@@ -30,7 +30,7 @@ from .client import Client
 from .learner import Learner
 from .reporting import Reporter
 
-_GATHER_S = 0.05
+_GATHER_S = 0.25
 """Records of rounds that are shorter than this leave together."""
 
 _LINGER_S = 10.0

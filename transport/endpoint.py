@@ -9,13 +9,14 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
 
 from .control import Control
-from .envelope import MAX_HEADER_BYTES, Header, HeaderReader, HeaderStart, Rejected, pack_rest, view_tensor
+from .envelope import MAX_HEADER_BYTES, HeaderReader, HeaderStart, Rejected, layout_of, pack_rest, view_tensor
 from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
 from .monitor import next_event
@@ -28,11 +29,11 @@ _GLANCE_S = 0.2
 
 _EVENTS_WAITING = 100_000  # of connections that strangers open and close while a client is at work
 
-_send, _receive = zmq.backend.Socket.send, zmq.backend.Socket.recv  # (socket, frame or nothing, flags, copy)
+_send: Callable[..., None] = zmq.backend.Socket.send  # socket, frame, flags, whether to copy a frame of bytes
+_receive: Callable[..., zmq.Frame] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
 _SOON_S = 0.02  # so long a client waits for messages alone, before it also listens to the launcher ...
 _HEED_EVERY_S = 0.05  # ... whom it hears in any case so often while messages keep coming
-_YIELDS = 1
 _yield = getattr(os, "sched_yield", lambda: None)
 _BLOCKED_S = 20e-6  # whoever got a message sooner did not wait for it
 _WORTH_A_FRAME = 1 << 16  # bytes
@@ -48,14 +49,16 @@ class NeighbourTimeout(Exception):
 
 
 class Message(NamedTuple):
-    header: Header
+    src: int
+    round: int
+    phase: int
     tensors: tuple[np.ndarray, ...]
     life: int = 1
     """Of the process that sent it: a client that is started again begins its next life."""
 
     @property
     def is_greeting(self) -> bool:
-        return self.header.round == self.header.phase == 0 and not self.tensors
+        return self.round == self.phase == 0 and not self.tensors
 
 
 class SentBytes(NamedTuple):
@@ -165,8 +168,8 @@ class Endpoint:
             hellos |= self._link(node, address, (lives or {}).get(node, 1))
         while missing - self.gone.keys() - self.left:
             message = self._next(min(deadline, time.monotonic() + _GLANCE_S), linking=True)
-            if message is not None and message.header.src in missing:
-                greeted = message.header.src
+            if message is not None and message.src in missing:
+                greeted = message.src
                 self.lives[greeted] = message.life
                 if greeted < self.node:
                     hellos |= self._hello(greeted)
@@ -198,7 +201,7 @@ class Endpoint:
 
     def welcome(self, message: Message) -> bool:
         """Whether this is the greeting of a neighbour that has come later than the others; it is answered then."""
-        node = message.header.src
+        node = message.src
         if not message.is_greeting or message.life <= self.lives.get(node, 0):
             return False
         self.lives[node] = message.life
@@ -228,32 +231,25 @@ class Endpoint:
         connection is gone is left out of the result and counted in ``rejected``.
         """
         frames = [_frame(tensor) for tensor in tensors]
-        lengths = [tensor.nbytes for tensor in tensors]
-        sealed = self._keys is not None
-        payload, wire = sum(lengths), message_wire_bytes(lengths, sealed=sealed)
-        rest = pack_rest(round, phase, tensors)
-        weights: dict[int, SentBytes] = {}  # by the length of the header
+        lengths = tuple([tensor.nbytes for tensor in tensors])
+        layout = layout_of(tensors)
+        rest = pack_rest(round, phase, layout)
+        self._headers.expect(rest, round, phase, layout)
         sent = {}
         for node in to:
             header = self._header_start.of(node) + rest
             if self._put(self._route_to[node], header, *frames):
-                length = len(header)
-                if length not in weights:
-                    first = message_wire_bytes((length,), sealed=sealed)
-                    weights[length] = SentBytes(payload, payload + length, wire + first)
-                sent[node] = weights[length]
+                sent[node] = _weigh(len(header), lengths, self._keys is not None)
         return sent
 
     def _put(self, route: bytes, *frames: bytes | zmq.Frame) -> bool:
         """The frames after the first go where that one went, at once. False where nobody is there any more."""
-        router = self._router
-        *others, last = frames
+        router, last = self._router, len(frames) - 1
         while True:
             try:
                 _send(router, route, _MORE)
-                for frame in others:
-                    _send(router, frame, _MORE, False)
-                _send(router, last, 0, False)
+                for place, frame in enumerate(frames):  # small ones are copied sooner than shared
+                    _send(router, frame, 0 if place == last else _MORE, type(frame) is bytes)
                 return True
             except zmq.Again:  # the neighbour's queue is full: wait for room, and for a word from the launcher
                 start = time.monotonic()
@@ -308,12 +304,11 @@ class Endpoint:
         Where many clients share few processors, what this one waits for has come by then, mostly from more than one of
         its neighbours: it needs to be woken less often.
         """
-        for _ in range(_YIELDS):
-            try:
-                return self._take(_AT_ONCE)
-            except zmq.Again:
-                _yield()
-        return self._take(0)
+        try:
+            return self._take(_AT_ONCE)
+        except zmq.Again:
+            _yield()
+            return self._take(0)
 
     def _take(self, flags: int) -> list[zmq.Frame]:
         """The frames of the next message, its sender's route first. Raises zmq.Again."""
@@ -335,11 +330,11 @@ class Endpoint:
             raise Rejected("another client's name")
         if not frames:
             raise Rejected("malformed header")
-        header, layout = self._headers.read(peer, frames[0], len(frames) - 1)
+        round, phase, layout = self._headers.read(peer, frames[0], len(frames) - 1)
         tensors = tuple([view_tensor(frame, *shape) for frame, shape in zip(frames[1:], layout, strict=True)])
         self._peer_of[identity] = peer, life
-        message = Message(header, tensors, life)
-        if message.is_greeting:
+        message = Message(peer, round, phase, tensors, life)
+        if not round and message.is_greeting:
             self.note_connections()  # this one's, before it can have closed again
         return message
 
@@ -422,6 +417,13 @@ class Endpoint:
         self._router.close()
         if self._gate is not None:
             self._gate.close()
+
+
+@lru_cache(maxsize=256)
+def _weigh(header: int, tensors: tuple[int, ...], sealed: bool) -> SentBytes:
+    """From the bytes of each frame."""
+    payload = sum(tensors)
+    return SentBytes(payload, payload + header, message_wire_bytes((header, *tensors), sealed=sealed))
 
 
 def _frame(tensor: np.ndarray) -> bytes | zmq.Frame:

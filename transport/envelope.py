@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgpack
@@ -10,16 +11,16 @@ import numpy as np
 VERSION = 1
 MAX_HEADER_BYTES = 255
 
-_DTYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1", "|i1", "<u2")
+_DTYPES = tuple(map(np.dtype, ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1", "|i1", "<u2")))
 _FIVE_NUMBERS = [int] * 5
 _LIST_OF_SEVEN = b"\x97"  # msgpack's mark
-_CODES = {np.dtype(name): code for code, name in enumerate(_DTYPES)}
+_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
-Layout = list[tuple[np.dtype, tuple[int, ...]]]
+Layout = tuple[tuple[np.dtype, tuple[int, ...]], ...]
 """(dtype, shape) of each tensor frame of a message."""
 
-_PARSED_KEPT = 64
+_KNOWN_AT_MOST = 64
 
 
 class Rejected(Exception):
@@ -43,7 +44,7 @@ class Header(NamedTuple):
 def pack_header(header: Header, tensors: tuple[np.ndarray, ...]) -> bytes:
     """Raises TypeError for a dtype that does not travel."""
     run, src, dst, round, phase = header
-    return HeaderStart(run, src).of(dst) + pack_rest(round, phase, tensors)
+    return HeaderStart(run, src).of(dst) + pack_rest(round, phase, layout_of(tensors))
 
 
 class HeaderStart:
@@ -60,47 +61,59 @@ class HeaderStart:
         return start
 
 
-def pack_rest(round: int, phase: int, tensors: tuple[np.ndarray, ...]) -> bytes:
-    """What follows: round, phase, shapes], the same for all who are sent the same."""
+def layout_of(tensors: tuple[np.ndarray, ...]) -> Layout:
+    return tuple([(tensor.dtype, tensor.shape) for tensor in tensors])
+
+
+def pack_rest(round: int, phase: int, layout: Layout) -> bytes:
+    """What follows: round, phase, shapes], the same for all who are sent the same. Raises TypeError."""
+    return msgpack.packb(round) + _pack_end(phase, layout)
+
+
+@lru_cache(maxsize=256)
+def _pack_end(phase: int, layout: Layout) -> bytes:
     shapes = []
-    for tensor in tensors:
-        if tensor.dtype not in _CODES:
-            raise TypeError(f"arrays of {tensor.dtype} do not travel; use one of {', '.join(map(str, _CODES))}")
-        shapes.append([_CODES[tensor.dtype], *tensor.shape])
-    return msgpack.packb(round) + msgpack.packb(phase) + msgpack.packb(shapes)
+    for dtype, shape in layout:
+        if dtype not in _CODES:
+            raise TypeError(f"arrays of {dtype} do not travel; use one of {', '.join(map(str, _CODES))}")
+        shapes.append([_CODES[dtype], *shape])
+    return msgpack.packb(phase) + msgpack.packb(shapes)
 
 
 class HeaderReader:
     """Reads what neighbours send ``node`` in a run. Most headers of a round end alike, whoever sent them: this is
-    parsed once, and of the others only the start is compared, byte by byte, with the one that this sender must write.
+    parsed once, or told beforehand, and of the others only the start is compared, byte by byte, with the one that this
+    sender must write.
     """
 
     def __init__(self, run: int, node: int):
         self._run = run
         self._node = node
         self._starts: dict[int, bytes] = {}
-        self._parsed: dict[bytes, tuple[int, int, Layout]] = {}  # what follows the start: round, phase, layout
+        self._known: dict[bytes, tuple[int, int, Layout]] = {}  # what follows the start: round, phase, layout
 
-    def read(self, src: int, frame: bytes, frames: int) -> tuple[Header, Layout]:
-        """As ``unpack_header``; also raises Rejected unless it is from ``src``."""
+    def expect(self, rest: bytes, round: int, phase: int, layout: Layout) -> None:
+        """``rest`` is what was packed of these: neighbours mostly send what they are sent."""
+        if len(self._known) >= _KNOWN_AT_MOST:
+            self._known.clear()
+        self._known[rest] = round, phase, layout
+
+    def read(self, src: int, frame: bytes, frames: int) -> tuple[int, int, Layout]:
+        """The round, the phase and the layout. Raises Rejected, also where the message is not from ``src``."""
         start = self._starts.get(src)
         if start is None:
             start = self._starts[src] = HeaderStart(self._run, src).of(self._node)
         rest = frame[len(start) :] if frame.startswith(start) else b""
-        if rest in self._parsed:
-            round, phase, layout = self._parsed[rest]
-            if len(layout) == frames:
-                return Header(self._run, src, self._node, round, phase), layout
+        if rest in self._known and len(self._known[rest][2]) == frames:
+            return self._known[rest]
         header, layout = unpack_header(frame, frames)
         if header.run != self._run:
             raise Rejected("foreign run id")
         if header.src != src or header.dst != self._node:
             raise Rejected("wrong source or destination")
         if rest:
-            if len(self._parsed) == _PARSED_KEPT:
-                self._parsed.clear()
-            self._parsed[rest] = header.round, header.phase, layout
-        return header, layout
+            self.expect(rest, header.round, header.phase, layout)
+        return header.round, header.phase, layout
 
 
 def unpack_header(frame: bytes, frames: int) -> tuple[Header, Layout]:
@@ -122,12 +135,12 @@ def unpack_header(frame: bytes, frames: int) -> tuple[Header, Layout]:
                 raise Rejected("unknown dtype")
             if any(type(length) is not int or length < 0 for length in shape):
                 raise Rejected("malformed header")
-            tensors.append((np.dtype(_DTYPES[code]), tuple(shape)))
+            tensors.append((_DTYPES[code], tuple(shape)))
     except Rejected:
         raise
     except Exception as error:  # whatever msgpack or the shape of the data raises, the bytes are at fault
         raise Rejected("malformed header", type(error).__name__) from error
-    return header, tensors
+    return header, tuple(tensors)
 
 
 def view_tensor(frame: bytes, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

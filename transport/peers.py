@@ -219,8 +219,7 @@ class Peers:
 
     def _store(self, message: Message) -> Key | None:
         """Returns where it is kept from now on; None: it was dropped."""
-        _, src, _, round, phase = message.header
-        key = src, round, phase
+        key = src, round, phase = message[:3]
         try:
             if (
                 (round, phase) < (self.round, self._taken[src])
@@ -236,14 +235,14 @@ class Peers:
 
     def _vector(self, message: Message) -> np.ndarray:
         """Raises Rejected unless it is one that the link announces."""
-        header, link = message.header, self._links[message.header.src]
+        link = self._links[message.src]
         if link.codec is not None:
-            formats = link.received_as(header.round, self._dtype)[header.phase : header.phase + 1]
+            formats = link.received_as(message.round, self._dtype)[message.phase : message.phase + 1]
             if not formats:
                 raise Rejected("wrong shape")
             return formats[0].decode(message.tensors)
         tensors = message.tensors
-        expected = link.received_in(header.round)[header.phase : header.phase + 1]
+        expected = link.received_in(message.round)[message.phase : message.phase + 1]
         if len(tensors) != 1 or tensors[0].shape != expected:
             raise Rejected("wrong shape")
         if tensors[0].dtype != self._dtype:

@@ -137,26 +137,25 @@ class ScheduledPeers(Peers):
     # -- receiving -----------------------------------------------------------------------------------------------------
 
     def _store(self, message: Message) -> None:
-        header = message.header
-        if header.round == 0 and not message.tensors:
+        if message.round == 0 and not message.tensors:
             self._heed(message)
             return
         try:
-            if not 1 <= header.round <= len(self.schedule.start) or header.phase >= self.schedule.comes.shape[1]:
+            if not 1 <= message.round <= len(self.schedule.start) or message.phase >= self.schedule.comes.shape[1]:
                 raise Rejected("round or phase out of turn")
-            silent = not message.tensors and self._links[header.src].may_be_quiet
+            silent = not message.tensors and self._links[message.src].may_be_quiet
             vector = _NOTHING if silent else self._vector(message)
         except Rejected as rejected:
             self._endpoint.reject(rejected)
         else:
-            self._came[header.src] += 1
-            self._take_in(header.src, header.round, header.phase, vector)
+            self._came[message.src] += 1
+            self._take_in(message.src, message.round, message.phase, vector)
 
     def _heed(self, message: Message) -> None:
         """Greetings, and confirmations: round 0, and as phase the number of messages that were taken so far."""
-        node = message.header.src
-        if message.header.phase:
-            self._flows[node].confirmed = max(self._flows[node].confirmed, message.header.phase)
+        node = message.src
+        if message.phase:
+            self._flows[node].confirmed = max(self._flows[node].confirmed, message.phase)
         elif self._endpoint.welcome(message):
             flow = self._flows[node]
             flow.sent = flow.confirmed = flow.taken = flow.told = 0

@@ -67,7 +67,7 @@ class TimedPeers(ScheduledPeers):
         return copies
 
     def _heed(self, message: Message) -> None:
-        node, lives = message.header.src, self._endpoint.lives
+        node, lives = message.src, self._endpoint.lives
         before = lives.get(node, 0)
         super()._heed(message)
         if lives.get(node, 0) > before:

@@ -81,7 +81,7 @@ def test_what_the_plan_loses_is_not_sent_and_what_it_doubles_is_sent_twice(netwo
         sender.exchange({1: value(round)})
         traffic += [(row.round, row.messages) for row in sender.next_round() if type(row).__name__ == "TrafficRecord"]
     assert traffic == [(1, 1), (3, 2)]
-    rounds = [second.receive().header.round for _ in range(3)]
+    rounds = [second.receive().round for _ in range(3)]
     assert rounds == [1, 3, 3]
 
 
@@ -121,7 +121,7 @@ def test_unconfirmed_messages_are_no_concern_where_clients_keep_step(network):
     for round in range(1, ROUNDS + 1):
         fast.exchange({1: value(round)})
         fast.next_round()
-    assert [second.receive().header.round for _ in range(ROUNDS)] == list(range(1, ROUNDS + 1))
+    assert [second.receive().round for _ in range(ROUNDS)] == list(range(1, ROUNDS + 1))
 
 
 def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(network):
