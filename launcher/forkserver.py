@@ -271,9 +271,9 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     from ..node.process import live
     from ..node.rehearsal import rehearse
 
+    _load(libraries)
     rehearse(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
     _freeze()
-    _load(libraries)
     _Server(Control(socket.socket(fileno=line)), live).serve()
 
 

@@ -17,8 +17,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import scipy.fft  # for structured maps, which import it where they need it ...
-import scipy.linalg.blas  # noqa: F401  ... and for dense ones
 import zmq
 from safetensors.numpy import save_file
 
@@ -102,7 +100,7 @@ def _assignment(folder: Path, node: int) -> Assignment:
         same_start=True,
         dtype="float32",
         training=LocalWork(work="steps", alpha=0.1, steps=1, epochs=1, batch_size=8, momentum=0.0, l2=0.0),
-        algorithm={"name": SheafFMTLSettings.name},
+        algorithm={"name": SheafFMTLSettings.name, "storage": "factored"},  # dense maps need scipy
         neighbours=(Neighbour(1 - node, _MODEL.size, 0.5),),
         largest_vector=_MODEL.size,
         timeout=10.0,

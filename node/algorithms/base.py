@@ -81,7 +81,7 @@ class Algorithm:
     """Whether training.momentum has a part in the local steps: not where they are the algorithm's own."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Modules that every client imports in ``round``: their memory and the time to load them are shared."""
+    """Modules that every client imports where it needs them: their memory and the time to load them are shared."""
 
     global_model: np.ndarray | None = None
     """The model (d,) that the clients have in common, as this client has it, where there is one: its test metric is

@@ -34,6 +34,7 @@ class DFedUSettings:
 
 class DFedU(SheafFMTL):
     Settings = DFedUSettings
+    libraries = ()
 
     @classmethod
     def vectors(cls, settings: DFedUSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:

@@ -101,6 +101,7 @@ FEWEST = 3
 
 class SelectiveSheaf(Algorithm):
     Settings: ClassVar[type[Any]] = SelectiveSheafSettings
+    libraries = ("scipy.fft",)
     maps: FactoredMaps
 
     def __init__(self, settings: SelectiveSheafSettings, client: Client):

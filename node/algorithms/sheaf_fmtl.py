@@ -71,6 +71,7 @@ class SheafFMTLSettings:
 
 class SheafFMTL(Algorithm):
     Settings: ClassVar[type[Any]] = SheafFMTLSettings
+    libraries: ClassVar[tuple[str, ...]] = ("scipy.fft", "scipy.linalg.blas")  # of structured maps, of dense ones
     maps: Maps
 
     def __init__(self, settings: Any, client: Client):

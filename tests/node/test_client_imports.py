@@ -29,9 +29,18 @@ def test_a_client_process_loads_no_heavy_library_and_nothing_of_the_launcher():
     assert loaded_by("sheafgossip.node.process", (*HEAVY, *ours)) == set()
 
 
-def test_only_models_of_more_than_one_layer_need_torch():
+def test_clients_of_linear_models_live_without_any():
     assert libraries_of("d-psgd", ["logistic", "linear"]) == ()
     life = "pathlib, tempfile, sheafgossip.node.rehearsal as r; r.rehearse(pathlib.Path(tempfile.mkdtemp()) / 'r')"
-    assert loaded_by(life, HEAVY) == set()
+    assert loaded_by(life, (*HEAVY, "scipy")) == set()
+
+
+def test_only_models_of_more_than_one_layer_need_torch():
     (models,) = libraries_of("d-psgd", ["logistic", "cnn"])
     assert loaded_by(models, HEAVY) == {"torch"}
+
+
+def test_only_restriction_maps_need_scipy():
+    assert not libraries_of("dfedu", ["linear"])
+    for algorithm in ("sheaf-fmtl", "selective-sheaf"):
+        assert "scipy.fft" in libraries_of(algorithm, ["linear"])
