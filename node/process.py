@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -220,8 +221,8 @@ class _ClientProcess:
         self.stopwatch.switch("records")
         assignment = self.assignment
         last = round == assignment.rounds
-        theta_norm = float(np.linalg.norm(self.client.theta))
-        if not np.isfinite(theta_norm):
+        theta_norm = math.sqrt(self.client.theta @ self.client.theta)
+        if not math.isfinite(theta_norm):
             raise Diverged(
                 f"theta of client {assignment.node} is not finite after round {round}: "
                 f"{self.algorithm.report.cause_of_divergence}"

@@ -428,8 +428,9 @@ def _weigh(header: int, tensors: tuple[int, ...], sealed: bool) -> SentBytes:
 
 def _frame(tensor: np.ndarray) -> bytes | zmq.Frame:
     """A copy of the tensor that can be sent to many. A frame is costly to make, but not copied again for each."""
-    data = np.ascontiguousarray(tensor).data
-    return bytes(data) if tensor.nbytes < _WORTH_A_FRAME else zmq.Frame(data, copy=True)
+    if tensor.nbytes < _WORTH_A_FRAME:
+        return tensor.tobytes()
+    return zmq.Frame(np.ascontiguousarray(tensor).data, copy=True)
 
 
 def names_of(nodes: Iterable[int]) -> str:
