@@ -139,9 +139,11 @@ class Study:
             scores[lam] = statistics.mean(worst if result is None else result.mean for result in found)
         return self.better(scores, key=scores.__getitem__) if scores else None
 
-    def results(self, seeds: int) -> dict[str, tuple[float | None, list[Result]]]:
-        """{method: its lambda, and a result on the test samples a seed}"""
-        found: dict[str, tuple[float | None, list[Result]]] = {name: (self.lam(name), []) for name in self.methods}
+    def results(self, seeds: int, names: Iterable[str] | None = None) -> dict[str, tuple[float | None, list[Result]]]:
+        """{method: its lambda, and a result on the test samples a seed}, by default of all methods"""
+        found: dict[str, tuple[float | None, list[Result]]] = {
+            name: (self.lam(name), []) for name in names or self.methods
+        }
         for seed in range(seeds):
             for name, (lam, results) in found.items():
                 result = self._result(name, lam, seed, "test")
