@@ -4,8 +4,9 @@ A forked client shares the loaded libraries' memory with all others and is ready
 one control line to the fork server, whatever the number of clients; the fork server holds one to each client, passes
 messages on both ways, and tells when a client has ended.
 
-Forking is safe here because this process has no second thread when it forks: libraries are limited to one thread before
-they are loaded, and the threads of the rehearsal have ended.
+Forking is safe here because this process has no second thread of ours when it forks: libraries are limited to one
+thread before they are loaded, and the threads of the rehearsal have ended. An allocator that comes with a library may
+keep one (jemalloc, where scikit-learn finds pyarrow), and sees to it itself when a process forks.
 """
 
 from __future__ import annotations

@@ -32,14 +32,15 @@ _ROUNDS = 8  # enough for the interpreter to specialize its code
 
 def rehearse(folder: Path) -> None:
     """In a new ``folder``. Raises RuntimeError if a thread is left: this process could not fork safely any more."""
+    before = _threads()  # those of libraries that look after their own when a process forks
     with contextlib.redirect_stdout(io.StringIO()):
         _play(folder)
     shutil.rmtree(folder)
     _remove_log_handlers()
     deadline = time.monotonic() + 1
-    while (threads := _threads()) > 1:  # one that has been joined may still be on its last instructions
+    while (threads := _threads()) > before:  # one that has been joined may still be on its last instructions
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{threads - 1} threads are left over from the rehearsal")
+            raise RuntimeError(f"{threads - before} threads are left over from the rehearsal")
         time.sleep(0.001)
 
 
