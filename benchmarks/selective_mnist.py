@@ -6,7 +6,8 @@ Four groups of clients whose digits are turned, half of the clients with a fifth
 parameters, ten mini-batch steps a round at alpha 0.05. The lambda of each method is the one of its candidates that does
 best on the validation samples of a seed that is not reported, after 40 rounds. Writes
 benchmarks/results/selective-mnist.md and docs/pictures/selective-mnist.svg. Runs that are already in --out are not
-repeated: it can be stopped at any time and called again (2 hours on two cores). Seeking is tried with one seed.
+repeated: it can be stopped at any time and called again (two and a half hours on two cores). Seeking is tried with one
+seed.
 """
 
 from __future__ import annotations

@@ -179,10 +179,12 @@ def write_csv(runs: Iterable[Run], path: Path) -> None:
 
 
 def over_seeds(values: Iterable[float], digits: int = 1) -> str:
-    """Mean ± standard error."""
+    """Mean ± standard error, which a single value does not have."""
     found = list(values)
-    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.nan
-    return f"{statistics.mean(found):.{digits}f} ± {error:.{digits}f}"
+    mean = f"{statistics.mean(found):.{digits}f}"
+    if len(found) == 1:
+        return mean
+    return f"{mean} ± {statistics.stdev(found) / math.sqrt(len(found)):.{digits}f}"
 
 
 def against(base: Sequence[Result], results: Sequence[Result], scale: float = 1.0) -> str:
