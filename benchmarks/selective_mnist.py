@@ -99,7 +99,7 @@ def draw(out: Path, drawn: dict[str, tuple[float | None, int]]) -> None:
             axes[1].plot(payload[payload > 0], accuracy[payload > 0], color=colour)
         else:
             axes[1].axhline(accuracy.iloc[-1], color=colour, linestyle=":")
-    axes[0].set(xlabel="round", ylabel="accuracy %, mean over clients")
+    axes[0].set(xlabel="round", ylabel="accuracy %, mean over clients", ylim=(75, 97))
     axes[1].set(xlabel="payload so far, MB", xscale="log")
     for axis in axes:
         axis.grid(alpha=0.25)
