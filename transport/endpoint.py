@@ -8,15 +8,14 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
 
 from .control import Control
-from .envelope import MAX_HEADER_BYTES, HeaderReader, HeaderStart, Rejected, layout_of, pack_rest, view_tensor
+from .envelope import MAX_HEADER_BYTES, HeaderReader, HeaderStart, Layout, Rejected, layout_of, pack_rest, view_tensor
 from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
 from .monitor import next_event
@@ -30,12 +29,11 @@ _GLANCE_S = 0.2
 _EVENTS_WAITING = 100_000  # of connections that strangers open and close while a client is at work
 
 _send: Callable[..., None] = zmq.backend.Socket.send  # socket, frame, flags, whether to copy a frame of bytes
-_receive: Callable[..., zmq.Frame] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
+_receive: Callable[..., Any] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
 _SOON_S = 0.02  # so long a client waits for messages alone, before it also listens to the launcher ...
 _HEED_EVERY_S = 0.05  # ... whom it hears in any case so often while messages keep coming
 _yield = getattr(os, "sched_yield", lambda: None)
-_BLOCKED_S = 20e-6  # whoever got a message sooner did not wait for it
 _WORTH_A_FRAME = 1 << 16  # bytes
 _EVENTS_A_LOOK = 1000  # of connections: a flood of them holds up no one for long
 
@@ -67,6 +65,16 @@ class SentBytes(NamedTuple):
     payload: int
     message: int
     wire: int
+
+
+class _Form(NamedTuple):
+    """What messages of one round, phase and layout have in common."""
+
+    key: tuple[int, int, Layout]
+    rest: bytes
+    """Of the header, after what depends on the receiver."""
+    weights: dict[int, SentBytes]
+    """By the length of the header."""
 
 
 def identity_of(node: int, life: int = 1) -> bytes:
@@ -118,6 +126,7 @@ class Endpoint:
         self.stopwatch = stopwatch or Stopwatch("start", running=False)
         self._control = control
         self._header_start, self._headers = HeaderStart(run, node), HeaderReader(run, node)
+        self._form = _Form((-1, -1, ()), b"", {})
         self._max_frame = max(max_frame, MAX_HEADER_BYTES)
         self._route_to: dict[int, bytes] = {}
         self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its life)
@@ -230,26 +239,33 @@ class Endpoint:
         The tensors are copied once, whatever the number of receivers, and may be changed after the call. A node whose
         connection is gone is left out of the result and counted in ``rejected``.
         """
+        key = round, phase, layout_of(tensors)
+        if key != self._form.key:
+            self._form = _Form(key, pack_rest(*key), {})
+            self._headers.expect(self._form.rest, *key)
+        _, rest, weights = self._form
         frames = [_frame(tensor) for tensor in tensors]
-        lengths = tuple([tensor.nbytes for tensor in tensors])
-        layout = layout_of(tensors)
-        rest = pack_rest(round, phase, layout)
-        self._headers.expect(rest, round, phase, layout)
         sent = {}
         for node in to:
             header = self._header_start.of(node) + rest
-            if self._put(self._route_to[node], header, *frames):
-                sent[node] = _weigh(len(header), lengths, self._keys is not None)
+            if self._put(self._route_to[node], header, frames):
+                weight = weights.get(len(header))
+                if weight is None:
+                    weight = weights[len(header)] = _weigh(header, tensors, self._keys is not None)
+                sent[node] = weight
         return sent
 
-    def _put(self, route: bytes, *frames: bytes | zmq.Frame) -> bool:
-        """The frames after the first go where that one went, at once. False where nobody is there any more."""
-        router, last = self._router, len(frames) - 1
+    def _put(self, route: bytes, header: bytes, frames: Sequence[bytes | zmq.Frame]) -> bool:
+        """The frames after the header go where that one went, at once. False where nobody is there any more."""
+        router = self._router
         while True:
             try:
+                to_come = len(frames)
                 _send(router, route, _MORE)
-                for place, frame in enumerate(frames):  # small ones are copied sooner than shared
-                    _send(router, frame, 0 if place == last else _MORE, type(frame) is bytes)
+                _send(router, header, to_come and _MORE)
+                for frame in frames:  # small ones are copied sooner than shared
+                    to_come -= 1
+                    _send(router, frame, to_come and _MORE, type(frame) is bytes)
                 return True
             except zmq.Again:  # the neighbour's queue is full: wait for room, and for a word from the launcher
                 start = time.monotonic()
@@ -264,10 +280,12 @@ class Endpoint:
 
     def receive(self, deadline: float) -> Message:
         """The next legal message of a neighbour. Raises NeighbourTimeout at ``deadline`` (time.monotonic seconds)."""
-        while (message := self.receive_or_hear(deadline)) is None:
+        while True:
+            message = self._waiting.pop(0) if self._waiting else self._next(deadline)
+            if message is not None:
+                return message
             if time.monotonic() >= deadline:
                 raise NeighbourTimeout
-        return message
 
     def receive_or_hear(self, deadline: float) -> Message | None:
         """The next legal message; None at ``deadline``, or when the launcher has said something, or earlier."""
@@ -282,58 +300,56 @@ class Endpoint:
         if start >= self._heed_due and self._heed(0):
             return None  # the caller may not want to wait so long any more
         try:
-            patient = start + _SOON_S < deadline and not (linking and self._gate is not None)
-            route, *frames = self._take_soon() if patient else self._take(_AT_ONCE)
+            try:
+                return self._take(_AT_ONCE)
+            except zmq.Again:
+                if start + _SOON_S < deadline and not (linking and self._gate is not None):
+                    return self._take_soon(start)
+                raise
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
             self.before_waiting()
             self._heed(max(0.0, deadline - time.monotonic()))
-            return None
-        if (elapsed := time.monotonic() - start) > _BLOCKED_S:
-            self.stopwatch.blocked_for(elapsed)
-        try:
-            return self._open(route, [frame.bytes for frame in frames])
         except Rejected as rejected:
             self.reject(rejected)
             self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
-            return None
+        return None
 
-    def _take_soon(self) -> list[zmq.Frame]:
+    def _take_soon(self, start: float) -> Message:
         """Blocks only after having let others run.
 
         Where many clients share few processors, what this one waits for has come by then, mostly from more than one of
         its neighbours: it needs to be woken less often.
         """
-        try:
-            return self._take(_AT_ONCE)
-        except zmq.Again:
-            _yield()
-            return self._take(0)
+        _yield()
+        message = self._take(0)
+        self.stopwatch.blocked_for(time.monotonic() - start)
+        return message
 
-    def _take(self, flags: int) -> list[zmq.Frame]:
-        """The frames of the next message, its sender's route first. Raises zmq.Again."""
+    def _take(self, flags: int) -> Message:
+        """The next message. Raises zmq.Again, Rejected."""
         router = self._router
-        frame = _receive(router, flags, False)
-        frames = [frame]
+        identity: bytes = _receive(router, flags, True)
+        head: zmq.Frame = _receive(router, _AT_ONCE, False)  # a frame knows whether more follow
+        frame = head
+        tensors = []
         while frame.more:
             frame = _receive(router, _AT_ONCE, False)
-            frames.append(frame)
-        return frames
+            tensors.append(frame.bytes)
+        return self._open(identity, head, tensors)
 
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1
 
-    def _open(self, route: zmq.Frame, frames: list[bytes]) -> Message:
-        identity = route.bytes
-        peer, life = self._peer_of.get(identity) or self._later_life(identity)
-        if self._gate is not None and peer < self.node and speaker(route) != peer:
+    def _open(self, identity: bytes, head: zmq.Frame, frames: list[bytes]) -> Message:
+        sender = self._peer_of.get(identity)
+        peer, life = sender or self._later_life(identity)
+        if self._gate is not None and peer < self.node and speaker(head) != peer:
             raise Rejected("another client's name")
-        if not frames:
-            raise Rejected("malformed header")
-        round, phase, layout = self._headers.read(peer, frames[0], len(frames) - 1)
-        tensors = tuple([view_tensor(frame, *shape) for frame, shape in zip(frames[1:], layout, strict=True)])
-        self._peer_of[identity] = peer, life
-        message = Message(peer, round, phase, tensors, life)
+        round, phase, layout = self._headers.read(peer, head.bytes, len(frames))
+        message = Message(peer, round, phase, tuple(map(view_tensor, frames, layout)), life)
+        if sender is None:
+            self._peer_of[identity] = peer, life
         if not round and message.is_greeting:
             self.note_connections()  # this one's, before it can have closed again
         return message
@@ -419,11 +435,10 @@ class Endpoint:
             self._gate.close()
 
 
-@lru_cache(maxsize=256)
-def _weigh(header: int, tensors: tuple[int, ...], sealed: bool) -> SentBytes:
-    """From the bytes of each frame."""
-    payload = sum(tensors)
-    return SentBytes(payload, payload + header, message_wire_bytes((header, *tensors), sealed=sealed))
+def _weigh(header: bytes, tensors: tuple[np.ndarray, ...], sealed: bool) -> SentBytes:
+    lengths = [tensor.nbytes for tensor in tensors]
+    payload, size = sum(lengths), len(header)
+    return SentBytes(payload, payload + size, message_wire_bytes((size, *lengths), sealed=sealed))
 
 
 def _frame(tensor: np.ndarray) -> bytes | zmq.Frame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -104,8 +105,9 @@ class HeaderReader:
         if start is None:
             start = self._starts[src] = HeaderStart(self._run, src).of(self._node)
         rest = frame[len(start) :] if frame.startswith(start) else b""
-        if rest in self._known and len(self._known[rest][2]) == frames:
-            return self._known[rest]
+        known = self._known.get(rest)
+        if known is not None and len(known[2]) == frames:
+            return known
         header, layout = unpack_header(frame, frames)
         if header.run != self._run:
             raise Rejected("foreign run id")
@@ -143,12 +145,10 @@ def unpack_header(frame: bytes, frames: int) -> tuple[Header, Layout]:
     return header, tuple(tensors)
 
 
-def view_tensor(frame: bytes, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """A read-only array over the frame's bytes. Raises Rejected when their number does not fit."""
-    count = 1
-    for length in shape:  # Python integers: a hostile shape must not overflow
-        count *= length
-    if count * dtype.itemsize != len(frame):
+def view_tensor(frame: bytes, form: tuple[np.dtype, tuple[int, ...]]) -> np.ndarray:
+    """A read-only array of this (dtype, shape) over a frame's bytes. Raises Rejected when their number does not fit."""
+    dtype, shape = form
+    if math.prod(shape) * dtype.itemsize != len(frame):
         raise Rejected("wrong shape", f"{len(frame)} bytes for {dtype} {shape}"[:80])
     try:
         array = np.frombuffer(frame, dtype=dtype)

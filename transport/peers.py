@@ -220,10 +220,12 @@ class Peers:
     def _store(self, message: Message) -> Key | None:
         """Returns where it is kept from now on; None: it was dropped."""
         key = src, round, phase = message[:3]
+        now = self.round
         try:
             if (
-                (round, phase) < (self.round, self._taken[src])
-                or round > self.round + self._ahead
+                round < now
+                or (round == now and phase < self._taken[src])
+                or round > now + self._ahead
                 or key in self._inbox
             ):
                 raise Rejected("round or phase out of turn")

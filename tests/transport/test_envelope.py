@@ -38,7 +38,7 @@ def test_a_header_comes_out_as_it_was_packed(header, given_tensors):
 @given(tensors)
 def test_a_tensor_comes_out_as_it_was_sent(tensor):
     [(dtype, shape)] = unpack_header(pack_header(Header(0, 0, 0, 0, 0), (tensor,)), 1)[1]
-    received = view_tensor(tensor.tobytes(), dtype, shape)
+    received = view_tensor(tensor.tobytes(), (dtype, shape))
     np.testing.assert_array_equal(received, tensor, strict=True)
 
 
@@ -46,12 +46,12 @@ def test_a_tensor_comes_out_as_it_was_sent(tensor):
 def test_tensors_travel_as_little_endian_numbers(code, name):
     frame = bytes(range(1, 1 + np.dtype(name).itemsize))
     [(dtype, shape)] = unpack_header(msgpack.packb([1, 0, 0, 0, 0, 0, [[code, 1]]]), 1)[1]
-    assert view_tensor(frame, dtype, shape) == np.frombuffer(frame, np.dtype(name).newbyteorder("<"))
+    assert view_tensor(frame, (dtype, shape)) == np.frombuffer(frame, np.dtype(name).newbyteorder("<"))
 
 
 def test_a_received_tensor_is_read_only():
     with pytest.raises(ValueError, match="read-only"):
-        view_tensor(b"\0\0\0\0", np.dtype("f4"), (1,))[0] = 1
+        view_tensor(b"\0\0\0\0", (np.dtype("f4"), (1,)))[0] = 1
 
 
 @pytest.mark.parametrize("dtype", [">f4", "bool", "complex64", "object", "<U3"])
@@ -219,7 +219,7 @@ def test_a_header_of_more_than_255_bytes_is_rejected():
 @example((2**31, 2**31, 4), b"")
 def test_a_hostile_shape_raises_nothing_but_rejected(shape, frame):
     try:
-        received = view_tensor(frame, np.dtype("<f4"), shape)
+        received = view_tensor(frame, (np.dtype("<f4"), shape))
     except Rejected as rejected:
         assert rejected.reason == "wrong shape"  # noqa: PT017 - not raising is right for the few shapes that fit
     else:
