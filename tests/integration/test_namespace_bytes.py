@@ -96,7 +96,8 @@ def test_an_interface_counts_the_recorded_bytes_and_the_headers_of_its_packets(i
             " SELECT wire_bytes FROM overhead WHERE kind IN ('greeting', 'ready', 'handshake', 'hello'))"
         ).fetchone()
     assert counted["PassiveOpens"] == 8 * 4 // 2
-    assert counted["AttemptFails"] == counted["OutRsts"] == counted["ActiveOpens"] - counted["PassiveOpens"]
+    assert counted["OutRsts"] == counted["ActiveOpens"] - counted["PassiveOpens"]
+    assert counted["AttemptFails"] <= counted["OutRsts"]  # who leaves before it has read its refusal has not failed
     opened = counted["ActiveOpens"] + counted["PassiveOpens"]
     headers = PACKET * counted["packets"] + SYN * opened + REFUSAL * counted["OutRsts"]
     assert counted["bytes"] - headers == wire
