@@ -113,7 +113,7 @@ bench-selective: setup  ## Hold selective sheaf against all edges on, and agains
 bench-selective-others: setup  ## Selective sheaf on skewed labels, and on School with DATA_ROOT=FOLDER (6 minutes).
 	$(BIN)/python benchmarks/selective_others.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
-bench-selective-mnist: setup  ## Tune and compare on rotated MNIST with a CNN, and draw it; DATA_ROOT=FOLDER (2.5 hours).
+bench-selective-mnist: setup  ## Tune and compare on rotated MNIST with a CNN, and draw it; DATA_ROOT=FOLDER (3 hours).
 	$(BIN)/python benchmarks/selective_mnist.py --data-root $(DATA_ROOT)
 
 bench-seeking: setup  ## Let clients look for better neighbours, 5 seeds (4 minutes).

@@ -9,10 +9,11 @@ import subprocess
 import sys
 
 import numpy as np
-import psutil
 import pytest
 
 from sheafgossip.topology.seeds import generator
+
+from .conftest import alive
 
 CLIENTS, ROUNDS, STEPS, BATCH, ALPHA, SEED = 6, 8, 3, 16, 0.4, 5
 SERVER = CLIENTS
@@ -202,7 +203,7 @@ def test_the_death_of_the_server_ends_the_run_and_is_told(start):
     code, printed = going.end(seconds=15)
     assert code == 1
     assert re.search(r"error: the server died in round \d+: killed by SIGKILL", printed)
-    assert [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+    assert alive(processes) == []
 
 
 def test_an_interrupted_run_goes_on_with_both_models_of_each_client(start, run):

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import msgpack
 import numpy as np
-import psutil
 import pytest
 import zmq
+
+from .conftest import alive
 
 LONG = """
 clients = 6
@@ -25,10 +26,6 @@ samples = 300
 [algorithm]
 name = "dfedu"
 """
-
-
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_nothing_of_a_run_is_left_two_seconds_after_its_launcher_was_killed(start):
