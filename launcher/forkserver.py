@@ -138,7 +138,7 @@ class _Server:
         accounts after them all.
         """
         parts = [Assignment.from_json(assignment) for assignment in assignments]
-        self._load(parts)
+        self._load_for(parts)
         lines = [socket.socketpair() for _ in parts]
         pids = []
         for part, (_, theirs) in zip(parts, lines, strict=True):
@@ -153,7 +153,7 @@ class _Server:
             self._nodes[pid] = node, client
             self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, node))
 
-    def _load(self, parts: Iterable[Assignment]) -> None:
+    def _load_for(self, parts: Iterable[Assignment]) -> None:
         from ..node.libraries import libraries_of
 
         kinds = defaultdict[str, set[str]](set)
