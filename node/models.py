@@ -23,11 +23,13 @@ def features(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor
     """(batch, features): what the last layer, the head, gets to see."""
     blocks = iter(parameters)
     if architecture.kind == "cnn":
+        if x.shape[1] > 1:  # torch is quicker with the channels last, but not where there is one alone
+            x = x.contiguous(memory_format=torch.channels_last)
         for _ in architecture.filters:
             x = F.conv2d(x, next(blocks), next(blocks), padding="same" if architecture.padding else 0)
+            x = x.contiguous(memory_format=torch.channels_last)
             if architecture.norm_groups:
                 x = F.group_norm(x, architecture.norm_groups, next(blocks), next(blocks))
-            x = x.contiguous(memory_format=torch.channels_last)  # in which torch pools four times as fast
             x = F.relu(F.max_pool2d(x, 2))  # the two commute; fewer ReLUs this way
     if architecture.kind == "gru":
         gates = [next(blocks) for _ in range(4)]
