@@ -101,8 +101,7 @@ def measure(case: Case, repeats: int) -> list[str]:
             out = Path(folder) / str(repeat)
             runs.append(cpu_of([*CLI, "run", str(config), "--out", str(out), "-q"]))
             for kind, times in (("plain", plain), ("own", own), ("floor", floor)):
-                command = [sys.executable, __file__, "--loop", kind, "--exchange", case.exchange, str(config)]
-                times.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+                times.append(cpu_of_steps(kind, config, case.exchange))
     ratios = (over(runs, plain), over(runs, own), over(floor, plain))
     return [case.name, *map(spread, (runs, plain, own, floor, *ratios)), f"{case.limit:g}"]
 
@@ -117,6 +116,12 @@ def cpu_of(command: Sequence[str]) -> float:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def cpu_of_steps(kind: str, config: Path, exchange: str = "0x0") -> float:
+    """CPU seconds of the gradient steps of a run, in a process of their own: see ``loop``."""
+    command = [sys.executable, __file__, "--loop", kind, "--exchange", exchange, str(config)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -185,12 +190,15 @@ def processes(
 
 
 def modules(architecture: Architecture) -> Module:
-    """Logistic regression, or the paper's CNN, of torch's own modules."""
+    """Logistic regression, or a CNN, of torch's own modules."""
     from torch import nn
 
     layers, channels = [], architecture.input_shape[0]
     for filters in architecture.filters if architecture.kind == "cnn" else ():
-        layers += [nn.Conv2d(channels, filters, 3), nn.ReLU(), nn.MaxPool2d(2)]
+        layers.append(nn.Conv2d(channels, filters, architecture.kernel, padding="same" if architecture.padding else 0))
+        if architecture.norm_groups:
+            layers.append(nn.GroupNorm(architecture.norm_groups, filters))
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
         channels = filters
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(architecture.features, architecture.outputs))
 

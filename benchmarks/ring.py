@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/ring.py [--repeats 3]
 
 80 rounds of three steps on mini-batches of 8 images of 32x32x3 pixels; the model has 89,834 parameters. decentralizepy
-takes 64 CPU seconds and about 400 MB a client for this work. The images are noise: time does not depend on them.
+takes 64 CPU seconds and about 400 MB a client for this work. The images are noise: time does not depend on them. "Steps
+alone" are the same in one plain loop, as in benchmarks/efficiency.py: what they take tells how fast the machine is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from efficiency import CLI, cpu_of, spread
+from efficiency import CLI, cpu_of, cpu_of_steps, over, spread
 
 CONFIG = """
 clients = 8
@@ -49,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    cpu, memory = [], []
+    cpu, alone, memory = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         data, config = Path(folder) / "noise.npz", Path(folder) / "config.toml"
         rng = np.random.default_rng(0)
@@ -58,12 +59,15 @@ def main() -> None:
         for repeat in range(arguments.repeats):
             out = Path(folder) / str(repeat)
             cpu.append(cpu_of([*CLI, "run", str(config), "--out", str(out), "-q"]))
+            alone.append(cpu_of_steps("plain", config))
             records = sqlite3.connect(out / "run.sqlite")
             memory.append(records.execute(LAST_PSS).fetchone()[0] / 1e6)
             records.close()
     text = (
         "| | measured | aim |\n|---|---|---|\n"
         f"| CPU seconds of everything, start to end | {spread(cpu)} | 20 |\n"
+        f"| of the steps alone | {spread(alone)} | |\n"
+        f"| everything / steps alone | {spread(over(cpu, alone))} | |\n"
         f"| memory (PSS) of the 8 clients together, MB | {spread(memory)} | 600 |"
     )
     print(text)

@@ -33,10 +33,10 @@ SELECTIVE = {"name": "selective-sheaf", "gamma": 0.1}
 METHODS = {
     "local": Method({"name": "local"}),
     "D-PSGD": Method({"name": "d-psgd"}),
-    "dFedU": Method({"name": "dfedu"}, (0.1, 0.5, 2.0)),
+    "dFedU": Method({"name": "dfedu"}, (0.03, 0.1, 0.5, 2.0)),
     "Sheaf-FMTL (paper), gamma 0.03": Method(PAPER, (0.0003, 0.001, 0.003)),
-    "shared + rotating (ours), gamma 0.1": Method(ROTATING, (1.0, 3.0, 10.0)),
-    "selective (ours), gamma 0.1": Method(SELECTIVE, (1.0, 3.0, 10.0)),
+    "shared + rotating (ours), gamma 0.1": Method(ROTATING, (0.3, 1.0, 3.0, 10.0)),
+    "selective (ours), gamma 0.1": Method(SELECTIVE, (1.0, 3.0, 10.0, 30.0)),
     "selective, seeking (ours), gamma 0.1": Method(SELECTIVE | {"seek": True}, lam_of="selective (ours), gamma 0.1"),
 }
 CLIENTS_A_GROUP = 10
