@@ -162,7 +162,7 @@ class Attack:
     def _stranger(context, kind: int, address: str, keys: tuple | None, name: bytes = b"stranger") -> zmq.Socket:
         stranger = context.socket(kind)
         stranger.linger, stranger.reconnect_ivl, stranger.identity = 0, 2, name
-        stranger.sndtimeo = 1000  # ms
+        stranger.sndtimeo = 5  # ms: all ports are to be tried before the run is over
         if keys:
             dial_with(stranger, *keys)
         stranger.connect(address)
