@@ -23,6 +23,7 @@ from ..transport.schedule import Schedule
 from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
 from ..transport.timed import TimedPeers
+from ..transport.window import queue_for
 from .algorithms import ALGORITHMS
 from .algorithms.server import ServerAlgorithm
 from .assignment import Assignment
@@ -72,6 +73,7 @@ class _ClientProcess:
         dtype = np.dtype(assignment.dtype)
         limit = assignment.largest_vector * dtype.itemsize
         self.kernel = KernelCounters() if assignment.kernel_counters else None
+        self.schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
         self.endpoint = Endpoint(
             context,
             assignment.node,
@@ -82,6 +84,7 @@ class _ClientProcess:
             self.stopwatch,
             life=assignment.life,
             keys=assignment.ring,
+            **({"queue": queue_for(self.schedule)} if self.schedule else {}),
         )
         self.recorder = Recorder(
             context,
@@ -134,12 +137,12 @@ class _ClientProcess:
 
     def _peers(self, links: Mapping[int, Link]) -> Peers:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
-        if assignment.clock == "none":
+        if self.schedule is None:
             everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
             everyone &= not any(link.may_be_quiet for link in links.values())
             ahead = 1 if everyone and not assignment.turns else assignment.rounds
             return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead, seed=assignment.seed)
-        schedule = Schedule.load(assignment.schedule)
+        schedule = self.schedule
         options: dict[str, Any] = {
             "fallback": "stale" if assignment.silence == "stale" else "skip",
             "bounded": assignment.bounded,

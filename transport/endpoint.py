@@ -104,7 +104,9 @@ class Endpoint:
         stopwatch: Stopwatch | None = None,
         life: int = 1,
         keys: Ring | None = None,
+        queue: int = 1000,
     ):
+        """``queue`` bounds the messages that wait on a connection, each way."""
         self.node = node
         self.life = life
         self.lives: dict[int, int] = {}
@@ -139,6 +141,7 @@ class Endpoint:
             self._max_frame if keys is None else max(self._max_frame + SEAL_BYTES, HANDSHAKE_FRAME)
         )
         self._router.reconnect_ivl = 20  # ms
+        self._router.sndhwm = self._router.rcvhwm = queue
         self._router.linger = 0
         self._router.sndtimeo = 0
         self._router.rcvtimeo = int(_SOON_S * 1000)

@@ -49,6 +49,10 @@ class Schedule:
     """(K,) int32: the neighbour that came last, -1: none had to be waited for."""
     deadlines: np.ndarray
     """(K,) uint8: waits of the round that the deadline ended."""
+    backlog: np.ndarray
+    """(g,) int32: own messages to the neighbour that wait for their last use at once, at most."""
+    backlog_in: np.ndarray
+    """(g,) int32: the same of the neighbour's messages to this client."""
 
     def save(self, path: Path) -> None:
         from safetensors.numpy import save_file

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,31 +12,14 @@ from ..metrics.records import Record, UsedRecord
 from .codecs import Tensors
 from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
 from .envelope import Rejected
-from .peers import Link, Peers, Waited
+from .peers import Key, Link, Peers, Waited
 from .schedule import Schedule
+from .window import flow
 
-_WINDOW_BYTES = 1 << 20
-_FEWEST, _MOST = 4, 128
 _GRACE_S = 1.0
 """How long the last words of a neighbour that has died may take to come in."""
 _NOTHING = np.empty(0)
 """In place of the vector of a message that has none: its sender is quiet in this exchange."""
-
-
-@dataclass(slots=True)
-class _Flow:
-    """Messages to and from a neighbour that have not been taken out of the queues yet.
-
-    A sender never has more than a window of them under way: the receiver tells, with a message that carries no vector,
-    each time it has taken half a window. So memory is bounded at both ends, and no queue of ZeroMQ's is ever full.
-    """
-
-    send_window: int
-    receive_window: int
-    sent: int = 0
-    confirmed: int = 0
-    taken: int = 0
-    told: int = 0
 
 
 class ScheduledPeers(Peers):
@@ -67,13 +50,14 @@ class ScheduledPeers(Peers):
         self._every = checkpoint_every
         itemsize = np.dtype(dtype).itemsize
         self._flows = {
-            node: _Flow(_window(link.sent_in(1), itemsize), _window(link.received_in(1), itemsize))
+            node: flow(link.sent_in(1), link.received_in(1), itemsize, int(schedule.backlog[self._place[node]]))
             for node, link in links.items()
         }
         self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
         self._kept: dict[tuple[int, int, int], np.ndarray] = {}  # (neighbour, round, phase): own vectors to be stored
         self._used: list[UsedRecord] = []
+        self._put_in: set[Key] = set()  # those in the inbox that have not been sent to this process
         self._confirmations: dict[int, tuple[int, int]] = {}
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -118,9 +102,9 @@ class ScheduledPeers(Peers):
 
     def _make_room(self, node: int) -> None:
         flow = self._flows[node]
-        if self._bounded and flow.sent - flow.confirmed >= flow.send_window:
+        if self._bounded and flow.is_full:
             self._until(
-                lambda: flow.sent - flow.confirmed < flow.send_window or node in self._endpoint.gone,
+                lambda: not flow.is_full or node in self._endpoint.gone,
                 f"client {node} has taken nothing for {self._timeout:g} s, in round {self.round}",
             )
 
@@ -130,11 +114,23 @@ class ScheduledPeers(Peers):
         while not reached():
             if time.monotonic() >= deadline:
                 raise NeighbourTimeout(complaint)
-            message = self._endpoint.receive_or_hear(min(deadline, time.monotonic() + _GRACE_S))
-            if message is not None:
-                self._store(message)
+            self._listen(min(deadline, time.monotonic() + _GRACE_S))
 
     # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def _listen(self, until: float) -> bool:
+        """Takes in the next message, if one comes before that moment (time.monotonic() seconds); whether one has."""
+        message = self._endpoint.receive_or_hear(min(until, self._ripen()))
+        if message is not None:
+            self._store(message)
+        return message is not None
+
+    def idle(self) -> None:
+        self._listen(time.monotonic() + 1)
+
+    def _ripen(self) -> float:
+        """Lets what has come in arrive, where that takes time; returns when the next message will."""
+        return math.inf
 
     def _store(self, message: Message) -> None:
         if message.round == 0 and not message.tensors:
@@ -153,23 +149,20 @@ class ScheduledPeers(Peers):
 
     def _heed(self, message: Message) -> None:
         """Greetings, and confirmations: round 0, and as phase the number of messages that were taken so far."""
-        node = message.src
+        node, flow = message.src, self._flows[message.src]
         if message.phase:
-            self._flows[node].confirmed = max(self._flows[node].confirmed, message.phase)
+            if message.life == self._endpoint.lives.get(node):  # words of an earlier one may come late
+                flow.confirmed = max(flow.confirmed, min(flow.sent, message.phase))
         elif self._endpoint.welcome(message):
-            flow = self._flows[node]
-            flow.sent = flow.confirmed = flow.taken = flow.told = 0
+            flow.begin_again()
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         raise NotImplementedError
 
     def _taken_out(self, node: int) -> None:
         """A message of the neighbour takes no memory any more."""
-        flow = self._flows[node]
-        flow.taken += 1
-        if self._bounded and flow.taken - flow.told >= flow.receive_window // 2 and node in self._endpoint.lives:
-            flow.told = flow.taken
-            self._confirm(node, 0, flow.told)
+        if self._bounded and (count := self._flows[node].take()) and node in self._endpoint.lives:
+            self._confirm(node, 0, count)
 
     def confirmations(self) -> dict[int, tuple[int, int]]:
         return self._confirmations
@@ -212,9 +205,15 @@ class ScheduledPeers(Peers):
         return int(self.schedule.into_life[round - 1, phase, self._place[node]])
 
     def put_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        """A message from before the run was interrupted."""
-        if self.schedule.keep[round - 1, phase, self._place[node]] >= self.round:
+        """A message from before the run was interrupted; it is not under way any more."""
+        if self._is_needed(node, round, phase):
             self._inbox[node, round, phase] = vector
+            self._put_in.add((node, round, phase))
+
+    def _is_needed(self, node: int, round: int, phase: int) -> bool:
+        """Whether the plan has a use to come for the neighbour's message."""
+        last = self.schedule.keep[round - 1, phase, self._place[node]]
+        return bool(last > self.round or (last == self.round and phase >= self._taken[node]))
 
     def inbox_bytes(self) -> int:
         return super().inbox_bytes() + sum(vector.nbytes for vector in self._kept.values())
@@ -232,12 +231,12 @@ class PlannedPeers(ScheduledPeers):
         rounds: dict[int, int] = {}
         for node in nodes:
             phase = self._taken[node]
-            self._taken[node] += 1
             rounds[node] = used = int(schedule.uses[row, phase, self._place[node]])
             if used:
                 self._wait_for(node, used, phase)
         for node in nodes:
-            phase = self._taken[node] - 1
+            phase = self._taken[node]
+            self._taken[node] += 1
             key = (node, rounds[node], phase)
             vector = self._inbox.get(key)
             if vector is None and rounds[node] and self._fallback == "stale":  # it died before it could send that
@@ -246,9 +245,12 @@ class PlannedPeers(ScheduledPeers):
                 rounds[node], vector = 0, None
             else:
                 vectors[node] = vector
-            if key in self._inbox and schedule.keep[key[1] - 1, phase, self._place[node]] <= self.round:
+            if key in self._inbox and not self._is_needed(*key):
                 del self._inbox[key]
-                self._taken_out(node)
+                if key in self._put_in:
+                    self._put_in.remove(key)
+                else:
+                    self._taken_out(node)
             self._note_use(node, phase, rounds[node], vector)
         return vectors
 
@@ -261,19 +263,14 @@ class PlannedPeers(ScheduledPeers):
             until = deadline
             if (died := self._endpoint.gone.get(node)) is not None:
                 until = died + _GRACE_S
-            message = self._endpoint.receive_or_hear(until)
-            if message is not None:
-                self._store(message)
-            elif time.monotonic() >= until:
+            if not self._listen(until) and time.monotonic() >= until:
                 return
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        if self.schedule.keep[round - 1, phase, self._place[node]] >= self.round and (
-            (node, round, phase) not in self._inbox
-        ):
+        if self._is_needed(node, round, phase) and (node, round, phase) not in self._inbox:
             self._inbox[node, round, phase] = vector
         else:
-            self._taken_out(node)  # a fresher one is used instead
+            self._taken_out(node)  # a fresher one is used instead, or it has come twice
 
     def waited(self) -> Waited:
         row = self.round - 1
@@ -297,8 +294,3 @@ class PlannedPeers(ScheduledPeers):
             ),
             f"client {names_of(self.neighbours)} sent too few messages before this client's end",
         )
-
-
-def _window(lengths: tuple[int, ...], itemsize: int) -> int:
-    """Messages that may be under way on one direction of an edge."""
-    return min(_MOST, max(_FEWEST, 2 * len(lengths), _WINDOW_BYTES // (max(lengths, default=1) * itemsize)))

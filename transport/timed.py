@@ -118,7 +118,7 @@ class TimedPeers(ScheduledPeers):
         deadline, patience = began + (self._deadline_s if bounded else math.inf), began + self._timeout
         phases = {node: self._taken[node] for node in nodes}
         while True:
-            next_ = self._ripen()
+            self._ripen()
             waiting = [node for node, phase in phases.items() if not self._enough(node, phase)]
             now = time.monotonic()
             if not waiting or now >= deadline:
@@ -127,9 +127,7 @@ class TimedPeers(ScheduledPeers):
             if now >= patience:
                 self._complain(waiting)
             self._longest_for = waiting[0]
-            message = self._endpoint.receive_or_hear(min(deadline, patience, next_, now + _GRACE_S))
-            if message is not None:
-                self._store(message)
+            self._listen(min(deadline, patience, now + _GRACE_S))
         self._idle_s += now - began
         return self._choose(phases)
 
@@ -171,13 +169,7 @@ class TimedPeers(ScheduledPeers):
             return
         end = time.monotonic() + planned - elapsed_s
         while time.monotonic() < end:
-            message = self._endpoint.receive_or_hear(min(end, self._ripen()))
-            if message is not None:
-                self._store(message)
-
-    def idle(self) -> None:
-        super().idle()
-        self._ripen()  # who is done still takes messages out of the way of those who are not
+            self._listen(end)
 
     def waited(self) -> Waited:
         waited = Waited(self._idle_s, self._longest_for)

@@ -524,6 +524,7 @@ def _schedules(everyone: list[_Arrays]) -> tuple[Schedule, ...]:
     copies = [arrays.full(arrays.copies, np.uint8) for arrays in everyone]
     to_life = [arrays.full(arrays.to_life, np.uint8) for arrays in everyone]
     delays_out = [arrays.full(arrays.delays_out, float) for arrays in everyone]
+    backlogs = _backlogs(everyone, keep)
 
     def schedule(arrays: _Arrays) -> Schedule:
         i, others = arrays.client, arrays.neighbours.tolist()
@@ -533,7 +534,7 @@ def _schedules(everyone: list[_Arrays]) -> tuple[Schedule, ...]:
             """What the neighbours' arrays say of this client, a column each."""
             mirror = np.empty_like(columns[i])
             for place, (j, there) in enumerate(zip(others, places, strict=True)):
-                mirror[:, :, place] = columns[j][:, :, there]
+                mirror[..., place] = columns[j][..., there]
             return mirror
 
         return Schedule(
@@ -552,9 +553,29 @@ def _schedules(everyone: list[_Arrays]) -> tuple[Schedule, ...]:
             idle=np.array(arrays.idle),
             waited_for=np.array(arrays.waited_for, np.int32),
             deadlines=np.array(arrays.deadlines, np.uint8),
+            backlog=mirrored(backlogs),
+            backlog_in=backlogs[i],
         )
 
     return tuple(map(schedule, everyone))
+
+
+def _backlogs(everyone: list[_Arrays], keep: list[np.ndarray]) -> list[np.ndarray]:
+    """Of each client, (g,): how many messages of a neighbour wait for their last use at once, at most. A message counts
+    from the start of the round in which it is sent until the end of the round in which it is used last."""
+    starts, ends = ([np.array(getattr(arrays, name)) for arrays in everyone] for name in ("start", "end"))
+    backlogs = []
+    for own, arrays in enumerate(everyone):
+        most = np.zeros(len(arrays.neighbours), np.int32)
+        for place, neighbour in enumerate(arrays.neighbours.tolist()):
+            last_use = keep[own][:, :, place]
+            rounds = np.nonzero(last_use)[0]
+            sent = np.sort(starts[neighbour][rounds])
+            used = np.sort(ends[own][last_use[last_use > 0] - 1])
+            waiting = np.searchsorted(sent, sent, side="right") - np.searchsorted(used, sent, side="left")
+            most[place] = waiting.max(initial=0)
+        backlogs.append(most)
+    return backlogs
 
 
 def _last_uses(uses: np.ndarray) -> np.ndarray:
