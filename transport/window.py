@@ -1,0 +1,73 @@
+"""How many messages may be under way on one direction of an edge, so that memory is bounded and no run stops.
+
+A sender has at most ``Flow.limit`` messages under way to a neighbour: sent, and not known to be out of the neighbour's
+way. The neighbour confirms, with a message that carries no vector, each time it has taken so many out of its queues.
+
+A message that is needed stays until its last use. In the order of planned time at most ``backlog`` of an edge's
+messages wait for that at once (``Schedule.backlog``), and with ``tell_every`` confirmations lag behind by
+``tell_every`` - 1 messages at most: a limit of ``backlog + tell_every`` never holds up a run that goes in this order.
+It then holds up none at all. A client's sends and uses follow each other as the plan says, whatever others do, and one
+that waits goes on taking in messages, so whatever can happen next still can after something else has happened; and
+where every order of events can go on, all of them come to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from .schedule import Schedule
+
+_SPARE_BYTES = 1 << 20
+_MOST_SPARE = 128
+_QUEUE = 1000
+
+
+@dataclass(slots=True)
+class Flow:
+    """Messages to and from one neighbour, counted since the two processes have met."""
+
+    limit: int
+    """Own messages that may be under way."""
+    tell_every: int
+    """The neighbour's messages that are taken out of its way before it is told."""
+    sent: int = 0
+    confirmed: int = 0
+    taken: int = 0
+    told: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.sent - self.confirmed >= self.limit
+
+    def take(self) -> int | None:
+        """One of the neighbour's messages is out of its way; the number to tell it, where it is time for that."""
+        self.taken += 1
+        if self.taken - self.told < self.tell_every:
+            return None
+        self.told = self.taken
+        return self.told
+
+    def begin_again(self) -> None:
+        """The neighbour is another process now."""
+        self.sent = self.confirmed = self.taken = self.told = 0
+
+
+def flow(sends: Collection[int], receives: Collection[int], itemsize: int, backlog: int) -> Flow:
+    """``sends`` and ``receives`` are the lengths of a round's messages each way; ``backlog`` that of the own ones."""
+    return Flow(limit(sends, itemsize, backlog), tell_every=max(1, _spare(receives, itemsize) // 2))
+
+
+def limit(lengths: Collection[int], itemsize: int, backlog: int) -> int:
+    return backlog + _spare(lengths, itemsize)
+
+
+def _spare(lengths: Collection[int], itemsize: int) -> int:
+    """Messages beside the backlog, so that a sender need not wait for each confirmation: a round's at least."""
+    return min(_MOST_SPARE, max(len(lengths), 1, _SPARE_BYTES // (max(1, *lengths, 1) * itemsize)))
+
+
+def queue_for(schedule: Schedule) -> int:
+    """Messages and confirmations that a queue of ZeroMQ's must hold, so that the limits above are what bounds it."""
+    most = max(int(backlog.max(initial=0)) for backlog in (schedule.backlog, schedule.backlog_in))
+    return max(_QUEUE, 2 * (most + _MOST_SPARE))
