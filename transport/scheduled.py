@@ -84,10 +84,7 @@ class ScheduledPeers(Peers):
         copies = int(self.schedule.copies[row, phase, place])
         if not copies or node in self._endpoint.gone or not self._reach(node, int(self._life_of(node, phase))):
             return 0
-        for _ in range(copies):
-            self._make_room(node)
-            self._flows[node].sent += 1
-        return copies
+        return copies if self._make_room(node, copies) else 0
 
     def _life_of(self, node: int, phase: int) -> int:
         return int(self.schedule.to_life[self.round - 1, phase, self._place[node]])
@@ -100,13 +97,20 @@ class ScheduledPeers(Peers):
         )
         return node not in self._endpoint.gone
 
-    def _make_room(self, node: int) -> None:
+    def _make_room(self, node: int, copies: int) -> bool:
+        """Waits until so many more messages may be under way to the neighbour, and counts them; False if it is gone."""
         flow = self._flows[node]
-        if self._bounded and flow.is_full:
+        if self._bounded:
             self._until(
-                lambda: not flow.is_full or node in self._endpoint.gone,
+                lambda: flow.has_room(copies) or self._is_gone(node),
                 f"client {node} has taken nothing for {self._timeout:g} s, in round {self.round}",
             )
+        flow.sent += copies
+        return not self._is_gone(node)
+
+    def _is_gone(self, node: int) -> bool:
+        """Nothing that is sent it now is taken."""
+        return node in self._endpoint.gone
 
     def _until(self, reached: Callable[[], bool], complaint: str) -> None:
         """Takes in messages until ``reached``. Raises NeighbourTimeout."""

@@ -54,17 +54,17 @@ class TimedPeers(ScheduledPeers):
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def _copies(self, node: int, phase: int, tensors: Tensors) -> int:
-        row, place, endpoint = self.round - 1, self._place[node], self._endpoint
+        row, place = self.round - 1, self._place[node]
         if self._comes_later[place]:
             self._sent_last[node, phase] = self.round, tuple(tensor.copy() for tensor in tensors)
-        if node in endpoint.gone or node in endpoint.left or node not in endpoint.lives:
+        if self._is_gone(node):
             return 0
         planned = self.schedule.to_life[row, phase, place] > 0  # else the plan had it away at this moment
         copies = int(self.schedule.copies[row, phase, place]) if planned else 1
-        for _ in range(copies):
-            self._make_room(node)
-            self._flows[node].sent += 1
-        return copies
+        return copies if self._make_room(node, copies) else 0
+
+    def _is_gone(self, node: int) -> bool:
+        return super()._is_gone(node) or node in self._endpoint.left or node not in self._endpoint.lives
 
     def _heed(self, message: Message) -> None:
         node, lives = message.src, self._endpoint.lives

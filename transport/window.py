@@ -5,10 +5,14 @@ way. The neighbour confirms, with a message that carries no vector, each time it
 
 A message that is needed stays until its last use. In the order of planned time at most ``backlog`` of an edge's
 messages wait for that at once (``Schedule.backlog``), and with ``tell_every`` confirmations lag behind by
-``tell_every`` - 1 messages at most: a limit of ``backlog + tell_every`` never holds up a run that goes in this order.
-It then holds up none at all. A client's sends and uses follow each other as the plan says, whatever others do, and one
+``tell_every`` - 1 messages at most: a limit of ``backlog + tell_every + 1`` never holds up a run that goes in this
+order, where a message may be sent twice. It then holds up none at all. A client's sends and uses follow each other as the plan says, whatever others do, and one
 that waits goes on taking in messages, so whatever can happen next still can after something else has happened; and
 where every order of events can go on, all of them come to the same end.
+
+On the wall clock time passes by itself, and a receiver keeps of each of a round's messages the freshest at most, and
+what it has yet to use in rounds to come. So the client that is furthest behind is never held up where the limit is at
+least a round's messages, and ``tell_every + 1``; others may have to wait for it.
 """
 
 from __future__ import annotations
@@ -36,9 +40,8 @@ class Flow:
     taken: int = 0
     told: int = 0
 
-    @property
-    def is_full(self) -> bool:
-        return self.sent - self.confirmed >= self.limit
+    def has_room(self, copies: int) -> bool:
+        return self.sent - self.confirmed + copies <= self.limit
 
     def take(self) -> int | None:
         """One of the neighbour's messages is out of its way; the number to tell it, where it is time for that."""
@@ -55,16 +58,18 @@ class Flow:
 
 def flow(sends: Collection[int], receives: Collection[int], itemsize: int, backlog: int) -> Flow:
     """``sends`` and ``receives`` are the lengths of a round's messages each way; ``backlog`` that of the own ones."""
-    return Flow(limit(sends, itemsize, backlog), tell_every=max(1, _spare(receives, itemsize) // 2))
+    return Flow(limit(sends, itemsize, backlog), _tell_every(receives, itemsize))
 
 
 def limit(lengths: Collection[int], itemsize: int, backlog: int) -> int:
-    return backlog + _spare(lengths, itemsize)
+    """Of the messages under way to a neighbour; lengths and item size are those of the messages."""
+    every = _tell_every(lengths, itemsize)
+    return backlog + max(len(lengths) + 1 + every, 2 * every)
 
 
-def _spare(lengths: Collection[int], itemsize: int) -> int:
-    """Messages beside the backlog, so that a sender need not wait for each confirmation: a round's at least."""
-    return min(_MOST_SPARE, max(len(lengths), 1, _SPARE_BYTES // (max(1, *lengths, 1) * itemsize)))
+def _tell_every(lengths: Collection[int], itemsize: int) -> int:
+    """Small messages are confirmed many at a time."""
+    return max(1, min(_MOST_SPARE, _SPARE_BYTES // (max(lengths, default=1) * itemsize)) // 2)
 
 
 def queue_for(schedule: Schedule) -> int:

@@ -1,0 +1,295 @@
+"""Plans played without processes: the real peers of every client, on one thread each of which one goes at a time, over
+queues instead of sockets and on a clock that jumps to the next moment at which something happens.
+
+Which client goes next is drawn at random, so any speed of any of them comes up. A run that cannot go on is told at once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import numpy as np
+
+from sheafgossip.launcher.planner import Life, Plan, Scenario
+from sheafgossip.transport import scheduled, timed
+from sheafgossip.transport.endpoint import Message, SentBytes
+from sheafgossip.transport.peers import Link
+from sheafgossip.transport.scheduled import PlannedPeers, ScheduledPeers
+from sheafgossip.transport.stopwatch import Stopwatch
+from sheafgossip.transport.timed import TimedPeers
+
+NOTHING = SentBytes(0, 0, 0)
+
+
+class Stuck(Exception):
+    """Nobody can go on."""
+
+
+@dataclass
+class Wire:
+    """What a run's messages look like: the lengths of a round's, both ways of every edge, and how they travel."""
+
+    lengths: tuple[int, ...]
+    opening: tuple[int, ...] = ()
+    dtype: str = "float64"
+    codec: object = None
+
+    def link(self) -> Link:
+        return Link(self.lengths, self.lengths, self.opening, self.opening, codec=self.codec)
+
+    def vector(self, phase: int, round: int) -> np.ndarray:
+        """Zeros that take no memory, however many they are."""
+        lengths = self.opening + self.lengths if round == 1 else self.lengths
+        return np.broadcast_to(np.zeros(1, self.dtype), (lengths[phase],))
+
+
+@dataclass
+class Process:
+    """One life of a client, as its peers see it: this is their endpoint."""
+
+    stage: Stage
+    node: int
+    life: int
+    lives: dict[int, int]
+    """{neighbour: its life that this one is linked up with}"""
+    gone: dict[int, float] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    finished: dict[int, float] = field(default_factory=dict)
+    first_rounds: dict[int, int] = field(default_factory=dict)
+    rejected: Counter = field(default_factory=Counter)
+    queue: deque[Message] = field(default_factory=deque)
+    wakes_at: float = -math.inf
+    """When it goes on, if no message comes before."""
+    spoken_to: bool = False
+    stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch("start", running=False))
+    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    peers: ScheduledPeers | None = None
+    most_under_way: Counter = field(default_factory=Counter)
+
+    def send(self, to, *, round, phase, tensors) -> dict[int, SentBytes]:
+        nodes = list(to)
+        for node in nodes:
+            if (other := self.stage.there.get(node)) is not None:
+                other.queue.append(Message(self.node, round, phase, tuple(tensors), self.life))
+                if self.peers:
+                    flow = self.peers._flows[node]
+                    self.most_under_way[node] = max(self.most_under_way[node], flow.sent - flow.confirmed)
+        self.stage.perhaps_let_others_go(self)
+        return dict.fromkeys(nodes, NOTHING)
+
+    def receive_or_hear(self, deadline: float) -> Message | None:
+        if not self.queue:
+            self.stage.wait(self, deadline)
+        self.spoken_to = False
+        return self.queue.popleft() if self.queue else None
+
+    def welcome(self, message: Message) -> bool:
+        if not message.is_greeting or message.life <= self.lives.get(message.src, 0):
+            return False
+        self.lives[message.src] = message.life
+        self.left.discard(message.src)
+        return True
+
+    def reject(self, rejected: Exception) -> None:
+        raise AssertionError(f"client {self.node} has rejected a message: {rejected}")
+
+
+class Stage:
+    """Plays a plan on one of the clocks. Raises Stuck, and whatever a client raises."""
+
+    def __init__(self, scenario: Scenario, plan: Plan, wire: Wire, clock: str, seed: int, timeout: float = 1e4):
+        self.scenario, self.plan, self.wire, self.clock = scenario, plan, wire, clock
+        self.timeout = timeout
+        self.now = 0.0
+        self.there: dict[int, Process] = {}
+        self.used: dict[tuple[int, int, int, int], int | None] = {}
+        self.most_under_way: Counter[tuple[int, int]] = Counter()
+        self._random = random.Random(seed)
+        self._main = threading.Semaphore(0)
+        self._due: list[tuple[float, int, Life]] = []
+        self._errors: list[BaseException] = []
+        self._done: set[int] = set()
+        self._over = False
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def play(self) -> None:
+        with patch.object(scheduled, "time", self), patch.object(timed, "time", self):
+            for node, lives in enumerate(self.plan.lives):
+                if lives:
+                    late = self.clock == "wall" and (lives[0].number, lives[0].first) != (1, 1)
+                    self._due.append((lives[0].start_s if late else 0.0, node, lives[0]))
+            here = {node for _, node, life in self._due if life.number == life.first == 1}
+            self._start_those_due(here)
+            try:
+                while not self._errors and (self.there or self._due):
+                    self._start_those_due(set())
+                    self._go_on()
+            finally:
+                self._over = True
+                for process in self.there.values():
+                    process.turn.release()
+        if self._errors:
+            raise self._errors[0]
+
+    def _go_on(self) -> None:
+        ready = [p for p in self.there.values() if p.queue or p.spoken_to or p.wakes_at <= self.now]
+        if not ready:
+            if len(self._done) == len(self.there) and not self._due:
+                self.there.clear()
+                return
+            moments = [due for due, _, _ in self._due]
+            if self.clock == "wall":
+                moments += [p.wakes_at for p in self.there.values() if p.node not in self._done]
+            if not moments or self.clock == "virtual":
+                rounds = {p.node: p.peers.round for p in self.there.values() if p.peers and p.node not in self._done}
+                raise Stuck(f"in rounds {rounds}")
+            self.now = max(self.now, min(moments))
+            return
+        self._random.choice(ready).turn.release()
+        self._main.acquire()
+
+    def _start_those_due(self, together: set[int]) -> None:
+        """``together`` are those that meet before the run begins."""
+        due = [entry for entry in self._due if entry[0] <= self.now or self.clock == "virtual"]
+        self._due = [entry for entry in self._due if entry not in due]
+        for _, node, life in due:
+            neighbours = self.scenario.neighbours[node]
+            lives = {j: self.there[j].life for j in neighbours if j in self.there and j not in together}
+            lives |= {j: 1 for j in neighbours if j in together}
+            process = Process(self, node, life.number, lives)
+            for j in neighbours:
+                if node in together or j not in self.there:
+                    continue
+                self.there[j].first_rounds[node] = life.first
+                self.there[j].queue.append(Message(node, 0, 0, (), life.number))
+            self.there[node] = process
+            threading.Thread(target=self._live, args=(process, life), daemon=True).start()
+            process.wakes_at = self.now
+
+    def _live(self, process: Process, life: Life) -> None:
+        process.turn.acquire()
+        try:
+            if not self._over:
+                _Player(self, process, life).play()
+                self._leave(process, life)
+        except BaseException as error:
+            self._errors.append(error)
+        self._main.release()
+
+    def _leave(self, process: Process, life: Life) -> None:
+        node = process.node
+        for j, most in process.most_under_way.items():
+            self.most_under_way[node, j] = max(self.most_under_way[node, j], most)
+        if life.ending == "finish":
+            self._done.add(node)
+            for j in self.scenario.neighbours[node]:
+                if self.clock == "wall" and j in self.there:
+                    self.there[j].finished.setdefault(node, self.now)
+                    self.there[j].spoken_to = True
+            while not self._over:
+                process.peers.idle()
+            return
+        del self.there[node]
+        for j in self.scenario.neighbours[node]:
+            if j in self.there:
+                self.there[j].left.add(node)
+                self.there[j].spoken_to = True
+        following = [each for each in self.plan.lives[node] if each.number > life.number]
+        if following:
+            pause = following[0].start_s - life.end_s if self.clock == "wall" else 0.0
+            self._due.append((self.now + max(0.0, pause), node, following[0]))
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def wait(self, process: Process, deadline: float) -> None:
+        if not process.spoken_to and deadline > self.now:
+            process.wakes_at = deadline
+            self._hand_over(process)
+
+    def perhaps_let_others_go(self, process: Process) -> None:
+        if self._random.random() < 0.05:
+            process.wakes_at = self.now
+            self._hand_over(process)
+
+    def _hand_over(self, process: Process) -> None:
+        self._main.release()
+        process.turn.acquire()
+        if self._over:
+            raise Stuck
+
+
+class _Player:
+    """The rounds of one life: what an algorithm makes of its peers, without learning anything."""
+
+    def __init__(self, stage: Stage, process: Process, life: Life):
+        self.stage, self.life, self.node = stage, life, process.node
+        self.peers = process.peers = self._peers(process)
+
+    def _peers(self, process: Process) -> ScheduledPeers:
+        stage, execution, node = self.stage, self.stage.scenario.execution, self.node
+        links = {j: stage.wire.link() for j in stage.scenario.neighbours[node]}
+        star, last = stage.scenario.star, stage.scenario.clients - 1
+        options = {
+            "fallback": "stale" if execution.silence == "stale" and (star is None or node == last) else "skip",
+            "bounded": stage.clock == "wall" or not stage.plan.synchronous,
+        }
+        arguments = process, links, np.dtype(stage.wire.dtype), stage.timeout, stage.plan.schedules[node]
+        if stage.clock == "virtual":
+            return PlannedPeers(*arguments, **options)
+        options |= {"staleness": execution.staleness, "deadline_s": execution.deadline_s}
+        if star is not None:
+            anew = self.life.first > 1 and self.life.state_round != self.life.first - 1
+            options |= {"is_server": node == last, "listens_in": self.life.first if anew else 0}
+        return TimedPeers(*arguments, **options)
+
+    def play(self) -> None:
+        self.peers.begin(self.life.first)
+        plays = self._all_neighbours if self.stage.scenario.star is None else self._star
+        for round in range(self.life.first, self.life.last + 1):
+            plays(round)
+            for record in self.peers.next_round():
+                if type(record).__name__ == "UsedRecord":
+                    key = record.node, record.round, record.phase, record.neighbour
+                    self.stage.used[key] = record.used_round
+        if self.life.ending != "finish" and isinstance(self.peers, PlannedPeers):
+            self.peers.drain(self.life.number, 0)
+
+    def _vectors(self, phase: int, round: int, nodes) -> Mapping[int, np.ndarray]:
+        return dict.fromkeys(nodes, self.stage.wire.vector(phase, round))
+
+    def _all_neighbours(self, round: int) -> None:
+        for phase in range(len(self.stage.wire.lengths)):
+            self.peers.exchange(self._vectors(phase, round, self.peers.neighbours))
+            if phase == 0:
+                self.peers.sleep(0.0)
+
+    def _star(self, round: int) -> None:
+        star, peers = self.stage.scenario.star, self.peers
+        senders, receivers = star.participants[round - 1], star.receivers[round - 1]
+        opening = star.opening if round == 1 else 0
+        if self.node == self.stage.scenario.clients - 1:
+            for phase in range(opening):
+                peers.send(self._vectors(phase, round, peers.neighbours))
+                peers.receive()
+            peers.receive(sorted(senders))
+            peers.send(self._vectors(opening, round, sorted(receivers)))
+            return
+        for phase in range(opening):
+            peers.receive()
+            peers.send(self._vectors(phase, round, peers.neighbours))
+        takes_part = self.node in senders and not peers.left_out()
+        if takes_part:
+            peers.sleep(0.0)
+            peers.send(self._vectors(opening, round, peers.neighbours))
+        if self.node in receivers:
+            peers.receive(bounded=takes_part)
+
+
