@@ -114,6 +114,9 @@ def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:
 def faults_of(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
     """Those that are written down, then those that chaos draws."""
     written = tuple(_fault(config, number, table) for number, table in enumerate(config.faults))
+    joining = [client for fault in written if fault.kind == "join" for client in fault.clients]
+    if twice := {client for client in joining if joining.count(client) > 1}:
+        raise ConfigError(f"faults: client {min(twice)} joins twice; name it in one fault of kind 'join'")
     chaos = config.chaos
     seed = config.seed if chaos.seed is None else chaos.seed
     rates = Rates(**chaos.model_dump(exclude={"seed"}))

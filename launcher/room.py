@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
-from ..node.algorithms import ALGORITHMS
+from ..node.algorithms import ALGORITHMS, links_of
 from ..node.assignment import Assignment
 from ..node.flops import gradient_flops
+from ..transport.schedule import Schedule
+from ..transport.window import limit
 from .config import ConfigError, RunConfig
 from .planning import local_steps
 
@@ -52,10 +54,13 @@ class Need:
 
 def need_of(prepared: Prepared) -> Need:
     """Good to about a factor of two: what is learnt on, and how busy the machine is, is not known."""
-    memory, work_s = _OF_THE_RUN, 0.0
+    memory, work_s, plan = _OF_THE_RUN, 0.0, prepared.plan
     for assignment, samples in zip(prepared.assignments, prepared.samples, strict=True):
         steps = local_steps(prepared.config, samples) if samples else 0
         memory += memory_of(assignment)
+        if plan is not None:
+            ahead = assignment.clock == "wall" or not plan.synchronous
+            memory += _of_messages(assignment, plan.schedules[assignment.node], ahead=ahead)
         work_s += _work_of(assignment, _learnt(prepared.config, samples, steps), steps)
     most_links = max(len(assignment.neighbours) for assignment in prepared.assignments)
     files = max(len(prepared.assignments), most_links) + _FILES_BESIDE
@@ -97,9 +102,11 @@ def memory_of(assignment: Assignment) -> float:
     architecture, links = assignment.architecture, len(assignment.neighbours)
     algorithm = ALGORITHMS[assignment.algorithm["name"]]
     settings = algorithm.Settings(**assignment.algorithm)
-    kept = algorithm.numbers_kept(
-        settings, architecture.size, [peer.parameters for peer in assignment.neighbours], assignment.rounds
-    )
+    if assignment.role == "server":
+        kept = algorithm.numbers_at_server(settings, architecture.size, assignment.clients)
+    else:
+        others = [peer.parameters for peer in assignment.neighbours]
+        kept = algorithm.numbers_kept(settings, architecture.size, others, assignment.rounds)
     numbers = kept + 4 * architecture.size + links * assignment.largest_vector  # theta, gradient, copies; what comes in
     if "top-k" in (assignment.codec, assignment.codec_between):
         numbers += links * assignment.largest_vector  # what was left out
@@ -110,6 +117,24 @@ def memory_of(assignment: Assignment) -> float:
             total += _OF_TRAINING
             numbers += min(_WIDEST_PASS, 512 * architecture.widest())
     return total + np.dtype(assignment.dtype).itemsize * numbers
+
+
+def _of_messages(assignment: Assignment, schedule: Schedule, *, ahead: bool) -> int:
+    """Bytes of the messages that wait at a client of a run with a plan: to be used, and for checkpoints.
+
+    ``ahead``: whether clients may be rounds ahead of each other.
+    """
+    itemsize, every = np.dtype(assignment.dtype).itemsize, assignment.checkpoint_every
+    kept, size = schedule.most_kept(every), 0
+    for node, link in links_of(assignment).items():
+        place = int(np.searchsorted(schedule.neighbours, node))
+        sends, receives = link.sent_in(1), link.received_in(1)
+        if ahead:
+            size += limit(receives, itemsize, int(schedule.backlog_in[place])) * max(receives, default=0)
+        size += int(kept[place]) * max(sends, default=0)
+        size += sum(receives) if assignment.silence == "stale" else 0
+        size += sum(sends) if assignment.clock == "wall" else 0
+    return size * itemsize
 
 
 def _work_of(assignment: Assignment, samples: int, steps: int) -> float:

@@ -204,11 +204,11 @@ class Run:
         kind = "restart" if life.life > 1 else "join"
         self._tell_event(node, kind, f"takes part from round {life.first_round}", self._lives.of(life).start_s)
 
-    def _part_with(self, node: int, kind: str, detail: str, virtual_s: float | None = None) -> None:
+    def _part_with(self, life: Assignment, kind: str, detail: str, virtual_s: float | None = None) -> None:
         """A client has ended before the others, as planned or not."""
-        for other in self._present_neighbours(node):
-            self._engine.tell(other, {"gone" if kind == "death" else "left": node})
-        self._tell_event(node, kind, detail, virtual_s)
+        for other in self._present_neighbours(life.node):
+            self._engine.tell(other, {"gone" if kind == "death" else "left": life.node, "life": life.life})
+        self._tell_event(life.node, kind, detail, virtual_s)
 
     def _tell_of_finish(self, node: int) -> None:
         """On the wall clock nobody knows how many rounds behind the others are: no one should wait for who is done."""
@@ -292,14 +292,14 @@ class Run:
         if node in self._parting and not self._leaving and life.ending != "finish":
             self._parting.discard(node)
             end_s = self._lives.of(life).end_s
-            self._part_with(node, life.ending, f"before round {(life.last_round or 0) + 1}", end_s)
+            self._part_with(life, life.ending, f"before round {(life.last_round or 0) + 1}", end_s)
             if self._lives.has_more(node):
                 clients.returning[node] = self._time_of_return(node, end_s)
             else:
                 clients.ended.add(node)
         elif status < 0 and self._survives and self._going and node not in clients.errors:
             if node not in self._parting:
-                self._part_with(node, "death", f"{_signal_name(-status)}; the others go on without it")
+                self._part_with(life, "death", f"{_signal_name(-status)}; the others go on without it")
             self._dead.add(node)
             clients.ended.add(node)
         elif status < 0 or not self._leaving:

@@ -24,7 +24,7 @@ from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
 from ..transport.timed import TimedPeers
 from ..transport.window import queue_for
-from .algorithms import ALGORITHMS
+from .algorithms import ALGORITHMS, links_of
 from .algorithms.server import ServerAlgorithm
 from .assignment import Assignment
 from .checkpoint import read_state, sent_to, write_state
@@ -119,8 +119,7 @@ class _ClientProcess:
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
-        links = {peer.node: algorithm.link(settings, assignment, peer) for peer in assignment.neighbours}
-        self.peers = self._peers(links)
+        self.peers = self._peers(links_of(assignment))
         self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
         self.algorithm = algorithm(settings, self.client)
         if assignment.state_round is not None:

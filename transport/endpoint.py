@@ -90,7 +90,7 @@ class Endpoint:
     ``rejected`` counts dropped messages by reason, since the start. ``kernel`` is told of every TCP connection,
     ``stopwatch`` of the time spent blocked. ``heard`` collects the launcher's words that are not for the endpoint;
     ``gone`` are neighbours that died unexpectedly, and when that was heard (time.monotonic() seconds); ``left`` those
-    that have ended as planned.
+    that have ended, as planned or not, and in which of their lives.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Endpoint:
         """{neighbour: the life of it that this client is linked up with}"""
         self.heard: list[dict[str, Any]] = []
         self.gone: dict[int, float] = {}
-        self.left: set[int] = set()
+        self.left: dict[int, int] = {}
         self.first_rounds: dict[int, int] = {}
         """Of neighbours that have come later than the others."""
         self.finished: dict[int, float] = {}
@@ -178,7 +178,7 @@ class Endpoint:
         hellos: dict[int, int] = {}
         for node, address in addresses.items():
             hellos |= self._link(node, address, (lives or {}).get(node, 1))
-        while missing - self.gone.keys() - self.left:
+        while missing - self.gone.keys() - self.left.keys():
             message = self._next(min(deadline, time.monotonic() + _GLANCE_S), linking=True)
             if message is not None and message.src in missing:
                 greeted = message.src
@@ -214,11 +214,11 @@ class Endpoint:
     def welcome(self, message: Message) -> bool:
         """Whether this is the greeting of a neighbour that has come later than the others; it is answered then."""
         node = message.src
-        if not message.is_greeting or message.life <= self.lives.get(node, 0):
-            return False
+        if not message.is_greeting or message.life <= max(self.lives.get(node, 0), self.left.get(node, 0)):
+            return False  # that of a short life may be read when it is over
         self.lives[node] = message.life
         self.gone.pop(node, None)
-        self.left.discard(node)
+        self.left.pop(node, None)
         if node < self.node:
             self._route_to[node] = identity_of(node, message.life)
             self.hellos += self._hello(node).items()
@@ -227,7 +227,7 @@ class Endpoint:
     def _rejoin(self, node: int, address: str, life: int) -> None:
         """A neighbour is there (again), at a new address."""
         self.gone.pop(node, None)
-        self.left.discard(node)
+        self.left.pop(node, None)
         if self.node < node and life > self.lives.get(node, 0):
             if (before := self._addresses.get(node)) is not None:
                 with contextlib.suppress(zmq.ZMQError):
@@ -396,10 +396,11 @@ class Endpoint:
             match message:
                 case {"stop": reason}:
                     raise Stopped(reason)
-                case {"gone": node}:
+                case {"gone": node, **rest}:
                     self.gone.setdefault(node, time.monotonic())
-                case {"left": node}:
-                    self.left.add(node)
+                    self.left[node] = rest.get("life", 0)
+                case {"left": node, "life": life}:
+                    self.left[node] = life
                 case {"finished": node}:
                     self.finished.setdefault(node, time.monotonic())
                 case {"rejoin": node, "address": address, "life": life, "first_round": first}:

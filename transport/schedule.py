@@ -54,6 +54,22 @@ class Schedule:
     backlog_in: np.ndarray
     """(g,) int32: the same of the neighbour's messages to this client."""
 
+    def most_kept(self, every: int) -> np.ndarray:
+        """(g,): own messages to each neighbour that are kept at once for checkpoints every so many rounds, at most.
+
+        From the round in which it is sent until the last checkpoint before its last use.
+        """
+        rounds, _, places = self.needed.shape
+        if not every:
+            return np.zeros(places, int)
+        first, _, place = np.nonzero(self.needed)
+        last = (self.needed[self.needed > 0] - 1) // every * every - 1  # as a row
+        changes = np.zeros((rounds + 1, places), int)
+        kept = last >= first
+        np.add.at(changes, (first[kept], place[kept]), 1)
+        np.add.at(changes, (last[kept] + 1, place[kept]), -1)
+        return changes.cumsum(axis=0).max(axis=0)
+
     def save(self, path: Path) -> None:
         from safetensors.numpy import save_file
 

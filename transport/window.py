@@ -6,9 +6,9 @@ way. The neighbour confirms, with a message that carries no vector, each time it
 A message that is needed stays until its last use. In the order of planned time at most ``backlog`` of an edge's
 messages wait for that at once (``Schedule.backlog``), and with ``tell_every`` confirmations lag behind by
 ``tell_every`` - 1 messages at most: a limit of ``backlog + tell_every + 1`` never holds up a run that goes in this
-order, where a message may be sent twice. It then holds up none at all. A client's sends and uses follow each other as the plan says, whatever others do, and one
-that waits goes on taking in messages, so whatever can happen next still can after something else has happened; and
-where every order of events can go on, all of them come to the same end.
+order, where a message may be sent twice. It then holds up none at all. A client's sends and uses follow each other as
+the plan says, whatever others do, and one that waits goes on taking in messages, so whatever can happen next still can
+after something else has happened; and where every order of events can go on, all of them come to the same end.
 
 On the wall clock time passes by itself, and a receiver keeps of each of a round's messages the freshest at most, and
 what it has yet to use in rounds to come. So the client that is furthest behind is never held up where the limit is at

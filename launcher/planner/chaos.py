@@ -31,21 +31,21 @@ class Rates:
 
 
 def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], rounds: int) -> tuple[Fault, ...]:
-    """Every client is struck at most once; each lasting fault takes a fifth of the rounds, from a random one on."""
+    """What strikes a client may come together, in this order: it joins late, crashes, perhaps comes back, leaves. Each
+    lasting fault takes a fifth of the rounds, from a random one on."""
     faults: list[Fault] = []
-    fates = generator(seed, "chaos: fates").random(clients)
-    limits = np.cumsum([rates.crash, rates.leave, rates.join, rates.slow])
-    for client, fate in enumerate(fates.tolist()):
+    for client in range(clients):
         rng = generator(seed, "chaos: clients", client)
-        when = int(rng.integers(1, rounds + 1))
-        if fate < limits[0]:
-            back = max(1, rounds // 10) if rng.random() < rates.restart else None
-            faults.append(Fault("crash", (client,), rounds=(when, when), restart_after=back))
-        elif fate < limits[1]:
-            faults.append(Fault("leave", (client,), rounds=(when, when)))
-        elif fate < limits[2]:
-            faults.append(Fault("join", (client,), rounds=(when, when)))
-        elif fate < limits[3]:
+        joins, crashes, leaves, is_slow = (rng.random(4) < [rates.join, rates.crash, rates.leave, rates.slow]).tolist()
+        first, then, last = sorted(rng.integers(1, rounds + 1, 3).tolist())
+        back = max(1, rounds // 10) if rng.random() < rates.restart else None
+        if joins:
+            faults.append(Fault("join", (client,), rounds=(first, first)))
+        if crashes:
+            faults.append(Fault("crash", (client,), rounds=(then, then), restart_after=back))
+        if leaves:
+            faults.append(Fault("leave", (client,), rounds=(last, last)))
+        if is_slow:
             faults.append(Fault("slow", (client,), rounds=_span(rng, rounds)))
     for number, edge in enumerate(edges):
         rng = generator(seed, "chaos: edges", number)

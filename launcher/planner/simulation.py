@@ -481,15 +481,16 @@ class _Simulation:
         client.lives.append(client.life)
         client.round, client.here, client.gone_since = round, True, math.inf
         client.forget()
-        detail = f"from round {round}, with the state of round {state}" if before else f"from round {round}"
+        detail = f"from round {round}" + (f", with the state of round {state}" if state is not None else "")
         self.events.append((now, client.number, "restart" if before else "join", detail))
         self._at(now, _STEP, client, self._start_round)
 
-    def _last_state(self, lives: list[Life]) -> int:
-        """The last round of which a client's state has been written."""
+    def _last_state(self, lives: list[Life]) -> int | None:
+        """The last round of which a client's state has been written; None where it came late and has written none."""
         every = self.scenario.checkpoint_every
         due = (round for life in reversed(lives) for round in range(life.last, life.first - 1, -1))
-        return next((round for round in due if every and round % every == 0), lives[0].state_round or 0)
+        at_start = 0 if lives[0].first == lives[0].number == 1 else None
+        return next((round for round in due if every and round % every == 0), at_start)
 
 
 class _Arrays:

@@ -1,5 +1,7 @@
 """The algorithms, one file each. To add one: write its file, and its line in this table."""
 
+from ...transport.peers import Link
+from ..assignment import Assignment
 from .base import Algorithm
 from .d2 import D2
 from .dfedu import DFedU
@@ -44,3 +46,10 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "sheaf-fmtl": SheafFMTL,
     "selective-sheaf": SelectiveSheaf,
 }
+
+
+def links_of(assignment: Assignment) -> dict[int, Link]:
+    """{neighbour: what may travel on the edge}"""
+    algorithm = ALGORITHMS[assignment.algorithm["name"]]
+    settings = algorithm.Settings(**assignment.algorithm)
+    return {peer.node: algorithm.link(settings, assignment, peer) for peer in assignment.neighbours}

@@ -172,6 +172,11 @@ class Algorithm:
         return 0
 
     @classmethod
+    def numbers_at_server(cls, settings: Any, d_0: int, clients: int) -> int:
+        """The same of the server, with d_0 parameters."""
+        return 0
+
+    @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
 

@@ -57,6 +57,10 @@ class PFedHN(ServerAlgorithm):
             self._theta: np.ndarray | None = None
             self._learn_anew(self.embeddings() | self.hypernetwork())
 
+    @classmethod
+    def numbers_at_server(cls, settings: Any, d_0: int, clients: int) -> int:
+        return 7 * d_0 * (settings.hidden + 1) + 2 * d_0 * clients  # psi, Adam's moments and what it makes on the way
+
     def upload(self, client: Client) -> np.ndarray:
         client.learn()
         return client.theta

@@ -47,7 +47,7 @@ from ..maps.start import shared_rows, shared_transform
 from .base import Algorithm, SettingsError, same_size
 from .cosine import CosineEstimate, sampled_cosine
 from .introductions import Introductions
-from .sheaf_fmtl import norm, shared_size
+from .sheaf_fmtl import OF_A_TRANSFORM, norm, shared_size
 from .stability import StabilityWatch
 
 
@@ -127,6 +127,10 @@ class SelectiveSheaf(Algorithm):
     def vectors(cls, settings: SelectiveSheafSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         message = shared_size(settings, d_i, d_j) + BLOCKS[settings.blocks]
         return (message, 2) if settings.seek else (message,)
+
+    @classmethod
+    def numbers_kept(cls, settings: SelectiveSheafSettings, d_i: int, d_j: Sequence[int], rounds: int) -> int:
+        return OF_A_TRANSFORM * d_i + 2 * sum(shared_size(settings, d_i, size) for size in d_j)
 
     @classmethod
     def exact(cls, settings: SelectiveSheafSettings) -> tuple[int, ...]:

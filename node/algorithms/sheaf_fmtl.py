@@ -110,7 +110,7 @@ class SheafFMTL(Algorithm):
     def numbers_kept(cls, settings: Any, d_i: int, d_j: Sequence[int], rounds: int) -> int:
         height = sum(shared_size(settings, d_i, size) for size in d_j)
         dense = height * d_i
-        start = 2 * d_i if settings.start in ("orthogonal", "shared", "selection") else dense
+        start = OF_A_TRANSFORM * d_i if settings.start in ("orthogonal", "shared", "selection") else dense
         if not settings.eta:
             return start
         history = min(rounds, settings.rank_cap or rounds) * (d_i + height)
@@ -239,6 +239,10 @@ class SheafFMTL(Algorithm):
             self._turn = turn
             rows = {j: part.stop - part.start for j, part in self.maps.stacking.parts.items()}
             self.maps.start.choose(shared_rows(client.seed, client.node, rows, client.theta.size, turn))
+
+
+OF_A_TRANSFORM = 12
+"""Vectors of d_i numbers that structured maps take at most, what their transforms make on the way included."""
 
 
 def shared_size(settings: Any, d_i: int, d_j: int) -> int:

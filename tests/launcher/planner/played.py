@@ -1,20 +1,22 @@
-"""Plans played without processes: the real peers of every client, on one thread each of which one goes at a time, over
-queues instead of sockets and on a clock that jumps to the next moment at which something happens.
+"""Plans played without processes: the real peers of every client, each in a greenlet of its own, over queues instead of
+sockets and on a clock that jumps to the next moment at which something happens.
 
-Which client goes next is drawn at random, so any speed of any of them comes up. A run that cannot go on is told at once.
+Which client goes next is drawn at random, so any speed of any of them comes up. A run that cannot go on is told at
+once.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import threading
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from sheafgossip.launcher.planner import Life, Plan, Scenario
 from sheafgossip.transport import scheduled, timed
@@ -29,6 +31,13 @@ NOTHING = SentBytes(0, 0, 0)
 
 class Stuck(Exception):
     """Nobody can go on."""
+
+
+class _Weightless(np.ndarray):
+    """Copies of it take no memory either."""
+
+    def copy(self, order="C") -> np.ndarray:
+        return self
 
 
 @dataclass
@@ -46,7 +55,7 @@ class Wire:
     def vector(self, phase: int, round: int) -> np.ndarray:
         """Zeros that take no memory, however many they are."""
         lengths = self.opening + self.lengths if round == 1 else self.lengths
-        return np.broadcast_to(np.zeros(1, self.dtype), (lengths[phase],))
+        return np.broadcast_to(np.zeros(1, self.dtype), (lengths[phase],)).view(_Weightless)
 
 
 @dataclass
@@ -59,7 +68,7 @@ class Process:
     lives: dict[int, int]
     """{neighbour: its life that this one is linked up with}"""
     gone: dict[int, float] = field(default_factory=dict)
-    left: set[int] = field(default_factory=set)
+    left: dict[int, int] = field(default_factory=dict)
     finished: dict[int, float] = field(default_factory=dict)
     first_rounds: dict[int, int] = field(default_factory=dict)
     rejected: Counter = field(default_factory=Counter)
@@ -68,7 +77,7 @@ class Process:
     """When it goes on, if no message comes before."""
     spoken_to: bool = False
     stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch("start", running=False))
-    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    turn: greenlet | None = None
     peers: ScheduledPeers | None = None
     most_under_way: Counter = field(default_factory=Counter)
 
@@ -90,10 +99,11 @@ class Process:
         return self.queue.popleft() if self.queue else None
 
     def welcome(self, message: Message) -> bool:
-        if not message.is_greeting or message.life <= self.lives.get(message.src, 0):
+        node, life = message.src, message.life
+        if not message.is_greeting or life <= max(self.lives.get(node, 0), self.left.get(node, 0)):
             return False
-        self.lives[message.src] = message.life
-        self.left.discard(message.src)
+        self.lives[node] = life
+        self.left.pop(node, None)
         return True
 
     def reject(self, rejected: Exception) -> None:
@@ -110,12 +120,11 @@ class Stage:
         self.there: dict[int, Process] = {}
         self.used: dict[tuple[int, int, int, int], int | None] = {}
         self.most_under_way: Counter[tuple[int, int]] = Counter()
+        self._begun: list[Process] = []
         self._random = random.Random(seed)
-        self._main = threading.Semaphore(0)
         self._due: list[tuple[float, int, Life]] = []
-        self._errors: list[BaseException] = []
         self._done: set[int] = set()
-        self._over = False
+        self._main = getcurrent()
 
     def monotonic(self) -> float:
         return self.now
@@ -129,15 +138,12 @@ class Stage:
             here = {node for _, node, life in self._due if life.number == life.first == 1}
             self._start_those_due(here)
             try:
-                while not self._errors and (self.there or self._due):
+                while self.there or self._due:
                     self._start_those_due(set())
                     self._go_on()
             finally:
-                self._over = True
-                for process in self.there.values():
-                    process.turn.release()
-        if self._errors:
-            raise self._errors[0]
+                for process in self._begun:
+                    process.turn.throw(GreenletExit)
 
     def _go_on(self) -> None:
         ready = [p for p in self.there.values() if p.queue or p.spoken_to or p.wakes_at <= self.now]
@@ -153,8 +159,7 @@ class Stage:
                 raise Stuck(f"in rounds {rounds}")
             self.now = max(self.now, min(moments))
             return
-        self._random.choice(ready).turn.release()
-        self._main.acquire()
+        self._random.choice(ready).turn.switch()
 
     def _start_those_due(self, together: set[int]) -> None:
         """``together`` are those that meet before the run begins."""
@@ -171,18 +176,13 @@ class Stage:
                 self.there[j].first_rounds[node] = life.first
                 self.there[j].queue.append(Message(node, 0, 0, (), life.number))
             self.there[node] = process
-            threading.Thread(target=self._live, args=(process, life), daemon=True).start()
+            process.turn = greenlet(partial(self._live, process, life), self._main)
             process.wakes_at = self.now
+            self._begun.append(process)
 
     def _live(self, process: Process, life: Life) -> None:
-        process.turn.acquire()
-        try:
-            if not self._over:
-                _Player(self, process, life).play()
-                self._leave(process, life)
-        except BaseException as error:
-            self._errors.append(error)
-        self._main.release()
+        _Player(self, process, life).play()
+        self._leave(process, life)
 
     def _leave(self, process: Process, life: Life) -> None:
         node = process.node
@@ -194,13 +194,12 @@ class Stage:
                 if self.clock == "wall" and j in self.there:
                     self.there[j].finished.setdefault(node, self.now)
                     self.there[j].spoken_to = True
-            while not self._over:
+            while True:
                 process.peers.idle()
-            return
         del self.there[node]
         for j in self.scenario.neighbours[node]:
             if j in self.there:
-                self.there[j].left.add(node)
+                self.there[j].left[node] = process.life
                 self.there[j].spoken_to = True
         following = [each for each in self.plan.lives[node] if each.number > life.number]
         if following:
@@ -212,18 +211,12 @@ class Stage:
     def wait(self, process: Process, deadline: float) -> None:
         if not process.spoken_to and deadline > self.now:
             process.wakes_at = deadline
-            self._hand_over(process)
+            self._main.switch()
 
     def perhaps_let_others_go(self, process: Process) -> None:
         if self._random.random() < 0.05:
             process.wakes_at = self.now
-            self._hand_over(process)
-
-    def _hand_over(self, process: Process) -> None:
-        self._main.release()
-        process.turn.acquire()
-        if self._over:
-            raise Stuck
+            self._main.switch()
 
 
 class _Player:
@@ -291,5 +284,3 @@ class _Player:
             peers.send(self._vectors(opening, round, peers.neighbours))
         if self.node in receivers:
             peers.receive(bounded=takes_part)
-
-

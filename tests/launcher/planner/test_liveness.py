@@ -1,6 +1,6 @@
 """Every accepted plan comes to its end, on both clocks, and nowhere are more messages under way than was reckoned.
 
-Some hundred scenarios by default; `make liveness` plays 100,000. SHEAFGOSSIP_LIVENESS=7 or =0-999 chooses.
+Two hundred scenarios by default; `make liveness` plays 100,000. SHEAFGOSSIP_LIVENESS=7 or =0-999 chooses.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from sheafgossip.transport.codecs import codec
 
 from .played import Stage, Wire
 
-CHUNK = 250
+CHUNK = 100
 STEP_S = 0.01
 KINDS = ("crash", "leave", "join", "slow", "loss", "cut", "partition", "duplicate", "delay", "reorder")
 
 
 def chosen() -> list[range]:
-    first, _, last = os.environ.get("SHEAFGOSSIP_LIVENESS", "0-299").partition("-")
+    first, _, last = os.environ.get("SHEAFGOSSIP_LIVENESS", "0-199").partition("-")
     start, end = int(first), int(last or first) + 1
     return [range(at, min(end, at + CHUNK)) for at in range(start, end, CHUNK)]
 
@@ -44,13 +44,10 @@ def chosen() -> list[range]:
 def scenario_of(rng: random.Random) -> tuple[Scenario, Wire]:
     with_server = rng.random() < 0.2
     clients = rng.randint(2, 5)
-    if with_server:
-        neighbours = (*[(clients,)] * clients, tuple(range(clients)))
-    else:
-        neighbours = _graph(rng, clients)
+    neighbours = (*[(clients,)] * clients, tuple(range(clients))) if with_server else _graph(rng, clients)
     size = int(10 ** rng.uniform(0, 7))
-    few = size < 2000 and rng.random() < 0.3
-    rounds = rng.randint(100, 300) if few and clients < 4 else rng.randint(1, 30)
+    few = size < 2000 and rng.random() < 0.15
+    rounds = rng.randint(100, 300) if few and clients < 4 else rng.randint(1, 16)
     phases = 1 if with_server else rng.randint(1, 3)
     opening = (rng.randint(1, size),) * rng.randint(0, 2) if with_server else ()
     dtype = rng.choice(["float32", "float64"])

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner import Compute, Execution, Fault, Latency, Link, Scenario, Stragglers, simulate
+from sheafgossip.launcher.planner.chaos import Rates, draw_faults
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies, losses, stragglers_of, strikes
 
 KINDS = ("none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace")
@@ -170,3 +172,23 @@ def test_both_directions_of_an_edge_and_two_faults_are_drawn_apart():
     every = [losses(0.5, 50, 2, 0, *edge) for edge in ((1, 2), (2, 1))]
     every += [strikes(rare, number, 50, 2, 0, *edge) for number in (0, 1) for edge in ((1, 2), (2, 1))]
     assert len({array.tobytes() for array in every}) == 6
+
+
+def test_random_faults_combine_on_one_client_in_the_order_in_which_they_can_happen():
+    faults = draw_faults(Rates(join=1, crash=1, restart=1, leave=1, slow=1), 3, 5, [], 40)
+    for client in range(5):
+        own = {fault.kind: fault for fault in faults if fault.clients == (client,)}
+        assert list(own) == ["join", "crash", "leave", "slow"]
+        moments = [own[kind].rounds[0] for kind in ("join", "crash", "leave")]
+        assert moments == sorted(moments)
+        assert own["crash"].restart_after == 4
+
+
+def test_random_faults_are_as_frequent_as_their_rates():
+    faults = draw_faults(Rates(join=0.2, crash=0.5, restart=0.5, leave=0.1), 0, 4000, [], 40)
+    counts = Counter(fault.kind for fault in faults)
+    assert counts["join"] == pytest.approx(800, rel=0.1)
+    assert counts["crash"] == pytest.approx(2000, rel=0.1)
+    assert counts["leave"] == pytest.approx(400, rel=0.15)
+    back = sum(fault.restart_after is not None for fault in faults)
+    assert back == pytest.approx(1000, rel=0.1)
