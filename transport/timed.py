@@ -137,6 +137,9 @@ class TimedPeers(ScheduledPeers):
             return True
         if max(self._there[node, phase], default=0) >= max(1, far_enough):
             return True
+        opened = len(self._links[node].opened)
+        if self.round == 1 and phase >= opened > 0 and max(self._there[node, phase - opened], default=0) > 1:
+            return True  # what comes after an opening is message 0 of later rounds
         endpoint = self._endpoint
         silent = node in endpoint.gone or node in endpoint.left or node not in endpoint.lives
         first = endpoint.first_rounds.get(node, 1)

@@ -311,6 +311,8 @@ class _Simulation:
     def _ready(self, client: _Client, place: int, now: float) -> float:
         """When client needs not wait for a neighbour any more, as far as is known now."""
         came = client.mail[client.phase][place].first_from(client.needed)
+        if self._is_first_answer(client):
+            came = min(came, client.mail[0][place].first_from(2))
         if came < math.inf:
             return max(now, came)
         other = client.neighbours[place]
@@ -320,6 +322,10 @@ class _Simulation:
                 comes &= not self._listens(other, client.round)
             return math.inf if comes else now
         return max(now, other.gone_since + self.scenario.execution.notice_s)
+
+    def _is_first_answer(self, client: _Client) -> bool:
+        """Whether it waits for what comes after an opening, of which the same is message 0 of later rounds."""
+        return self.star is not None and client.round == 1 and client.phase == self.star.opening > 0
 
     def _plan_end(self, client: _Client, end: float) -> None:
         """Sets down when the wait ends, once all it waits for is known."""
@@ -419,7 +425,10 @@ class _Simulation:
             arrays.copies[index] = copies
             arrays.delays_out[index] = arrived - now
             heappush(other.mail[phase][link.place].coming, (arrived, round))
-            if other.waiting and other.phase == phase and round >= other.needed and arrived < other.ready[link.place]:
+            if not other.waiting or arrived >= other.ready[link.place]:
+                continue
+            later = round > 1 and phase == 0 and self._is_first_answer(other)
+            if later or (other.phase == phase and round >= other.needed):
                 other.ready[link.place] = arrived
                 self._plan_end(other, max(other.ready))
         client.uplink_free = left
