@@ -44,6 +44,11 @@ class Need:
     clients: int
 
     @property
+    def clients_memory(self) -> float:
+        """Of the memory, what is the clients' own."""
+        return self.memory - _OF_THE_RUN
+
+    @property
     def worth_telling(self) -> bool:
         return self.seconds > 120 or self.memory > 2e9
 
@@ -110,6 +115,11 @@ def memory_of(assignment: Assignment) -> float:
     numbers = kept + 4 * architecture.size + links * assignment.largest_vector  # theta, gradient, copies; what comes in
     if "top-k" in (assignment.codec, assignment.codec_between):
         numbers += links * assignment.largest_vector  # what was left out
+    if assignment.save_maps:  # all of them at once, as they are written
+        numbers += sum(
+            algorithm.map_rows(settings, architecture.size, peer.parameters, len(peer.common)) * architecture.size
+            for peer in assignment.neighbours
+        )
     total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
     if assignment.role == "client":
         total += assignment.shard.stat().st_size

@@ -172,6 +172,11 @@ class Algorithm:
         return 0
 
     @classmethod
+    def map_rows(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> int:
+        """d_ij, the rows of an edge's restriction map; 0 where there is none."""
+        return 0
+
+    @classmethod
     def numbers_at_server(cls, settings: Any, d_0: int, clients: int) -> int:
         """The same of the server, with d_0 parameters."""
         return 0

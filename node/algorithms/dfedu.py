@@ -41,6 +41,10 @@ class DFedU(SheafFMTL):
         return (d_i,)
 
     @classmethod
+    def map_rows(cls, settings: DFedUSettings, d_i: int, d_j: int, common: int = 0) -> int:
+        return d_i
+
+    @classmethod
     def numbers_kept(cls, settings: DFedUSettings, d_i: int, d_j: Sequence[int], rounds: int) -> int:
         return 0  # identity maps are not stored
 

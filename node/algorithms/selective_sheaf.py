@@ -129,6 +129,10 @@ class SelectiveSheaf(Algorithm):
         return (message, 2) if settings.seek else (message,)
 
     @classmethod
+    def map_rows(cls, settings: SelectiveSheafSettings, d_i: int, d_j: int, common: int = 0) -> int:
+        return shared_size(settings, d_i, d_j)
+
+    @classmethod
     def numbers_kept(cls, settings: SelectiveSheafSettings, d_i: int, d_j: Sequence[int], rounds: int) -> int:
         return OF_A_TRANSFORM * d_i + 2 * sum(shared_size(settings, d_i, size) for size in d_j)
 

@@ -98,10 +98,14 @@ class SheafFMTL(Algorithm):
         return store(start, storage, settings.rank_cap or None)
 
     @classmethod
+    def map_rows(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> int:
+        return common if settings.start == "selection" else shared_size(settings, d_i, d_j)
+
+    @classmethod
     def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
+        d_ij = cls.map_rows(settings, d_i, d_j, common)
         if settings.start == "selection":
-            return (common,)
-        d_ij = shared_size(settings, d_i, d_j)
+            return (d_ij,)
         if not settings.eta:
             return (d_ij,)
         return (d_ij + 1,) if settings.exchange == "fused" else (d_ij, d_ij)

@@ -1,0 +1,87 @@
+"""What is said before the start that a run will take is what its clients then take, whatever option allocates it.
+
+A few options by default; SHEAFGOSSIP_MEMORY=all measures every one (2 minutes).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from sheafgossip.launcher.config import validate
+from sheafgossip.launcher.preparation import prepare_run
+from sheafgossip.launcher.room import need_of
+
+LARGE = {"kind": "mlp", "hidden": [4000], "dtype": "float64"}
+"""300,010 parameters: vectors of 2.4 MB."""
+SMALL = {"kind": "mlp", "hidden": [20], "dtype": "float64"}
+"""1,510 parameters: a square matrix of 18 MB."""
+LATE = {"time": {"staleness": "inf"}, "compute": {"step_s": 0.01}, "links": {"latency_s": 0.05}}
+SHEAF = {"name": "sheaf-fmtl", "gamma": 0.5, "storage": "factored", "start": "orthogonal"}
+
+OPTIONS = {
+    "nothing": {},
+    "maps that are saved": {"model": SMALL, "algorithm": SHEAF, "checkpoints": {"save_maps": True}},
+    "messages under way": LATE,
+    "a hypernetwork": {"algorithm": {"name": "pfedhn"}},
+}
+MORE_OPTIONS = {
+    "identity maps that are saved": {
+        "model": SMALL,
+        "algorithm": {"name": "dfedu"},
+        "checkpoints": {"save_maps": True},
+    },
+    "dense maps": {"model": SMALL, "algorithm": SHEAF | {"storage": "dense"}},
+    "history of maps": {"algorithm": SHEAF | {"gamma": 0.05}},
+    "messages for checkpoints": LATE | {"checkpoints": {"every": 3}},
+    "messages under way on the wall clock": {
+        "time": {"clock": "wall", "staleness": "inf"},
+        "compute": {"step_s": 0.2},
+        "links": {"latency_s": 1.0},
+    },
+    "old messages for missing ones": {
+        "time": {"silence": "stale", "deadline_s": 0.05},
+        "compute": {"step_s": 0.01},
+        "links": {"loss": 0.2},
+    },
+    "momentum": {"training": {"momentum": 0.9}},
+    "int8": {"transport": {"codec": "int8"}},
+    "what top-k leaves out": {"transport": {"codec": "top-k"}, "algorithm": {"name": "dfedu"}},
+    "tcp with keys": {"transport": {"protocol": "tcp"}},
+    "selective sheaf": {"algorithm": {"name": "selective-sheaf"}},
+    "gradient tracking": {"algorithm": {"name": "gradient-tracking"}},
+    "push-sum": {"algorithm": {"name": "push-sum"}},
+    "a server": {"algorithm": {"name": "fedavg"}},
+    "two models": {"algorithm": {"name": "ditto"}},
+    "tensors of layers": {"algorithm": {"name": "fedsak"}},
+}
+
+
+def chosen() -> dict[str, dict]:
+    return OPTIONS | MORE_OPTIONS if os.environ.get("SHEAFGOSSIP_MEMORY") == "all" else OPTIONS
+
+
+@pytest.mark.parametrize("option", chosen())
+def test_the_estimate_is_what_clients_take(run, tmp_path: Path, option):
+    keys = {
+        "clients": 4,
+        "rounds": 12,
+        "topology": {"kind": "complete"},
+        "data": {"samples": 200},
+        "model": LARGE,
+        "algorithm": {"name": "d-psgd"},
+        "evaluation": {"every": 0},
+        **chosen()[option],
+    }
+    prepared = prepare_run(
+        validate(keys), tmp_path / "estimated", sockets=tmp_path, records="ipc:///nowhere", calibrate=lambda *_: 0.01
+    )
+    estimated = need_of(prepared).clients_memory
+    folder = run(tomli_w.dumps(keys), "--quiet", "--force")
+    # what a process shares with the others it was forked from is counted in its peak, too
+    taken = folder.rows("SELECT max(peak_rss) - max(rss - uss) FROM resource WHERE node >= 0 GROUP BY node")
+    measured = sum(own for (own,) in taken)
+    assert 0.8 * measured <= estimated <= 4 * measured, f"{estimated / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB"
