@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from ..transport.codecs import CannotEncode
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import Endpoint, Stopped
 from ..transport.kernel import KernelCounters
@@ -39,7 +40,7 @@ _LINGER_S = 10.0
 
 
 class Diverged(Exception):
-    """theta is no longer finite."""
+    """theta, or a vector to be sent, has numbers that nobody can go on with."""
 
 
 def live(assignment: Assignment, control: Control) -> int:
@@ -202,7 +203,13 @@ class _ClientProcess:
             client.train_loss = None
             client.enter(round)
             self.learner.enter(round)
-            self.algorithm.round(client, self.peers)
+            try:
+                self.algorithm.round(client, self.peers)
+            except CannotEncode as error:
+                self._require_finite(round)
+                raise Diverged(
+                    f"a vector of client {assignment.node} cannot be sent in round {round}: {error}"
+                ) from None
             self._close_round(round)
 
     def _take_leave(self) -> None:
@@ -221,18 +228,22 @@ class _ClientProcess:
         self.stopwatch.switch("records")
         assignment = self.assignment
         last = round == assignment.rounds
-        theta_norm = math.sqrt(self.client.theta @ self.client.theta)
-        if not math.isfinite(theta_norm):
-            raise Diverged(
-                f"theta of client {assignment.node} is not finite after round {round}: "
-                f"{self.algorithm.report.cause_of_divergence}"
-            )
+        theta_norm = self._require_finite(round)
         evaluates = assignment.role == "client" and _due(round, assignment.evaluate_every, last)
         figures = self._evaluate() if evaluates else (None, None, None)
         if _due(round, assignment.checkpoint_every, last):
             write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
             self.peers.forget(round)
         self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
+
+    def _require_finite(self, round: int) -> float:
+        """||theta||. Raises Diverged."""
+        theta = self.client.theta
+        norm = math.sqrt(theta @ theta)
+        if not math.isfinite(norm):
+            cause = self.algorithm.report.cause_of_divergence
+            raise Diverged(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
+        return norm
 
     def _evaluate(self) -> tuple[float, float, float | None]:
         """Test loss and metric of the client's model, and the metric of the one that all have in common."""
