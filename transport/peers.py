@@ -14,6 +14,7 @@ from ..topology.seeds import generator
 from .codecs import Codec, Format, Tensors
 from .endpoint import Endpoint, Message, NeighbourTimeout, SentBytes, names_of
 from .envelope import Rejected
+from .patience import parts_of
 
 Vectors = Mapping[int, np.ndarray]
 """{neighbour: vector}"""
@@ -201,16 +202,22 @@ class Peers:
 
     def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in nodes}
-        deadline = time.monotonic() + self._timeout
-        missing = wanted.keys() - self._inbox.keys()
-        while missing:
-            try:
-                missing.discard(self._store(self._endpoint.receive(deadline)))
-            except NeighbourTimeout:
-                self._complain(wanted[key] for key in missing)
+        self._take_in_all(wanted)
         for node in nodes:
             self._taken[node] += 1
         return {node: self._inbox.pop(key) for key, node in wanted.items()}
+
+    def _take_in_all(self, wanted: Mapping[Key, int]) -> None:
+        missing = wanted.keys() - self._inbox.keys()
+        for until in parts_of(self._timeout) if missing else ():
+            try:
+                while missing:
+                    missing.discard(self._store(self._endpoint.receive(until)))
+                return
+            except NeighbourTimeout:
+                continue
+        if missing:
+            self._complain(wanted[key] for key in missing)
 
     def _complain(self, silent: Iterable[int]) -> NoReturn:
         raise NeighbourTimeout(

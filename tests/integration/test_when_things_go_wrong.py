@@ -183,3 +183,21 @@ def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, victim):
     assert ("collector" if victim == -2 else "fork server") in printed
     assert "Traceback" not in printed
     assert alive(processes) == []
+
+
+def test_a_run_that_is_frozen_for_longer_than_its_timeout_goes_on_with_the_same_bits(start, run):
+    config = LONG.replace("rounds = 100000", "rounds = 400") + "[transport]\ntimeout = 1.5\n"
+    going = start(config)
+    going.until_round(2)
+    processes = going.processes()
+    for process in processes:
+        process.suspend()
+    time.sleep(2.5)
+    assert not going.folder.rows("SELECT * FROM round WHERE round = 400")
+    for process in processes:
+        process.resume()
+    code, printed = going.end(seconds=60)
+    assert code == 0, printed
+    calm = run(config)
+    for node, theta in calm.theta(400).items():
+        assert np.array_equal(theta, going.folder.theta(400)[node])
