@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before what is heavy is imported; this module is, too, under its own name
+    from .entry import main
+
+    main()
+
 import json
 import sys
 from pathlib import Path
@@ -227,12 +232,9 @@ def watch_command(
 
     The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
     """
-    import signal
-
     from .display import Display, manner
     from .watching import watch
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is given back then, too
     try:
         with Display(manner(plain=plain)) as display:
             state, cause = watch(_runs_in(folder), display)
@@ -606,7 +608,3 @@ def _user_mistakes() -> tuple[type[Exception], ...]:
     from .engines import EngineError
 
     return ConfigError, EngineError, TopologyError, RunFolderError, ExportError
-
-
-if __name__ == "__main__":
-    main()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..node.libraries import libraries_of
+from . import interrupts
 from .config import ConfigError, RunConfig
 from .engines import Engine, EngineName, open_engine
 from .preparation import Calibrate, Prepared, once_for_alike, prepare_run
@@ -28,7 +28,8 @@ class Finished:
     ready_s: float | None
 
 
-Watch = Callable[[], None]
+Watch = Callable[..., None]
+"""As `Run` calls it."""
 
 
 def new_folder(wanted: Path | None, config_file: Path) -> Path:
@@ -78,7 +79,7 @@ def run_each(
     """
     finished: list[Finished] = []
     with open_engine(engine, address, _libraries_of(configs)) as opened:  # loads them while the data is cut
-        signal.signal(signal.SIGTERM, _interrupt)
+        interrupts.heed()
         prepared = _prepare_all(configs, folders, root, opened, force)
         for each in prepared:
             run = Run(each, opened, watch(each))
@@ -100,7 +101,7 @@ def resume(
     """Takes up an interrupted run after its last complete checkpoint. Raises ConfigError, RunFolderError."""
     config = read_run(folder)  # what cannot be taken up is refused before anything starts
     with open_engine(engine, address, _libraries_of([config])) as opened:
-        signal.signal(signal.SIGTERM, _interrupt)
+        interrupts.heed()
         return take_up(folder, opened, watch)
 
 
@@ -166,7 +167,3 @@ def _folders(configs: Sequence[RunConfig], root: Path) -> list[Path]:
     if len(set(names)) < len(names):
         raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")
     return [root / name for name in names]
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -18,6 +18,12 @@ _NAMES = {record_class: name for name, record_class in TABLES.items()}
 _CHECKPOINT_WAIT_MS = 500
 
 
+def is_locked(error: BaseException | None) -> bool:
+    """Whether it only tells that somebody else has locked the database for now."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_BUSY if code is not None else error is not None and is_locked(error.__cause__)
+
+
 class Store:
     """What is committed survives the death of the process at any moment; what is not, is gone as a whole.
 

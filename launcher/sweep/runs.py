@@ -6,7 +6,6 @@ import fcntl
 import os
 import select
 import shutil
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...transport.control import ControlClosed
+from .. import interrupts
 from ..config import ConfigError
 from ..kept import begin_anew
 from ..preparation import prepare_run
@@ -105,7 +105,7 @@ class Crew:
         ``done`` is told of each as it ends.
         """
         waiting, ended = deque(runs), []
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        interrupts.heed()
         try:
             while waiting or self._busy:
                 while waiting and len(self._busy) < self._size:
@@ -115,8 +115,8 @@ class Crew:
                         ended.append(each)
                         done(each)
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
-            ended += self._interrupt()
+            with interrupts.deferred():  # once is enough
+                ended += self._interrupt()
         return ended
 
     def _begin(self, run: Planned) -> None:

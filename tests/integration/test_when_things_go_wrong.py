@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import sqlite3
 import time
 from pathlib import Path
 
@@ -201,3 +202,16 @@ def test_a_run_that_is_frozen_for_longer_than_its_timeout_goes_on_with_the_same_
     calm = run(config)
     for node, theta in calm.theta(400).items():
         assert np.array_equal(theta, going.folder.theta(400)[node])
+
+
+def test_a_run_waits_while_its_records_are_locked_and_none_is_lost(start):
+    going = start(LONG.replace("rounds = 100000", "rounds = 1000"))
+    going.until_round(2)
+    with contextlib.closing(sqlite3.connect(going.folder.path / "run.sqlite", timeout=30)) as somebody:
+        somebody.execute("BEGIN IMMEDIATE")
+        time.sleep(6.5)  # longer than SQLite itself waits
+        somebody.rollback()
+    code, printed = going.end(seconds=60)
+    assert code == 0, printed
+    assert going.folder.rows("SELECT count(*) FROM round") == [(6 * 1001,)]
+    assert going.folder.rows("SELECT kind FROM event WHERE node = -2") == []
