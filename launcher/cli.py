@@ -74,10 +74,9 @@ def run(
     from .wording import Place
 
     configs = load(config, set_ or [])
-    root = new_folder(out, config)
     places = iter([Place(number, len(configs)) for number in range(1, len(configs) + 1)])
 
-    with Display(manner(quiet=quiet, plain=plain)) as display:
+    with new_folder(out, config) as root, Display(manner(quiet=quiet, plain=plain)) as display:
 
         def watch(prepared: Prepared) -> Display:
             if (need := need_of(prepared)).worth_telling:
@@ -111,6 +110,8 @@ def sweep(
 
     The same command with the same --out goes on where it was: finished runs are kept.
     """
+    from contextlib import ExitStack
+
     from ..metrics.comparison import Comparison
     from ..metrics.comparison_csv import write_groups, write_runs
     from ..metrics.notices import notices
@@ -122,14 +123,15 @@ def sweep(
     from .sweep.progress import Lines
     from .sweep.runs import Crew, alone_in, prepare
 
-    root = new_folder(None, config) if out is None else out.resolve()
-    planned = plan_sweep(config, set_ or [], parse_grids(grid or []), seeds, root)
-    with alone_in(root) as lock:
+    with ExitStack() as stack:
+        root = stack.enter_context(new_folder(None, config)) if out is None else out.resolve()
+        planned = plan_sweep(config, set_ or [], parse_grids(grid or []), seeds, root)
+        claim = stack.enter_context(alone_in(root))
         stages = zip(planned.runs, planned.stages(), strict=True)
         missing = [run for run, stage in stages if stage != "finished"]
         prepare(missing)
         lines = Lines(len(planned.runs), len(missing), jobs, silent=quiet)
-        with Crew(jobs, lock) as crew:
+        with Crew(jobs, claim.descriptor) as crew:
             ended = crew.run_all(missing, lines)
         folders = [run.folder for run in planned.runs]
         there = Comparison.of(summarize_all([folder for folder in folders if is_finished(folder)]), planned.keys)
@@ -380,7 +382,7 @@ def reproduce(
             if not quiet and finished.outcome.status == "finish":
                 typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
 
-        ended = run_missing(runs, out.resolve(), watch, done)
+        ended = run_missing(runs, watch, done)
     for result in ended:
         _tell(result, of_several=True)
     worst = max((result.outcome.status for result in ended), key=list(_EXIT_CODES).index, default="finish")
@@ -423,9 +425,9 @@ def verify(
         if finished.outcome.status == "finish":
             typer.echo(f"{finished.prepared.config.label}: finished", err=True)
 
-    with tempfile.TemporaryDirectory(prefix="sheafgossip-verify-") as temporary:
-        root = Path(temporary) if out is None else new_folder(out, Path("verify"))
-        runs, verified = verify(floats or LENGTHS, root, done)
+    temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
+    with temporary if out is None else new_folder(out, Path("verify")) as root:
+        runs, verified = verify(floats or LENGTHS, Path(root), done)
         for run in runs:
             _tell(run, of_several=True)
     if verified:

@@ -37,7 +37,8 @@ _NOWHERE = "tcp://127.0.0.1:1"
 class Collecting:
     """A context manager: leaving it ends the collector in any case."""
 
-    def __init__(self, prepared: Prepared):
+    def __init__(self, prepared: Prepared, lock: int | None = None):
+        """``lock`` is a descriptor for the collector to hold, too."""
         endpoint, keys = prepared.assignments[0].records, prepared.record_keys
         command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
@@ -45,10 +46,18 @@ class Collecting:
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
         self.log = prepared.folder / "log" / "collector.log"
-        with self.log.open("w") as log:
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=() if lock is None else (lock,),
             )
+        finally:
+            os.close(log)
         assert self._process.stdin
         assert self._process.stdout
         with contextlib.suppress(BrokenPipeError), self._process.stdin as line:

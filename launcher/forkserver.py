@@ -274,7 +274,7 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_with_parent(server, signal.SIGKILL)
-        log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         line = os.dup2(control.fileno(), 3)

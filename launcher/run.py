@@ -84,8 +84,9 @@ class Run:
     """Drives one prepared run on an engine. ``watch`` is called a few times a second while the clients work, and with
     a text where something else takes long."""
 
-    def __init__(self, prepared: Prepared, engine: Engine, watch: Callable[..., None]):
-        self._prepared = prepared
+    def __init__(self, prepared: Prepared, engine: Engine, watch: Callable[..., None], lock: int | None = None):
+        """``lock`` is the descriptor of the folder's: the collector holds it, too, until all is stored."""
+        self._prepared, self._lock = prepared, lock
         self._engine = engine
         self._watch = watch
         self._total = len(prepared.assignments)
@@ -106,7 +107,7 @@ class Run:
         for _ in self._engine.planes():  # what went before is not this run's
             pass
         interrupts.check()
-        with Collecting(self._prepared) as self._collector:
+        with Collecting(self._prepared, self._lock) as self._collector:
             self._prepared = self._collector.found(self._prepared)
             self._lives = Lives(self._prepared)
             outcome = self._attempt()
@@ -163,7 +164,7 @@ class Run:
         self._engine.tell_all({"go": self._epoch})
         self._going = True
         for node in late:
-            clients.returning[node] = self._time_of_return(node, since_s=0.0)
+            clients.returning[node] = self._time_of_return(node, since_s=self._prepared.went_on_s)
         self._until(lambda: len(clients.done | clients.ended) == self._total)
         self._leaving = True
         self._engine.tell_all({"exit": True})
@@ -222,7 +223,7 @@ class Run:
 
     def _tell_event(self, node: int, kind: str, detail: str, virtual_s: float | None) -> None:
         when = virtual_s if self._prepared.config.time.clock == "virtual" else None
-        if when is None or (node, kind, when) not in self._prepared.told:
+        if (node, kind, when, detail) not in self._prepared.told:
             self._collector.write(EventRecord(time.monotonic() - self._epoch, when, node, kind, detail))
 
     def _until(self, reached: Callable[[], bool], seconds: float = float("inf")) -> None:

@@ -57,7 +57,12 @@ class Store:
             self._connection.executemany(_INSERT[name], rows)
 
     def forget_after(self, round: int) -> None:
-        """Removes what is recorded of all later rounds."""
+        """Removes what is recorded of all later rounds, and the counts that clients gave when they ended after them."""
+        self._connection.execute(
+            "DELETE FROM event WHERE kind = 'timeout' AND wall_s >="
+            " (SELECT min(wall_s) FROM round WHERE round.node = event.node AND round.round > ?)",
+            [round],
+        )
         for name, record_class in TABLES.items():
             if "round" in record_class._fields:
                 self._connection.execute(f"DELETE FROM {name} WHERE round > ?", [round])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from ..transport import array_file
 from ..transport.codecs import CannotEncode
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import Endpoint, Stopped
@@ -23,11 +25,11 @@ from ..transport.recorder import Recorder
 from ..transport.schedule import Schedule
 from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
-from ..transport.timed import TimedPeers
+from ..transport.timed import DEADLINES, TimedPeers
 from .algorithms import ALGORITHMS
 from .algorithms.server import ServerAlgorithm
 from .assignment import Assignment
-from .checkpoint import read_state, sent_to, write_state
+from .checkpoint import DiskFull, sent_to, write_state
 from .client import Client
 from .learner import Learner
 from .reporting import Reporter
@@ -53,9 +55,10 @@ def live(assignment: Assignment, control: Control) -> int:
         print(f"stopped: {end or 'the launcher is gone'}", flush=True)
         return 0
     except Exception as error:
-        print(traceback.format_exc(), flush=True)
-        text = str(error) if isinstance(error, Diverged) else traceback.format_exc()
+        text = str(error) if isinstance(error, Diverged | DiskFull) else traceback.format_exc()
         control.send({"failed": text, "line": f"{type(error).__name__}: {error}"})
+        with contextlib.suppress(OSError):  # the disk may be full
+            print(traceback.format_exc(), flush=True)
         return 1
     return 0
 
@@ -159,7 +162,9 @@ class _ClientProcess:
         return PlannedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
 
     def _restore(self, round: int) -> None:
-        state = read_state(self.assignment.state(round))
+        state = array_file.read(self.assignment.state(round))
+        if self.assignment.begun_in == self.assignment.first_round:  # the life before has told of its own waits
+            state.pop(DEADLINES, None)
         self.learner.load(state)
         self.algorithm.load(state)
         self.peers.load(state)
@@ -194,7 +199,7 @@ class _ClientProcess:
         assignment, client = self.assignment, self.client
         if assignment.first_round == 1 and not assignment.resumed_at:
             self._close_round(0)
-        self.peers.begin(assignment.first_round)
+        self.peers.begin(assignment.first_round, assignment.begun_in)
         if assignment.resumed_at:
             self._receive_again()
         last = assignment.rounds if assignment.last_round is None else assignment.last_round

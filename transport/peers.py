@@ -89,7 +89,7 @@ class Peers:
         """``seed`` is the run's, for codecs that draw."""
         self.neighbours = tuple(sorted(links))
         self.round = 0
-        self.first_round = 1
+        self.life_began = 1
         self._endpoint = endpoint
         self._stopwatch = endpoint.stopwatch
         self._links = links
@@ -103,9 +103,10 @@ class Peers:
         self._taken = dict.fromkeys(self.neighbours, 0)
         self._traffic = dict.fromkeys(self.neighbours, _NOTHING)
 
-    def begin(self, round: int) -> None:
-        """The first round to come; 1, unless the client goes on from a checkpoint."""
-        self.round = self.first_round = round
+    def begin(self, round: int, life_began: int | None = None) -> None:
+        """The first round to come; 1, unless the client goes on from a checkpoint. ``life_began`` is the first of this
+        life, where it goes on after an interruption of the run."""
+        self.round, self.life_began = round, round if life_began is None else life_began
 
     def exchange(
         self, vectors: Vectors, senders: Collection[int] | None = None, *, quiet: Collection[int] = ()

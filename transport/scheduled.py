@@ -283,7 +283,7 @@ class PlannedPeers(ScheduledPeers):
         return Waited(float(self.schedule.idle[row]), None if whom < 0 else whom, float(self.schedule.end[row]))
 
     def deadlines_passed(self) -> int:
-        return int(self.schedule.deadlines[self.first_round - 1 : self.round - 1].sum())
+        return int(self.schedule.deadlines[self.life_began - 1 : self.round - 1].sum())
 
     def drain(self, life: int, since: int) -> None:
         """Waits for every message that the plan sends into this life from rounds after ``since``, used or not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from .codecs import Tensors
 from .endpoint import Message
 from .peers import Waited
 from .scheduled import ScheduledPeers
+
+DEADLINES = "deadlines"
+"""In a checkpoint: how many waits of this life a deadline has ended."""
 
 _GRACE_S = 0.5
 """How long the last words of a neighbour that has finished may take to come in."""
@@ -183,6 +186,14 @@ class TimedPeers(ScheduledPeers):
         waited = Waited(self._idle_s, self._longest_for)
         self._idle_s, self._longest_for = 0.0, None
         return waited
+
+    def state(self) -> dict[str, np.ndarray]:
+        return super().state() | {DEADLINES: np.array([self._deadlines])}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        super().load(state)
+        if DEADLINES in state:
+            self._deadlines = int(state[DEADLINES][0])
 
     def deadlines_passed(self) -> int:
         return self._deadlines
