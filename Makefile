@@ -4,7 +4,8 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos liveness fuzz soak lint format typecheck bench bench-codecs bench-collaboration bench-digits \
+.PHONY: help setup demo test chaos damage liveness fuzz soak lint format typecheck bench bench-codecs \
+	bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement \
 	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
 	bench-selective-others bench-stragglers docs pictures sizing clean
@@ -30,6 +31,9 @@ chaos: setup  ## Run thirty random scenarios full of faults and kills (5 minutes
 
 liveness: setup  ## Play 100,000 random plans without processes: each must come to its end (25 minutes).
 	SHEAFGOSSIP_LIVENESS=0-99999 $(BIN)/python -m pytest -q -n 2 tests/launcher/planner/test_liveness.py
+
+damage: setup  ## Damage each file of an interrupted run in each way, and take it up (2 minutes).
+	SHEAFGOSSIP_DAMAGE=all $(BIN)/python -m pytest -q tests/integration/test_damage.py
 
 fuzz: setup  ## Feed receivers 100,000 illegal messages each (1 minute).
 	SHEAFGOSSIP_FUZZ=100000 $(BIN)/python -m pytest -q tests/transport/test_fuzz.py tests/metrics/test_fuzz_records.py

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import shutil
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,11 +71,9 @@ def run_several(wanted: Mapping[Path, RunConfig]) -> None:
     for folder in missing:
         shutil.rmtree(folder, ignore_errors=True)
     if missing:
-        root = Path(os.path.commonpath([folder.parent for folder in missing]))
         ended = run_each(
             list(missing.values()),
             list(missing),
-            root,
             lambda _: lambda: None,
             lambda done: print(done.prepared.folder.name, flush=True),
         )

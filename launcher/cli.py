@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before what is heavy is imported; this module is, too, under its own name
+    from .entry import main
+
+    main()
+
 import json
 import sys
 from pathlib import Path
@@ -69,10 +74,9 @@ def run(
     from .wording import Place
 
     configs = load(config, set_ or [])
-    root = new_folder(out, config)
     places = iter([Place(number, len(configs)) for number in range(1, len(configs) + 1)])
 
-    with Display(manner(quiet=quiet, plain=plain)) as display:
+    with new_folder(out, config) as root, Display(manner(quiet=quiet, plain=plain)) as display:
 
         def watch(prepared: Prepared) -> Display:
             if (need := need_of(prepared)).worth_telling:
@@ -106,6 +110,8 @@ def sweep(
 
     The same command with the same --out goes on where it was: finished runs are kept.
     """
+    from contextlib import ExitStack
+
     from ..metrics.comparison import Comparison
     from ..metrics.comparison_csv import write_groups, write_runs
     from ..metrics.notices import notices
@@ -117,14 +123,15 @@ def sweep(
     from .sweep.progress import Lines
     from .sweep.runs import Crew, alone_in, prepare
 
-    root = new_folder(None, config) if out is None else out.resolve()
-    planned = plan_sweep(config, set_ or [], parse_grids(grid or []), seeds, root)
-    with alone_in(root) as lock:
+    with ExitStack() as stack:
+        root = stack.enter_context(new_folder(None, config)) if out is None else out.resolve()
+        planned = plan_sweep(config, set_ or [], parse_grids(grid or []), seeds, root)
+        claim = stack.enter_context(alone_in(root))
         stages = zip(planned.runs, planned.stages(), strict=True)
         missing = [run for run, stage in stages if stage != "finished"]
         prepare(missing)
         lines = Lines(len(planned.runs), len(missing), jobs, silent=quiet)
-        with Crew(jobs, lock) as crew:
+        with Crew(jobs, claim.descriptor) as crew:
             ended = crew.run_all(missing, lines)
         folders = [run.folder for run in planned.runs]
         there = Comparison.of(summarize_all([folder for folder in folders if is_finished(folder)]), planned.keys)
@@ -227,12 +234,9 @@ def watch_command(
 
     The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
     """
-    import signal
-
     from .display import Display, manner
     from .watching import watch
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is given back then, too
     try:
         with Display(manner(plain=plain)) as display:
             state, cause = watch(_runs_in(folder), display)
@@ -378,7 +382,7 @@ def reproduce(
             if not quiet and finished.outcome.status == "finish":
                 typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
 
-        ended = run_missing(runs, out.resolve(), watch, done)
+        ended = run_missing(runs, watch, done)
     for result in ended:
         _tell(result, of_several=True)
     worst = max((result.outcome.status for result in ended), key=list(_EXIT_CODES).index, default="finish")
@@ -421,9 +425,9 @@ def verify(
         if finished.outcome.status == "finish":
             typer.echo(f"{finished.prepared.config.label}: finished", err=True)
 
-    with tempfile.TemporaryDirectory(prefix="sheafgossip-verify-") as temporary:
-        root = Path(temporary) if out is None else new_folder(out, Path("verify"))
-        runs, verified = verify(floats or LENGTHS, root, done)
+    temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
+    with temporary if out is None else new_folder(out, Path("verify")) as root:
+        runs, verified = verify(floats or LENGTHS, Path(root), done)
         for run in runs:
             _tell(run, of_several=True)
     if verified:
@@ -606,7 +610,3 @@ def _user_mistakes() -> tuple[type[Exception], ...]:
     from .engines import EngineError
 
     return ConfigError, EngineError, TopologyError, RunFolderError, ExportError
-
-
-if __name__ == "__main__":
-    main()

@@ -47,13 +47,16 @@ class Display:
         self._live: Live | None = None
         self._due = 0.0
         self._behind = False
+        self._news = ""
 
     def follow(self, folder: Path, place: Place = Place(), *, anew: bool = False) -> None:
         """From here on it shows the run in ``folder``, the one at ``place``; ``anew`` as in Follower."""
         self._follower, self._place = Follower(folder, anew=anew), place
         self._due = time.monotonic() + (_PLAIN_S if self._manner == "lines" else 0.0)
 
-    def __call__(self) -> None:
+    def __call__(self, news: str = "") -> None:
+        """``news``: what the run is busy with, other than its rounds."""
+        self._news = news
         if self._manner == "silent" or time.monotonic() < self._due:
             return
         with suppress(RunFolderError):  # not being able to look is no reason to end a run; the next may be luckier
@@ -86,6 +89,7 @@ class Display:
         """The run has ended. What remains of it: with ``stay`` the picture, where there are several runs a line."""
         if self._manner == "silent" or self._follower is None:
             return
+        self._news = ""
         try:
             snapshot = self.look(_ALL_S)
         except RunFolderError:
@@ -116,7 +120,7 @@ class Display:
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
             self._live.start()
         width, height = self._live.console.size
-        self._live.update(draw(snapshot, self._place, width, height), refresh=True)
+        self._live.update(draw(snapshot, self._place, width, height, self._news), refresh=True)
 
     def _clear(self, *, stay: bool = False) -> None:
         if self._live is not None:
@@ -125,4 +129,5 @@ class Display:
             self._live = None
 
     def _write(self, snapshot: Snapshot) -> None:
-        print(line(snapshot, self._place), file=sys.stderr, flush=True)
+        text = line(snapshot, self._place)
+        print(f"{text}, {self._news}" if self._news else text, file=sys.stderr, flush=True)

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import gc
 import importlib
 import itertools
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -34,7 +33,8 @@ from typing import Any
 
 from ..metrics.lifetime import allow_open_files, end_with_parent
 from ..node.assignment import Assignment
-from ..transport.control import Control, ControlClosed
+from ..transport.control import Control, ControlClosed, Tally
+from . import interrupts, private_folder
 
 Live = Callable[[Assignment, Control], int]
 """The life of a client, which ends with the exit status of its process."""
@@ -52,18 +52,26 @@ class ForkServer:
 
     def __init__(self, libraries: Iterable[str] = ()) -> None:
         """``libraries`` are modules that it had better load before it is asked to fork."""
-        ours, theirs = socket.socketpair()
-        self.sockets = Path(tempfile.mkdtemp(prefix="sheafgossip-"))
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, f"{theirs.fileno()}", f"{os.getpid()}", f"{self.sockets}", *libraries],
-                pass_fds=[theirs.fileno()],
-                env=os.environ | _ONE_THREAD,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
-            )
+        with interrupts.deferred():
+            ours, theirs = socket.socketpair()
+            self.sockets, self._lock = private_folder.make()
+            try:
+                with theirs:
+                    self._process = self._begin(theirs.fileno(), libraries)
+            except OSError:
+                private_folder.remove(self.sockets)
+                raise
         self.pid = self._process.pid
         self.control = Control(ours, attentive=True)
+
+    def _begin(self, line: int, libraries: Iterable[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, f"{line}", f"{os.getpid()}", f"{self.sockets}", *libraries],
+            pass_fds=[line, self._lock],
+            env=os.environ | _ONE_THREAD,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
+        )
 
     def fork(self, assignments: Iterable[dict[str, Any]], calibrate: int = 0) -> None:
         """Of clients, or of processes that only time so many local steps of theirs."""
@@ -75,14 +83,16 @@ class ForkServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.control.close()
-        self._process.terminate()  # it may still be loading, and not be listening yet
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self.sockets, ignore_errors=True)  # it may have ended before it could
+        with interrupts.deferred():
+            self.control.close()
+            self._process.terminate()  # it may still be loading, and not be listening yet
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            private_folder.remove(self.sockets)  # it may have ended before it could
+            os.close(self._lock)
 
 
 class _Server:
@@ -98,9 +108,10 @@ class _Server:
         self._wake.setblocking(False)
         self._wake_end = wake_end
         signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # only its wake-up is wanted
+        for number in (signal.SIGCHLD, signal.SIGTERM):  # only their wake-up is wanted: a handler must not raise
+            signal.signal(number, lambda *_: None)
         self._selector.register(control, selectors.EVENT_READ, self._heed_launcher)
-        self._selector.register(self._wake, selectors.EVENT_READ, self._reap)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._wake_up)
 
     def serve(self) -> None:
         try:
@@ -139,19 +150,33 @@ class _Server:
         """
         parts = [Assignment.from_json(assignment) for assignment in assignments]
         self._load_for(parts)
-        lines = [socket.socketpair() for _ in parts]
-        pids = []
-        for part, (_, theirs) in zip(parts, lines, strict=True):
-            pid = _fork()
-            if pid == 0:
-                _become_client(part, theirs, self._pid, self._live, calibrate)
-            pids.append(pid)
-        for part, (ours, theirs), pid in zip(parts, lines, pids, strict=True):
+        lines: list[tuple[socket.socket, socket.socket]] = []
+        pids: list[int] = []
+        try:
+            lines += (socket.socketpair() for _ in parts)
+            for part, (_, theirs) in zip(parts, lines, strict=True):
+                pid = _fork()
+                if pid == 0:
+                    _become_client(part, theirs, self._pid, self._live, calibrate)
+                pids.append(pid)
+        except OSError as error:
+            self._tell_unforked(parts[len(pids) :], error)
+        for part, (ours, theirs), pid in zip(parts, lines, pids, strict=False):
             theirs.close()
             node = part.node
             client = self._clients[node] = Control(ours)
             self._nodes[pid] = node, client
             self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, node))
+
+    def _tell_unforked(self, parts: list[Assignment], error: OSError) -> None:
+        """The system lets no more processes be: what is to be done about the others is the launcher's to say."""
+        text = f"no process could be made for it: {error.strerror}"
+        if error.errno == errno.EAGAIN:
+            text += "; this user or container may have no more (ulimit -u, pids.max)"
+        self._control.send({"from": parts[0].node, "message": {"failed": text, "line": text}})
+        nothing = astuple(Tally())
+        for part in parts:
+            self._control.send({"exit": part.node, "status": None, "told": nothing, "heard": nothing})
 
     def _load_for(self, parts: Iterable[Assignment]) -> None:
         from ..node.libraries import libraries_of
@@ -174,9 +199,16 @@ class _Server:
             client.close()
             del self._clients[node]
 
-    def _reap(self) -> None:
+    def _wake_up(self) -> None:
+        """Raises ControlClosed after SIGTERM."""
+        signals = b""
         with contextlib.suppress(BlockingIOError):
-            self._wake.recv(4096)
+            signals = self._wake.recv(4096)
+        if signal.SIGTERM in signals:
+            raise ControlClosed
+        self._reap()
+
+    def _reap(self) -> None:
         while self._nodes:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -193,7 +225,6 @@ class _Server:
             os.kill(pid, signal.SIGKILL)
 
     def _end(self) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._kill()
         for pid in self._nodes:
             os.waitpid(pid, 0)
@@ -243,7 +274,7 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_with_parent(server, signal.SIGKILL)
-        log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         line = os.dup2(control.fileno(), 3)
@@ -265,8 +296,14 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
 
 
 def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _close)
+    def end(*_: object) -> None:
+        """Nobody has been forked yet."""
+        private_folder.remove(folder)
+        os._exit(0)
+
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, end)
     end_with_parent(parent)
     allow_open_files()  # one for every client
     from ..node.process import live
@@ -278,14 +315,9 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     _Server(Control(socket.socket(fileno=line)), live).serve()
 
 
-def _close(*_: object) -> None:
-    raise ControlClosed
-
-
 if __name__ == "__main__":
     folder = Path(sys.argv[3])
     try:
-        with contextlib.suppress(ControlClosed):  # ended while it was still loading
-            main(int(sys.argv[1]), int(sys.argv[2]), folder, sys.argv[4:])
+        main(int(sys.argv[1]), int(sys.argv[2]), folder, sys.argv[4:])
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        private_folder.remove(folder)

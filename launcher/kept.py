@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-import tomllib
+import time
 from pathlib import Path
 from typing import Literal
 
+from ..metrics import lock
 from ..metrics.schema import RunFolderError
 from ..metrics.summary import summarize
-from .config import ConfigError, RunConfig, validate
-from .resumption import read_run
+from .config import ConfigError, RunConfig
+from .folder import STORING_S, Claim, remove_empty, require_plain
+from .resumption import read_config, read_run, still_going_on
+
+_ASK_EVERY_S = 0.1
 
 Stage = Literal["missing", "begun", "finished"]
 
-_BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part"}
+_BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part", lock.NAME}
 """What preparing a run writes first."""
 
 
@@ -35,15 +38,16 @@ def stage(config: RunConfig, folder: Path) -> Stage:
     if is_finished(folder):
         return "finished"
     if (folder / "run.sqlite").exists():
-        read_run(folder)  # refuses a run that still goes on
+        read_run(folder)
+    require_free(folder)
     return "begun"
 
 
 def configuration(folder: Path) -> RunConfig | None:
     """None where there is none that this program understands."""
     try:
-        return validate(tomllib.loads((folder / "config.toml").read_text()))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ConfigError):
+        return read_config(folder)
+    except (RunFolderError, ConfigError):
         return None
 
 
@@ -55,9 +59,30 @@ def is_finished(folder: Path) -> bool:
 
 
 def begin_anew(folder: Path) -> bool:
-    """Removes what is left of a run that cannot be taken up, as it has no checkpoint; False where it has one."""
+    """Removes what is left of a run that cannot be taken up, as it has no checkpoint; False where it has one.
+
+    Raises ConfigError, RunFolderError.
+    """
     rounds = (path.name.removeprefix("round-") for path in folder.glob("state/round-*"))
     if (folder / "config.toml").exists() and any(round.isdigit() and int(round) for round in rounds):
         return False
-    shutil.rmtree(folder, ignore_errors=True)
+    clear(folder)
     return True
+
+
+def clear(folder: Path) -> None:
+    """Removes what a run has written in the folder, if it is there. Raises RunFolderError."""
+    if folder.exists():
+        require_plain(folder)
+        with Claim(folder, still_going_on(folder)) as claim:
+            claim.clear()
+        remove_empty(folder)
+
+
+def require_free(folder: Path) -> None:
+    """Raises RunFolderError where the run still goes on, or its collector is not done in time."""
+    deadline = time.monotonic() + STORING_S
+    while lock.is_held(folder):
+        if time.monotonic() > deadline:
+            raise still_going_on(folder)
+        time.sleep(_ASK_EVERY_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -18,17 +19,24 @@ class Lives:
     def __init__(self, prepared: Prepared):
         self._prepared = prepared
         plan = prepared.plan
+        self._told = {(node, kind, virtual_s) for node, kind, virtual_s, _ in prepared.told}
         self._left: dict[int, list[Life]] = {}
         for assignment in prepared.assignments:
             node = assignment.node
             lives = plan.lives[node] if plan else (Life(1, 1, 0.0, prepared.config.rounds),)
             self._left[node] = [life for life in lives if self._goes_on(node, life)]
 
+    @property
+    def _on_wall_clock(self) -> bool:
+        return self._prepared.config.time.clock == "wall"
+
     def _goes_on(self, node: int, life: Life) -> bool:
         """Whether it has rounds to come, or at least messages to get."""
         resumed_at, plan = self._prepared.resumed_at, self._prepared.plan
         if life.last > resumed_at or plan is None or not resumed_at:
             return True
+        if self._on_wall_clock:  # nobody waits for what comes to a client that has gone
+            return False
         schedule = plan.schedules[node]
         return bool(((schedule.comes > 0) & (schedule.into_life == life.number))[resumed_at:].any())
 
@@ -62,6 +70,20 @@ class Lives:
         assert self._prepared.plan
         return self._prepared.plan.lives[assignment.node][assignment.life - 1]
 
+    def files(self, completed: np.ndarray) -> Iterator[Path]:
+        """What it takes to go on from the round at which the run is taken up: the state of each client in it; of who is
+        away, what it had sent before; and what those begin from who come later. ``completed`` is that of rounds_of.
+        """
+        resumed_at = self._prepared.resumed_at
+        for assignment, rounds in zip(self._prepared.assignments, completed, strict=True):
+            if rounds[resumed_at]:
+                yield assignment.state(resumed_at)
+            elif rounds[:resumed_at].any() and not self._on_wall_clock:
+                yield assignment.sent(resumed_at)
+            for life in self._left[assignment.node]:
+                if life.first > resumed_at and life.state_round is not None and life.state_round <= resumed_at:
+                    yield assignment.state(life.state_round)
+
     def pause_s(self, node: int, since: float) -> float:
         """Planned seconds from ``since`` until the client's next life."""
         return max(0.0, self._left[node][0].start_s - since) if self._left[node] else 0.0
@@ -78,6 +100,7 @@ class Lives:
             address=base.address + suffix,
             life=life.number,
             first_round=first,
+            begun_in=first if self._is_told_of(node, life) else life.first,
             last_round=life.last,
             ending=life.ending,
             absent_until=following if life.ending != "finish" else 0,
@@ -85,6 +108,10 @@ class Lives:
             resumed_at=resumed_at,
             bounded=plan is not None and (base.clock == "wall" or not plan.synchronous),
         )
+
+    def _is_told_of(self, node: int, life: Life) -> bool:
+        """Whether its end is on record, and so all that it had to tell: it only gets what is still on its way to it."""
+        return life.last <= self._prepared.resumed_at and (node, life.ending, life.end_s) in self._told
 
 
 def rounds_of(prepared: Prepared) -> np.ndarray:

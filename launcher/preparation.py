@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..metrics.schema import CONFIG_DIGEST
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import SettingsError
@@ -23,6 +24,7 @@ from ..topology.weights import mixing_row
 from ..transport.keys import KeyPair, there_are_keys
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
+from .folder import digest_of_config, kept_digest
 from .graphs import check_graphs, draw_graphs, has_server, relation_edges
 from .placement import Host, chosen_hosts, place
 from .planner import Plan, Star
@@ -47,8 +49,8 @@ class Prepared:
     """The round after which an interrupted run is taken up again."""
     went_on_s: float = 0.0
     """Wall seconds that the run had taken until then."""
-    told: frozenset[tuple[int, str, float]] = frozenset()
-    """(client, kind, virtual seconds) of the events that are on record."""
+    told: frozenset[tuple[int, str, float | None, str]] = frozenset()
+    """(client, kind, virtual seconds, detail) of the comings and goings that are on record."""
     record_keys: RecordKeys | None = None
     """Where records go over tcp, in a run with keys."""
 
@@ -120,10 +122,13 @@ def prepare_run(
             schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
     _write_down(config, folder / "config.toml")
-    store = Store(folder / "run.sqlite")
+    database = folder / "run.sqlite"
+    bears_digests = not database.exists() or not database.stat().st_size or kept_digest(folder) is not None
+    store = Store(database)
     store.describe(
         metric="accuracy" if data.task == "classification" else "mse",
         groups=",".join(str(client.group) for client in data.clients),
+        **({CONFIG_DIGEST: digest_of_config(folder)} if bears_digests else {}),
     )
     store.close()
     samples = tuple(client.train_samples for client in data.clients) + (0,) * (len(assignments) - config.clients)

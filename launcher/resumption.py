@@ -1,89 +1,112 @@
-"""Taking up a run that was interrupted: from the last round of which everything is there."""
+"""Taking up a run that was interrupted: from the last round of which everything is there, and sound."""
 
 from __future__ import annotations
 
+import sqlite3
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from ..metrics.reader import open_records
 from ..metrics.schema import RunFolderError
 from ..metrics.store import Store
-from ..node.assignment import name_of
+from ..transport.array_file import DamagedFile, digest_of
 from .config import RunConfig, validate
-from .lives import rounds_of
+from .folder import digest_of_config, kept_digest, require_plain, unfinished_files
+from .lives import Lives, rounds_of
 from .preparation import Prepared
+
+_COMINGS_AND_GOINGS = ("crash", "leave", "restart", "join")
 
 
 def read_run(folder: Path) -> RunConfig:
-    """The configuration of a run that can be taken up. Raises RunFolderError."""
+    """The configuration of a run that can be taken up. Raises RunFolderError, ConfigError."""
+    require_plain(folder)
     with open_records(folder) as records:
-        launchers = records.execute("SELECT pid FROM node WHERE node = -1").fetchall()
         finished = records.execute("SELECT count(*) FROM event WHERE node = -1 AND kind = 'finish'").fetchone()[0]
     if finished:
         raise RunFolderError(f"{folder}: this run is finished; there is nothing to resume")
-    for (pid,) in launchers:
-        if is_at_work(pid):
-            raise RunFolderError(f"{folder}: this run is still going on (process {pid})")
+    config = read_config(folder)
+    if kept_digest(folder) not in (None, digest_of_config(folder)):
+        raise RunFolderError(f"{folder}: config.toml was changed since the run began; nothing can go on from there")
+    return config
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Raises RunFolderError, ConfigError."""
     try:
-        return validate(tomllib.loads((folder / "config.toml").read_text()))
+        return validate(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
     except OSError as error:
         raise RunFolderError(f"{folder}: config.toml cannot be read: {error.strerror or error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
 
 
-def is_at_work(launcher: int) -> bool:
-    try:
-        return any("sheafgossip" in word for word in psutil.Process(launcher).cmdline())
-    except psutil.Error:
-        return False
+def still_going_on(folder: Path) -> RunFolderError:
+    return RunFolderError(f"{folder}: this run is still going on")
+
+
+def require_sound_records(folder: Path) -> None:
+    """Raises RunFolderError. To be asked where nobody writes."""
+    with open_records(folder) as records:
+        records.execute("PRAGMA cell_size_check = ON")
+        (found,) = records.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise RunFolderError(f"{folder}: run.sqlite is damaged: {' '.join(str(found).split())}")
 
 
 def taken_up(prepared: Prepared) -> Prepared:
     """The run, to go on after the last round that every client has completed, written down and recorded.
 
     What was half written when it was interrupted is removed, and so is what was recorded of the rounds after that one:
-    they are done again, and until then the records would tell of two runs at once.
+    they are done again, and until then the records would tell of two runs at once. Raises RunFolderError.
     """
-    for path in prepared.folder.glob("state/*/*"):
-        if path.suffix != ".safetensors":
-            path.unlink()
+    for path in unfinished_files(prepared.folder):
+        path.unlink()
     completed = rounds_of(prepared)
-    recorded = np.zeros_like(completed)
+    kinds = ", ".join(f"'{kind}'" for kind in _COMINGS_AND_GOINGS)
     with open_records(prepared.folder) as records:
-        for node, round in records.execute("SELECT node, round FROM round WHERE node >= 0"):
-            recorded[node, round] = True
-        told = records.execute("SELECT node, kind, virtual_s FROM event WHERE virtual_s IS NOT NULL").fetchall()
+        recorded = _recorded(records, completed, prepared.folder)
+        told = records.execute(f"SELECT node, kind, virtual_s, detail FROM event WHERE kind IN ({kinds})").fetchall()
         wall_s = dict(records.execute("SELECT round, max(wall_s) FROM round GROUP BY round").fetchall())
     every = prepared.config.checkpoints.every
     missing = ~(recorded | ~completed).all(axis=0)
     whole = int(missing.argmax()) if missing.any() else len(missing)  # rounds from the start of which all is recorded
     last = min(whole, prepared.config.rounds) - 1
+    prepared, signed = replace(prepared, told=frozenset(told)), kept_digest(prepared.folder) is not None
     for round in range(every * (last // every), 0, -every) if every else ():
-        if all(path.exists() for path in _files(prepared, completed, round)):
+        resumed = replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0))
+        if all(_is_sound(path, signed=signed) for path in Lives(resumed).files(completed)):
             _forget_after(round, prepared.folder)
-            return replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0), told=frozenset(told))
+            return resumed
     _forget_after(-1, prepared.folder)
-    return replace(prepared, told=frozenset(told))
+    return prepared
+
+
+def _recorded(records: sqlite3.Connection, completed: np.ndarray, folder: Path) -> np.ndarray:
+    """(processes, rounds + 1) bool: which rounds are on record."""
+    recorded = np.zeros_like(completed)
+    processes, rounds = recorded.shape
+    for node, round in records.execute("SELECT node, round FROM round WHERE node >= 0"):
+        if not isinstance(node, int) or not isinstance(round, int) or node >= processes or not 0 <= round < rounds:
+            raise RunFolderError(
+                f"{folder}: run.sqlite tells of round {round!r} of client {node!r}, which config.toml does not have"
+            )
+        recorded[node, round] = True
+    return recorded
+
+
+def _is_sound(path: Path, *, signed: bool) -> bool:
+    """``signed``: it must bear a digest, as all files of its run do."""
+    try:
+        return digest_of(path) is not None or not signed
+    except (FileNotFoundError, DamagedFile):
+        return False
 
 
 def _forget_after(round: int, folder: Path) -> None:
     store = Store(folder / "run.sqlite")
     store.forget_after(round)
     store.close()
-
-
-def _files(prepared: Prepared, completed: np.ndarray, round: int) -> list[Path]:
-    """The checkpoint of a round: of clients that are away in it, what they had sent before."""
-    folder = prepared.folder / "state" / f"round-{round:06d}"
-    files = []
-    for node, rounds in enumerate(completed):
-        if rounds[round]:
-            files.append(folder / f"{name_of(node)}.safetensors")
-        elif rounds[:round].any():
-            files.append(folder / f"sent-{node:04d}.safetensors")
-    return files

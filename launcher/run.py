@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 import signal
 import socket
-import subprocess
-import sys
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import zmq
+from typing import Literal
 
 from ..metrics.reader import open_records
 from ..metrics.records import (
@@ -27,13 +23,14 @@ from ..metrics.records import (
     NodeRecord,
     OverheadRecord,
     Record,
-    pack_end,
 )
-from ..metrics.store import Store
+from ..metrics.schema import RunFolderError
+from ..metrics.store import Store, is_locked
 from ..node.assignment import Assignment, name_of
 from ..node.resources import sample
 from ..transport.control import ControlClosed
-from ..transport.recorder import Recorder
+from . import interrupts
+from .collecting import Collecting
 from .engines import Engine, EngineError
 from .lives import Lives
 from .preparation import Prepared
@@ -45,10 +42,10 @@ _COMPANY_S = 0.3
 """A failure rarely comes alone: how long to listen for the one that caused it."""
 
 _PATIENCE_S = 60.0
-"""How long processes that are done may take to leave."""
+"""How long processes that are done may take to leave, while the collector stores nothing of what they have to tell."""
 
-_STORING_S = 60.0
-"""How long the collector may take to store what has piled up; by itself it ends once nothing more comes."""
+_LOCKED_S = 120.0
+"""For how long somebody else may keep the database locked at the end."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +81,12 @@ class _Clients:
 
 
 class Run:
-    """Drives one prepared run on an engine. ``watch`` is called a few times a second while the clients work."""
+    """Drives one prepared run on an engine. ``watch`` is called a few times a second while the clients work, and with
+    a text where something else takes long."""
 
-    def __init__(self, prepared: Prepared, engine: Engine, watch: Callable[[], None]):
-        self._prepared = prepared
+    def __init__(self, prepared: Prepared, engine: Engine, watch: Callable[..., None], lock: int | None = None):
+        """``lock`` is the descriptor of the folder's: the collector holds it, too, until all is stored."""
+        self._prepared, self._lock = prepared, lock
         self._engine = engine
         self._watch = watch
         self._total = len(prepared.assignments)
@@ -107,23 +106,29 @@ class Run:
         self._started = self._epoch = time.monotonic()
         for _ in self._engine.planes():  # what went before is not this run's
             pass
-        with _Collector(self._prepared) as self._collector:
+        interrupts.check()
+        with Collecting(self._prepared, self._lock) as self._collector:
             self._prepared = self._collector.found(self._prepared)
             self._lives = Lives(self._prepared)
             outcome = self._attempt()
-            with _deaf_to_ctrl_c():  # what follows is short, and must not be cut
+            with interrupts.deferred() as impatient:  # what follows must not be cut, but it may be asked to hurry
                 if self._clients.running:
                     self._stop_clients(outcome.status)
                 if absent := self._engine.bring_home():
                     self._tell_launcher("warning", f"not all that clients wrote on {', '.join(absent)} is here")
                 self._collector.write(*self._last_words())
-                lost = self._collector.end(self._clients.batches)
-                if outcome.status == "failure":
-                    outcome = Outcome("failure", tuple(self._causes()) + outcome.causes)
-                elif lost:
-                    outcome = Outcome("failure", ("the collector ended early: records of this run are missing",))
-                self._note(outcome)
+                lost = self._collector.end(self._clients.batches, self._watch, impatient)
+                outcome = self._note(self._with_causes(outcome, lost), impatient)
         return outcome
+
+    def _with_causes(self, outcome: Outcome, lost: str | None) -> Outcome:
+        """``lost``: why records are missing."""
+        missing = (f"records of this run are missing: {lost}",) if lost else ()
+        if outcome.status == "failure":
+            return Outcome("failure", tuple(self._causes()) + outcome.causes + missing)
+        if outcome.status == "interrupt" or not missing:
+            return Outcome(outcome.status, missing)
+        return Outcome("failure", missing)
 
     def _attempt(self) -> Outcome:
         try:
@@ -159,7 +164,7 @@ class Run:
         self._engine.tell_all({"go": self._epoch})
         self._going = True
         for node in late:
-            clients.returning[node] = self._time_of_return(node, since_s=0.0)
+            clients.returning[node] = self._time_of_return(node, since_s=self._prepared.went_on_s)
         self._until(lambda: len(clients.done | clients.ended) == self._total)
         self._leaving = True
         self._engine.tell_all({"exit": True})
@@ -218,18 +223,21 @@ class Run:
 
     def _tell_event(self, node: int, kind: str, detail: str, virtual_s: float | None) -> None:
         when = virtual_s if self._prepared.config.time.clock == "virtual" else None
-        if when is None or (node, kind, when) not in self._prepared.told:
+        if (node, kind, when, detail) not in self._prepared.told:
             self._collector.write(EventRecord(time.monotonic() - self._epoch, when, node, kind, detail))
 
     def _until(self, reached: Callable[[], bool], seconds: float = float("inf")) -> None:
         """Acts on what the clients say until ``reached``. Raises _Failure when one fails, or after ``seconds``."""
-        deadline = time.monotonic() + seconds
+        deadline, signs = time.monotonic() + seconds, self._collector.signs()
         while not reached():
+            interrupts.check()
+            if seconds < math.inf and signs != (signs := self._collector.signs()):
+                deadline = time.monotonic() + seconds
             if self._clients.errors or self._clients.deaths:
                 self._listen(_COMPANY_S)
                 raise _Failure
             if not self._collector.alive:
-                raise _Failure("the collector of the records ended unexpectedly")
+                raise _Failure(f"the collector of the records ended unexpectedly{_last_line(self._collector.log)}")
             if time.monotonic() > deadline:
                 raise _Failure(f"{len(self._clients.running)} clients did not leave within {seconds:g} s")
             self._begin_lives()
@@ -284,7 +292,7 @@ class Run:
     def _tell_launcher(self, kind: str, text: str) -> None:
         self._collector.write(EventRecord(time.monotonic() - self._epoch, None, LAUNCHER, kind, text))
 
-    def _note_exit(self, node: int, status: int) -> None:
+    def _note_exit(self, node: int, status: int | None) -> None:
         clients = self._clients
         life = clients.running.pop(node)
         clients.addresses.pop(node, None)
@@ -297,6 +305,8 @@ class Run:
                 clients.returning[node] = self._time_of_return(node, end_s)
             else:
                 clients.ended.add(node)
+        elif status is None:  # it never was; the first of its kind has told why
+            clients.ended.add(node)
         elif status < 0 and self._survives and self._going and node not in clients.errors:
             if node not in self._parting:
                 self._part_with(life, "death", f"{_signal_name(-status)}; the others go on without it")
@@ -323,13 +333,17 @@ class Run:
         yield from self._lost_hosts
         for node, status in sorted(self._clients.deaths.items()):
             if status < 0 and node not in self._lost_nodes:
-                yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}"
+                last = _last_line(self._log(node)) if -status == signal.SIGABRT else ""  # libraries say why
+                yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}{last}"
         for node, error in sorted(self._clients.errors.items()):
             yield f"{self._name(node)} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
         for node, status in sorted(self._clients.deaths.items()):
             if status >= 0 and node not in self._clients.errors:
-                log = self._prepared.folder / "log" / f"{name_of(node)}.log"
-                yield f"{self._name(node)} ended in {_round(rounds, node)} with exit status {status}; see {log}"
+                text = f"with exit status {status}; see {self._log(node)}"
+                yield f"{self._name(node)} ended in {_round(rounds, node)} {text}"
+
+    def _log(self, node: int) -> Path:
+        return self._prepared.folder / "log" / f"{name_of(node)}.log"
 
     def _name(self, node: int) -> str:
         return "the server" if self._prepared.assignments[node].role == "server" else f"client {node}"
@@ -357,115 +371,34 @@ class Run:
         yield OverheadRecord(LAUNCHER, COLLECTOR, "records", self._collector.messages, self._collector.wire_bytes)
         yield from self._engine.planes()
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: Outcome, impatient: Callable[[], bool]) -> Outcome:
         """The collector has ended: this process is the database's only writer now."""
-        now = time.monotonic() - self._epoch
-        store = Store(self._prepared.folder / "run.sqlite")
-        store.write([*self._planes(), EventRecord(now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))])
-        store.commit()
-        store.close()
-
-
-_NOWHERE = "tcp://127.0.0.1:1"
-"""Where a collector is that could not listen: the run ends as soon as it looks after it."""
-
-
-class _Collector:
-    """The process that stores the records, and the launcher's own line to it."""
-
-    def __init__(self, prepared: Prepared):
-        endpoint, keys = prepared.assignments[0].records, prepared.record_keys
-        command = [sys.executable, "-m", "sheafgossip.metrics.collector", "--endpoint", endpoint]
-        command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
-        command += ["--keys"] if keys else []
-        if not prepared.config.measuring.enabled:
-            command += ["--no-resources"]
-        log = (prepared.folder / "log" / "collector.log").open("w")
-        with log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, text=True
-            )
-        assert self._process.stdin
-        assert self._process.stdout
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as line:
-            if keys:
-                line.write(json.dumps(_known_to_collector(prepared)))
-        self._address = endpoint
-        if not endpoint.startswith("ipc://"):  # whose port is its own choice
-            self._address = self._process.stdout.readline().removeprefix("ready").strip() or _NOWHERE
-        self._context = zmq.Context()
-        self._recorder = Recorder(
-            self._context,
-            self._address,
-            LAUNCHER,
-            keys=(keys.launcher, keys.collector.public) if keys else None,
-        )
-
-    def found(self, prepared: Prepared) -> Prepared:
-        """The run, with the address where its records go."""
-        return replace(
-            prepared, assignments=tuple(replace(each, records=self._address) for each in prepared.assignments)
-        )
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    @property
-    def messages(self) -> int:
-        """Its batches, and its last word."""
-        return self._recorder.batches + 1
-
-    @property
-    def wire_bytes(self) -> int:
-        return self._recorder.wire_bytes
-
-    def write(self, *records: Record) -> None:
-        self._recorder.write(*records)
-
-    def end(self, batches: dict[int, int]) -> bool:
-        """Tells the collector what is still to come and waits for its end; True when it failed."""
-        self._recorder.send(pack_end(batches | {LAUNCHER: self._recorder.batches}))
-        try:
-            return self._process.wait(timeout=_STORING_S) != 0
-        except subprocess.TimeoutExpired:
-            return True
-
-    def __enter__(self) -> _Collector:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.alive:
-            self._process.terminate()
+        now, deadline = time.monotonic() - self._epoch, time.monotonic() + _LOCKED_S
+        end = EventRecord(now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))
+        records = [*self._planes(), end]
+        while True:
             try:
-                self._process.wait(timeout=_GRACE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-        self._context.destroy(linger=0)
-
-
-def _known_to_collector(prepared: Prepared) -> dict[str, Any]:
-    """Its own keys, and {number: public key} of those that may send it records."""
-    assert prepared.record_keys
-    writers = {each.node: each.keys.public for each in prepared.assignments if each.keys}
-    writers[LAUNCHER] = prepared.record_keys.launcher.public
-    return {"own": asdict(prepared.record_keys.collector), "others": writers}
-
-
-class _deaf_to_ctrl_c:
-    def __enter__(self) -> None:
-        self._before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+                store = Store(self._prepared.folder / "run.sqlite")
+                store.write(records)
+                store.close()
+                return outcome
+            except (RunFolderError, sqlite3.Error) as error:
+                if not is_locked(error) or impatient() or time.monotonic() > deadline:
+                    return Outcome("failure", (*outcome.causes, f"the end of this run could not be recorded: {error}"))
 
 
 def _completed_rounds(folder: Path) -> dict[int, int]:
-    with open_records(folder) as records:
+    """Of what is recorded, as far as that can be read."""
+    with suppress(RunFolderError, sqlite3.Error), open_records(folder) as records:
         return dict(records.execute("SELECT node, max(round) FROM round GROUP BY node").fetchall())
+    return {}
+
+
+def _last_line(log: Path) -> str:
+    """As the end of a sentence; empty where there is none."""
+    with suppress(OSError):
+        return "".join(f"; it said: {line}" for line in log.read_text(errors="replace").splitlines()[-1:])
+    return ""
 
 
 def _round(completed: dict[int, int], node: int) -> str:

@@ -22,12 +22,14 @@ _QUIET, _STRONG = "dim", "bold"
 _TROUBLES = ("crash", "death", "warning", "lost-records")
 
 
-def draw(snapshot: Snapshot, place: Place, width: int, height: int) -> Group:
+def draw(snapshot: Snapshot, place: Place, width: int, height: int, busy_with: str = "") -> Group:
     """Lines of at most ``width`` columns, fewer than ``height`` of them; what has no figure yet keeps its line."""
     width = min(width - 1, _WIDEST)  # in its last column a terminal may already wrap
     lines = [_header(snapshot, place, width), Text()]
     lines += list(_rounds(snapshot, width))
     lines += [_labelled(label, content) for label, content in _figures(snapshot, width)]
+    if busy_with:
+        lines.append(_labelled("", Text(busy_with, style=_STRONG)))
     if news := told(snapshot.events)[-min(_EVENTS, max(0, height - _FIXED_LINES)) :]:
         lines.append(Text())
         lines += [_event(*event) for event in news]

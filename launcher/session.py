@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import signal
-from collections.abc import Callable, Iterable, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..metrics import lock
+from ..metrics.schema import RunFolderError
 from ..node.libraries import libraries_of
+from . import interrupts
 from .config import ConfigError, RunConfig
 from .engines import Engine, EngineName, open_engine
+from .folder import STORING_S, Claim, make, own_files, remove_empty, require_plain
 from .preparation import Calibrate, Prepared, once_for_alike, prepare_run
-from .resumption import read_run, taken_up
+from .resumption import read_run, require_sound_records, still_going_on, taken_up
 from .room import check_room, need_of
 from .run import Outcome, Run
 
@@ -28,20 +32,54 @@ class Finished:
     ready_s: float | None
 
 
-Watch = Callable[[], None]
+Watch = Callable[..., None]
+"""As `Run` calls it."""
 
 
-def new_folder(wanted: Path | None, config_file: Path) -> Path:
-    """``wanted`` if it is free, else runs/NAME, runs/NAME-2, ... by the configuration's name. Raises ConfigError."""
-    if wanted is not None:
-        if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
-            raise ConfigError(f"--out {wanted}: is not an empty folder; nothing is overwritten, choose another name")
-        return wanted.resolve()
-    count, folder = 1, Path("runs") / config_file.stem
-    while folder.exists():
+@contextmanager
+def new_folder(wanted: Path | None, config_file: Path) -> Iterator[Path]:
+    """``wanted`` if it is free, else runs/NAME, runs/NAME-2, ... by the configuration's name, made for this process.
+
+    It goes again if nothing is written to it. Raises ConfigError.
+    """
+    made: list[Path] = []
+    try:
+        if wanted is not None:
+            _require_empty(wanted)
+            folder = wanted.resolve()
+            made = make(folder)
+        else:
+            made = make(Path("runs").resolve())
+            folder = _numbered(Path("runs").resolve() / config_file.stem)
+            made = [folder, *made]
+    except OSError as error:
+        raise _cannot_be_written(wanted or Path("runs"), error) from error
+    try:
+        yield folder
+    finally:
+        remove_empty(*made)
+
+
+def _numbered(wanted: Path) -> Path:
+    """The first of NAME, NAME-2, ... that is not there, made; of two processes each gets another."""
+    count, folder = 1, wanted
+    while True:
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
         count += 1
-        folder = Path("runs") / f"{config_file.stem}-{count}"
-    return folder.resolve()
+        folder = wanted.with_name(f"{wanted.name}-{count}")
+
+
+def _require_empty(folder: Path) -> None:
+    """But for the lock of who may be about to begin there."""
+    if folder.exists() and (not folder.is_dir() or any(path.name != lock.NAME for path in folder.iterdir())):
+        raise ConfigError(f"--out {folder}: is not an empty folder; nothing is overwritten, choose another name")
+
+
+def _cannot_be_written(folder: Path, error: Exception) -> ConfigError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return ConfigError(f"--out {folder}: cannot be written: {reason or error}")
 
 
 def run_all(
@@ -56,13 +94,12 @@ def run_all(
 ) -> list[Finished]:
     """As ``run_each``: a single run lives in ``root`` itself, several in folders below it."""
     folders = [root] if len(configs) == 1 else _folders(configs, root)
-    return run_each(configs, folders, root, watch, done, force=force, engine=engine, address=address)
+    return run_each(configs, folders, watch, done, force=force, engine=engine, address=address)
 
 
 def run_each(
     configs: Sequence[RunConfig],
     folders: Sequence[Path],
-    root: Path,
     watch: Callable[[Prepared], Watch],
     done: Callable[[Finished], None],
     *,
@@ -70,18 +107,18 @@ def run_each(
     engine: EngineName = "local",
     address: str | None = None,
 ) -> list[Finished]:
-    """Prepares every run in its folder, in or below ``root``, then runs them in turn. Raises ConfigError before any has
+    """Prepares every run in its folder, then runs them in turn. Raises ConfigError, RunFolderError before any has
     started, also where one would not fit into this machine's memory, unless ``force``.
 
     A run that fails does not keep the next from running. ``watch`` is told of a run that starts and gives what to call
     while it goes on; ``done`` is told when it has ended.
     """
     finished: list[Finished] = []
-    with open_engine(engine, address, _libraries_of(configs)) as opened:  # loads them while the data is cut
-        signal.signal(signal.SIGTERM, _interrupt)
-        prepared = _prepare_all(configs, folders, root, opened, force)
-        for each in prepared:
-            run = Run(each, opened, watch(each))
+    with _claimed(folders) as claims, open_engine(engine, address, _libraries_of(configs)) as opened:
+        interrupts.heed()
+        prepared = _prepare_all(configs, claims, opened, force)  # while the engine loads its libraries
+        for each, claim in zip(prepared, claims, strict=True):
+            run = Run(each, opened, watch(each), lock=claim.descriptor)
             finished.append(Finished(each, run(), run.ready_s))
             done(finished[-1])
             if finished[-1].outcome.status == "interrupt":
@@ -97,38 +134,74 @@ def slug(name: str) -> str:
 def resume(
     folder: Path, watch: Callable[[Prepared], Watch], engine: EngineName = "local", address: str | None = None
 ) -> Finished:
-    """Takes up an interrupted run after its last complete checkpoint. Raises ConfigError, RunFolderError."""
-    config = read_run(folder)  # what cannot be taken up is refused before anything starts
-    with open_engine(engine, address, _libraries_of([config])) as opened:
-        signal.signal(signal.SIGTERM, _interrupt)
-        return take_up(folder, opened, watch)
+    """Takes up an interrupted run after its last whole checkpoint. Raises ConfigError, RunFolderError."""
+    with _interrupted(folder) as (claim, config), open_engine(engine, address, _libraries_of([config])) as opened:
+        interrupts.heed()
+        return _go_on(claim, config, opened, watch)
 
 
-def take_up(folder: Path, engine: Engine, watch: Callable[[Prepared], Watch], number: int = 0) -> Finished:
+def take_up(folder: Path, engine: Engine, watch: Callable[[Prepared], Watch], number: int) -> Finished:
     """The same on an engine that is there, as its ``number``-th run; also begins one that is only prepared."""
-    prepared = taken_up(_prepare(read_run(folder), folder, engine, engine.time_a_step, number))
-    run = Run(prepared, engine, watch(prepared))
+    with _interrupted(folder) as (claim, config):
+        return _go_on(claim, config, engine, watch, number)
+
+
+@contextmanager
+def _interrupted(folder: Path) -> Iterator[tuple[Claim, RunConfig]]:
+    """A run that can be taken up, for this process alone. What cannot be is refused before anything is touched."""
+    read_run(folder)
+    try:
+        claim = Claim(folder, still_going_on(folder), STORING_S)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    with claim:
+        yield claim, read_run(folder)  # it may have come to its end meanwhile
+
+
+def _go_on(
+    claim: Claim, config: RunConfig, engine: Engine, watch: Callable[[Prepared], Watch], number: int = 0
+) -> Finished:
+    folder = claim.folder
+    try:
+        require_sound_records(folder)
+        prepared = taken_up(_prepare(config, folder, engine, engine.time_a_step, number))
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise RunFolderError(f"{folder}: cannot be taken up: {reason or error}") from error
+    run = Run(prepared, engine, watch(prepared), lock=claim.descriptor)
     return Finished(prepared, run(), run.ready_s)
 
 
-def _prepare_all(
-    configs: Sequence[RunConfig], folders: Sequence[Path], root: Path, engine: Engine, force: bool
-) -> list[Prepared]:
+@contextmanager
+def _claimed(folders: Sequence[Path]) -> Iterator[list[Claim]]:
+    """The folders of runs that are about to begin, for this process alone. Raises ConfigError, RunFolderError."""
+    with ExitStack() as stack:
+        claims = []
+        for folder in folders:
+            require_plain(folder)
+            taken = ConfigError(f"--out {folder}: another run is at work in it; choose another name")
+            try:
+                claims.append(stack.enter_context(Claim(folder, taken)))
+            except OSError as error:
+                raise _cannot_be_written(folder, error) from error
+            if any(path.stat().st_size for path in own_files(folder)):  # of a run that has begun, and ended, meanwhile
+                _require_empty(folder)
+        yield claims
+
+
+def _prepare_all(configs: Sequence[RunConfig], claims: Sequence[Claim], engine: Engine, force: bool) -> list[Prepared]:
     prepared = []
-    existed, made = root.exists(), _topmost_missing(root)
     try:
         time_a_step = once_for_alike(engine.time_a_step)
-        for number, (config, folder) in enumerate(zip(configs, folders, strict=True)):
-            prepared.append(_prepare(config, folder, engine, time_a_step, number, force=force))
+        for number, (config, claim) in enumerate(zip(configs, claims, strict=True)):
+            prepared.append(_prepare(config, claim.folder, engine, time_a_step, number, force=force))
         if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
             check_room([need_of(each) for each in prepared], force=force)
     except BaseException as error:  # a refused run leaves nothing behind
-        for path in folders if existed else [made]:
-            shutil.rmtree(path, ignore_errors=True)
-        if existed:
-            root.mkdir(exist_ok=True)
-        if isinstance(error, OSError):
-            raise ConfigError(f"--out {root}: cannot be written: {error.strerror or error}") from error
+        for each in claims:
+            each.clear()
+        if isinstance(error, OSError | sqlite3.Error):
+            raise _cannot_be_written(claim.folder, error) from error
         raise
     return prepared
 
@@ -154,19 +227,8 @@ def _libraries_of(configs: Iterable[RunConfig]) -> set[str]:
     }
 
 
-def _topmost_missing(folder: Path) -> Path:
-    """Of ``folder`` and those above it, the highest that does not exist."""
-    while not folder.exists() and not folder.parent.exists():
-        folder = folder.parent
-    return folder
-
-
 def _folders(configs: Sequence[RunConfig], root: Path) -> list[Path]:
     names = [slug(config.label) for config in configs]
     if len(set(names)) < len(names):
         raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")
     return [root / name for name in names]
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

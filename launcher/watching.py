@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..metrics.reader import open_records
+from ..metrics import lock
 from ..metrics.snapshot import Snapshot, State
 from .display import Display
-from .resumption import is_at_work
 from .wording import Place
 
 _LOOK_EVERY_S = 0.5
@@ -47,16 +45,12 @@ def _follow(folder: Path, folders: Sequence[Path], display: Display) -> Snapshot
         display.show(snapshot, at_once=not attached)
         attached = True
         if time.monotonic() - asked > _ASK_EVERY_S:
-            if not _may_be_at_work(folders):
+            if not _at_work(folders):
                 return display.look()  # what it may have said last
             asked = time.monotonic()
         time.sleep(_LOOK_EVERY_S)
 
 
-def _may_be_at_work(folders: Sequence[Path]) -> bool:
-    """Whether who started one of the runs is there; on another machine, or before a start, nobody can tell."""
-    launchers = set()
-    for folder in folders:
-        with open_records(folder) as records:
-            launchers |= set(records.execute("SELECT host, pid FROM node WHERE node = -1"))
-    return not launchers or any(host != socket.gethostname() or is_at_work(pid) for host, pid in launchers)
+def _at_work(folders: Sequence[Path]) -> bool:
+    """Whether anybody works at one of the runs, or at the folder of all of them, as a sweep does."""
+    return any(lock.is_held(folder) for folder in {*folders, *(folder.parent for folder in folders)})

@@ -6,15 +6,18 @@ python -m sheafgossip.metrics.collector --endpoint ipc:///tmp/run/records --data
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import resource
+import select
 import socket
 import sqlite3
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import zmq
 
@@ -29,6 +32,7 @@ from .records import (
     EventRecord,
     MalformedRecords,
     NodeRecord,
+    Record,
     ResourceRecord,
     Rows,
     node_of,
@@ -36,12 +40,13 @@ from .records import (
 )
 from .schema import RunFolderError
 from .sequences import Sequences
-from .store import Store
+from .store import Store, is_locked
 
 _COMMIT_EVERY_S = 0.5
 _DROPS_TOLD_EVERY_S = 1.0
 _WAIT_FOR_MISSING_S = 5.0
 _DRAIN_S = 0.5
+_LOCKED_S = 0.2  # between two attempts to write what somebody else has locked
 _QUIET_MS = 50  # nothing for so long: nothing was waiting
 # A sender waits once so many of its messages do. Far above what is usual: libzmq discards what is still in the kernel's
 # buffer when a peer disconnects while the receiver is at this limit.
@@ -70,11 +75,13 @@ class Collector:
         self._sequences: defaultdict[int, Sequences] = defaultdict(Sequences)
         self._end: End | None = None
         self._end_due = math.inf
+        self._taken = 0  # batches
         self._committed = self._drops_told = 0.0  # long ago
         self._dropped: Counter[str] = Counter()
 
     def run(self, stop: socket.socket) -> None:
         """Until End and all it announces, or until ``stop`` is readable."""
+        self._stop = stop
         poller = zmq.Poller()
         poller.register(self._receiver, zmq.POLLIN)
         poller.register(stop, zmq.POLLIN)
@@ -88,12 +95,16 @@ class Collector:
                 break
             if self._door is not None and (refused := self._door.attend()):
                 self._dropped["connections without the right key"] += refused
+            before = self._taken, self._end
             emptied = self._receive()
             self._commit_if_due()
+            if self._end is not None and before != (self._taken, self._end):  # where some came, the rest is on its way
+                self._end_due = time.monotonic() + _WAIT_FOR_MISSING_S
             if emptied and self._end is None:
                 only_stop.poll(_GATHER_MS)
         self._last_words()
         self._store.close()
+        _tell_stored(self._taken)
 
     def _complete(self) -> bool:
         return self._end is not None and (not self._missing() or time.monotonic() >= self._end_due)
@@ -131,15 +142,26 @@ class Collector:
                 self._dropped["messages under another's number"] += 1
                 continue
             if isinstance(message, End):
-                self._end, self._end_due = message, time.monotonic() + _WAIT_FOR_MISSING_S
+                self._end = message
             elif self._sequences[message.sender].accept(message.sequence):
+                self._taken += 1
                 for name, rows in message.tables.items():
                     tables[name] += rows
                     rows_taken += len(rows)
-        self._store.write_rows(tables)
-        if tables and self._end is not None:  # where some has come, the rest is on its way
-            self._end_due = time.monotonic() + _WAIT_FOR_MISSING_S
+        self._write(lambda: self._store.write_rows(tables))
         return emptied
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """However long somebody else keeps the database locked, unless this process is asked to stop."""
+        while True:
+            try:
+                return write()
+            except sqlite3.OperationalError as error:  # before anything was written: a lock is taken first
+                if not is_locked(error) or self._stop_comes_within(_LOCKED_S):
+                    raise
+
+    def _stop_comes_within(self, seconds: float) -> bool:
+        return bool(select.select([self._stop], [], [], seconds)[0])
 
     def _commit_if_due(self) -> None:
         now = time.monotonic()
@@ -148,6 +170,7 @@ class Collector:
                 self._tell_drops()
             self._store.commit()
             self._committed = time.monotonic()
+            _tell_stored(self._taken)
 
     def _drain(self) -> None:
         due = time.monotonic() + _DRAIN_S
@@ -165,9 +188,10 @@ class Collector:
             self._tell("lost-records", f"batches that never came: {senders}")
         endpoint = self._receiver.getsockopt_string(zmq.LAST_ENDPOINT)
         host = socket.gethostname()
-        self._store.write([NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)])
+        records: list[Record] = [NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)]
         if self._resources:
-            self._store.write([_own_resources(time.monotonic() - self._epoch)])
+            records.append(_own_resources(time.monotonic() - self._epoch))
+        self._write(lambda: self._store.write(records))
 
     def _tell_drops(self) -> None:
         for what, count in self._dropped.items():
@@ -176,7 +200,15 @@ class Collector:
         self._dropped.clear()
 
     def _tell(self, kind: str, detail: str) -> None:
-        self._store.write([EventRecord(time.monotonic() - self._epoch, None, COLLECTOR, kind, detail)])
+        event = EventRecord(time.monotonic() - self._epoch, None, COLLECTOR, kind, detail)
+        self._write(lambda: self._store.write([event]))
+
+
+def _tell_stored(batches: int) -> None:
+    """To who has started this process; nobody needs to read it."""
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [sys.stdout], [], 0)[1]:
+            print("stored", batches, flush=True)
 
 
 def _writer(message: Rows | End) -> int:

@@ -35,11 +35,13 @@ def allow_open_files() -> None:
 def stop_requests() -> socket.socket:
     """A socket that becomes readable on SIGTERM, for a poller: a handler that raises could break a write in two.
 
-    Ctrl-C reaches every process of the terminal; the launcher decides what it means, so SIGINT is ignored.
+    Ctrl-C and the end of a terminal reach every process of it; the launcher decides what they mean, here they are
+    ignored.
     """
     reading, writing = socket.socketpair()
     writing.setblocking(False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(writing.detach())
     return reading

@@ -10,6 +10,9 @@ from .records import TABLES, columns
 VERSION = "1"
 """Kept in ``meta`` under "schema"; raised whenever a reader of the old layout would be misled."""
 
+CONFIG_DIGEST = "config_sha256"
+"""Kept in ``meta``: the digest of config.toml. Runs that have it hold a lock while they go on."""
+
 _COLUMN_TYPES: dict[Any, str] = {  # SQLite stores NaN as NULL, so a number that training computes may always be missing
     int: "INTEGER NOT NULL",
     int | None: "INTEGER",

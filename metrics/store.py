@@ -18,6 +18,12 @@ _NAMES = {record_class: name for name, record_class in TABLES.items()}
 _CHECKPOINT_WAIT_MS = 500
 
 
+def is_locked(error: BaseException | None) -> bool:
+    """Whether it only tells that somebody else has locked the database for now."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_BUSY if code is not None else error is not None and is_locked(error.__cause__)
+
+
 class Store:
     """What is committed survives the death of the process at any moment; what is not, is gone as a whole.
 
@@ -51,7 +57,12 @@ class Store:
             self._connection.executemany(_INSERT[name], rows)
 
     def forget_after(self, round: int) -> None:
-        """Removes what is recorded of all later rounds."""
+        """Removes what is recorded of all later rounds, and the counts that clients gave when they ended after them."""
+        self._connection.execute(
+            "DELETE FROM event WHERE kind = 'timeout' AND wall_s >="
+            " (SELECT min(wall_s) FROM round WHERE round.node = event.node AND round.round > ?)",
+            [round],
+        )
         for name, record_class in TABLES.items():
             if "round" in record_class._fields:
                 self._connection.execute(f"DELETE FROM {name} WHERE round > ?", [round])

@@ -9,10 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from . import lock
 from .conditions import Conditions, completed_rounds, conditions_of, gone_clients
 from .fairness import Spread
 from .reader import open_records, read_config
 from .records import COLLECTOR, LAUNCHER
+from .schema import CONFIG_DIGEST
 from .target import Reached, ReachedVirtually, bytes_to_reach, virtual_time_to_reach
 
 Status = Literal["running", "finished", "interrupted", "failed"]
@@ -108,7 +110,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             name=name,
             algorithm=algorithm,
             seed=config.get("seed", 0),
-            status=status_of(records),
+            status=_status(folder, records),
             measured=config.get("measuring", {}).get("enabled", True),
             clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
             gone=len(gone),
@@ -140,6 +142,18 @@ def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     algorithm = section if isinstance(section, dict) else {}
     name = config.get("name") or folder.resolve().name
     return str(name), str(algorithm.get("label") or algorithm.get("name") or "?")
+
+
+def _status(folder: Path, records: sqlite3.Connection) -> Status:
+    """Of a run that nobody works at any more, and whose last word is missing, it is known that it was interrupted."""
+    status = status_of(records)
+    if status == "running" and _has_lock(records) and not lock.is_held(folder):
+        return "interrupted"
+    return status
+
+
+def _has_lock(records: sqlite3.Connection) -> bool:
+    return records.execute("SELECT count(*) FROM meta WHERE key = ?", [CONFIG_DIGEST]).fetchone()[0] > 0
 
 
 def status_of(records: sqlite3.Connection) -> Status:

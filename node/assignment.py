@@ -126,6 +126,8 @@ class Assignment:
     first_round: int = 1
     last_round: int | None = None
     """Of this life; None: the run's last."""
+    begun_in: int = 1
+    """The round in which this life began; earlier than ``first_round`` where the run was taken up again in it."""
     ending: Literal["finish", "crash", "leave"] = "finish"
     absent_until: int = 0
     """After a crash or leave: the last round without this client."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+
+from ..transport.array_file import ArrayFile
+
+
+class DiskFull(Exception):
+    """Why a state could not be written; one line for the user."""
 
 
 def write_state(path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, unfinished, {"round": str(round)})
-    unfinished.replace(path)
-
-
-def read_state(path: Path) -> dict[str, np.ndarray]:
-    return load_file(path)
+    """Raises DiskFull, or any other OSError."""
+    try:
+        ArrayFile(arrays, {"round": str(round)}).save(path, lasting=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFull(f"{path} cannot be written: {error.strerror}") from None
+        raise
 
 
 def sent_to(node: int, paths: Iterable[Path]) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import zmq
 
+from ..transport import array_file
+from ..transport.codecs import CannotEncode
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import Endpoint, Stopped
 from ..transport.kernel import KernelCounters
@@ -22,12 +25,12 @@ from ..transport.recorder import Recorder
 from ..transport.schedule import Schedule
 from ..transport.scheduled import PlannedPeers
 from ..transport.stopwatch import Stopwatch
-from ..transport.timed import TimedPeers
+from ..transport.timed import DEADLINES, TimedPeers
 from ..transport.window import queue_for
 from .algorithms import ALGORITHMS, links_of
 from .algorithms.server import ServerAlgorithm
 from .assignment import Assignment
-from .checkpoint import read_state, sent_to, write_state
+from .checkpoint import DiskFull, sent_to, write_state
 from .client import Client
 from .learner import Learner
 from .reporting import Reporter
@@ -40,7 +43,7 @@ _LINGER_S = 10.0
 
 
 class Diverged(Exception):
-    """theta is no longer finite."""
+    """theta, or a vector to be sent, has numbers that nobody can go on with."""
 
 
 def live(assignment: Assignment, control: Control) -> int:
@@ -53,9 +56,10 @@ def live(assignment: Assignment, control: Control) -> int:
         print(f"stopped: {end or 'the launcher is gone'}", flush=True)
         return 0
     except Exception as error:
-        print(traceback.format_exc(), flush=True)
-        text = str(error) if isinstance(error, Diverged) else traceback.format_exc()
+        text = str(error) if isinstance(error, Diverged | DiskFull) else traceback.format_exc()
         control.send({"failed": text, "line": f"{type(error).__name__}: {error}"})
+        with contextlib.suppress(OSError):  # the disk may be full
+            print(traceback.format_exc(), flush=True)
         return 1
     return 0
 
@@ -160,7 +164,9 @@ class _ClientProcess:
         return PlannedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
 
     def _restore(self, round: int) -> None:
-        state = read_state(self.assignment.state(round))
+        state = array_file.read(self.assignment.state(round))
+        if self.assignment.begun_in == self.assignment.first_round:  # the life before has told of its own waits
+            state.pop(DEADLINES, None)
         self.learner.load(state)
         self.algorithm.load(state)
         self.peers.load(state)
@@ -195,7 +201,7 @@ class _ClientProcess:
         assignment, client = self.assignment, self.client
         if assignment.first_round == 1 and not assignment.resumed_at:
             self._close_round(0)
-        self.peers.begin(assignment.first_round)
+        self.peers.begin(assignment.first_round, assignment.begun_in)
         if assignment.resumed_at:
             self._receive_again()
         last = assignment.rounds if assignment.last_round is None else assignment.last_round
@@ -204,7 +210,13 @@ class _ClientProcess:
             client.train_loss = None
             client.enter(round)
             self.learner.enter(round)
-            self.algorithm.round(client, self.peers)
+            try:
+                self.algorithm.round(client, self.peers)
+            except CannotEncode as error:
+                self._require_finite(round)
+                raise Diverged(
+                    f"a vector of client {assignment.node} cannot be sent in round {round}: {error}"
+                ) from None
             self._close_round(round)
 
     def _take_leave(self) -> None:
@@ -223,18 +235,22 @@ class _ClientProcess:
         self.stopwatch.switch("records")
         assignment = self.assignment
         last = round == assignment.rounds
-        theta_norm = math.sqrt(self.client.theta @ self.client.theta)
-        if not math.isfinite(theta_norm):
-            raise Diverged(
-                f"theta of client {assignment.node} is not finite after round {round}: "
-                f"{self.algorithm.report.cause_of_divergence}"
-            )
+        theta_norm = self._require_finite(round)
         evaluates = assignment.role == "client" and _due(round, assignment.evaluate_every, last)
         figures = self._evaluate() if evaluates else (None, None, None)
         if _due(round, assignment.checkpoint_every, last):
             write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
             self.peers.forget(round)
         self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
+
+    def _require_finite(self, round: int) -> float:
+        """||theta||. Raises Diverged."""
+        theta = self.client.theta
+        norm = math.sqrt(theta @ theta)
+        if not math.isfinite(norm):
+            cause = self.algorithm.report.cause_of_divergence
+            raise Diverged(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
+        return norm
 
     def _evaluate(self) -> tuple[float, float, float | None]:
         """Test loss and metric of the client's model, and the metric of the one that all have in common."""

@@ -19,6 +19,11 @@ Draws = Callable[[], np.random.Generator]
 """Makes the generator of one message."""
 
 _ILLEGAL = "illegal numbers"  # the reason that is counted
+_LARGEST_SCALE = float(np.finfo("f4").max) / 128
+
+
+class CannotEncode(ValueError):
+    """A vector has numbers that its codec cannot send: where a run diverges."""
 
 
 class Codec:
@@ -39,7 +44,7 @@ class Codec:
         raise NotImplementedError
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
-        """``vector`` is finite. Raises ValueError where a number is out of range."""
+        """``vector`` is finite. Raises CannotEncode where a number is out of range."""
         raise NotImplementedError
 
     def decode(self, tensors: Tensors, length: int) -> np.ndarray:
@@ -53,8 +58,10 @@ class Codec:
             raise self._too_large(float(np.finfo("f4").max))
         return converted
 
-    def _too_large(self, largest: float) -> ValueError:
-        return ValueError(f"a number is above {largest:.3g}, too large for {self.name}; choose another transport.codec")
+    def _too_large(self, largest: float) -> CannotEncode:
+        return CannotEncode(
+            f"a number is above {largest:.3g}, too large for {self.name}; choose another transport.codec"
+        )
 
 
 class Float16(Codec):
@@ -108,6 +115,8 @@ class Int8(Codec):
         scale = self._float32(np.array([largest / 127]))
         if 127 * float(scale[0]) < largest:  # no quotient may be above 127
             scale = np.nextafter(scale, np.float32(np.inf))
+        if float(scale[0]) > _LARGEST_SCALE:
+            raise self._too_large(127 * _LARGEST_SCALE)
         if not largest:
             return scale, np.zeros(len(vector), "i1")
         quotients = vector / scale[0]
@@ -117,7 +126,7 @@ class Int8(Codec):
 
     def decode(self, tensors: Tensors, length: int) -> np.ndarray:
         scale, numbers = tensors
-        if not 0 <= float(scale[0]) <= np.finfo("f4").max / 128:
+        if not 0 <= float(scale[0]) <= _LARGEST_SCALE:
             raise Rejected(_ILLEGAL, f"a scale of {scale[0]}")
         return numbers.astype(self.dtype) * scale.astype(self.dtype)
 
@@ -194,11 +203,11 @@ class Format:
         return self.codec is not None and self.codec.owes and self._encoded > 0
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
-        """Raises ValueError where the numbers cannot be sent so."""
+        """Raises CannotEncode where the numbers cannot be sent so."""
         if self.codec is None or not self._encoded:
             return (vector,)
         if not np.isfinite(vector).all():
-            raise ValueError(f"a vector is not finite, and cannot be sent as {self.codec.name}; lower training.alpha")
+            raise CannotEncode(f"it is not finite, and cannot be sent as {self.codec.name}; lower training.alpha")
         first, last = np.split(vector, [self._encoded])
         return self.codec.encode(first, draws) + ((last,) if self.exact else ())
 

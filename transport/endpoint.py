@@ -19,6 +19,7 @@ from .envelope import MAX_HEADER_BYTES, HeaderReader, HeaderStart, Layout, Rejec
 from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
 from .monitor import next_event
+from .patience import parts_of
 from .stopwatch import Stopwatch
 from .wire import HANDSHAKE_FRAME, SEAL_BYTES, message_wire_bytes
 
@@ -178,8 +179,10 @@ class Endpoint:
         hellos: dict[int, int] = {}
         for node, address in addresses.items():
             hellos |= self._link(node, address, (lives or {}).get(node, 1))
+        waiting = parts_of(deadline - time.monotonic())
+        until = next(waiting, deadline)
         while missing - self.gone.keys() - self.left.keys():
-            message = self._next(min(deadline, time.monotonic() + _GLANCE_S), linking=True)
+            message = self._next(min(until, time.monotonic() + _GLANCE_S), linking=True)
             if message is not None and message.src in missing:
                 greeted = message.src
                 self.lives[greeted] = message.life
@@ -188,7 +191,7 @@ class Endpoint:
                 missing.discard(greeted)
             elif message is not None:
                 self._waiting.append(message)
-            elif time.monotonic() >= deadline:
+            elif time.monotonic() >= until and (until := next(waiting, 0.0)) == 0.0:
                 raise NeighbourTimeout(f"no connection to client {names_of(missing)}")
         return hellos
 
@@ -282,12 +285,14 @@ class Endpoint:
                 return False
 
     def receive(self, deadline: float) -> Message:
-        """The next legal message of a neighbour. Raises NeighbourTimeout at ``deadline`` (time.monotonic seconds)."""
+        """The next legal message of a neighbour. Raises NeighbourTimeout if none is there at ``deadline``
+        (time.monotonic seconds)."""
         while True:
+            is_over = time.monotonic() >= deadline  # also where this process was stopped meanwhile: one more look
             message = self._waiting.pop(0) if self._waiting else self._next(deadline)
             if message is not None:
                 return message
-            if time.monotonic() >= deadline:
+            if is_over:
                 raise NeighbourTimeout
 
     def receive_or_hear(self, deadline: float) -> Message | None:

@@ -14,6 +14,7 @@ from ..topology.seeds import generator
 from .codecs import Codec, Format, Tensors
 from .endpoint import Endpoint, Message, NeighbourTimeout, SentBytes, names_of
 from .envelope import Rejected
+from .patience import parts_of
 
 Vectors = Mapping[int, np.ndarray]
 """{neighbour: vector}"""
@@ -88,7 +89,7 @@ class Peers:
         """``seed`` is the run's, for codecs that draw."""
         self.neighbours = tuple(sorted(links))
         self.round = 0
-        self.first_round = 1
+        self.life_began = 1
         self._endpoint = endpoint
         self._stopwatch = endpoint.stopwatch
         self._links = links
@@ -102,9 +103,10 @@ class Peers:
         self._taken = dict.fromkeys(self.neighbours, 0)
         self._traffic = dict.fromkeys(self.neighbours, _NOTHING)
 
-    def begin(self, round: int) -> None:
-        """The first round to come; 1, unless the client goes on from a checkpoint."""
-        self.round = self.first_round = round
+    def begin(self, round: int, life_began: int | None = None) -> None:
+        """The first round to come; 1, unless the client goes on from a checkpoint. ``life_began`` is the first of this
+        life, where it goes on after an interruption of the run."""
+        self.round, self.life_began = round, round if life_began is None else life_began
 
     def exchange(
         self, vectors: Vectors, senders: Collection[int] | None = None, *, quiet: Collection[int] = ()
@@ -201,16 +203,22 @@ class Peers:
 
     def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         wanted = {(node, self.round, self._taken[node]): node for node in nodes}
-        deadline = time.monotonic() + self._timeout
-        missing = wanted.keys() - self._inbox.keys()
-        while missing:
-            try:
-                missing.discard(self._store(self._endpoint.receive(deadline)))
-            except NeighbourTimeout:
-                self._complain(wanted[key] for key in missing)
+        self._take_in_all(wanted)
         for node in nodes:
             self._taken[node] += 1
         return {node: self._inbox.pop(key) for key, node in wanted.items()}
+
+    def _take_in_all(self, wanted: Mapping[Key, int]) -> None:
+        missing = wanted.keys() - self._inbox.keys()
+        for until in parts_of(self._timeout) if missing else ():
+            try:
+                while missing:
+                    missing.discard(self._store(self._endpoint.receive(until)))
+                return
+            except NeighbourTimeout:
+                continue
+        if missing:
+            self._complain(wanted[key] for key in missing)
 
     def _complain(self, silent: Iterable[int]) -> NoReturn:
         raise NeighbourTimeout(

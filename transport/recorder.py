@@ -35,7 +35,8 @@ class Recorder:
         gather_s: float = 0.0,
     ):
         self._socket = context.socket(zmq.PUSH)
-        self._socket.linger = 5000  # ms: the last records of a process that ends still leave it
+        # ms: the last records of a process that ends still leave it, however long a slow collector takes
+        self._socket.linger = 5000 if may_drop else -1
         self._socket.sndhwm = _WAITING
         if keys is not None:
             dial_with(self._socket, *keys)

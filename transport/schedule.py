@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .array_file import ArrayFile, read
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -71,13 +73,9 @@ class Schedule:
         return changes.cumsum(axis=0).max(axis=0)
 
     def save(self, path: Path) -> None:
-        from safetensors.numpy import save_file
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}, path)
+        ArrayFile({field.name: getattr(self, field.name) for field in fields(self)}).save(path)
 
     @classmethod
     def load(cls, path: Path) -> Schedule:
-        from safetensors.numpy import load_file
-
-        return cls(**load_file(path))
+        """Raises DamagedFile."""
+        return cls(**read(path))

@@ -12,6 +12,7 @@ from ..metrics.records import Record, UsedRecord
 from .codecs import Tensors
 from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
 from .envelope import Rejected
+from .patience import parts_of
 from .peers import Key, Link, Peers, Waited
 from .schedule import Schedule
 from .window import flow
@@ -114,11 +115,14 @@ class ScheduledPeers(Peers):
 
     def _until(self, reached: Callable[[], bool], complaint: str) -> None:
         """Takes in messages until ``reached``. Raises NeighbourTimeout."""
-        deadline = time.monotonic() + self._timeout
-        while not reached():
-            if time.monotonic() >= deadline:
-                raise NeighbourTimeout(complaint)
-            self._listen(min(deadline, time.monotonic() + _GRACE_S))
+        if reached():
+            return
+        for until in parts_of(self._timeout):
+            while time.monotonic() < until:
+                self._listen(until)
+                if reached():
+                    return
+        raise NeighbourTimeout(complaint)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -260,15 +264,16 @@ class PlannedPeers(ScheduledPeers):
 
     def _wait_for(self, node: int, round: int, phase: int) -> None:
         """Until the message is there; a neighbour that has died may have sent it just before."""
-        key, deadline = (node, round, phase), time.monotonic() + self._timeout
-        while key not in self._inbox:
-            if time.monotonic() >= deadline:
-                self._complain([node])
-            until = deadline
-            if (died := self._endpoint.gone.get(node)) is not None:
-                until = died + _GRACE_S
-            if not self._listen(until) and time.monotonic() >= until:
+        key = node, round, phase
+        for until in parts_of(self._timeout) if key not in self._inbox else ():
+            while key not in self._inbox and time.monotonic() < until:
+                died = self._endpoint.gone.get(node, math.inf)
+                if not self._listen(min(until, died + _GRACE_S)) and time.monotonic() >= died + _GRACE_S:
+                    return
+            if key in self._inbox:
                 return
+        if key not in self._inbox:
+            self._complain([node])
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         if self._is_needed(node, round, phase) and (node, round, phase) not in self._inbox:
@@ -284,7 +289,7 @@ class PlannedPeers(ScheduledPeers):
         return Waited(float(self.schedule.idle[row]), None if whom < 0 else whom, float(self.schedule.end[row]))
 
     def deadlines_passed(self) -> int:
-        return int(self.schedule.deadlines[self.first_round - 1 : self.round - 1].sum())
+        return int(self.schedule.deadlines[self.life_began - 1 : self.round - 1].sum())
 
     def drain(self, life: int, since: int) -> None:
         """Waits for every message that the plan sends into this life from rounds after ``since``, used or not."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .codecs import Tensors
 from .endpoint import Message
+from .patience import parts_of
 from .peers import Waited
 from .scheduled import ScheduledPeers
+
+DEADLINES = "deadlines"
+"""In a checkpoint: how many waits of this life a deadline has ended."""
 
 _GRACE_S = 0.5
 """How long the last words of a neighbour that has finished may take to come in."""
@@ -115,7 +119,8 @@ class TimedPeers(ScheduledPeers):
 
     def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         began = time.monotonic()
-        deadline, patience = began + (self._deadline_s if bounded else math.inf), began + self._timeout
+        deadline, patience = began + (self._deadline_s if bounded else math.inf), parts_of(self._timeout)
+        until = next(patience)
         phases = {node: self._taken[node] for node in nodes}
         while True:
             self._ripen()
@@ -124,10 +129,10 @@ class TimedPeers(ScheduledPeers):
             if not waiting or now >= deadline:
                 self._deadlines += bool(waiting)
                 break
-            if now >= patience:
+            if now >= until and (until := next(patience, -math.inf)) < now:
                 self._complain(waiting)
             self._longest_for = waiting[0]
-            self._listen(min(deadline, patience, now + _GRACE_S))
+            self._listen(min(deadline, until, now + _GRACE_S))
         self._idle_s += now - began
         return self._choose(phases)
 
@@ -178,6 +183,14 @@ class TimedPeers(ScheduledPeers):
         waited = Waited(self._idle_s, self._longest_for)
         self._idle_s, self._longest_for = 0.0, None
         return waited
+
+    def state(self) -> dict[str, np.ndarray]:
+        return super().state() | {DEADLINES: np.array([self._deadlines])}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        super().load(state)
+        if DEADLINES in state:
+            self._deadlines = int(state[DEADLINES][0])
 
     def deadlines_passed(self) -> int:
         return self._deadlines

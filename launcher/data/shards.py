@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...topology.seeds import generator
+from ...transport.array_file import ArrayFile, DamagedFile, digest_of
 from .errors import DataError
 from .partition import Partition, chosen, cluster_of, split
 from .pool import Pool, Task
@@ -93,16 +95,21 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
 
 
 def write(shard: Shard, path: Path) -> None:
-    """A safetensors file that is there whole or not at all."""
-    from safetensors.numpy import save_file
+    """A file that is there whole or not at all. One that is there already, and sound, stays as it is.
 
+    Raises DataError where it holds something else: what the run has learnt from is not to be had any more.
+    """
     arrays = {name: getattr(shard, name) for name in ("x_train", "y_train", "x_test", "y_test")}
     if shard.drifted is not None:
         arrays |= dict(zip(("x_train_drifted", "x_test_drifted"), shard.drifted, strict=True))
-    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    unfinished = path.with_name(path.name + ".part")
-    save_file(tensors, unfinished, {"task": shard.task, "outputs": str(shard.outputs), "group": str(shard.group)})
-    unfinished.replace(path)
+    file = ArrayFile(arrays, {"task": shard.task, "outputs": str(shard.outputs), "group": str(shard.group)})
+    there = None
+    with suppress(FileNotFoundError, DamagedFile):
+        there = digest_of(path)
+    if there is None:
+        file.save(path)
+    elif there != file.digest:
+        raise DataError(f"{path}: the data set gives other samples now than when this run began")
 
 
 def _check_rotations(section: DataSection, pool: Pool, clients: int) -> None:

@@ -15,12 +15,15 @@ from ...node.assignment import Assignment
 from ...node.resources import sample
 from ..forkserver import ForkServer
 from ..placement import Host
-from .base import Engine, Message
+from .base import Engine, EngineError, Message
 
 
 class LocalEngine(Engine):
     def __init__(self, libraries: Iterable[str] = ()) -> None:
-        self._server = ForkServer(libraries)
+        try:
+            self._server = ForkServer(libraries)
+        except OSError as error:
+            raise EngineError(f"no process can be started: {error.strerror or error}") from error
         self.sockets = self._server.sockets
         self._before = self._tallies()
 
@@ -73,13 +76,15 @@ class LocalEngine(Engine):
 
 def time_of_a_step(engine: Engine, assignment: Assignment) -> float:
     """What the process says that the engine has been asked to start for it."""
-    answer: float | None = None
+    answer, cause = None, ""
     while True:
         for message in engine.receive() if engine.wait(1.0) else ():
             match message:
                 case {"message": {"step_s": seconds}}:
                     answer = seconds
+                case {"message": {"failed": text}}:
+                    cause = text
                 case {"exit": _}:
                     if answer is None:
-                        raise RuntimeError(f"a local step could not be timed; see {assignment.log}")
+                        raise EngineError(f"a local step could not be timed: {cause or f'see {assignment.log}'}")
                     return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from ...metrics import open_run
 from ...metrics.schema import RunFolderError
 from ...metrics.seeds import Group, summarize_all
 from ..config import RunConfig
-from ..kept import is_finished, stage
+from ..kept import clear, is_finished, stage
 from ..preparation import Prepared
 from ..session import Finished, Watch, run_each, slug
 from .parts import Part
@@ -52,16 +51,16 @@ def planned(parts: Sequence[Part], seeds: int | None, out: Path) -> list[Planned
 
 
 def run_missing(
-    runs: Sequence[Planned], out: Path, watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
+    runs: Sequence[Planned], watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
 ) -> list[Finished]:
     """Those that have not come to an end yet, from their start. Raises ConfigError, RunFolderError before any has
     started."""
     missing = [run for run in runs if not _at_its_end(run)]
     for run in missing:
-        shutil.rmtree(run.folder, ignore_errors=True)
+        clear(run.folder)
     if not missing:
         return []
-    return run_each([run.config for run in missing], [run.folder for run in missing], out, watch, done)
+    return run_each([run.config for run in missing], [run.folder for run in missing], watch, done)
 
 
 def results(part: Part, runs: Sequence[Planned]) -> list[Result]:

@@ -19,6 +19,7 @@ from typing import Any
 from ...metrics.lifetime import end_with_parent
 from ...metrics.schema import RunFolderError
 from ...transport.control import Control, ControlClosed
+from .. import interrupts
 
 _PATIENCE_S = 60.0
 """How long a job may take to end its run, most of all to store what has piled up."""
@@ -90,13 +91,13 @@ def _work(line: Control) -> None:
                     line.send({"status": "failure", "causes": [str(error)]})
 
 
-def _look_away() -> None:
+def _look_away(_: str = "") -> None:
     """The sweep tells of runs that have ended."""
 
 
 def main(line: int, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # a run knows when not to heed it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
+    interrupts.heed(lasting=True)
     end_with_parent(parent)
     _work(Control(socket.socket(fileno=line)))
 

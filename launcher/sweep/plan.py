@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...metrics import lock
 from ...metrics.comparison import differing, flat, short_names
 from ..config import ConfigError, RunConfig, load
 from ..kept import Stage, configuration, stage
@@ -45,7 +46,8 @@ class Plan:
 
     def _require_own_folder(self) -> None:
         """Runs of other values or seeds may be there: a sweep can grow, and shrink. Files beside the runs too."""
-        there, planned = sorted(self.out.iterdir()), {run.folder for run in self.runs}
+        there = sorted(path for path in self.out.iterdir() if path.name != lock.NAME)
+        planned = {run.folder for run in self.runs}
         own = [path for path in there if path in planned or self._is_kin(path)]
         runs = [path for path in there if (path / "config.toml").exists() or (path / "run.sqlite").exists()]
         foreign = [path for path in runs if path not in own] or ([] if own else there)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import select
-import shutil
-import signal
+import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ...transport.control import ControlClosed
+from .. import interrupts
 from ..config import ConfigError
-from ..kept import begin_anew
+from ..folder import Claim
+from ..kept import begin_anew, clear
 from ..preparation import prepare_run
+from ..resumption import still_going_on
 from .job import Job
 from .plan import Planned
 
@@ -36,37 +36,12 @@ class Ended:
     seconds: float
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[int]:
-    """Makes the folder and keeps other sweeps out of it; gives the descriptor that does so. Raises ConfigError.
-
-    A folder that nothing was written to goes again.
-    """
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+def alone_in(folder: Path) -> Claim:
+    """Keeps other sweeps out of the folder, which is made where it is missing. Raises ConfigError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        return Claim(folder, ConfigError(f"--out {folder}: another sweep is at work in it"), _PATIENCE_S)
     except OSError as error:
         raise ConfigError(f"--out {folder}: cannot be used: {error.strerror or error}") from error
-    try:
-        _lock(lock, folder)
-        yield lock
-    finally:
-        os.close(lock)
-        for path in missing:
-            if not any(path.iterdir()):
-                path.rmdir()
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ConfigError(f"--out {folder}: another sweep is at work in it") from None
-            time.sleep(0.2)
 
 
 def prepare(runs: Sequence[Planned]) -> None:
@@ -76,18 +51,23 @@ def prepare(runs: Sequence[Planned]) -> None:
     """
     new = [run for run in runs if not run.folder.exists()]
     begun = [run for run in runs if run not in new]
+    made: list[Planned] = []
     nowhere = Path("/nowhere")  # the job that takes a run up knows where its sockets are
     try:
         for run in (*new, *begun):
             if begin_anew(run.folder):
-                prepare_run(run.config, run.folder, sockets=nowhere, records=f"ipc://{nowhere}")
+                made.append(run)
+                with Claim(run.folder, still_going_on(run.folder)):
+                    prepare_run(run.config, run.folder, sockets=nowhere, records=f"ipc://{nowhere}")
     except BaseException as error:
-        for each in new:
-            shutil.rmtree(each.folder, ignore_errors=True)
+        for each in made:
+            if each in new:
+                clear(each.folder)
         if isinstance(error, ConfigError):
             raise ConfigError(f"{run.name}: {error}") from None
-        if isinstance(error, OSError):
-            raise ConfigError(f"{run.folder}: cannot be written: {error.strerror or error}") from error
+        if isinstance(error, OSError | sqlite3.Error):
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise ConfigError(f"{run.folder}: cannot be written: {reason or error}") from error
         raise
 
 
@@ -105,7 +85,7 @@ class Crew:
         ``done`` is told of each as it ends.
         """
         waiting, ended = deque(runs), []
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        interrupts.heed()
         try:
             while waiting or self._busy:
                 while waiting and len(self._busy) < self._size:
@@ -115,8 +95,8 @@ class Crew:
                         ended.append(each)
                         done(each)
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
-            ended += self._interrupt()
+            with interrupts.deferred():  # once is enough
+                ended += self._interrupt()
         return ended
 
     def _begin(self, run: Planned) -> None:

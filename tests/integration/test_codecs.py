@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import msgpack
 import pytest
@@ -95,3 +96,16 @@ def test_a_number_that_does_not_fit_ends_the_run_with_a_line_that_says_so(start)
     code, said = start(CONFIG.format(codec="float16", rounds=10) + settings).end(60)
     assert code == 1
     assert "too large for float16; choose another transport.codec" in said
+    assert "Traceback" not in said
+    assert re.search(
+        r"client \d failed in round \d+: a vector of client \d cannot be sent in round \d+: a number is", said
+    )
+
+
+@pytest.mark.parametrize("codec", ["bfloat16", "int8"])
+def test_divergence_under_a_codec_is_told_as_without_one(start, codec):
+    settings = 'name = "fedavg"\n[training]\nalpha = 1e38\n[model]\nkind = "mlp"\nhidden = [8]'
+    code, said = start(CONFIG.format(codec=codec, rounds=50) + settings).end(60)
+    assert code == 1
+    assert "Traceback" not in said
+    assert re.search(r"theta of client \d is not finite after round \d+: .*lower training.alpha", said)

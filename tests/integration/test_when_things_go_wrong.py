@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import sqlite3
 import time
 from pathlib import Path
 
@@ -183,3 +184,34 @@ def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, victim):
     assert ("collector" if victim == -2 else "fork server") in printed
     assert "Traceback" not in printed
     assert alive(processes) == []
+
+
+def test_a_run_that_is_frozen_for_longer_than_its_timeout_goes_on_with_the_same_bits(start, run):
+    config = LONG.replace("rounds = 100000", "rounds = 400") + "[transport]\ntimeout = 1.5\n"
+    going = start(config)
+    going.until_round(2)
+    processes = going.processes()
+    for process in processes:
+        process.suspend()
+    time.sleep(2.5)
+    assert not going.folder.rows("SELECT * FROM round WHERE round = 400")
+    for process in processes:
+        process.resume()
+    code, printed = going.end(seconds=60)
+    assert code == 0, printed
+    calm = run(config)
+    for node, theta in calm.theta(400).items():
+        assert np.array_equal(theta, going.folder.theta(400)[node])
+
+
+def test_a_run_waits_while_its_records_are_locked_and_none_is_lost(start):
+    going = start(LONG.replace("rounds = 100000", "rounds = 1000"))
+    going.until_round(2)
+    with contextlib.closing(sqlite3.connect(going.folder.path / "run.sqlite", timeout=30)) as somebody:
+        somebody.execute("BEGIN IMMEDIATE")
+        time.sleep(6.5)  # longer than SQLite itself waits
+        somebody.rollback()
+    code, printed = going.end(seconds=60)
+    assert code == 0, printed
+    assert going.folder.rows("SELECT count(*) FROM round") == [(6 * 1001,)]
+    assert going.folder.rows("SELECT kind FROM event WHERE node = -2") == []

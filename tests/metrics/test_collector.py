@@ -201,6 +201,27 @@ def test_it_waits_as_long_as_something_comes(tmp_path, context, monkeypatch):
         assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
 
 
+def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(tmp_path, context, monkeypatch):
+    class Slow(Store):
+        def commit(self) -> None:
+            time.sleep(0.5)
+            super().commit()
+
+    for name, value in {"_WAIT_FOR_MISSING_S": 0.2, "_BURST": 1, "_COMMIT_EVERY_S": 0.0}.items():
+        monkeypatch.setattr(f"sheafgossip.metrics.collector.{name}", value)
+    receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    ours, theirs = socket.socketpair()
+    with receiver, sender, ours, theirs:
+        receiver.bind("inproc://records")
+        sender.connect("inproc://records")
+        for message in (pack_end({0: 3}), *(batch(0, number) for number in range(3))):
+            sender.send(message)
+        Collector(receiver, Slow(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM round").fetchall() == [(3,)]
+        assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
+
+
 def test_when_told_to_stop_it_stores_what_is_waiting(collector):
     collector.send(*(batch(0, number) for number in range(2000)))
     time.sleep(0.1)

@@ -69,6 +69,7 @@ def test_bfloat16_rounds_as_torch_does(vector):
         ("bfloat16", "float32", 3.4e38),
         ("bfloat16", "float64", 1e39),
         ("int8", "float64", 1e41),
+        ("int8", "float64", 127.5 / 128 * float(np.finfo("f4").max)),  # whose scale nobody would take in
     ],
 )
 def test_a_number_that_is_too_large_is_an_error_that_says_so(name, dtype, number):

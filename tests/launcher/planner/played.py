@@ -11,6 +11,7 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from unittest.mock import patch
@@ -19,7 +20,7 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from sheafgossip.launcher.planner import Life, Plan, Scenario
-from sheafgossip.transport import scheduled, timed
+from sheafgossip.transport import patience, scheduled, timed
 from sheafgossip.transport.endpoint import Message, SentBytes
 from sheafgossip.transport.peers import Link
 from sheafgossip.transport.scheduled import PlannedPeers, ScheduledPeers
@@ -130,7 +131,9 @@ class Stage:
         return self.now
 
     def play(self) -> None:
-        with patch.object(scheduled, "time", self), patch.object(timed, "time", self):
+        with ExitStack() as patched:
+            for module in (patience, scheduled, timed):
+                patched.enter_context(patch.object(module, "time", self))
             for node, lives in enumerate(self.plan.lives):
                 if lives:
                     late = self.clock == "wall" and (lives[0].number, lives[0].first) != (1, 1)

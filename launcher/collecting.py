@@ -1,0 +1,170 @@
+"""The launcher's end of the collector: its process, a line of its own to it, and the wait until all is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import psutil
+import zmq
+
+from ..metrics.records import LAUNCHER, Record, pack_end
+from ..transport.recorder import Recorder
+from .preparation import Prepared
+
+_GRACE_S = 1.5
+"""How long the collector may take to leave when it is asked to."""
+
+_STANDSTILL_S = 120.0
+"""For how long it may neither store nor write anything, before it is given up."""
+
+_LOOK_EVERY_S = 0.5
+
+_COLLECTOR = ("-m", "sheafgossip.metrics.collector")
+
+_NOWHERE = "tcp://127.0.0.1:1"
+"""Where a collector is that could not listen: the run ends as soon as it looks after it."""
+
+
+class Collecting:
+    """A context manager: leaving it ends the collector in any case."""
+
+    def __init__(self, prepared: Prepared, lock: int | None = None):
+        """``lock`` is a descriptor for the collector to hold, too."""
+        endpoint, keys = prepared.assignments[0].records, prepared.record_keys
+        command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
+        command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
+        command += ["--keys"] if keys else []
+        if not prepared.config.measuring.enabled:
+            command += ["--no-resources"]
+        self.log = prepared.folder / "log" / "collector.log"
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=() if lock is None else (lock,),
+            )
+        finally:
+            os.close(log)
+        assert self._process.stdin
+        assert self._process.stdout
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as line:
+            if keys:
+                line.write(json.dumps(_known_to_collector(prepared)).encode())
+        self._address = endpoint
+        if not endpoint.startswith("ipc://"):  # whose port is its own choice
+            self._address = self._process.stdout.readline().decode().removeprefix("ready").strip() or _NOWHERE
+        self._stored, self._unread = 0, b""
+        self._context = zmq.Context()
+        self._recorder = Recorder(
+            self._context,
+            self._address,
+            LAUNCHER,
+            keys=(keys.launcher, keys.collector.public) if keys else None,
+        )
+
+    def found(self, prepared: Prepared) -> Prepared:
+        """The run, with the address where its records go."""
+        return replace(
+            prepared, assignments=tuple(replace(each, records=self._address) for each in prepared.assignments)
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def messages(self) -> int:
+        """Its batches, and its last word."""
+        return self._recorder.batches + 1
+
+    @property
+    def wire_bytes(self) -> int:
+        return self._recorder.wire_bytes
+
+    def write(self, *records: Record) -> None:
+        self._recorder.write(*records)
+
+    def stored(self) -> int:
+        """Batches that have been stored so far."""
+        line = self._process.stdout
+        assert line
+        while select.select([line], [], [], 0)[0] and (read := line.read1(1 << 16)):
+            *lines, self._unread = (self._unread + read).split(b"\n")
+            for word, _, number in (each.partition(b" ") for each in lines):
+                self._stored = int(number) if word == b"stored" else self._stored
+        return self._stored
+
+    def end(self, batches: dict[int, int], tell: Callable[[str], None], impatient: Callable[[], bool]) -> str | None:
+        """Tells the collector what is still to come and waits for its end, as long as it gets on and nobody is
+        ``impatient``. Returns why records are missing, if any are."""
+        self._recorder.send(pack_end(batches | {LAUNCHER: self._recorder.batches}))
+        total = sum(batches.values()) + self._recorder.batches
+        why = self._wait(total, tell, impatient)
+        if self._process.returncode == 0 and (why is None or self.stored() == total):
+            return None
+        counts = f"{self.stored():,} of {total:,} batches are stored"
+        return f"{counts}; {why or f'the collector ended early, see {self.log}'}"
+
+    def _wait(self, total: int, tell: Callable[[str], None], impatient: Callable[[], bool]) -> str | None:
+        """Returns why the collector was ended, if it was."""
+        seen, began = self.signs(), time.monotonic()
+        due = began + _STANDSTILL_S
+        while self.alive:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LOOK_EVERY_S)
+                return None
+            tell(f"storing records: {self.stored():,} of {total:,} batches")
+            if seen != (seen := self.signs()):
+                due = time.monotonic() + _STANDSTILL_S
+            if impatient() and time.monotonic() > began + _GRACE_S:
+                return self._stop("interrupted")
+            if time.monotonic() > due:
+                return self._stop(f"the collector got nowhere for {_STANDSTILL_S:g} s")
+        return None
+
+    def signs(self) -> tuple[int, ...]:
+        """Something in it changes as long as the collector gets on."""
+        written = 0
+        with contextlib.suppress(psutil.Error, OSError, AttributeError):  # not every system counts that
+            written = psutil.Process(self._process.pid).io_counters().write_chars
+        return self.stored(), written
+
+    def _stop(self, why: str) -> str:
+        self._process.terminate()  # it stores what it has
+        try:
+            self._process.wait(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        return why
+
+    def __enter__(self) -> Collecting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.alive:
+            self._stop("")
+        if self._process.stdout:
+            self._process.stdout.close()
+        self._context.destroy(linger=0)
+
+
+def _known_to_collector(prepared: Prepared) -> dict[str, Any]:
+    """Its own keys, and {number: public key} of those that may send it records."""
+    assert prepared.record_keys
+    writers = {each.node: each.keys.public for each in prepared.assignments if each.keys}
+    writers[LAUNCHER] = prepared.record_keys.launcher.public
+    return {"own": asdict(prepared.record_keys.collector), "others": writers}

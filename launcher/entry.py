@@ -1,0 +1,39 @@
+"""Where a command begins: signals are heeded and outlets secured before anything heavy is imported."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from . import interrupts, outlets
+
+_MAKES_RUNS = ("run", "resume", "sweep", "reproduce", "verify")
+"""Commands whose result is in their folders, whatever becomes of what they print."""
+
+
+def main() -> None:
+    """The whole life of a process; its exit codes are those of ``cli.main``."""
+    outlets.secure()
+    code = _attempt()
+    interrupts.ignore()
+    if code == 0 and (why := outlets.lost()) and sys.argv[1:2] and sys.argv[1] not in _MAKES_RUNS:
+        print(f"error: standard output cannot be written: {why}", file=sys.stderr)
+        code = 1
+    sys.exit(code)
+
+
+def _attempt() -> int:
+    try:
+        interrupts.heed(lasting=True)
+        from . import cli
+
+        cli.main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # what an interrupted import raises may be anything
+        if interrupts.heard():
+            print("interrupted", file=sys.stderr)
+            return 130
+        traceback.print_exc()
+        return 1
+    return 0

@@ -1,0 +1,72 @@
+"""The lock of a folder: who works in it holds it, and so everyone else can tell whether the work still goes on.
+
+It is a lock of the kernel's on a file, so it ends with the last process that holds it, however that ends, and counts
+for all processes of a machine, in whichever container they are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+NAME = "lock"
+_RETRY_S = 0.02
+_NO_SURPRISE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def acquire(folder: Path, patience_s: float) -> int:
+    """A descriptor that holds the lock until it is closed, here and in every process that has inherited it.
+
+    Raises BlockingIOError where another holds it for longer than ``patience_s``, or any other OSError.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | _NO_SURPRISE, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(folder, descriptor):
+                return descriptor
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise
+            time.sleep(_RETRY_S)
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def release(folder: Path, descriptor: int) -> None:
+    """Its file goes, too."""
+    with suppress(OSError):
+        (folder / NAME).unlink()
+    os.close(descriptor)
+
+
+def is_held(folder: Path) -> bool:
+    """Asking keeps others from the lock for less than a moment, for which they wait."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDONLY | _NO_SURPRISE)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_at(folder: Path, descriptor: int) -> bool:
+    """Whether the lock's file is still this one: who had it before may have removed it meanwhile."""
+    try:
+        return os.path.samestat((folder / NAME).lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

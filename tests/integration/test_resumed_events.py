@@ -1,0 +1,99 @@
+"""What is recorded of an interrupted run that was taken up: as often as it happened, whatever was done again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+CONFIG = """
+clients = 4
+rounds = 30
+[topology]
+kind = "ring"
+[data]
+samples = 80
+[compute]
+step_s = {step_s}
+slowdown = [1.0, 1.0, 1.0, 8.0]
+[time]
+clock = "{clock}"
+silence = "skip"
+deadline_s = {step_s}
+[checkpoints]
+every = 5
+[algorithm]
+name = "d-psgd"
+[[faults]]
+kind = "crash"
+clients = [1]
+at_round = 7
+restart_after = 3
+[[faults]]
+kind = "leave"
+clients = [2]
+at_round = 12
+"""
+
+
+def resume(folder) -> str:
+    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(folder.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def cut_after(folder, round: int) -> None:
+    """As if the run had been interrupted after this round."""
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(folder.path / "run.sqlite")) as records, records:
+        for table in ("round", "traffic", "used"):
+            records.execute(f"DELETE FROM {table} WHERE round > {round}")
+        records.execute("DELETE FROM event WHERE kind = 'finish'")
+
+
+def events(folder, kind: str) -> Counter:
+    return Counter(folder.rows(f"SELECT node, detail FROM event WHERE kind = '{kind}'"))
+
+
+def test_waits_that_a_deadline_ended_are_counted_on_after_a_resume(run):
+    folder = run(CONFIG.format(clock="virtual", step_s=0.01))
+    kinds = ("timeout", "crash", "restart", "leave")
+    whole = {kind: events(folder, kind) for kind in kinds}
+    assert whole["timeout"]
+    cut_after(folder, 23)
+    assert "going on after round 20" in resume(folder)
+    assert {kind: events(folder, kind) for kind in kinds} == whole
+
+
+def test_they_are_on_the_wall_clock_too(run):
+    folder = run(CONFIG.format(clock="wall", step_s=0.01))
+    first = waits(folder)
+    cut_after(folder, 23)
+    assert "going on after round 20" in resume(folder)
+    again = waits(folder)
+    assert again.keys() == first.keys()
+    assert all(again[node] > first[node] / 2 for node in first)  # a third of the rounds were done again
+
+
+def waits(folder) -> dict[int, int]:
+    """{client: how many}, of those that were there from the first round to the last."""
+    rows = folder.rows("SELECT node, detail FROM event WHERE kind = 'timeout' AND node IN (0, 3)")
+    assert len(rows) == len(dict(rows))
+    return {node: int(detail.split()[0]) for node, detail in rows}
+
+
+def test_on_the_wall_clock_a_run_goes_on_after_a_departure_and_tells_of_it_once(start):
+    going = start(CONFIG.format(clock="wall", step_s=0.02))
+    going.until_round(22, away=1)
+    os.kill(going.process.pid, signal.SIGKILL)
+    going.process.communicate()
+    folder = going.folder
+    assert "going on after round 20" in resume(folder)
+    for kind, node in (("crash", 1), ("restart", 1), ("leave", 2)):
+        assert [who for (who, _) in events(folder, kind).elements()] == [node], kind
+    assert dict(folder.rows("SELECT node, max(round) FROM round GROUP BY node")) == {0: 30, 1: 30, 2: 11, 3: 30}

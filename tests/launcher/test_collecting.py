@@ -1,0 +1,87 @@
+"""How the launcher waits until all records are stored, on disks that are slow or worse."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sheafgossip.launcher import collecting
+from sheafgossip.metrics.records import LAUNCHER, EventRecord
+
+SLOW = """
+import time
+from sheafgossip.metrics import collector
+from sheafgossip.metrics.store import Store
+
+commit = Store.commit
+Store.commit = lambda store: (time.sleep(0.3), commit(store))
+collector._BURST, collector._COMMIT_EVERY_S, collector._WAIT_FOR_MISSING_S = 1, 0.0, 0.2
+collector.main()
+"""
+
+
+@pytest.fixture
+def slow(tmp_path, monkeypatch) -> Iterator[collecting.Collecting]:
+    """A collector that takes 0.3 s to store a batch, whom nobody waits for when it does nothing for 1 s."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "log").mkdir()
+    monkeypatch.setattr(collecting, "_COLLECTOR", (str(tmp_path / "slow.py"),))
+    monkeypatch.setattr(collecting, "_STANDSTILL_S", 1.0)
+    monkeypatch.setattr(collecting, "_GRACE_S", 0.3)
+    prepared = SimpleNamespace(
+        assignments=[SimpleNamespace(records=f"ipc://{tmp_path}/records")],
+        record_keys=None,
+        folder=tmp_path,
+        config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
+    )
+    with collecting.Collecting(prepared) as collector:
+        yield collector
+
+
+def write(collector: collecting.Collecting, batches: int) -> None:
+    for number in range(batches):
+        collector.write(EventRecord(float(number), None, LAUNCHER, "test", ""))
+
+
+def stored(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / "run.sqlite")) as connection:
+        return connection.execute("SELECT count(*) FROM event WHERE kind = 'test'").fetchone()[0]
+
+
+def test_a_slow_disk_is_waited_for_as_long_as_it_gets_on(slow, tmp_path):
+    write(slow, 10)
+    told: list[str] = []
+    began = time.monotonic()
+    assert slow.end({}, told.append, lambda: False) is None
+    assert time.monotonic() - began > 2 * collecting._STANDSTILL_S
+    assert stored(tmp_path) == 10
+    assert len(set(told)) > 3
+    assert all(text.startswith("storing records: ") and text.endswith(" of 10 batches") for text in told)
+
+
+def test_a_collector_that_gets_nowhere_has_ended_before_the_launcher_goes_on(slow, tmp_path):
+    write(slow, 10)
+    while slow.stored() < 2:
+        time.sleep(0.05)
+    os.kill(slow._process.pid, signal.SIGSTOP)
+    why = slow.end({}, lambda _: None, lambda: False)
+    assert not slow.alive
+    assert why == f"{slow.stored()} of 10 batches are stored; the collector got nowhere for 1 s"
+    assert 2 <= slow.stored() <= stored(tmp_path) < 10
+
+
+def test_who_cannot_wait_any_longer_keeps_what_is_stored(slow, tmp_path):
+    write(slow, 30)
+    why = slow.end({}, lambda _: None, lambda: slow.stored() > 2)
+    assert not slow.alive
+    assert why is not None
+    assert why.endswith("of 30 batches are stored; interrupted")
+    assert 2 < stored(tmp_path) < 30

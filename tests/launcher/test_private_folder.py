@@ -1,0 +1,60 @@
+"""The folder of a run's sockets: nobody else may use it, and it never stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sheafgossip.launcher import private_folder
+
+MAKE = """
+import os, time
+from sheafgossip.launcher import private_folder
+print(private_folder.make()[0], flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", MAKE], stdout=subprocess.PIPE, text=True) as other:
+        theirs = Path(other.stdout.readline().strip())
+        mine, lock = private_folder.make()
+        assert {path.name for path in tmp_path.iterdir()} == {theirs.name, mine.name}
+        other.kill()
+    (theirs / "0").mkdir()
+    private_folder.make()
+    assert not theirs.exists()
+    assert mine.exists()  # kept by this process
+    os.close(lock)
+    private_folder.make()
+    assert not mine.exists()
+
+
+def test_folders_that_are_not_known_to_be_left_stay(tmp_path):
+    documents = tmp_path / "documents"
+    documents.mkdir(mode=0o700)
+    (documents / "lock").touch()
+    (tmp_path / "sheafgossip-link").symlink_to(documents)
+    for name, mode in (("sheafgossip-open", 0o755), ("sheafgossip-unlocked", 0o700)):
+        (tmp_path / name).mkdir(mode=mode)
+    (tmp_path / "sheafgossip-open" / "lock").touch()
+    before = sorted(tmp_path.iterdir())
+    private_folder.make()
+    assert set(before) < set(tmp_path.iterdir())
+    assert (documents / "lock").exists()
+
+
+def test_only_its_owner_may_look_into_it():
+    folder, _ = private_folder.make()
+    assert folder.stat().st_mode & 0o777 == 0o700

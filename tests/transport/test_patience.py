@@ -1,0 +1,51 @@
+"""How long a client waits for its neighbours."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sheafgossip.transport import patience
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(patience, "time", clock)
+    return clock
+
+
+def waited(clock: Clock, seconds: float, stops: dict[int, float]) -> float:
+    """Seconds until patience is over, where some parts of the wait (by number) take so much longer."""
+    began = clock.now
+    for number, until in enumerate(patience.parts_of(seconds)):
+        assert until > clock.now
+        clock.now = until + stops.get(number, 0.0)
+    return clock.now - began
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.5, 60.0, 3600.5])
+def test_patience_lasts_as_long_as_it_should(clock, seconds):
+    assert waited(clock, seconds, {}) == pytest.approx(seconds, abs=0.02)
+
+
+@pytest.mark.parametrize("seconds", [1.5, 60.0])
+def test_time_in_which_a_process_was_stopped_does_not_count(clock, seconds):
+    stopped = {1: 100.0, 3: 5000.0}
+    part = waited(clock, seconds, {}) / max(8, math.ceil(seconds))
+    assert waited(clock, seconds, stopped) == pytest.approx(seconds + 5100.0 + 2 * part, abs=0.02)
+
+
+def test_a_process_that_is_a_little_late_has_waited_all_the_same(clock):
+    assert waited(clock, 1.5, dict.fromkeys(range(100), 0.2)) < 1.5 + 0.4

@@ -1,0 +1,123 @@
+"""Files of arrays: safetensors that are there whole or not at all, and that tell whether they still are as written.
+
+The SHA-256 of the whole file, with zeros in its own place, stands first in the file's metadata. Other programs read
+such a file as any other of its kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+_BEFORE_DIGEST = b'{"__metadata__":{"sha256":"'
+_PLACE = slice(8 + len(_BEFORE_DIGEST), 8 + len(_BEFORE_DIGEST) + 64)
+_NO_DIGEST = "0" * 64
+_CHUNK_BYTES = 1 << 20
+_ALIGNMENT = 8
+_TYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+
+class DamagedFile(Exception):
+    """A file that is not as it was written; one line for the user."""
+
+
+class ArrayFile:
+    """What a file of these arrays holds, byte by byte; ``digest`` is the same for the same arrays and metadata.
+
+    Contiguous arrays are not copied.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None):
+        """Raises TypeError for arrays that are not of numbers."""
+        contents, self._parts, end = {}, [], 0
+        for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
+            if array.dtype.name not in _TYPES:
+                raise TypeError(f"{name} is of {array.dtype.name}, which no file of arrays can hold")
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+            place = [end, end := end + little.size]
+            contents[name] = {"dtype": _TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": place}
+            self._parts.append(little.data)
+        told = {"__metadata__": {"sha256": _NO_DIGEST, **(metadata or {})}}
+        header = json.dumps(told | contents, separators=(",", ":")).encode()
+        header += b" " * (-len(header) % _ALIGNMENT)
+        start = bytearray(len(header).to_bytes(8, "little") + header)
+        sha256 = hashlib.sha256(start)
+        for part in self._parts:
+            sha256.update(part)
+        self.digest = sha256.hexdigest()
+        start[_PLACE] = self.digest.encode()
+        self._start = bytes(start)
+
+    def save(self, path: Path, *, lasting: bool = False) -> None:
+        """``lasting``: not even a power cut undoes it any more. Raises OSError, and leaves what was there before."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.name}.part")
+        try:
+            with unfinished.open("wb") as file:
+                file.write(self._start)
+                for part in self._parts:
+                    file.write(part)
+                if lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
+            unfinished.replace(path)
+        except OSError:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
+        if lasting:
+            _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest_of(path: Path) -> str | None:
+    """The digest that the file bears, and is found to have; None where it bears none, as older ones.
+
+    Raises DamagedFile, FileNotFoundError.
+    """
+    sha256 = hashlib.sha256()
+    with path.open("rb") as file:
+        start = file.read(_PLACE.stop)
+        if start[8 : _PLACE.start] != _BEFORE_DIGEST:
+            _require_structure(path)
+            return None
+        sha256.update(start[: _PLACE.start] + _NO_DIGEST.encode())
+        while chunk := file.read(_CHUNK_BYTES):
+            sha256.update(chunk)
+    if start[_PLACE] != sha256.hexdigest().encode():
+        raise DamagedFile(f"{path}: is damaged: it is not as it was written")
+    return sha256.hexdigest()
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """Raises DamagedFile, FileNotFoundError."""
+    from safetensors.numpy import load_file
+
+    digest_of(path)
+    return load_file(path)
+
+
+def _require_structure(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+    except SafetensorError as error:
+        raise DamagedFile(f"{path}: is damaged: {error}") from None
