@@ -143,9 +143,11 @@ def test_a_run_is_not_taken_up_before_its_collector_has_stored_all(start):
     collector.suspend()
     os.kill(going.process.pid, signal.SIGKILL)
     going.process.communicate()
-    early = begin("resume", folder)
-    assert (early.wait(60), "this run is still going on" in early.communicate()[1]) == (2, True)
-    collector.resume()
+    try:
+        early = begin("resume", folder)
+        assert (early.wait(60), "this run is still going on" in early.communicate()[1]) == (2, True)
+    finally:
+        collector.resume()
     psutil.wait_procs([collector], timeout=20)
     assert not lock.is_held(folder)
     require_it_goes_on(folder)
