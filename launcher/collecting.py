@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ import zmq
 
 from ..metrics.records import LAUNCHER, Record, pack_end
 from ..transport.recorder import Recorder
+from .engines import EngineError
 from .preparation import Prepared
 
 _GRACE_S = 1.5
@@ -27,6 +29,8 @@ _STANDSTILL_S = 120.0
 """For how long it may neither store nor write anything, before it is given up."""
 
 _LOOK_EVERY_S = 0.5
+
+_ZMQ_THREADS = 2
 
 _COLLECTOR = ("-m", "sheafgossip.metrics.collector")
 
@@ -44,6 +48,7 @@ class Collecting:
         command += ["--keys"] if keys else []
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
+        _require_threads()
         self.log = prepared.folder / "log" / "collector.log"
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
@@ -151,6 +156,19 @@ class Collecting:
         if self._process.stdout:
             self._process.stdout.close()
         self._context.destroy(linger=0)
+
+
+def _require_threads() -> None:
+    """Those that ZeroMQ is about to need: it ends the whole process where it does not get them. Raises EngineError."""
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(_ZMQ_THREADS)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError as error:
+        raise EngineError(f"{error}: no more processes or threads are allowed (ulimit -u, pids.max)") from error
+    finally:
+        done.set()
 
 
 def _known_to_collector(prepared: Prepared) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ..node.assignment import Assignment
 from ..node.flops import gradient_flops
 from .config import ConfigError, RunConfig
 from .planning import local_steps
+from .tasks import allowances
 
 if TYPE_CHECKING:
     from .preparation import Prepared
@@ -29,6 +30,8 @@ OF_A_LINK = 60e3  # bytes: ZeroMQ's queues, beside the vectors in them
 _FLOPS_A_SECOND = 10e9
 _OF_A_STEP_S, _OF_A_MESSAGE_S, _OF_A_ROUND_S, _OF_A_START_S = 0.2e-3, 0.1e-3, 0.4e-3, 0.02
 _WIDEST_PASS = 1 << 21  # numbers of a layer: what a gradient or an evaluation takes at once, at most
+_TASKS_OF_A_CLIENT = 3  # its process, and ZeroMQ's two threads
+_TASKS_BESIDE = 30  # launcher, fork server, collector, and the threads of their libraries
 _FILES_BESIDE = 300  # open files of the fork server and the collector beside those of clients
 
 
@@ -40,6 +43,11 @@ class Need:
     seconds: float
     files: int
     clients: int
+
+    @property
+    def tasks(self) -> int:
+        """Processes and threads. One more than there are clients, where there is a server."""
+        return _TASKS_OF_A_CLIENT * (self.clients + 1) + _TASKS_BESIDE
 
     @property
     def worth_telling(self) -> bool:
@@ -90,6 +98,17 @@ def check_room(needs: Sequence[Need], *, force: bool) -> None:
             f"raise it (ulimit -Hn {files}, as an administrator, or LimitNOFILE of the service), or use at most "
             f"{max(1, most - _FILES_BESIDE)} clients"
         )
+    _check_tasks(max(needs, key=lambda need: need.tasks))
+
+
+def _check_tasks(largest: Need) -> None:
+    for allowance in allowances():
+        if largest.tasks > allowance.free:
+            raise ConfigError(
+                f"{largest.clients} clients need about {largest.tasks} processes and threads, and {allowance.free} "
+                f"more are allowed here ({allowance.where}, {allowance.used} are in use); raise that, or use at most "
+                f"{max(0, (allowance.free - _TASKS_BESIDE) // _TASKS_OF_A_CLIENT - 1)} clients"
+            )
 
 
 def memory_of(assignment: Assignment) -> float:
