@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import select
@@ -50,10 +51,12 @@ class Collecting:
             command += ["--no-resources"]
         _require_threads()
         self.log = prepared.folder / "log" / "collector.log"
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with self.log.open("w") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
+            try:
+                self._process = subprocess.Popen(command, **pipes, stderr=log, start_new_session=True)
+            except BlockingIOError as error:
+                raise EngineError(f"no process can be made for the collector: {error.strerror} (ulimit -u)") from error
         assert self._process.stdin
         assert self._process.stdout
         with contextlib.suppress(BrokenPipeError), self._process.stdin as line:
@@ -96,7 +99,7 @@ class Collecting:
     def stored(self) -> int:
         """Batches that have been stored so far."""
         line = self._process.stdout
-        assert line
+        assert isinstance(line, io.BufferedReader)
         while select.select([line], [], [], 0)[0] and (read := line.read1(1 << 16)):
             *lines, self._unread = (self._unread + read).split(b"\n")
             for word, _, number in (each.partition(b" ") for each in lines):
