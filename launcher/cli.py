@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 if __name__ == "__main__":  # before what is heavy is imported; this module is, too, under its own name
-    from .entry import main
+    from . import entry
 
-    main()
+    entry.main()
 
 import json
 import sys

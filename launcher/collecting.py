@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -18,6 +20,7 @@ import zmq
 
 from ..metrics.records import LAUNCHER, Record, pack_end
 from ..transport.recorder import Recorder
+from .engines import EngineError
 from .preparation import Prepared
 
 _GRACE_S = 1.5
@@ -27,6 +30,8 @@ _STANDSTILL_S = 120.0
 """For how long it may neither store nor write anything, before it is given up."""
 
 _LOOK_EVERY_S = 0.5
+
+_ZMQ_THREADS = 2
 
 _COLLECTOR = ("-m", "sheafgossip.metrics.collector")
 
@@ -45,17 +50,14 @@ class Collecting:
         command += ["--keys"] if keys else []
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
+        _require_threads()
         self.log = prepared.folder / "log" / "collector.log"
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=() if lock is None else (lock,),
-            )
+            self._process = subprocess.Popen(command, **pipes, stderr=log, pass_fds=() if lock is None else (lock,))
+        except BlockingIOError as error:
+            raise EngineError(f"no process can be made for the collector: {error.strerror} (ulimit -u)") from error
         finally:
             os.close(log)
         assert self._process.stdin
@@ -100,7 +102,7 @@ class Collecting:
     def stored(self) -> int:
         """Batches that have been stored so far."""
         line = self._process.stdout
-        assert line
+        assert isinstance(line, io.BufferedReader)
         while select.select([line], [], [], 0)[0] and (read := line.read1(1 << 16)):
             *lines, self._unread = (self._unread + read).split(b"\n")
             for word, _, number in (each.partition(b" ") for each in lines):
@@ -160,6 +162,19 @@ class Collecting:
         if self._process.stdout:
             self._process.stdout.close()
         self._context.destroy(linger=0)
+
+
+def _require_threads() -> None:
+    """Those that ZeroMQ is about to need: it ends the whole process where it does not get them. Raises EngineError."""
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(_ZMQ_THREADS)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError as error:
+        raise EngineError(f"{error}: no more processes or threads are allowed (ulimit -u, pids.max)") from error
+    finally:
+        done.set()
 
 
 def _known_to_collector(prepared: Prepared) -> dict[str, Any]:

@@ -14,8 +14,12 @@ _MAKES_RUNS = ("run", "resume", "sweep", "reproduce", "verify")
 def main() -> None:
     """The whole life of a process; its exit codes are those of ``cli.main``."""
     outlets.secure()
-    code = _attempt()
-    interrupts.ignore()
+    code = 130
+    try:
+        code = _attempt()
+        interrupts.ignore()
+    except KeyboardInterrupt:  # once more, on the way out
+        interrupts.ignore()
     if code == 0 and (why := outlets.lost()) and sys.argv[1:2] and sys.argv[1] not in _MAKES_RUNS:
         print(f"error: standard output cannot be written: {why}", file=sys.stderr)
         code = 1

@@ -310,7 +310,10 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     from ..node.rehearsal import rehearse
 
     _load(libraries)
-    rehearse(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
+    try:
+        rehearse(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
+    except RuntimeError as error:  # no thread, most of all
+        sys.exit(f"the fork server cannot begin: {error}")
     _freeze()
     _Server(Control(socket.socket(fileno=line)), live).serve()
 

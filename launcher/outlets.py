@@ -5,27 +5,37 @@ from __future__ import annotations
 import errno
 import io
 import os
-import select
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
 _NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF)
 
 
-class _Outlet(io.FileIO):
-    """A descriptor. What cannot be written to it is dropped; ``lost`` says why, unless it is that nobody reads."""
+class _Outlet(io.TextIOWrapper):
+    """Leads nowhere once something cannot be written; ``lost`` says why, unless it is that nobody reads."""
 
     lost: OSError | None = None
 
-    def write(self, data: Any) -> int:
+    def write(self, text: str) -> int:
         try:
-            while (written := super().write(data)) is None:  # somebody has made it non-blocking
-                select.select([], [self], [])
-            return written
+            return super().write(text)
         except OSError as error:
-            if error.errno not in _NOBODY_READS:
-                self.lost = error
-            return len(data)
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        if error.errno not in _NOBODY_READS:
+            self.lost = error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        super().flush()
 
 
 _outlets: list[_Outlet] = []
@@ -44,15 +54,16 @@ def secure() -> None:
 
 
 def _secured(stream: TextIO | None, descriptor: int) -> TextIO:
-    _outlets.append(_Outlet(descriptor, "w", closefd=False))
-    is_terminal, is_error = _outlets[-1].isatty(), descriptor == 2
-    return io.TextIOWrapper(
-        io.BufferedWriter(_outlets[-1]),
+    file = io.FileIO(descriptor, "w", closefd=False)
+    outlet = _Outlet(
+        io.BufferedWriter(file),
         encoding=stream.encoding if stream else "utf-8",
         errors=stream.errors if stream else "backslashreplace",
-        line_buffering=is_terminal or is_error,
+        line_buffering=file.isatty() or descriptor == 2,
         write_through=bool(getattr(stream, "write_through", False)),
     )
+    _outlets.append(outlet)
+    return outlet
 
 
 def lost() -> str | None:

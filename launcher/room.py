@@ -18,6 +18,7 @@ from ..transport.schedule import Schedule
 from ..transport.window import limit
 from .config import ConfigError, RunConfig
 from .planning import local_steps
+from .tasks import allowances
 
 if TYPE_CHECKING:
     from .preparation import Prepared
@@ -31,6 +32,8 @@ OF_A_LINK = 60e3  # bytes: ZeroMQ's queues, beside the vectors in them
 _FLOPS_A_SECOND = 10e9
 _OF_A_STEP_S, _OF_A_MESSAGE_S, _OF_A_ROUND_S, _OF_A_START_S = 0.2e-3, 0.1e-3, 0.4e-3, 0.02
 _WIDEST_PASS = 1 << 21  # numbers of a layer: what a gradient or an evaluation takes at once, at most
+_TASKS_OF_A_CLIENT = 3  # its process, and ZeroMQ's two threads
+_TASKS_BESIDE = 30  # launcher, fork server, collector, and the threads of their libraries
 _FILES_BESIDE = 300  # open files of the fork server and the collector beside those of clients
 
 
@@ -47,6 +50,11 @@ class Need:
     def clients_memory(self) -> float:
         """Of the memory, what is the clients' own."""
         return self.memory - _OF_THE_RUN
+
+    @property
+    def tasks(self) -> int:
+        """Processes and threads. One more than there are clients, where there is a server."""
+        return _TASKS_OF_A_CLIENT * (self.clients + 1) + _TASKS_BESIDE
 
     @property
     def worth_telling(self) -> bool:
@@ -100,6 +108,17 @@ def check_room(needs: Sequence[Need], *, force: bool) -> None:
             f"raise it (ulimit -Hn {files}, as an administrator, or LimitNOFILE of the service), or use at most "
             f"{max(1, most - _FILES_BESIDE)} clients"
         )
+    _check_tasks(max(needs, key=lambda need: need.tasks))
+
+
+def _check_tasks(largest: Need) -> None:
+    for allowance in allowances():
+        if largest.tasks > allowance.free:
+            raise ConfigError(
+                f"{largest.clients} clients need about {largest.tasks} processes and threads, and {allowance.free} "
+                f"more are allowed here ({allowance.where}, {allowance.used} are in use); raise that, or use at most "
+                f"{max(0, (allowance.free - _TASKS_BESIDE) // _TASKS_OF_A_CLIENT - 1)} clients"
+            )
 
 
 def memory_of(assignment: Assignment) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
@@ -397,7 +398,9 @@ def _completed_rounds(folder: Path) -> dict[int, int]:
 def _last_line(log: Path) -> str:
     """As the end of a sentence; empty where there is none."""
     with suppress(OSError):
-        return "".join(f"; it said: {line}" for line in log.read_text(errors="replace").splitlines()[-1:])
+        said = log.read_text(errors="replace").splitlines()[-1:]
+        why = " (see ulimit -u, pids.max)" if os.strerror(errno.EAGAIN) in "".join(said) else ""
+        return "".join(f"; it said: {line}{why}" for line in said)
     return ""
 
 
