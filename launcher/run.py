@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from ..metrics.store import Store
 from ..node.assignment import Assignment, name_of
 from ..node.resources import sample
 from ..transport.control import ControlClosed
+from ..transport.keys import KeyPair
 from ..transport.recorder import Recorder
 from .engines import Engine, EngineError
 from .lives import Lives
@@ -70,6 +71,8 @@ class _Clients:
     running: dict[int, Assignment] = field(default_factory=dict)
     """{client: its present life}"""
     addresses: dict[int, str] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
+    """The public ones, of the clients' present lives."""
     ready: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
@@ -167,11 +170,11 @@ class Run:
 
     # -- comings and goings --------------------------------------------------------------------------------------------
 
-    def _present_neighbours(self, node: int) -> dict[int, tuple[str, int]]:
-        """{neighbour: its address and life}, of those that are there."""
+    def _present_neighbours(self, node: int) -> dict[int, tuple[str, int, str]]:
+        """{neighbour: its address, life and public key}, of those that are there."""
         clients = self._clients
         return {
-            peer.node: (clients.addresses[peer.node], clients.running[peer.node].life)
+            peer.node: (clients.addresses[peer.node], clients.running[peer.node].life, clients.keys[peer.node])
             for peer in self._prepared.assignments[node].neighbours
             if peer.node in clients.addresses
         }
@@ -197,7 +200,7 @@ class Run:
         for other in self._dead & {peer.node for peer in life.neighbours}:
             self._engine.tell(node, {"gone": other})
         self._engine.tell(node, {"connect": neighbours})
-        place = {"address": self._clients.addresses[node], "life": life.life}
+        place = {"address": self._clients.addresses[node], "life": life.life, "key": self._clients.keys[node]}
         news = {"rejoin": node, **place, "first_round": life.first_round}
         for other in neighbours:
             self._engine.tell(other, news)
@@ -248,8 +251,9 @@ class Run:
             return False
         for message in self._engine.receive():
             match message:
-                case {"from": node, "message": {"bound": address}}:
-                    self._clients.addresses[node] = address
+                case {"from": node, "message": {"bound": address, "key": key}}:
+                    self._collector.let_in(node, key)
+                    self._clients.addresses[node], self._clients.keys[node] = address, key
                     if self._going:
                         self._introduce(node)
                 case {"from": node, "message": {"ready": True}}:
@@ -374,10 +378,10 @@ class _Collector:
     """The process that stores the records, and the launcher's own line to it."""
 
     def __init__(self, prepared: Prepared):
-        endpoint, keys = prepared.assignments[0].records, prepared.record_keys
+        endpoint, own = prepared.assignments[0].records, KeyPair.make() if prepared.keyed_records else None
         command = [sys.executable, "-m", "sheafgossip.metrics.collector", "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
-        command += ["--keys"] if keys else []
+        command += ["--launcher-key", own.public] if own else []
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
         log = (prepared.folder / "log" / "collector.log").open("w")
@@ -387,25 +391,27 @@ class _Collector:
             )
         assert self._process.stdin
         assert self._process.stdout
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as line:
-            if keys:
-                line.write(json.dumps(_known_to_collector(prepared)))
-        self._address = endpoint
-        if not endpoint.startswith("ipc://"):  # whose port is its own choice
-            self._address = self._process.stdout.readline().removeprefix("ready").strip() or _NOWHERE
+        if not own:
+            self._process.stdin.close()
+        self._address, self._key = endpoint, ""
+        if not endpoint.startswith("ipc://"):  # whose port is its own choice, and whose keys it makes itself
+            _, self._address, *key = self._process.stdout.readline().split() or ("", _NOWHERE)
+            self._key = "".join(key)
         self._context = zmq.Context()
-        self._recorder = Recorder(
-            self._context,
-            self._address,
-            LAUNCHER,
-            keys=(keys.launcher, keys.collector.public) if keys else None,
-        )
+        keys = (own, self._key or own.public) if own else None
+        self._recorder = Recorder(self._context, self._address, LAUNCHER, keys=keys)
 
     def found(self, prepared: Prepared) -> Prepared:
-        """The run, with the address where its records go."""
-        return replace(
-            prepared, assignments=tuple(replace(each, records=self._address) for each in prepared.assignments)
-        )
+        """The run, with the address where its records go, and whose public key is to be found there."""
+        place = {"records": self._address, "records_key": self._key if prepared.keyed_records else ""}
+        return replace(prepared, assignments=tuple(replace(each, **place) for each in prepared.assignments))
+
+    def let_in(self, node: int, key: str) -> None:
+        """Tells the collector a writer's public key, before that writer learns that it may come."""
+        if self._key and self._process.stdin:
+            with contextlib.suppress(OSError):  # that it has ended is noticed elsewhere
+                self._process.stdin.write(json.dumps([node, key]) + "\n")
+                self._process.stdin.flush()
 
     @property
     def alive(self) -> bool:
@@ -442,17 +448,10 @@ class _Collector:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        for line in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                line.close()
         self._context.destroy(linger=0)
-
-
-def _known_to_collector(prepared: Prepared) -> dict[str, Any]:
-    """Its own keys, and {number: public key} of those that may send it records."""
-    assert prepared.record_keys
-    writers = {each.node: each.keys.public for each in prepared.assignments if each.keys}
-    writers[LAUNCHER] = prepared.record_keys.launcher.public
-    return {"own": asdict(prepared.record_keys.collector), "others": writers}
 
 
 class _deaf_to_ctrl_c:

@@ -17,6 +17,7 @@ import zmq
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import Endpoint, Stopped
 from ..transport.kernel import KernelCounters
+from ..transport.keys import KeyPair, Ring
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
 from ..transport.schedule import Schedule
@@ -68,36 +69,19 @@ class _ClientProcess:
 
     def live(self) -> None:
         assignment = self.assignment
-        context = zmq.Context(io_threads=1)
-        dtype = np.dtype(assignment.dtype)
-        limit = assignment.largest_vector * dtype.itemsize
+        self.context = zmq.Context(io_threads=1)
+        self.keys = KeyPair.make() if assignment.keyed or assignment.records_key else None  # nobody else has the secret
         self.kernel = KernelCounters() if assignment.kernel_counters else None
-        self.endpoint = Endpoint(
-            context,
-            assignment.node,
-            assignment.run,
-            self.control,
-            limit,
-            self.kernel,
-            self.stopwatch,
-            life=assignment.life,
-            keys=assignment.ring,
-        )
-        self.recorder = Recorder(
-            context,
-            assignment.records,
-            assignment.sender,
-            keys=(assignment.keys, assignment.records_key) if assignment.keys and assignment.records_key else None,
-            gather_s=_GATHER_S,
-            may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
-        )
-        self.endpoint.before_waiting = self.recorder.flush
+        self.recorder: Recorder | None = None
+        self.endpoint = self._endpoint()
         linger_s = 0.0
         try:
+            self._prepare()  # before neighbours come: none of them is to wait at the door
             address = self.endpoint.bind(assignment.address)
-            self.control.send({"bound": address})
-            self._prepare(address)
-            self._meet()
+            self.control.send({"bound": address, "key": self.keys.public if self.keys else ""})
+            met = self._wait_for("connect")  # who stores records knows this client's key by now
+            self._report_to(self._recorder(), address)
+            self._meet({int(node): place for node, place in met.items()})
             self._learn()
             if assignment.ending == "finish":
                 self.control.send({"done": True})
@@ -107,11 +91,37 @@ class _ClientProcess:
                 linger_s = _LINGER_S
             self._say_goodbye()
         finally:
-            self.recorder.close()
+            if self.recorder is not None:
+                self.recorder.close()
             self.endpoint.close(linger_s)
-            context.term()  # waits until the last records have left
+            self.context.term()  # waits until the last records have left
 
-    def _prepare(self, address: str) -> None:
+    def _endpoint(self) -> Endpoint:
+        assignment = self.assignment
+        return Endpoint(
+            self.context,
+            assignment.node,
+            assignment.run,
+            self.control,
+            assignment.largest_vector * np.dtype(assignment.dtype).itemsize,
+            self.kernel,
+            self.stopwatch,
+            life=assignment.life,
+            keys=Ring(self.keys, {}, more=True) if self.keys and assignment.keyed else None,
+        )
+
+    def _recorder(self) -> Recorder:
+        assignment = self.assignment
+        return Recorder(
+            self.context,
+            assignment.records,
+            assignment.sender,
+            keys=(self.keys, assignment.records_key) if self.keys and assignment.records_key else None,
+            gather_s=_GATHER_S,
+            may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
+        )
+
+    def _prepare(self) -> None:
         assignment = self.assignment
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
@@ -122,15 +132,19 @@ class _ClientProcess:
         self.algorithm = algorithm(settings, self.client)
         if assignment.state_round is not None:
             self._restore(assignment.state_round)
-        self.reporter = Reporter(
-            assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, self.recorder
-        )
-        self.reporter.tell_process(address)
         size = self.client.theta.size
         print(
             f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
             flush=True,
         )
+
+    def _report_to(self, recorder: Recorder, address: str) -> None:
+        self.recorder = recorder
+        self.endpoint.before_waiting = recorder.flush
+        self.reporter = Reporter(
+            self.assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, recorder
+        )
+        self.reporter.tell_process(address)
 
     def _peers(self, links: Mapping[int, Link]) -> Peers:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
@@ -178,11 +192,13 @@ class _ClientProcess:
     def _files_of(self, node: int) -> tuple[Path, Path]:
         return self.assignment.checkpoint_of(node, self.assignment.resumed_at)
 
-    def _meet(self) -> None:
-        met = self._wait_for("connect")
-        addresses = {int(node): address for node, (address, _) in met.items()}
-        lives = {int(node): life for node, (_, life) in met.items()}
-        if self.assignment.clock != "none":
+    def _meet(self, met: dict[int, tuple[str, int, str]]) -> None:
+        """``met`` are the neighbours that are there: {neighbour: its address, life and public key}."""
+        addresses = {node: address for node, (address, _, _) in met.items()}
+        lives = {node: life for node, (_, life, _) in met.items()}
+        more = self.assignment.clock != "none"
+        self.endpoint.learn({node: key for node, (_, _, key) in met.items()}, more=more)
+        if more:
             self.endpoint.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
         hello = self.endpoint.connect(addresses, time.monotonic() + self.assignment.timeout, lives)
         self.reporter.tell_links({node: hello.get(node, 0) for node in addresses}.items())
@@ -249,6 +265,7 @@ class _ClientProcess:
             self.endpoint.note_connections()
             self.reporter.tell_kernel(self.kernel.read())
             self.kernel.close()
+        assert self.recorder
         self.recorder.flush()
         self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
 
