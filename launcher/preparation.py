@@ -27,6 +27,7 @@ from .graphs import check_graphs, draw_graphs, has_server, relation_edges
 from .placement import Host, chosen_hosts, place
 from .planner import Plan, Star
 from .planning import local_steps, plan_run
+from .reach import check_reach
 from .room import memory_of
 
 
@@ -91,6 +92,8 @@ def prepare_run(
     keyed_records = _keyed_records(config, records)
     graphs = draw_graphs(config)
     check_graphs(config, graphs)
+    if config.transport.protocol == "tcp" and not hosts[0].address:
+        check_reach(config.transport.host, graphs.union)
     try:
         data = prepare(config.data, config.clients, config.seed, folder / "shards")
         architectures = deal_architectures(config, data)

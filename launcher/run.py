@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -328,8 +329,12 @@ class Run:
         for node, status in sorted(self._clients.deaths.items()):
             if status < 0 and node not in self._lost_nodes:
                 yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}"
+        told: Counter[str] = Counter()
         for node, error in sorted(self._clients.errors.items()):
-            yield f"{self._name(node)} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
+            alike = error.get("alike", "")
+            if not (alike and told[alike]):
+                yield f"{self._name(node)} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
+            told[alike] += 1
         for node, status in sorted(self._clients.deaths.items()):
             if status >= 0 and node not in self._clients.errors:
                 log = self._prepared.folder / "log" / f"{name_of(node)}.log"

@@ -15,7 +15,7 @@ import numpy as np
 import zmq
 
 from ..transport.control import Control, ControlClosed
-from ..transport.endpoint import Endpoint, Stopped
+from ..transport.endpoint import CannotListen, Endpoint, NeighbourTimeout, Stopped
 from ..transport.kernel import KernelCounters
 from ..transport.keys import KeyPair, Ring
 from ..transport.peers import Link, Peers
@@ -43,6 +43,10 @@ class Diverged(Exception):
     """theta is no longer finite."""
 
 
+class NotMet(Exception):
+    """Neighbours that could not be met in time."""
+
+
 def live(assignment: Assignment, control: Control) -> int:
     """Runs the client to its end; returns the exit status of its process, unless its part is to crash."""
     try:
@@ -54,8 +58,11 @@ def live(assignment: Assignment, control: Control) -> int:
         return 0
     except Exception as error:
         print(traceback.format_exc(), flush=True)
-        text = str(error) if isinstance(error, Diverged) else traceback.format_exc()
-        control.send({"failed": text, "line": f"{type(error).__name__}: {error}"})
+        tells_all = isinstance(error, (Diverged, NeighbourTimeout, NotMet, CannotListen))
+        text = str(error) if tells_all else traceback.format_exc()
+        kind = type(error).__name__
+        alike = kind if isinstance(error, (NotMet, CannotListen)) else ""  # many clients fail at once, for one cause
+        control.send({"failed": text, "line": f"{kind}: {error}", "alike": alike})
         return 1
     return 0
 
@@ -200,7 +207,11 @@ class _ClientProcess:
         self.endpoint.learn({node: key for node, (_, _, key) in met.items()}, more=more)
         if more:
             self.endpoint.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
-        hello = self.endpoint.connect(addresses, time.monotonic() + self.assignment.timeout, lives)
+        timeout = self.assignment.timeout
+        try:
+            hello = self.endpoint.connect(addresses, time.monotonic() + timeout, lives)
+        except NeighbourTimeout as error:
+            raise NotMet(f"{error} within transport.timeout = {timeout:g} s") from None
         self.reporter.tell_links({node: hello.get(node, 0) for node in addresses}.items())
         self.control.send({"ready": True})
         self.epoch = self._wait_for("go")

@@ -46,6 +46,10 @@ class NeighbourTimeout(Exception):
     """A neighbour stayed silent for longer than transport.timeout."""
 
 
+class CannotListen(Exception):
+    """A client cannot be bound where it should be."""
+
+
 class Message(NamedTuple):
     src: int
     round: int
@@ -159,8 +163,14 @@ class Endpoint:
             self._aside.register(other, zmq.POLLIN)
 
     def bind(self, address: str) -> str:
-        """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to."""
-        self._router.bind(address)
+        """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to.
+
+        Raises CannotListen.
+        """
+        try:
+            self._router.bind(address)
+        except zmq.ZMQError as error:
+            raise CannotListen(f"cannot listen at {address}: {error.strerror}") from error
         return self._router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
 
     def learn(self, keys: Mapping[int, str], *, more: bool = False) -> None:
