@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import psutil
 import zmq
 
 from ..metrics.records import LAUNCHER, Record, pack_end
+from ..transport.keys import KeyPair
 from ..transport.recorder import Recorder
 from .engines import EngineError
 from .preparation import Prepared
@@ -44,10 +45,10 @@ class Collecting:
 
     def __init__(self, prepared: Prepared, lock: int | None = None):
         """``lock`` is a descriptor for the collector to hold, too."""
-        endpoint, keys = prepared.assignments[0].records, prepared.record_keys
+        endpoint, own = prepared.assignments[0].records, KeyPair.make() if prepared.keyed_records else None
         command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
-        command += ["--keys"] if keys else []
+        command += ["--launcher-key", own.public] if own else []
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
         _require_threads()
@@ -62,26 +63,29 @@ class Collecting:
             os.close(log)
         assert self._process.stdin
         assert self._process.stdout
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as line:
-            if keys:
-                line.write(json.dumps(_known_to_collector(prepared)).encode())
-        self._address = endpoint
-        if not endpoint.startswith("ipc://"):  # whose port is its own choice
-            self._address = self._process.stdout.readline().decode().removeprefix("ready").strip() or _NOWHERE
+        if not own:
+            self._process.stdin.close()
+        self._address, self._key = endpoint, ""
+        if not endpoint.startswith("ipc://"):  # whose port is its own choice, and whose keys it makes itself
+            _, self._address, *key = self._process.stdout.readline().decode().split() or ("", _NOWHERE)
+            self._key = "".join(key)
         self._stored, self._unread = 0, b""
         self._context = zmq.Context()
-        self._recorder = Recorder(
-            self._context,
-            self._address,
-            LAUNCHER,
-            keys=(keys.launcher, keys.collector.public) if keys else None,
-        )
+        keys = (own, self._key or own.public) if own else None
+        self._recorder = Recorder(self._context, self._address, LAUNCHER, keys=keys)
 
     def found(self, prepared: Prepared) -> Prepared:
-        """The run, with the address where its records go."""
-        return replace(
-            prepared, assignments=tuple(replace(each, records=self._address) for each in prepared.assignments)
-        )
+        """The run, with the address where its records go, and whose public key is to be found there."""
+        key = self._key if prepared.keyed_records else ""
+        assignments = (replace(each, records=self._address, records_key=key) for each in prepared.assignments)
+        return replace(prepared, assignments=tuple(assignments))
+
+    def let_in(self, node: int, key: str) -> None:
+        """Tells the collector a writer's public key, before that writer learns that it may come."""
+        if self._key and self._process.stdin:
+            with contextlib.suppress(OSError):  # that it has ended is noticed elsewhere
+                self._process.stdin.write(json.dumps([node, key]).encode() + b"\n")
+                self._process.stdin.flush()
 
     @property
     def alive(self) -> bool:
@@ -159,8 +163,10 @@ class Collecting:
     def __exit__(self, *_: object) -> None:
         if self.alive:
             self._stop("")
-        if self._process.stdout:
-            self._process.stdout.close()
+        for line in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if line:
+                    line.close()
         self._context.destroy(linger=0)
 
 
@@ -175,11 +181,3 @@ def _require_threads() -> None:
         raise EngineError(f"{error}: no more processes or threads are allowed (ulimit -u, pids.max)") from error
     finally:
         done.set()
-
-
-def _known_to_collector(prepared: Prepared) -> dict[str, Any]:
-    """Its own keys, and {number: public key} of those that may send it records."""
-    assert prepared.record_keys
-    writers = {each.node: each.keys.public for each in prepared.assignments if each.keys}
-    writers[LAUNCHER] = prepared.record_keys.launcher.public
-    return {"own": asdict(prepared.record_keys.collector), "others": writers}

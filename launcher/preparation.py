@@ -21,7 +21,7 @@ from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
 from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
-from ..transport.keys import KeyPair, there_are_keys
+from ..transport.keys import there_are_keys
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
 from .folder import digest_of_config, kept_digest
@@ -29,6 +29,7 @@ from .graphs import check_graphs, draw_graphs, has_server, relation_edges
 from .placement import Host, chosen_hosts, place
 from .planner import Plan, Star
 from .planning import local_steps, plan_run
+from .reach import check_reach
 from .room import memory_of
 
 
@@ -51,16 +52,8 @@ class Prepared:
     """Wall seconds that the run had taken until then."""
     told: frozenset[tuple[int, str, float | None, str]] = frozenset()
     """(client, kind, virtual seconds, detail) of the comings and goings that are on record."""
-    record_keys: RecordKeys | None = None
-    """Where records go over tcp, in a run with keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordKeys:
-    """Of the collector, and of the launcher where it writes records itself."""
-
-    collector: KeyPair
-    launcher: KeyPair
+    keyed_records: bool = False
+    """Whether the collector asks for keys."""
 
 
 Calibrate = Callable[[Assignment, int], float]
@@ -98,16 +91,16 @@ def prepare_run(
     _check_algorithm(config)
     if config.transport.keyed and not there_are_keys():
         raise ConfigError("transport.keys = true: this machine's libzmq was built without CurveZMQ; allowed is false")
-    keys = _record_keys(config, records)
+    keyed_records = _keyed_records(config, records)
     graphs = draw_graphs(config)
     check_graphs(config, graphs)
+    if config.transport.protocol == "tcp" and not hosts[0].address:
+        check_reach(config.transport.host, graphs.union)
     try:
         data = prepare(config.data, config.clients, config.seed, folder / "shards")
         architectures = deal_architectures(config, data)
         assignments = _assign(config, folder, graphs, architectures, data, sockets, records)
         assignments = _placed(config, graphs.union, assignments, hosts)
-        if config.transport.keyed or keys:
-            assignments = _with_keys(assignments, keys)
     except (DataError, ArchitectureError, SettingsError) as error:
         raise ConfigError(str(error)) from None
     plan = None
@@ -132,17 +125,15 @@ def prepare_run(
     )
     store.close()
     samples = tuple(client.train_samples for client in data.clients) + (0,) * (len(assignments) - config.clients)
-    return Prepared(config, folder, graphs.union, assignments, samples, plan, record_keys=keys)
+    return Prepared(config, folder, graphs.union, assignments, samples, plan, keyed_records=keyed_records)
 
 
-def _record_keys(config: RunConfig, records: str) -> RecordKeys | None:
+def _keyed_records(config: RunConfig, records: str) -> bool:
     if not records.startswith("tcp://"):
-        return None
-    if config.transport.keys:
-        return RecordKeys(KeyPair.make(), KeyPair.make())
-    if not records.startswith("tcp://127."):
+        return False
+    if not config.transport.keys and not records.startswith("tcp://127."):
         raise ConfigError(f"transport.keys = false: records go to {records}; allowed is true, or a loopback address")
-    return None
+    return config.transport.keys
 
 
 def _write_down(config: RunConfig, path: Path) -> None:
@@ -396,6 +387,7 @@ def _assign(
                 deadline_s=math.inf if config.time.deadline_s is None else config.time.deadline_s,
                 survives=config.time.deaths == "continue",
                 drift_round=0 if config.data.drift is None else config.data.drift.at_round,
+                keyed=config.transport.keyed,
             )
         )
     largest = _largest_vector(config, assignments)
@@ -420,20 +412,6 @@ def _placed(
             replace(assignment, neighbours=neighbours, address=address, host=number, host_name=hosts[number].name)
         )
     return tuple(placed)
-
-
-def _with_keys(assignments: Sequence[Assignment], records: RecordKeys | None) -> tuple[Assignment, ...]:
-    """A key pair for each client; of its neighbours it knows the public ones."""
-    pairs = [KeyPair.make() for _ in assignments]
-    return tuple(
-        replace(
-            assignment,
-            keys=pairs[assignment.node],
-            records_key=records.collector.public if records else "",
-            neighbours=tuple(replace(peer, key=pairs[peer.node].public) for peer in assignment.neighbours),
-        )
-        for assignment in assignments
-    )
 
 
 def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int:

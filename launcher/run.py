@@ -9,6 +9,7 @@ import signal
 import socket
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -68,6 +69,8 @@ class _Clients:
     running: dict[int, Assignment] = field(default_factory=dict)
     """{client: its present life}"""
     addresses: dict[int, str] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
+    """The public ones, of the clients' present lives."""
     ready: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
@@ -173,11 +176,11 @@ class Run:
 
     # -- comings and goings --------------------------------------------------------------------------------------------
 
-    def _present_neighbours(self, node: int) -> dict[int, tuple[str, int]]:
-        """{neighbour: its address and life}, of those that are there."""
+    def _present_neighbours(self, node: int) -> dict[int, tuple[str, int, str]]:
+        """{neighbour: its address, life and public key}, of those that are there."""
         clients = self._clients
         return {
-            peer.node: (clients.addresses[peer.node], clients.running[peer.node].life)
+            peer.node: (clients.addresses[peer.node], clients.running[peer.node].life, clients.keys[peer.node])
             for peer in self._prepared.assignments[node].neighbours
             if peer.node in clients.addresses
         }
@@ -203,7 +206,7 @@ class Run:
         for other in self._dead & {peer.node for peer in life.neighbours}:
             self._engine.tell(node, {"gone": other})
         self._engine.tell(node, {"connect": neighbours})
-        place = {"address": self._clients.addresses[node], "life": life.life}
+        place = {"address": self._clients.addresses[node], "life": life.life, "key": self._clients.keys[node]}
         news = {"rejoin": node, **place, "first_round": life.first_round}
         for other in neighbours:
             self._engine.tell(other, news)
@@ -257,8 +260,9 @@ class Run:
             return False
         for message in self._engine.receive():
             match message:
-                case {"from": node, "message": {"bound": address}}:
-                    self._clients.addresses[node] = address
+                case {"from": node, "message": {"bound": address, "key": key}}:
+                    self._collector.let_in(node, key)
+                    self._clients.addresses[node], self._clients.keys[node] = address, key
                     if self._going:
                         self._introduce(node)
                 case {"from": node, "message": {"ready": True}}:
@@ -336,8 +340,12 @@ class Run:
             if status < 0 and node not in self._lost_nodes:
                 last = _last_line(self._log(node)) if -status == signal.SIGABRT else ""  # libraries say why
                 yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}{last}"
+        told: Counter[str] = Counter()
         for node, error in sorted(self._clients.errors.items()):
-            yield f"{self._name(node)} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
+            alike = error.get("alike", "")
+            if not (alike and told[alike]):
+                yield f"{self._name(node)} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
+            told[alike] += 1
         for node, status in sorted(self._clients.deaths.items()):
             if status >= 0 and node not in self._clients.errors:
                 text = f"with exit status {status}; see {self._log(node)}"

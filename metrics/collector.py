@@ -87,8 +87,8 @@ class Collector:
         poller.register(stop, zmq.POLLIN)
         only_stop = zmq.Poller()
         only_stop.register(stop, zmq.POLLIN)
-        for other in self._door.sockets if self._door else ():
-            poller.register(other, zmq.POLLIN)
+        if self._door is not None:
+            self._door.register_with(poller)
         while not self._complete():
             if stop.fileno() in dict(poller.poll(self._patience_ms())):
                 self._drain()
@@ -216,23 +216,46 @@ def _writer(message: Rows | End) -> int:
 
 
 class Door:
-    """Lets in only writers whose keys it knows, and counts the others."""
+    """Lets in only writers whose keys it knows, and counts the others.
 
-    def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: Ring):
+    ``words`` is where the launcher tells of a writer before that one comes: lines of [number, public key].
+    """
+
+    def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: Ring, words: int):
         listen_with(receiver, ring.own)
-        self._gate = Gate(context, ring.others)
+        self.key = ring.own.public
+        self._gate = Gate(context, ring.others, more=True)
         self._monitor = receiver.get_monitor_socket(PROOF)
-        self.sockets = self._gate.socket, self._monitor
+        self._words, self._unfinished = words, b""
+        os.set_blocking(words, False)
+
+    def register_with(self, poller: zmq.Poller) -> None:
+        self._poller = poller
+        for source in (self._gate.socket, self._monitor, self._words):
+            poller.register(source, zmq.POLLIN)
 
     def attend(self) -> int:
         """To who has come; returns how many connections were refused since."""
         self._gate.answer()
+        self._gate.learn(self._announced(), more=True)  # who has come was announced before
+        self._gate.turn_away()
         refused = 0
         for _ in range(_BURST):
             if not self._monitor.poll(0):
                 break
             refused += self._gate.refused(*next_event(self._monitor))
         return refused
+
+    def _announced(self) -> dict[int, str]:
+        announced: dict[int, str] = {}
+        with contextlib.suppress(BlockingIOError):
+            while self._words in self._poller:
+                text = os.read(self._words, 1 << 16)
+                *lines, self._unfinished = (self._unfinished + text).split(b"\n")
+                announced |= dict(map(json.loads, lines))
+                if not text:
+                    self._poller.unregister(self._words)  # the launcher has said all
+        return announced
 
 
 def _own_resources(wall_s: float) -> ResourceRecord:
@@ -252,20 +275,16 @@ def _own_resources(wall_s: float) -> ResourceRecord:
     )
 
 
-def _bound_receiver(context: zmq.Context, endpoint: str, ring: Ring | None) -> tuple[zmq.Socket, Door | None]:
+def _bound_receiver(context: zmq.Context, endpoint: str, launcher_key: str | None) -> tuple[zmq.Socket, Door | None]:
     receiver = context.socket(zmq.PULL)
     receiver.maxmsgsize = MAX_BATCH_BYTES
     receiver.rcvhwm = _WAITING_PER_SENDER
     receiver.backlog = _AT_THE_DOOR
-    door = Door(context, receiver, ring) if ring else None
+    door = None
+    if launcher_key:
+        door = Door(context, receiver, Ring(KeyPair.make(), {LAUNCHER: launcher_key}), sys.stdin.fileno())
     receiver.bind(endpoint)
     return receiver, door
-
-
-def _keys_from_stdin() -> Ring:
-    """One line of JSON: the collector's own pair, and {number: public key} of those that may write."""
-    told = json.loads(sys.stdin.readline())
-    return Ring(KeyPair(**told["own"]), {int(number): key for number, key in told["others"].items()})
 
 
 def _arguments() -> argparse.Namespace:
@@ -276,7 +295,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--database", required=True, help="the run.sqlite to write")
     parser.add_argument("--epoch", type=float, default=time.monotonic(), help="the run's second 0 (time.monotonic())")
     parser.add_argument("--no-resources", action="store_true", help="record no memory and CPU time of its own")
-    parser.add_argument("--keys", action="store_true", help="take keys from a line of JSON on standard input")
+    parser.add_argument(
+        "--launcher-key",
+        help="ask for keys: the launcher's public one; those of writers come on standard input, a [number, key] a line",
+    )
     parser.add_argument("--parent", type=int, help="process number of the launcher, to end with it")
     return parser.parse_args()
 
@@ -288,9 +310,9 @@ def main() -> None:
     allow_open_files()  # one for every client
     context = zmq.Context()
     try:
-        receiver, door = _bound_receiver(context, arguments.endpoint, _keys_from_stdin() if arguments.keys else None)
+        receiver, door = _bound_receiver(context, arguments.endpoint, arguments.launcher_key)
         store = Store(arguments.database)
-        print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
+        print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *([door.key] if door else []), flush=True)
         Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources, door=door).run(stop)
     except zmq.ZMQError as error:
         sys.exit(f"the collector cannot listen at {arguments.endpoint}: {error}")

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..metrics.records import sender_of
 from ..transport.codecs import Codec, CodecName, codec
-from ..transport.keys import KeyPair, Ring
 from .architecture import Architecture
 
 
@@ -33,8 +32,6 @@ class Neighbour:
     classes: tuple[int, ...] = ()
     remote: bool = False
     """Whether it is placed on another host."""
-    key: str = ""
-    """Its public key, in a run with keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +137,10 @@ class Assignment:
     host: int = 0
     """The number of the host that it runs on, among those of the run."""
     host_name: str = ""
-    keys: KeyPair | None = None
-    """Its own, in a run with keys."""
+    keyed: bool = False
+    """Whether its data socket asks for keys."""
     records_key: str = ""
-    """The collector's public one, where records are sent over tcp."""
-
-    @property
-    def ring(self) -> Ring | None:
-        """The keys of its data socket; over Unix sockets there are none."""
-        if self.keys is None or not self.address.startswith("tcp://"):
-            return None
-        return Ring(self.keys, {peer.node: peer.key for peer in self.neighbours})
+    """The collector's public key, where records are sent with keys."""
 
     @property
     def schedule(self) -> Path:
@@ -208,7 +198,6 @@ class Assignment:
                     Turn(tuple(turn["successors"]), {int(j): weight for j, weight in turn["weights"].items()})
                     for turn in message["turns"]
                 ),
-                "keys": KeyPair(**message["keys"]) if message["keys"] else None,
             }
         )
 

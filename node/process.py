@@ -18,8 +18,9 @@ import zmq
 from ..transport import array_file
 from ..transport.codecs import CannotEncode
 from ..transport.control import Control, ControlClosed
-from ..transport.endpoint import Endpoint, Stopped
+from ..transport.endpoint import CannotListen, Endpoint, NeighbourTimeout, Stopped
 from ..transport.kernel import KernelCounters
+from ..transport.keys import KeyPair, Ring
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
 from ..transport.schedule import Schedule
@@ -46,6 +47,10 @@ class Diverged(Exception):
     """theta, or a vector to be sent, has numbers that nobody can go on with."""
 
 
+class NotMet(Exception):
+    """Neighbours that could not be met in time."""
+
+
 def live(assignment: Assignment, control: Control) -> int:
     """Runs the client to its end; returns the exit status of its process, unless its part is to crash."""
     try:
@@ -56,8 +61,11 @@ def live(assignment: Assignment, control: Control) -> int:
         print(f"stopped: {end or 'the launcher is gone'}", flush=True)
         return 0
     except Exception as error:
-        text = str(error) if isinstance(error, Diverged | DiskFull) else traceback.format_exc()
-        control.send({"failed": text, "line": f"{type(error).__name__}: {error}"})
+        tells_all = isinstance(error, (Diverged, DiskFull, NeighbourTimeout, NotMet, CannotListen))
+        text = str(error) if tells_all else traceback.format_exc()
+        kind = type(error).__name__
+        alike = kind if isinstance(error, (NotMet, CannotListen)) else ""  # many clients fail at once, for one cause
+        control.send({"failed": text, "line": f"{kind}: {error}", "alike": alike})
         with contextlib.suppress(OSError):  # the disk may be full
             print(traceback.format_exc(), flush=True)
         return 1
@@ -73,38 +81,20 @@ class _ClientProcess:
 
     def live(self) -> None:
         assignment = self.assignment
-        context = zmq.Context(io_threads=1)
-        dtype = np.dtype(assignment.dtype)
-        limit = assignment.largest_vector * dtype.itemsize
+        self.context = zmq.Context(io_threads=1)
+        self.keys = KeyPair.make() if assignment.keyed or assignment.records_key else None  # nobody else has the secret
         self.kernel = KernelCounters() if assignment.kernel_counters else None
         self.schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
-        self.endpoint = Endpoint(
-            context,
-            assignment.node,
-            assignment.run,
-            self.control,
-            limit,
-            self.kernel,
-            self.stopwatch,
-            life=assignment.life,
-            keys=assignment.ring,
-            **({"queue": queue_for(self.schedule)} if self.schedule else {}),
-        )
-        self.recorder = Recorder(
-            context,
-            assignment.records,
-            assignment.sender,
-            keys=(assignment.keys, assignment.records_key) if assignment.keys and assignment.records_key else None,
-            gather_s=_GATHER_S,
-            may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
-        )
-        self.endpoint.before_waiting = self.recorder.flush
+        self.recorder: Recorder | None = None
+        self.endpoint = self._endpoint()
         linger_s = 0.0
         try:
+            self._prepare()  # before neighbours come: none of them is to wait at the door
             address = self.endpoint.bind(assignment.address)
-            self.control.send({"bound": address})
-            self._prepare(address)
-            self._meet()
+            self.control.send({"bound": address, "key": self.keys.public if self.keys else ""})
+            met = self._wait_for("connect")  # who stores records knows this client's key by now
+            self._report_to(self._recorder(), address)
+            self._meet({int(node): place for node, place in met.items()})
             self._learn()
             if assignment.ending == "finish":
                 self.control.send({"done": True})
@@ -114,11 +104,38 @@ class _ClientProcess:
                 linger_s = _LINGER_S
             self._say_goodbye()
         finally:
-            self.recorder.close()
+            if self.recorder is not None:
+                self.recorder.close()
             self.endpoint.close(linger_s)
-            context.term()  # waits until the last records have left
+            self.context.term()  # waits until the last records have left
 
-    def _prepare(self, address: str) -> None:
+    def _endpoint(self) -> Endpoint:
+        assignment = self.assignment
+        return Endpoint(
+            self.context,
+            assignment.node,
+            assignment.run,
+            self.control,
+            assignment.largest_vector * np.dtype(assignment.dtype).itemsize,
+            self.kernel,
+            self.stopwatch,
+            life=assignment.life,
+            keys=Ring(self.keys, {}, more=True) if self.keys and assignment.keyed else None,
+            **({"queue": queue_for(self.schedule)} if self.schedule else {}),
+        )
+
+    def _recorder(self) -> Recorder:
+        assignment = self.assignment
+        return Recorder(
+            self.context,
+            assignment.records,
+            assignment.sender,
+            keys=(self.keys, assignment.records_key) if self.keys and assignment.records_key else None,
+            gather_s=_GATHER_S,
+            may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
+        )
+
+    def _prepare(self) -> None:
         assignment = self.assignment
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
@@ -128,15 +145,19 @@ class _ClientProcess:
         self.algorithm = algorithm(settings, self.client)
         if assignment.state_round is not None:
             self._restore(assignment.state_round)
-        self.reporter = Reporter(
-            assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, self.recorder
-        )
-        self.reporter.tell_process(address)
         size = self.client.theta.size
         print(
             f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
             flush=True,
         )
+
+    def _report_to(self, recorder: Recorder, address: str) -> None:
+        self.recorder = recorder
+        self.endpoint.before_waiting = recorder.flush
+        self.reporter = Reporter(
+            self.assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, recorder
+        )
+        self.reporter.tell_process(address)
 
     def _peers(self, links: Mapping[int, Link]) -> Peers:
         assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
@@ -186,13 +207,19 @@ class _ClientProcess:
     def _files_of(self, node: int) -> tuple[Path, Path]:
         return self.assignment.checkpoint_of(node, self.assignment.resumed_at)
 
-    def _meet(self) -> None:
-        met = self._wait_for("connect")
-        addresses = {int(node): address for node, (address, _) in met.items()}
-        lives = {int(node): life for node, (_, life) in met.items()}
-        if self.assignment.clock != "none":
+    def _meet(self, met: dict[int, tuple[str, int, str]]) -> None:
+        """``met`` are the neighbours that are there: {neighbour: its address, life and public key}."""
+        addresses = {node: address for node, (address, _, _) in met.items()}
+        lives = {node: life for node, (_, life, _) in met.items()}
+        more = self.assignment.clock != "none"
+        self.endpoint.learn({node: key for node, (_, _, key) in met.items()}, more=more)
+        if more:
             self.endpoint.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
-        hello = self.endpoint.connect(addresses, time.monotonic() + self.assignment.timeout, lives)
+        timeout = self.assignment.timeout
+        try:
+            hello = self.endpoint.connect(addresses, time.monotonic() + timeout, lives)
+        except NeighbourTimeout as error:
+            raise NotMet(f"{error} within transport.timeout = {timeout:g} s") from None
         self.reporter.tell_links({node: hello.get(node, 0) for node in addresses}.items())
         self.control.send({"ready": True})
         self.epoch = self._wait_for("go")
@@ -267,6 +294,7 @@ class _ClientProcess:
             self.endpoint.note_connections()
             self.reporter.tell_kernel(self.kernel.read())
             self.kernel.close()
+        assert self.recorder
         self.recorder.flush()
         self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
 

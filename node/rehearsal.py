@@ -59,7 +59,7 @@ def _play(folder: Path) -> None:
     ]
     for thread in threads:
         thread.start()
-    everyone = {assignment.node: (assignment.address, 1) for assignment in assignments}
+    everyone = {assignment.node: (assignment.address, 1, "") for assignment in assignments}
     for word, message in (
         ("bound", {"connect": everyone}),
         ("ready", {"go": 0.0}),

@@ -72,7 +72,7 @@ class Reporter:
     def tell_links(self, hellos: Iterable[tuple[int, int]]) -> None:
         """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello)."""
         own = ready_bytes(identity_of(self._node, self._assignment.life))
-        keys = self._assignment.ring is not None
+        keys = self._assignment.keyed
         self._recorder.write(
             *(
                 OverheadRecord(self._node, node, kind, messages, wire_bytes)

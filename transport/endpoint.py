@@ -47,6 +47,10 @@ class NeighbourTimeout(Exception):
     """A neighbour stayed silent for longer than transport.timeout."""
 
 
+class CannotListen(Exception):
+    """A client cannot be bound where it should be."""
+
+
 class Message(NamedTuple):
     src: int
     round: int
@@ -149,7 +153,7 @@ class Endpoint:
         self._heed_due = 0.0
         self._kernel = kernel
         self._keys = keys
-        self._gate = None if keys is None else Gate(context, keys.others)
+        self._gate = None if keys is None else Gate(context, keys.others, more=keys.more)
         if keys is not None:
             listen_with(self._router, keys.own)
         self._monitor = self._router.get_monitor_socket(
@@ -163,9 +167,21 @@ class Endpoint:
             self._aside.register(other, zmq.POLLIN)
 
     def bind(self, address: str) -> str:
-        """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to."""
-        self._router.bind(address)
+        """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to.
+
+        Raises CannotListen.
+        """
+        try:
+            self._router.bind(address)
+        except zmq.ZMQError as error:
+            raise CannotListen(f"cannot listen at {address}: {error.strerror}") from error
         return self._router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+
+    def learn(self, keys: Mapping[int, str], *, more: bool = False) -> None:
+        """The public keys of neighbours; ``more``: some may come later, with keys that are not known yet."""
+        if self._keys is not None and self._gate is not None:
+            self._keys.others.update(keys)
+            self._gate.learn(keys, more=more)
 
     def connect(
         self, addresses: dict[int, str], deadline: float, lives: Mapping[int, int] | None = None
@@ -408,8 +424,10 @@ class Endpoint:
                     self.left[node] = life
                 case {"finished": node}:
                     self.finished.setdefault(node, time.monotonic())
-                case {"rejoin": node, "address": address, "life": life, "first_round": first}:
+                case {"rejoin": node, "address": address, "life": life, "first_round": first, **rest}:
                     self.first_rounds[node] = first
+                    if key := rest.get("key"):
+                        self.learn({node: key}, more=True)
                     self._rejoin(node, address, life)
                 case _:
                     self.heard.append(message)

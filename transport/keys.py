@@ -1,11 +1,12 @@
 """Keys on the wire: who may connect to a socket, and as whom (CurveZMQ, RFC 26).
 
-Keys are made for one run and travel on its control lines only. This module imports nothing of ours: the collector
-needs it too.
+Each process makes a pair of its own for one run and tells others the public half only. This module imports nothing of
+ours: the collector needs it too.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ PROOF = OPENED | CLOSED | int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
 _DISCONNECTED, _SUCCEEDED = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _ANSWERED_AT_ONCE = 256
+_WAITING = 1024  # who knocks with a key that is not known yet; the oldest go first
 _DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where no gate is
 
 
@@ -49,10 +51,14 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A process's own keys, and {number: public key} of the others that it may have to do with."""
+    """A process's own keys, and {number: public key} of the others, as far as they are known.
+
+    ``more`` says whether others may still come: with keys of which this process may hear later than of their owners.
+    """
 
     own: KeyPair
-    others: Mapping[int, str]
+    others: dict[int, str]
+    more: bool = False
 
 
 def listen_with(socket: zmq.Socket, own: KeyPair) -> None:
@@ -78,28 +84,60 @@ class Gate:
     """Lets in those whose public keys it knows, each under its own number (libzmq asks it through ZAP, RFC 27).
 
     It has no thread: its owner polls ``socket`` and calls ``answer``. Until then who knocks waits, and no one else. A
-    context has one gate at most.
+    context has one gate at most. While there are ``more`` to come, unknown keys wait, too, as long as libzmq lets them,
+    or until they are told to ``turn_away``.
     """
 
-    def __init__(self, context: zmq.Context, others: Mapping[int, str]):
-        self._known = {z85.decode(key): b"%d" % number for number, key in others.items()}
+    def __init__(self, context: zmq.Context, others: Mapping[int, str], *, more: bool = False):
+        self._known: dict[bytes, bytes] = {}  # key -> number
+        self._waiting: deque[list[bytes]] = deque()  # requests
         self._unproven: set[int] = set()  # descriptors of connections whose handshake may not be over
         self._proven = 0  # how many of them have succeeded: libzmq does not tell which
         self._failed = False
-        self.socket = context.socket(zmq.REP)
+        self.socket = context.socket(zmq.ROUTER)  # it need not answer in turn
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
+        self.learn(others, more=more)
+
+    def learn(self, others: Mapping[int, str], *, more: bool = False) -> None:
+        """A number has one key at a time, its latest."""
+        numbers = {b"%d" % number for number in others}
+        self._known = {key: number for key, number in self._known.items() if number not in numbers}
+        self._known |= {z85.decode(key): b"%d" % number for number, key in others.items()}
+        self._more = more
+        for _ in range(len(self._waiting)):
+            self._judge(self._waiting.popleft())
+
+    def turn_away(self) -> None:
+        """Those who wait with a key that is still not known."""
+        while self._waiting:
+            self._refuse(self._waiting.popleft())
 
     def answer(self) -> None:
         """Those who wait; a flood of them does not hold up its owner for long."""
         for _ in range(_ANSWERED_AT_ONCE):
             try:
-                version, request, _, _, _, _, key, *_ = self.socket.recv_multipart(zmq.NOBLOCK)
+                self._judge(self.socket.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
                 return
-            number = self._known.get(key)
-            status = (b"200", b"", number) if number is not None else (b"400", b"unknown key", b"")
-            self.socket.send_multipart([version, request, *status, b""])
+
+    def _judge(self, request: list[bytes]) -> None:
+        number = self._known.get(_key_of(request))
+        if number is not None:
+            self._reply(request, b"200", b"", number)
+        elif not self._more:
+            self._refuse(request)
+        else:
+            self._waiting.append(request)
+            if len(self._waiting) > _WAITING:
+                self._refuse(self._waiting.popleft())
+
+    def _refuse(self, request: list[bytes]) -> None:
+        self._reply(request, b"400", b"unknown key", b"")
+
+    def _reply(self, request: list[bytes], *status: bytes) -> None:
+        route, _, version, number, *_ = request
+        self.socket.send_multipart([route, b"", version, number, *status, b""])
 
     def refused(self, kind: int, value: int) -> bool:
         """Given each event of a socket's monitor in turn: whether this ends a connection without a right key.
@@ -125,6 +163,12 @@ class Gate:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def _key_of(request: list[bytes]) -> bytes:
+    """After the route of who asks for libzmq: version, number, domain, address, name, mechanism."""
+    _, _, _, _, _, _, _, _, key, *_ = request
+    return key
 
 
 def speaker(frame: zmq.Frame) -> int | None:

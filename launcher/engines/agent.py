@@ -51,14 +51,19 @@ def _removed_at_the_end(folder: Path) -> Iterator[None]:
 
 
 class Agent:
-    """Runs in a process of its own. ``line`` is the launcher's address, which has the public key ``launcher``."""
+    """Runs in a process of its own."""
 
-    def serve(self, index: int, line: str, own: KeyPair, launcher: str) -> str:
-        """Until the end of the engine; returns why."""
+    def make_keys(self) -> str:
+        """Returns the public half; to be called before ``serve``."""
+        self._keys = KeyPair.make()
+        return self._keys.public
+
+    def serve(self, index: int, line: str, launcher: str) -> str:
+        """Until the end of the engine; returns why. ``line`` is the launcher's address, ``launcher`` its public key."""
         context = zmq.Context()
         self._line = context.socket(zmq.DEALER)
         self._line.setsockopt(zmq.IDENTITY, b"host-%d" % index)
-        dial_with(self._line, own, launcher)
+        dial_with(self._line, self._keys, launcher)
         self._line.linger = 1000  # ms
         self._line.sndtimeo = 1000 * round(_PATIENCE_S)  # what piles up: the launcher reads at once, if it is there
         self._line.maxmsgsize = MAX_FRAME_BYTES

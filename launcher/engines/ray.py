@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import math
@@ -47,6 +48,8 @@ class _AgentAt:
     host: Host
     handle: Any
     """Ray's handle of the actor."""
+    key: Any
+    """Ray's promise of its public key; None: it is known."""
     end: Any
     """Ray's promise of why it has ended."""
     pids: tuple[int, int] = (0, 0)
@@ -88,10 +91,10 @@ class RayEngine(Engine):
         self._look_due = 0.0
         own, nodes = ray.util.get_node_ip_address(), _nodes(ray)
         alone = all(node["NodeManagerAddress"] == own for node in nodes)
-        key, keys = KeyPair.make(), [KeyPair.make() for _ in nodes]
+        keys = KeyPair.make()
         self._line = self._context.socket(zmq.ROUTER)
-        self._gate = Gate(self._context, {index: pair.public for index, pair in enumerate(keys)})
-        listen_with(self._line, key)
+        self._gate = Gate(self._context, {}, more=True)
+        listen_with(self._line, keys)
         self._line.router_mandatory = True
         self._line.linger = 1000
         self._line.sndtimeo = 10_000
@@ -108,8 +111,9 @@ class RayEngine(Engine):
         for index, (node, host) in enumerate(zip(nodes, _hosts(nodes, alone=alone), strict=True)):
             there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             handle = remote.options(scheduling_strategy=there).remote()
-            end = handle.serve.remote(index, line, keys[index], key.public)
-            self._agents.append(_AgentAt(index, host, handle, end))
+            key = handle.make_keys.remote()
+            end = handle.serve.remote(index, line, keys.public)
+            self._agents.append(_AgentAt(index, host, handle, key, end))
 
     def records_at(self, sockets: Path) -> str:
         return f"tcp://{self._address}:*"
@@ -219,7 +223,21 @@ class RayEngine(Engine):
 
     # -- hosts ---------------------------------------------------------------------------------------------------------
 
+    def _learn_keys(self) -> None:
+        """Of agents that have come; those whose keys are not known yet wait at the gate."""
+        awaited = {agent.key: agent for agent in self._agents if agent.key is not None and not agent.lost}
+        if not awaited:
+            return
+        known, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
+        for promise in known:
+            awaited[promise].key = None
+            with contextlib.suppress(Exception):  # an agent that could not even start: its end tells why
+                self._gate.learn({awaited[promise].index: self._ray.get(promise)}, more=True)
+        if all(agent.key is None for agent in self._agents):
+            self._gate.learn({}, more=False)
+
     def _look_after_agents(self) -> None:
+        self._learn_keys()
         watched = {agent.end: agent for agent in self._agents if not agent.lost}
         ended, _ = self._ray.wait(list(watched), num_returns=len(watched), timeout=0) if watched else ([], [])
         for end in ended:

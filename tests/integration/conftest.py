@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +19,29 @@ import numpy as np
 import psutil
 import pytest
 from safetensors.numpy import load_file
+
+
+@pytest.fixture(scope="session")
+def ray_folder() -> Iterator[Path]:
+    """Where all of Ray's files go, the address of its latest cluster included: a user's own stay as they are. It goes
+    with all processes that know of it."""
+    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, for the paths of Ray's sockets must be
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            yield folder
+        finally:
+            end_all_of(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_all_of(ray_folder: Path) -> None:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get("RAY_TMPDIR") == str(ray_folder):
+                process.kill()
+                process.wait(10)
 
 
 @dataclass

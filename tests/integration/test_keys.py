@@ -12,7 +12,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import psutil
 import pytest
 import zmq
 from safetensors.numpy import load_file
+from zmq.utils import z85
 
 from sheafgossip.launcher.config import ConfigError, validate
 from sheafgossip.launcher.engines import LocalEngine
@@ -42,7 +43,7 @@ def engine() -> Iterator[LocalEngine]:
 
 @dataclass
 class Over:
-    """A run that has ended, and its secrets."""
+    """A run that has ended."""
 
     prepared: Prepared
 
@@ -54,18 +55,12 @@ class Over:
         files = sorted((self.prepared.folder / "state" / f"round-{ROUNDS:06d}").glob("node-*.safetensors"))
         return [load_file(file)["theta"] for file in files]
 
-    @property
-    def secrets(self) -> list[str]:
-        own = [each.keys.secret for each in self.prepared.assignments if each.keys]
-        keys = self.prepared.record_keys
-        return own + ([keys.collector.secret, keys.launcher.secret] if keys else [])
-
 
 def carry_out(
     engine: LocalEngine,
     folder: Path,
     records: str = "tcp://127.0.0.1:*",
-    attack: Callable[[Prepared, Mapping[int, str]], contextlib.AbstractContextManager] | None = None,
+    attack: Callable[[Run], contextlib.AbstractContextManager] | None = None,
     **transport,
 ) -> Over:
     config = validate(
@@ -84,7 +79,7 @@ def carry_out(
     sockets.mkdir(mode=0o700)
     prepared = prepare_run(config, folder, sockets=sockets, records=records or f"ipc://{sockets}/records")
     started = Run(prepared, engine, lambda: None)
-    with attack(prepared, started._clients.addresses) if attack else contextlib.nullcontext():
+    with attack(started) if attack else contextlib.nullcontext():
         outcome = started()
     assert outcome.status == "finish", outcome
     return Over(prepared)
@@ -105,9 +100,9 @@ class Attack:
     like. Each connection is tried again as soon as it has been refused.
     """
 
-    def __init__(self, prepared: Prepared, addresses: Mapping[int, str], namespace: str = ""):
-        self._prepared = prepared
-        self._addresses = addresses
+    def __init__(self, run: Run, namespace: str = ""):
+        self._run = run
+        self._addresses, self._keys = run._clients.addresses, run._clients.keys
         self._namespace = namespace
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go)
@@ -126,8 +121,9 @@ class Attack:
             enter(f"/run/netns/{self._namespace}")  # this thread, and those of the context
         with zmq.Context() as context:
             sockets: list[zmq.Socket] = []
-            self._at_the_collector(context, sockets)
             while not self._over.wait(0.002):
+                if not sockets and self._addresses:
+                    self._at_the_collector(context, sockets)
                 for node, address in tuple(self._addresses.items()):
                     if node not in met:
                         met.add(node)
@@ -138,10 +134,10 @@ class Attack:
                 stranger.close()
 
     def _at_a_client(self, context: zmq.Context, sockets: list[zmq.Socket], node: int, address: str) -> None:
-        assignment = self._prepared.assignments[node]
+        assignment, key = self._run._prepared.assignments[node], self._keys[node]
         poison = np.full(650, 1e6, np.float32).tobytes()
         for peer in assignment.neighbours:
-            for keys in (None, (KeyPair.make(), assignment.keys.public), (KeyPair.make(), KeyPair.make().public)):
+            for keys in (None, (KeyPair.make(), key), (KeyPair.make(), KeyPair.make().public)):
                 stranger = self._stranger(context, zmq.DEALER, address, keys, b"node-%04d" % peer.node)
                 sockets.append(stranger)
                 with contextlib.suppress(zmq.Again):  # one that has been refused may have no way to send any more
@@ -150,9 +146,10 @@ class Attack:
                         stranger.send_multipart([msgpack.packb(header), poison])
 
     def _at_the_collector(self, context: zmq.Context, sockets: list[zmq.Socket]) -> None:
-        door = self._prepared.record_keys.collector.public
+        collector = self._run._prepared.assignments[0]
+        door = collector.records_key
         for keys in (None, (KeyPair.make(), door), (KeyPair.make(), KeyPair.make().public)):
-            stranger = self._stranger(context, zmq.PUSH, self._prepared.assignments[0].records, keys)
+            stranger = self._stranger(context, zmq.PUSH, collector.records, keys)
             sockets.append(stranger)
             with contextlib.suppress(zmq.Again):
                 stranger.send(pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")]))
@@ -181,8 +178,8 @@ def same_bits(one: Over, other: Over) -> bool:
 
 def test_records_go_over_tcp_to_a_port_that_the_collector_picks(run):
     keyed, plain, unix = run(), run(keys=False), run(records="")
-    assert keyed.prepared.record_keys is not None
-    assert plain.prepared.record_keys is None
+    assert keyed.prepared.keyed_records
+    assert not plain.prepared.keyed_records
     for one in (keyed, plain, unix):
         assert one.rows("SELECT count(*) FROM round") == [(5 * (ROUNDS + 1),)]
         assert one.rows("SELECT count(*) FROM event WHERE kind IN ('drop', 'lost-records')") == [(0,)]
@@ -195,9 +192,9 @@ def test_records_go_over_tcp_to_a_port_that_the_collector_picks(run):
 class Frozen:
     """A collector that neither reads nor answers, from when clients are there until they have learnt to the end."""
 
-    def __init__(self, prepared: Prepared, addresses: Mapping[int, str]):
-        self._addresses = addresses
-        self._last = prepared.folder / "state" / f"round-{ROUNDS:06d}"
+    def __init__(self, run: Run):
+        self._addresses = run._clients.addresses
+        self._last = run._prepared.folder / "state" / f"round-{ROUNDS:06d}"
         self._thread = threading.Thread(target=self._go)
         self.learnt = 0
 
@@ -227,8 +224,8 @@ class Frozen:
 def test_a_collector_that_stands_still_holds_up_no_one_and_gets_everything_later(run):
     frozen: list[Frozen] = []
 
-    def freeze(*run_and_addresses) -> Frozen:
-        frozen.append(Frozen(*run_and_addresses))
+    def freeze(run: Run) -> Frozen:
+        frozen.append(Frozen(run))
         return frozen[0]
 
     over = run(attack=freeze)
@@ -250,15 +247,8 @@ def changes_nothing_and_is_told(attacked: Over, quiet: Over) -> None:
     assert {detail.split(maxsplit=1)[1] for node, detail in told if node >= 0} == {"x connection without the right key"}
 
 
-def free_port(host: str) -> int:
-    with socket.socket() as free:
-        free.bind((host, 0))
-        return free.getsockname()[1]
-
-
 def test_strangers_at_every_port_change_nothing_in_a_run_and_are_told(run):
-    records = f"tcp://127.0.0.1:{free_port('127.0.0.1')}"
-    changes_nothing_and_is_told(run(records=records, attack=Attack), run())
+    changes_nothing_and_is_told(run(attack=Attack), run())
 
 
 HERE, THERE = "10.77.13.1", "10.77.13.2"
@@ -317,24 +307,100 @@ def test_strangers_on_another_machine_change_nothing_in_a_run_and_are_told(names
     here, there = namespaces
     with within(here), LocalEngine() as engine:
         quiet = carry_out(engine, tmp_path / "quiet", f"tcp://{HERE}:*", host=HERE)
-        records = f"tcp://{HERE}:{free_port(HERE)}"
         attack = functools.partial(Attack, namespace=there)
-        attacked = carry_out(engine, tmp_path / "attacked", records, attack, host=HERE)
+        attacked = carry_out(engine, tmp_path / "attacked", f"tcp://{HERE}:*", attack, host=HERE)
     addresses = attacked.rows("SELECT address FROM node WHERE role IN ('client', 'collector')")
     assert len(addresses) == 6
     assert all(address.startswith(f"tcp://{HERE}:") for (address,) in addresses)
     changes_nothing_and_is_told(attacked, quiet)
 
 
-def test_no_secret_key_is_in_any_file_of_the_run(run):
-    over = run()
-    assert len(set(over.secrets)) == 5 + 2
+class Memories:
+    """The secrets in the memory of processes of a run, which stands still meanwhile: of the collector, the fork server
+    and two clients, once all are there."""
+
+    def __init__(self, run: Run):
+        self._addresses = run._clients.addresses
+        self._thread = threading.Thread(target=self._go)
+        self.of: dict[int, set[bytes]] = {}
+
+    def __enter__(self) -> Memories:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def _go(self) -> None:
+        end = time.monotonic() + 60
+        while len(self._addresses) < 5 and time.monotonic() < end:
+            time.sleep(0.002)
+        family = psutil.Process().children(recursive=True)
+        for process in family:
+            process.suspend()
+        try:
+            looked_at = [process for process in family if process not in of_clients(family)[2:]]
+            memories = {process.pid: memory_of(process.pid) for process in looked_at}
+            found = set().union(*map(secrets_in, memories.values()))
+            for pid, memory in memories.items():
+                self.of[pid] = {secret for secret in found if secret in memory or z85.decode(secret) in memory}
+        finally:
+            for process in family:
+                process.resume()
+
+
+def of_clients(family: list[psutil.Process]) -> list[psutil.Process]:
+    return [each for each in family if "forkserver" in each.cmdline()[2] and each.ppid() != os.getpid()]
+
+
+def memory_of(pid: int) -> bytes:
+    """All that the process may write to."""
+    pieces = []
+    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in maps:
+            area, access, *_ = line.split()
+            start, end = (int(bound, 16) for bound in area.split("-"))
+            if access.startswith("rw"):
+                with contextlib.suppress(OSError):
+                    memory.seek(start)
+                    pieces.append(memory.read(end - start))
+    return b"\0".join(pieces)
+
+
+OF_A_KEY = np.isin(np.arange(256), list(z85.Z85CHARS))
+
+
+def secrets_in(memory: bytes) -> set[bytes]:
+    """Texts of 40 characters that are a secret key whose public one is there, too."""
+    numbers = np.frombuffer(memory, np.uint8)
+    texts = set()
+    for start in range(0, len(numbers), 1 << 22):
+        ends = start + np.flatnonzero(~OF_A_KEY[numbers[start : start + (1 << 22) + 50]])
+        texts |= {memory[end + 1 : end + 41] for end in ends[:-1][np.diff(ends) == 41]}
+    return {text for text in texts if zmq.curve_public(text) in texts}
+
+
+def test_no_process_but_its_owner_and_no_file_of_the_run_has_a_secret_key(engine, tmp_path):
+    try:
+        memory_of(engine._server.pid)
+    except PermissionError as error:
+        pytest.skip(f"other processes' memory cannot be read here: {error}")
+    memories: list[Memories] = []
+
+    def look(run: Run) -> Memories:
+        memories.append(Memories(run))
+        return memories[0]
+
+    over = carry_out(engine, tmp_path / "run", attack=look, timeout=600.0)
+    of = memories[0].of
+    assert sorted(map(len, of.values())) == [0, 0, 1, 1]  # a client each has its own; the collector has wiped its
+    assert of[engine._server.pid] == set()
+    secrets = set().union(*of.values())
+    assert len(secrets) == 2
     files = [path for path in over.prepared.folder.rglob("*") if path.is_file()]
     assert {"run.sqlite", "config.toml", "collector.log", "node-0000.log"} <= {path.name for path in files}
     for path in files:
-        content = path.read_bytes()
-        assert not [secret for secret in over.secrets if secret.encode() in content], path
-    assert not [secret for secret in over.secrets if secret in repr(over.prepared)]
+        assert not [secret for secret in secrets if secret in path.read_bytes()], path
 
 
 def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(engine, tmp_path):
@@ -357,4 +423,4 @@ def test_unix_sockets_lie_where_only_their_user_can_open_them(engine, tmp_path):
         folder = Path(address.removeprefix("ipc://")).parent
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert folder.parent == engine.sockets
-    assert all(each.keys is None for each in prepared.assignments)
+    assert not any(each.keyed for each in prepared.assignments)

@@ -4,6 +4,7 @@ run as on one machine."""
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,12 +16,15 @@ import pytest
 
 from sheafgossip.launcher.engines import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
+from sheafgossip.transport.keys import KeyPair
 
 from .conftest import alive
 
 pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
+ray = pytest.importorskip("ray", reason="needs ray, of the extra ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs ray, of the extra ray")
 
+make = KeyPair.make
 SMALL_WORLD = """
 clients = 60
 rounds = 4
@@ -54,7 +58,7 @@ every = 50
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(ray_folder):
     """The address of a cluster whose three nodes have a fork server's and ten clients' memory each."""
     nodes = cluster_utils.Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "memory": 10**9, "include_dashboard": False}
@@ -68,6 +72,31 @@ def cluster():
 def processes(going) -> list[psutil.Process]:
     """All of a run, on all of its hosts."""
     return [psutil.Process(pid) for (pid,) in going.folder.rows("SELECT pid FROM node")]
+
+
+def test_a_users_own_ray_does_not_find_this_cluster(cluster, ray_folder):
+    looks = "from ray._private.utils import read_ray_address; print(read_ray_address())"
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_TMPDIR"}
+    found = subprocess.run([sys.executable, "-c", looks], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() != cluster
+    assert (ray_folder / "ray" / "ray_current_cluster").read_text() == cluster
+
+
+def test_no_argument_that_ray_carries_has_a_secret_key(cluster, monkeypatch):
+    carried, remote = [], ray.actor.ActorMethod.remote
+
+    def listen(method, *args, **kwargs):
+        carried.append(pickle.dumps((args, kwargs)))
+        return remote(method, *args, **kwargs)
+
+    monkeypatch.setattr("ray.actor.ActorMethod.remote", listen)
+    made = []
+    monkeypatch.setattr(KeyPair, "make", classmethod(lambda _: made.append(make()) or made[-1]))
+    with open_engine("ray", cluster) as engine:
+        engine.begin(Path(engine.sockets))
+    assert len(made) == 1  # the launcher's own
+    assert len(carried) == 2 * 3
+    assert not [told for told in carried if made[0].secret.encode() in told or b"KeyPair" in told]
 
 
 def test_three_hosts_give_the_bits_and_bytes_of_one(run, cluster):

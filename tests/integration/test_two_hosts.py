@@ -75,7 +75,7 @@ def on(namespace: str, *command: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def cluster(hosts) -> Iterator[str]:
+def cluster(hosts, ray_folder) -> Iterator[str]:
     """The address of a Ray cluster of the first two."""
     ray = [str(BIN / "ray"), "start", "--num-cpus", "2", "--memory", "2000000000", "--disable-usage-stats", "--block"]
     head = [*ray, "--head", "--port", "6379", "--node-ip-address", FIRST, "--include-dashboard", "false"]

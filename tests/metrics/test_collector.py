@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing
-from dataclasses import asdict
 
 import pytest
 import zmq
@@ -38,20 +37,20 @@ class RunningCollector:
     def __init__(
         self, folder, context: zmq.Context, endpoint: str | None = None, keys: dict[int, KeyPair] | None = None
     ):
-        """``keys``: of the writers, and its own under ``COLLECTOR``."""
+        """``keys``: of the writers; its own public one is in ``key``."""
         self.database = folder / "run.sqlite"
         self._context = context
         options = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(self.database)]
         options += ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
-        options += ["--keys"] if keys else []
+        options += ["--launcher-key", keys[LAUNCHER].public] if keys else []
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen([*COMMAND, *options], **pipes, text=True)
-        if keys:
-            others = {node: pair.public for node, pair in keys.items() if node != COLLECTOR}
-            self.process.stdin.write(json.dumps({"own": asdict(keys[COLLECTOR]), "others": others}) + "\n")
+        for node, pair in (keys or {}).items():
+            self.process.stdin.write(json.dumps([node, pair.public]) + "\n")
         self.process.stdin.close()
-        word, self.endpoint = self.process.stdout.readline().split()
+        word, self.endpoint, *key = self.process.stdout.readline().split()
         assert word == "ready"
+        self.key = "".join(key)
 
     def push(self, keys: tuple[KeyPair, str] | None = None) -> zmq.Socket:
         socket = self._context.socket(zmq.PUSH)
@@ -268,7 +267,7 @@ def test_it_tells_the_tcp_port_that_it_was_given(tmp_path, context):
 
 @pytest.fixture
 def keys() -> dict[int, KeyPair]:
-    return {node: KeyPair.make() for node in (COLLECTOR, LAUNCHER, 0, 1)}
+    return {node: KeyPair.make() for node in (LAUNCHER, 0, 1)}
 
 
 @pytest.fixture
@@ -286,7 +285,7 @@ def drops_of(collector: RunningCollector) -> Counter[str]:
 
 
 def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
-    door = keys[COLLECTOR].public
+    door = keyed.key
     second_life = 1_000_001
     keyed.send(batch(0, 0), batch(0, 1), keys=(keys[0], door))
     # a connection that closes while another one's handshake is under way may be taken for that one
@@ -301,7 +300,7 @@ def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
 
 def test_strangers_are_refused_and_counted_with_keys(keyed, keys):
     host, port = keyed.endpoint.removeprefix("tcp://").split(":")
-    door, stranger = keys[COLLECTOR].public, KeyPair.make()
+    door, stranger = keyed.key, KeyPair.make()
     with (
         keyed.push() as plain,
         keyed.push((stranger, door)) as unknown,
