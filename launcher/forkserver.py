@@ -34,12 +34,13 @@ from typing import Any
 
 from ..metrics.lifetime import allow_open_files, end_with_parent
 from ..node.assignment import Assignment
+from ..transport.constants import CONSTANTS
 from ..transport.control import Control, ControlClosed
 
 Live = Callable[[Assignment, Control], int]
 """The life of a client, which ends with the exit status of its process."""
 
-_FORKED_AT_ONCE = 100
+_FORKED_AT_ONCE = CONSTANTS.forked_at_once
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB_MAXIMUM")}
 

@@ -32,23 +32,15 @@ from ..metrics.records import (
 from ..metrics.store import Store
 from ..node.assignment import Assignment, name_of
 from ..node.resources import sample
+from ..transport.constants import CONSTANTS
 from ..transport.control import ControlClosed
 from ..transport.recorder import Recorder
 from .engines import Engine, EngineError
 from .lives import Lives
 from .preparation import Prepared
 
-_GRACE_S = 1.5
-"""How long clients that were asked to stop may take before they are killed."""
-
-_COMPANY_S = 0.3
-"""A failure rarely comes alone: how long to listen for the one that caused it."""
-
-_PATIENCE_S = 60.0
-"""How long processes that are done may take to leave."""
-
-_STORING_S = 60.0
-"""How long the collector may take to store what has piled up; by itself it ends once nothing more comes."""
+_GRACE_S, _COMPANY_S = CONSTANTS.stop_grace_s, CONSTANTS.company_s
+_PATIENCE_S, _STORING_S = CONSTANTS.patience_s, CONSTANTS.storing_s
 
 
 @dataclass(frozen=True)

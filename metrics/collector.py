@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 
 import zmq
 
+from ..transport.constants import CONSTANTS
 from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
 from ..transport.monitor import next_event
 from .lifetime import allow_open_files, end_with_parent, stop_requests
@@ -38,18 +39,16 @@ from .schema import RunFolderError
 from .sequences import Sequences
 from .store import Store
 
-_COMMIT_EVERY_S = 0.5
+_COMMIT_EVERY_S = CONSTANTS.commit_every_s
 _DROPS_TOLD_EVERY_S = 1.0
-_WAIT_FOR_MISSING_S = 5.0
+_WAIT_FOR_MISSING_S = CONSTANTS.missing_s
 _DRAIN_S = 0.5
 _QUIET_MS = 50  # nothing for so long: nothing was waiting
 # A sender waits once so many of its messages do. Far above what is usual: libzmq discards what is still in the kernel's
 # buffer when a peer disconnects while the receiver is at this limit.
 _WAITING_PER_SENDER = 10_000
 _AT_THE_DOOR = 4096  # clients that connect at the same moment: all of a large run do
-_GATHER_MS = 50  # messages that come meanwhile are written together: much cheaper than one by one
-_BURST = 256  # messages taken in one go; also bounds how late a commit can be
-_BURST_ROWS = 5_000  # rows that wait in memory to be written together
+_GATHER_MS, _BURST, _BURST_ROWS = CONSTANTS.collector_gather_ms, CONSTANTS.burst, CONSTANTS.burst_rows
 
 
 class Collector:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from ..transport.constants import CONSTANTS
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import Endpoint, Stopped
 from ..transport.kernel import KernelCounters
@@ -30,12 +31,6 @@ from .checkpoint import read_state, sent_to, write_state
 from .client import Client
 from .learner import Learner
 from .reporting import Reporter
-
-_GATHER_S = 0.25
-"""Records of rounds that are shorter than this leave together."""
-
-_LINGER_S = 10.0
-"""How long what a client has sent may take to leave it, where it ends before the others."""
 
 
 class Diverged(Exception):
@@ -88,7 +83,7 @@ class _ClientProcess:
             assignment.records,
             assignment.sender,
             keys=(assignment.keys, assignment.records_key) if assignment.keys and assignment.records_key else None,
-            gather_s=_GATHER_S,
+            gather_s=CONSTANTS.gather_s,
             may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
         )
         self.endpoint.before_waiting = self.recorder.flush
@@ -104,7 +99,7 @@ class _ClientProcess:
                 self._wait_for("exit")  # all have received all
             else:
                 self._take_leave()
-                linger_s = _LINGER_S
+                linger_s = CONSTANTS.linger_s
             self._say_goodbye()
         finally:
             self.recorder.close()

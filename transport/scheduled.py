@@ -10,15 +10,13 @@ import numpy as np
 
 from ..metrics.records import Record, UsedRecord
 from .codecs import Tensors
+from .constants import CONSTANTS
 from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
 from .envelope import Rejected
 from .peers import Link, Peers, Waited
 from .schedule import Schedule
 
-_WINDOW_BYTES = 1 << 20
-_FEWEST, _MOST = 4, 128
-_GRACE_S = 1.0
-"""How long the last words of a neighbour that has died may take to come in."""
+_GRACE_S = CONSTANTS.last_words_s
 _NOTHING = np.empty(0)
 """In place of the vector of a message that has none: its sender is quiet in this exchange."""
 
@@ -301,4 +299,5 @@ class PlannedPeers(ScheduledPeers):
 
 def _window(lengths: tuple[int, ...], itemsize: int) -> int:
     """Messages that may be under way on one direction of an edge."""
-    return min(_MOST, max(_FEWEST, 2 * len(lengths), _WINDOW_BYTES // (max(lengths, default=1) * itemsize)))
+    fit = CONSTANTS.window_bytes // (max(lengths, default=1) * itemsize)
+    return min(CONSTANTS.window_most, max(CONSTANTS.window_fewest, 2 * len(lengths), fit))

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from .codecs import Tensors
+from .constants import CONSTANTS
 from .endpoint import Message
 from .peers import Waited
 from .scheduled import ScheduledPeers
 
-_GRACE_S = 0.5
-"""How long the last words of a neighbour that has finished may take to come in."""
+_GRACE_S = CONSTANTS.last_words_wall_s
 
 
 class TimedPeers(ScheduledPeers):
