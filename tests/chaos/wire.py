@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgpack
@@ -33,7 +34,7 @@ def parameters(config: dict[str, Any]) -> int:
     """Of the model, on synthetic data."""
     synthetic, model = config["data"]["synthetic"], config["model"]
     sizes = [synthetic["dimensions"], *model["hidden"] * (model["kind"] == "mlp"), synthetic["classes"]]
-    return sum(after * (before + 1) for before, after in zip(sizes, sizes[1:], strict=False))
+    return sum(after * (before + 1) for before, after in pairwise(sizes))
 
 
 def vectors(config: dict[str, Any]) -> list[tuple[int, int]]:
