@@ -206,58 +206,65 @@ class Checker:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def fates(self) -> Iterator[str]:
-        """Crashes, leaves, joins and returns: each once, at its round and its planned second."""
+        """Crashes, leaves, joins and returns, at their rounds and planned seconds."""
         events = self._rows(
             "SELECT node, kind, detail, virtual_s FROM event WHERE kind IN ('crash', 'leave', 'restart', 'join')"
         )
-        found = Counter((node, kind, _round_in(detail)) for node, kind, detail, _ in events)
-        for fate, count in found.items():
-            if count > 1:
-                yield f"{fate} is told {count} times"
-        for node, part in self.plan.items():
-            if node in self.killed:
-                continue
-            ends = {round for other, kind, round in found if other == node and kind in _ENDS}
-            begins = {round for other, kind, round in found if other == node and kind in _BEGINS}
-            rounds = sorted(round for other, round in self.planned if other == node)
-            for before, after in pairwise([0, *rounds]):
-                if after != before + 1 and after not in begins:
-                    yield f"client {node} begins again in round {after}, and no event tells"
-                if before and after != before + 1 and before + 1 not in ends:
-                    yield f"client {node} ends before round {before + 1}, and no event tells"
-            if rounds and rounds[-1] < self.rounds and rounds[-1] + 1 not in ends:
-                yield f"client {node} ends before round {rounds[-1] + 1}, and no event tells"
-            yield from self._faults_have_struck(node, part["start"], found)
-        yield from self._times(events)
+        for node in self.plan.keys() - self.killed:
+            told = sorted(
+                (_round_in(detail), kind, virtual_s) for other, kind, detail, virtual_s in events if other == node
+            )
+            ends = [(round, virtual_s) for round, kind, virtual_s in told if kind in _ENDS]
+            begins = [(round, virtual_s) for round, kind, virtual_s in told if kind in _BEGINS]
+            yield from (f"client {node}: {line}" for line in self._gaps(node, dict(ends), dict(begins)))
+            yield from (f"client {node}: {line}" for line in self._counts(node, told))
+            if self.virtual:
+                yield from (f"client {node}: {line}" for line in self._times(node, ends, begins))
         yield from self._timeouts()
 
-    def _faults_have_struck(self, node: int, start: np.ndarray, found: Counter[tuple[int, str, int]]) -> Iterator[str]:
-        last = max((round for other, round in self.planned if other == node), default=0)
+    def _rounds_of(self, node: int) -> list[int]:
+        return sorted(round for other, round in self.planned if other == node)
+
+    def _gaps(self, node: int, ends: dict, begins: dict) -> Iterator[str]:
+        """Between two of a client's rounds that do not follow each other it ends, and begins again."""
+        rounds = self._rounds_of(node)
+        for before, after in pairwise([0, *rounds]):
+            if after != before + 1 and after not in begins:
+                yield f"begins again in round {after}, and no event tells"
+            if before and after != before + 1 and before + 1 not in ends:
+                yield f"ends before round {before + 1}, and no event tells"
+        if rounds and rounds[-1] < self.rounds and rounds[-1] + 1 not in ends:
+            yield f"ends before round {rounds[-1] + 1}, and no event tells"
+
+    def _counts(self, node: int, told: list[tuple[int, str, float | None]]) -> Iterator[str]:
+        """Each fault ends a client once, if it gets there; what ends comes back once at most."""
+        counts = Counter(kind for _, kind, _ in told)
+        last = max(self._rounds_of(node), default=0)
         faults = [fault for fault in self.config.get("faults", ()) if node in fault.get("clients", ())]
         ends = [fault for fault in faults if fault["kind"] in _ENDS]
         due = [fault for fault in ends if fault.get("at_round", self.rounds + 1) <= last]
-        told = sum(count for (other, kind, _), count in found.items() if other == node and kind in _ENDS)
-        drawn = sum(self.config.get("chaos", {}).get(kind, 0) > 0 for kind in _ENDS)
-        if not len(due) <= told <= len(ends) + min(drawn, 1):
-            yield f"client {node} ends {told} times, by {len(due)} to {len(ends)} faults"
+        drawn = any(self.config.get("chaos", {}).get(kind) for kind in _ENDS)
+        times = counts["crash"] + counts["leave"]
+        if not len(due) <= times <= len(ends) + drawn:
+            yield f"ends {times} times, by {len(due)} to {len(ends) + drawn} faults"
+        if counts["restart"] > times or counts["join"] > 1:
+            yield f"ends {times} times, but joins {counts['join']} times and comes back {counts['restart']} times"
+        if self.virtual:
+            yield from (f"{event} is told {count} times" for event, count in Counter(told).items() if count > 1)
 
-    def _times(self, events: list[tuple]) -> Iterator[str]:
-        for node, kind, detail, virtual_s in events:
-            round, part = _round_in(detail), self.plan[node]
-            if not self.virtual:
-                if virtual_s is not None:
-                    yield f"{kind} of {node} has virtual seconds on the wall clock"
-                continue
-            row = round - 1 if kind in _BEGINS else round - 2
-            planned = part["start" if kind in _BEGINS else "end"][row] if row >= 0 else math.nan
-            same_life = kind in _BEGINS or row < 0 or self._lives_on(node, round, events)
-            if virtual_s is None or (same_life and not math.isnan(planned) and virtual_s != planned):
-                yield f"{kind} of {node}, {detail}: at {virtual_s}, planned {planned}"
-
-    def _lives_on(self, node: int, round: int, events: list[tuple]) -> bool:
-        """Whether the life that ends before a round has completed one: else its end says nothing of when."""
-        begins = [_round_in(detail) for other, kind, detail, _ in events if other == node and kind in _BEGINS]
-        return round not in begins
+    def _times(self, node: int, ends: list, begins: list) -> Iterator[str]:
+        """A client that begins more than once at a round works from the last time on; an end comes right after the
+        round before it, unless its life has completed none."""
+        part = self.plan[node]
+        for round, virtual_s in dict(begins).items():
+            planned = float(part["start"][round - 1])
+            if virtual_s is None or (not math.isnan(planned) and virtual_s != planned):
+                yield f"begins round {round} at {virtual_s}, planned {planned}"
+        begun = {round for round, _ in begins}
+        for round, virtual_s in ends:
+            planned = float(part["end"][round - 2]) if round > 1 else math.nan
+            if virtual_s is None or (round not in begun and not math.isnan(planned) and virtual_s != planned):
+                yield f"ends before round {round} at {virtual_s}, planned {planned}"
 
     def _timeouts(self) -> Iterator[str]:
         if not (self.plan and self.steady):
@@ -285,10 +292,9 @@ class Checker:
         yield from (f"unfinished file {path}" for path in (self.records.path / "state").glob("*/*.part"))
         size = wire.parameters(self.config)
         for (node, round), path in found.items():
-            arrays = load_file(path)
-            theta = arrays["theta"].astype(float)
-            if theta.shape != (size,) or not all(np.isfinite(array).all() for array in arrays.values()):
-                yield f"{path}: theta has shape {theta.shape}, not {size} finite numbers"
+            theta = load_file(path)["theta"].astype(float)
+            if theta.shape != (size,) or not np.isfinite(theta).all():
+                yield f"client {node}, round {round}: theta has shape {theta.shape}, not {size} finite numbers"
                 continue
             norm, metric = norms.get((node, round), (math.nan, None))
             if not math.isclose(norm, np.linalg.norm(theta), rel_tol=1e-4, abs_tol=1e-6):
