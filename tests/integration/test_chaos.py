@@ -46,11 +46,12 @@ groups = 1
 name = "d-psgd"
 [time]
 clock = "virtual"
-deadline_s = 0.5
+deadline_s = 0.05
 silence = "stale"
 staleness = 1
 [compute]
 step_s = 0.1
+slowdown = [1.0, 4.0]
 [links]
 loss = 0.2
 [[faults]]
