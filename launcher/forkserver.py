@@ -33,9 +33,10 @@ from pathlib import Path
 from typing import Any
 
 from ..metrics.lifetime import allow_open_files, end_with_parent
-from ..node.assignment import Assignment
+from ..node.assignment import Assignment, name_of
 from ..transport.constants import CONSTANTS
 from ..transport.control import Control, ControlClosed
+from ..transport.failpoints import failpoint, this_is
 
 Live = Callable[[Assignment, Control], int]
 """The life of a client, which ends with the exit status of its process."""
@@ -142,11 +143,13 @@ class _Server:
         self._load_for(parts)
         lines = [socket.socketpair() for _ in parts]
         pids = []
+        failpoint("fork")
         for part, (_, theirs) in zip(parts, lines, strict=True):
             pid = _fork()
             if pid == 0:
                 _become_client(part, theirs, self._pid, self._live, calibrate)
             pids.append(pid)
+        failpoint("forked")
         for part, (ours, theirs), pid in zip(parts, lines, pids, strict=True):
             theirs.close()
             node = part.node
@@ -239,6 +242,7 @@ _fork = _plain_fork()
 def _become_client(assignment: Assignment, control: socket.socket, server: int, live: Live, calibrate: int) -> None:
     """Turns the forked copy of the server into a client, or into one that only times its steps; never returns."""
     status = 1
+    this_is(name_of(assignment.node))
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -250,6 +254,7 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         line = os.dup2(control.fileno(), 3)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
         lines = Control(socket.socket(fileno=line))
+        failpoint("born")
         if calibrate:
             from ..node.calibration import time_of_a_step
 
@@ -266,6 +271,7 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
 
 
 def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None:
+    this_is("fork server")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _close)
     end_with_parent(parent)
@@ -276,6 +282,7 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     _load(libraries)
     rehearse(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
     _freeze()
+    failpoint("loaded")
     _Server(Control(socket.socket(fileno=line)), live).serve()
 
 

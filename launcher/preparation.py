@@ -20,6 +20,7 @@ from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
 from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
+from ..transport.failpoints import failpoint
 from ..transport.keys import KeyPair, there_are_keys
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
@@ -119,7 +120,9 @@ def prepare_run(
         for assignment, schedule in zip(assignments, plan.schedules, strict=True):
             schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
+    failpoint("plan written")
     _write_down(config, folder / "config.toml")
+    failpoint("configuration written")
     store = Store(folder / "run.sqlite")
     store.describe(
         metric="accuracy" if data.task == "classification" else "mse",

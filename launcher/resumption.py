@@ -13,6 +13,7 @@ from ..metrics.reader import open_records
 from ..metrics.schema import RunFolderError
 from ..metrics.store import Store
 from ..node.assignment import name_of
+from ..transport.failpoints import failpoint
 from .config import RunConfig, validate
 from .lives import rounds_of
 from .preparation import Prepared
@@ -73,8 +74,10 @@ def taken_up(prepared: Prepared) -> Prepared:
 
 def _forget_after(round: int, folder: Path) -> None:
     store = Store(folder / "run.sqlite")
+    failpoint("rows kept")
     store.forget_after(round)
     store.close()
+    failpoint("rows forgotten")
 
 
 def _files(prepared: Prepared, completed: np.ndarray, round: int) -> list[Path]:

@@ -34,6 +34,7 @@ from ..node.assignment import Assignment, name_of
 from ..node.resources import sample
 from ..transport.constants import CONSTANTS
 from ..transport.control import ControlClosed
+from ..transport.failpoints import failpoint
 from ..transport.recorder import Recorder
 from .engines import Engine, EngineError
 from .lives import Lives
@@ -101,6 +102,7 @@ class Run:
             pass
         with _Collector(self._prepared) as self._collector:
             self._prepared = self._collector.found(self._prepared)
+            failpoint("collector started")
             self._lives = Lives(self._prepared)
             outcome = self._attempt()
             with _deaf_to_ctrl_c():  # what follows is short, and must not be cut
@@ -148,12 +150,14 @@ class Run:
         self.ready_s = time.monotonic() - self._started
         self._epoch = time.monotonic() - self._prepared.went_on_s
         self._collector.write(*self._introductions())
+        failpoint("go")
         self._engine.tell_all({"go": self._epoch})
         self._going = True
         for node in late:
             clients.returning[node] = self._time_of_return(node, since_s=0.0)
         self._until(lambda: len(clients.done | clients.ended) == self._total)
         self._leaving = True
+        failpoint("exit")
         self._engine.tell_all({"exit": True})
         self._until(lambda: not clients.running, seconds=_PATIENCE_S)
 
@@ -351,6 +355,7 @@ class Run:
 
     def _note(self, outcome: Outcome) -> None:
         """The collector has ended: this process is the database's only writer now."""
+        failpoint("note")
         now = time.monotonic() - self._epoch
         store = Store(self._prepared.folder / "run.sqlite")
         store.write([*self._planes(), EventRecord(now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))])

@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 import zmq
 
 from ..transport.constants import CONSTANTS
+from ..transport.failpoints import failpoint, this_is
 from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
 from ..transport.monitor import next_event
 from .lifetime import allow_open_files, end_with_parent, stop_requests
@@ -92,7 +93,9 @@ class Collector:
             if emptied and self._end is None:
                 only_stop.poll(_GATHER_MS)
         self._last_words()
+        failpoint("last words")
         self._store.close()
+        failpoint("closed")
 
     def _complete(self) -> bool:
         return self._end is not None and (not self._missing() or time.monotonic() >= self._end_due)
@@ -145,7 +148,9 @@ class Collector:
         if (self._store.uncommitted or self._dropped) and now - self._committed >= _COMMIT_EVERY_S:
             if now - self._drops_told >= _DROPS_TOLD_EVERY_S:
                 self._tell_drops()
+            failpoint("commit")
             self._store.commit()
+            failpoint("committed")
             self._committed = time.monotonic()
 
     def _drain(self) -> None:
@@ -249,6 +254,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    this_is("collector")
     arguments = _arguments()
     stop = stop_requests()
     end_with_parent(arguments.parent)
@@ -257,6 +263,7 @@ def main() -> None:
     try:
         receiver, door = _bound_receiver(context, arguments.endpoint, _keys_from_stdin() if arguments.keys else None)
         store = Store(arguments.database)
+        failpoint("open")
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
         Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources, door=door).run(stop)
     except zmq.ZMQError as error:

@@ -9,12 +9,16 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from ..transport.failpoints import failpoint
+
 
 def write_state(path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, unfinished, {"round": str(round)})
+    failpoint("state written")
     unfinished.replace(path)
+    failpoint("state renamed")
 
 
 def read_state(path: Path) -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ import zmq
 from ..transport.constants import CONSTANTS
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import Endpoint, Stopped
+from ..transport.failpoints import failpoint
 from ..transport.kernel import KernelCounters
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
@@ -91,11 +92,13 @@ class _ClientProcess:
         try:
             address = self.endpoint.bind(assignment.address)
             self.control.send({"bound": address})
+            failpoint("bound")
             self._prepare(address)
             self._meet()
             self._learn()
             if assignment.ending == "finish":
                 self.control.send({"done": True})
+                failpoint("done")
                 self._wait_for("exit")  # all have received all
             else:
                 self._take_leave()
@@ -182,6 +185,7 @@ class _ClientProcess:
         hello = self.endpoint.connect(addresses, time.monotonic() + self.assignment.timeout, lives)
         self.reporter.tell_links({node: hello.get(node, 0) for node in addresses}.items())
         self.control.send({"ready": True})
+        failpoint("ready")
         self.epoch = self._wait_for("go")
 
     def _learn(self) -> None:
@@ -246,6 +250,7 @@ class _ClientProcess:
             self.kernel.close()
         self.recorder.flush()
         self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
+        failpoint("left")
 
     def _now(self) -> float:
         """Wall seconds of the run."""

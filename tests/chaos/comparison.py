@@ -13,7 +13,7 @@ _REAL = {  # columns that are real time, or numbers of processes
     "event": {"wall_s"},
 }
 _TABLES = ("node", "round", "traffic", "edge", "used", "event", "meta")
-_OF_A_PROCESS = ("start", "finish", "interrupt")  # one for each time that the run was taken up
+_OF_A_PROCESS = ("start", "finish", "failure", "interrupt")  # one for each time that the run was taken up
 _OPENED = ("greeting", "ready", "handshake", "hello")
 _SHOWN = 3
 
