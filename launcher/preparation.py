@@ -181,6 +181,12 @@ def _check_algorithm(config: RunConfig) -> None:
             f"training.momentum = {config.training.momentum}: the local steps of algorithm.name = {name!r} are its "
             "own, without momentum; allowed is 0"
         )
+    if config.time.deaths == "continue" and algorithm.bears(config.algorithm) == "nothing":
+        hardier = algorithm.hardier(config.algorithm)
+        raise ConfigError(
+            f"time.deaths = 'continue': algorithm.name = {name!r} with these settings needs every message, and who "
+            f"dies sends none; use {hardier + ', or ' if hardier else ''}'fail'"
+        )
     may_lose = algorithm.may_lose(config.algorithm)
     for key, codec in (("codec", config.transport.codec), ("codec_between", config.transport.between)):
         if codec == "top-k" and may_lose == "digits":

@@ -144,7 +144,7 @@ def cases(draw: Draw) -> Case:
         "faults": scene.faults(),
         "chaos": scene.chaos(),
     }
-    kills = _kills(draw)
+    kills = _kills(draw, may_die=kind not in _STRICT)
     if kills.what == "clients":
         config["time"]["deaths"] = "continue"
     constants = {name: draw(st.sampled_from(values[1:])) for name, values in CONSTANTS.items() if draw(_one_in(3))}
@@ -325,8 +325,9 @@ class _Scene:
         return {name: rate for name, rate in rates.items() if rate}
 
 
-def _kills(draw: Draw) -> Kills:
-    what = draw(st.sampled_from(("nothing", "everything", "launcher", "clients", "everything")))
+def _kills(draw: Draw, *, may_die: bool) -> Kills:
+    some = ("clients", "launcher") if may_die else ("launcher",)
+    what = draw(st.sampled_from(("nothing", "everything", *some, "everything")))
     if what == "nothing":
         return Kills()
     moments = draw(st.lists(st.sampled_from([n / 20 for n in range(1, 21)]), min_size=1, max_size=2))

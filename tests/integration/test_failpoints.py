@@ -73,7 +73,12 @@ def test_a_run_of_which_a_process_is_killed_can_be_resumed_to_the_same_bits(unbr
     assert code == (-9 if where.endswith("launcher") else 1), going.said
     assert "Traceback" not in going.said
     assert place.left() == []
-    going = Going(place, records.path, again=(records.path / "config.toml").exists())
+    going = Going(place, records.path, again=True)
+    if not (records.path / "run.sqlite").exists():  # killed before there was a run: resume says so, and another begins
+        assert going.end(ENDS_S) == 2
+        assert len(going.said.splitlines()) == 1
+        records = Records(place.path / "anew")
+        going = Going(place, records.path)
     assert going.end(ENDS_S) == 0, going.said
     assert_all_is_as_if_nothing_had_happened(unbroken, records, place)
 
