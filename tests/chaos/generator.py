@@ -330,7 +330,7 @@ def _kills(draw: Draw, *, may_die: bool) -> Kills:
     what = draw(st.sampled_from(("nothing", "everything", *some, "everything")))
     if what == "nothing":
         return Kills()
-    moments = draw(st.lists(st.sampled_from([n / 20 for n in range(1, 21)]), min_size=1, max_size=2))
+    moments = draw(st.lists(st.sampled_from([n / 20 for n in range(4, 21)]), min_size=1, max_size=2))
     return Kills(what, tuple(moments))
 
 

@@ -32,6 +32,19 @@ class Records:
             return bool(self.rows("SELECT 1 FROM event WHERE node = -1 AND kind = 'start'"))
         return False
 
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether it was killed after its preparation: before, there is nothing to go on from."""
+        with contextlib.suppress(sqlite3.Error):
+            return (self.path / "config.toml").exists() and bool(self.rows("SELECT 1 FROM meta WHERE key = 'groups'"))
+        return False
+
+    @property
+    def planned_end_s(self) -> float:
+        """In planned seconds; 0 without a scenario."""
+        ends = [part["end"][~np.isnan(part["end"])] for part in self.plan.values()]
+        return max((float(end.max()) for end in ends if len(end)), default=0.0)
+
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(f"file:{self.path}/run.sqlite?mode=ro", uri=True)) as records:
             return records.execute(query).fetchall()

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from .checker import Checker
 from .comparison import differences
 from .generator import Case
@@ -49,7 +47,6 @@ class _Trial:
     def __init__(self, case: Case, place: Place):
         self._case = case
         self._place = place
-        self._limit_s = LIMIT_S
         self._killed: set[int] = set()
         self.refused = False
         self.resumed = 0
@@ -60,7 +57,7 @@ class _Trial:
             return self._with_dying_clients()
         one = Records(self._place.path / "one")
         going = Going(self._place, one.path)
-        code = going.end(self._limit_s)
+        code = self._end(going)
         took = time.monotonic() - going.began
         if code == 2:
             self.refused = True
@@ -88,12 +85,12 @@ class _Trial:
             if left := [line for line in self._place.left() if "process" in line]:
                 return [f"after the launcher was killed: {line}" for line in left]
             self.resumed += 1
-            if (other.path / "config.toml").exists() and (other.path / "run.sqlite").exists():
+            if other.can_be_resumed:
                 going = Going(self._place, other.path, again=True)
             else:
                 shutil.rmtree(other.path, ignore_errors=True)
                 going = Going(self._place, other.path)
-        code = going.end(self._limit_s)
+        code = self._end(going)
         if code == 2 and self.resumed and "this run is finished" in going.said:
             return []
         return self._of_end(code, going)
@@ -102,7 +99,7 @@ class _Trial:
         records = Records(self._place.path / "one")
         going = Going(self._place, records.path)
         while not going.clients() and not going.ended_before(time.monotonic() - going.began + 0.05):
-            if time.monotonic() - going.began > self._limit_s:
+            if time.monotonic() - going.began > LIMIT_S:
                 going.end(0)
         begun = time.monotonic() - going.began
         for number, moment in enumerate(sorted(self._case.kills.moments)):
@@ -110,12 +107,19 @@ class _Trial:
                 break
             if (node := going.kill_client((moment * 7 + number * 0.3) % 1)) is not None:
                 self._killed.add(node)
-        code = going.end(self._limit_s)
+        code = self._end(going)
         if code == 2 and not records.begun:
             self.refused = True
             return self._of_refusal(going)
         problems = self._of_end(code, going)
         return problems or [*Checker(records, frozenset(self._killed)).differences(), *self._place.left()]
+
+    def _end(self, going: Going) -> int:
+        """The exit code. Raises Hung."""
+        on_wall_clock = self._case.config["time"]["clock"] == "wall"
+        if on_wall_clock and not going.ended_before(LIMIT_S):
+            return going.end(LIMIT_S + 2 * Records(going.folder).planned_end_s)
+        return going.end(LIMIT_S)
 
     def _of_refusal(self, going: Going) -> list[str]:
         lines = going.said.strip().splitlines()
@@ -125,8 +129,3 @@ class _Trial:
 
     def _of_end(self, code: int, going: Going) -> list[str]:
         return [] if code == 0 else [f"exit code {code}: {going.said[-1500:].strip()}"]
-
-
-def planned_end_s(records: Records) -> float:
-    """In planned seconds; 0 without a scenario."""
-    return max((float(np.nanmax(part["end"], initial=0.0)) for part in records.plan.values()), default=0.0)
