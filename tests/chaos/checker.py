@@ -55,13 +55,12 @@ class Checker:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def end(self) -> Iterator[str]:
-        ends = [
-            kind for (kind,) in self._rows("SELECT kind FROM event WHERE node = -1 AND kind IN ('finish', 'failure')")
-        ]
+        events = self._rows("SELECT node, kind, detail FROM event")
+        ends = [kind for node, kind, _ in events if node == -1 and kind in ("finish", "failure")]
         if ends[-1:] != ["finish"] or (len(ends) > 1 and not self.failed):
             yield f"the launcher's last words are {ends}"
-        for node, kind, detail in self._rows("SELECT node, kind, detail FROM event"):
-            if kind in ("lost-records", "host-lost"):
+        for node, kind, detail in events:
+            if kind == "host-lost" or (kind == "lost-records" and not self.failed):
                 yield f"{kind} of {node}: {detail}"
             if kind == "death" and node not in self.killed:
                 yield f"death of client {node}, which nobody killed: {detail}"

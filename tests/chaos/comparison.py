@@ -19,10 +19,11 @@ _SHOWN = 3
 
 
 def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[str]:
-    """``interrupted``: the other one was taken up again, so it opened connections anew."""
+    """``interrupted``: the other one was taken up again, so it opened connections anew; where clients come and go, how
+    many are opened is a matter of moments, too."""
     for table in _TABLES:
         yield from _rows(table, _table(one, table), _table(other, table))
-    if not interrupted:
+    if not interrupted and not _fates(one):
         yield from _rows("overhead", _opened(one), _opened(other))
     for folder in ("shards", "plan", "state"):
         ours, theirs = one.files(folder), other.files(folder)
@@ -39,6 +40,10 @@ def _table(records: Records, name: str) -> Counter:
     columns = [column for column in records.columns(name) if column not in _REAL.get(name, ())]
     where = f"WHERE kind NOT IN {_OF_A_PROCESS}" if name == "event" else ""
     return Counter(records.rows(f"SELECT {', '.join(columns)} FROM {name} {where}"))
+
+
+def _fates(records: Records) -> list[tuple]:
+    return records.rows("SELECT 1 FROM event WHERE kind IN ('crash', 'leave', 'restart', 'join')")
 
 
 def _opened(records: Records) -> Counter:
