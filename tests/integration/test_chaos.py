@@ -99,7 +99,7 @@ def test_the_checker_notices_what_is_not_as_planned(finished, tmp_path, check, f
         records.execute(forgery)
         records.commit()
     assert any(line.startswith(f"{check}: ") for line in Checker(Records(copy)).differences())
-    assert any(differences(Records(finished), Records(copy), interrupted=False))
+    assert check == "opened" or any(differences(Records(finished), Records(copy), interrupted=False))
 
 
 def test_two_folders_that_differ_in_one_bit_of_a_state_differ(finished, tmp_path):
