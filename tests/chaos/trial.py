@@ -128,4 +128,10 @@ class _Trial:
         return [f"refused, and left {going.folder.name}"] if going.folder.exists() else self._place.left()
 
     def _of_end(self, code: int, going: Going) -> list[str]:
-        return [] if code == 0 else [f"exit code {code}: {going.said[-1500:].strip()}"]
+        return [] if code == 0 else [f"exit code {code}: {_last_words(going.said)}"]
+
+
+def _last_words(said: str) -> str:
+    """From the error on, if there is one."""
+    start = said.find("error: ")
+    return said[max(start, 0) :][-1500:].strip() if start >= 0 else said[-500:].strip()
