@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import get_type_hints
 
 VARIABLE = "SHEAFGOSSIP_TEST_CONSTANTS"
 
@@ -56,7 +57,7 @@ class Constants:
 
 def parse(text: str) -> Constants:
     """``text`` is NAME=NUMBER, separated by commas. Raises ValueError."""
-    types = {field.name: type(field.default) for field in fields(Constants)}
+    types = get_type_hints(Constants)
     given = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
