@@ -4,7 +4,7 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
-.PHONY: help setup demo test chaos damage liveness fuzz soak lint format typecheck bench bench-codecs \
+.PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-codecs \
 	bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement \
 	bench-report bench-ring bench-scale bench-school bench-seeking bench-selective bench-selective-mnist \
@@ -26,8 +26,11 @@ demo: setup  ## Run twenty client processes and compare five algorithms.
 test: setup  ## Run all tests.
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-chaos: setup  ## Run thirty random scenarios full of faults and kills (5 minutes).
-	SHEAFGOSSIP_CHAOS_SEEDS=0-29 $(BIN)/python -m pytest -q tests/integration/test_chaos.py
+chaos: setup  ## Hold random runs full of faults and kills against their plans; SEEDS=0-499, SHRINK=SEED (5 s a seed).
+	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SHRINK),--shrink $(SHRINK),--seeds $(or $(SEEDS),0-49)) --jobs $(or $(JOBS),2)
+
+failpoints: setup  ## Kill and hold up each process at each named point (10 minutes).
+	SHEAFGOSSIP_EVERY_FAILPOINT=1 $(BIN)/python -m pytest -q -n 2 tests/integration/test_failpoints.py
 
 liveness: setup  ## Play 100,000 random plans without processes: each must come to its end (25 minutes).
 	SHEAFGOSSIP_LIVENESS=0-99999 $(BIN)/python -m pytest -q -n 2 tests/launcher/planner/test_liveness.py

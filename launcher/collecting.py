@@ -19,16 +19,13 @@ import psutil
 import zmq
 
 from ..metrics.records import LAUNCHER, Record, pack_end
+from ..transport.constants import CONSTANTS
 from ..transport.keys import KeyPair
 from ..transport.recorder import Recorder
 from .engines import EngineError
 from .preparation import Prepared
 
-_GRACE_S = 1.5
-"""How long the collector may take to leave when it is asked to."""
-
-_STANDSTILL_S = 120.0
-"""For how long it may neither store nor write anything, before it is given up."""
+_GRACE_S, _STANDSTILL_S = CONSTANTS.stop_grace_s, CONSTANTS.standstill_s
 
 _LOOK_EVERY_S = 0.5
 

@@ -32,14 +32,16 @@ from pathlib import Path
 from typing import Any
 
 from ..metrics.lifetime import allow_open_files, end_with_parent
-from ..node.assignment import Assignment
+from ..node.assignment import Assignment, name_of
+from ..transport.constants import CONSTANTS
 from ..transport.control import Control, ControlClosed, Tally
+from ..transport.failpoints import failpoint, this_is
 from . import interrupts, private_folder
 
 Live = Callable[[Assignment, Control], int]
 """The life of a client, which ends with the exit status of its process."""
 
-_FORKED_AT_ONCE = 100
+_FORKED_AT_ONCE = CONSTANTS.forked_at_once
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB_MAXIMUM")}
 
@@ -152,6 +154,7 @@ class _Server:
         self._load_for(parts)
         lines: list[tuple[socket.socket, socket.socket]] = []
         pids: list[int] = []
+        failpoint("fork")
         try:
             lines += (socket.socketpair() for _ in parts)
             for part, (_, theirs) in zip(parts, lines, strict=True):
@@ -161,6 +164,7 @@ class _Server:
                 pids.append(pid)
         except OSError as error:
             self._tell_unforked(parts[len(pids) :], error)
+        failpoint("forked")
         for part, (ours, theirs), pid in zip(parts, lines, pids, strict=False):
             theirs.close()
             node = part.node
@@ -269,6 +273,7 @@ _fork = _plain_fork()
 def _become_client(assignment: Assignment, control: socket.socket, server: int, live: Live, calibrate: int) -> None:
     """Turns the forked copy of the server into a client, or into one that only times its steps; never returns."""
     status = 1
+    this_is(name_of(assignment.node))
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -280,6 +285,7 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         line = os.dup2(control.fileno(), 3)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
         lines = Control(socket.socket(fileno=line))
+        failpoint("born")
         if calibrate:
             from ..node.calibration import time_of_a_step
 
@@ -301,6 +307,7 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
         private_folder.remove(folder)
         os._exit(0)
 
+    this_is("fork server")
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end)
@@ -315,6 +322,7 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")
     _freeze()
+    failpoint("loaded")
     _Server(Control(socket.socket(fileno=line)), live).serve()
 
 

@@ -87,7 +87,8 @@ def _dealt(shares: Sequence[int]) -> list[int]:
 
 
 def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
-    """A partition by METIS, whose parts have about these sizes and few edges between them."""
+    """A partition by METIS, whose parts have about these sizes and few edges between them; hosts without a share get
+    none, which METIS itself would not bear."""
     try:
         import pymetis
     except ImportError:
@@ -95,9 +96,11 @@ def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
             "placement.by = 'partition' needs pymetis: pip install 'sheafgossip[ray]', or use 'round-robin'"
         ) from None
     neighbours = [list(graph.neighbours(node)) for node in range(graph.clients)]
-    weights = [share / sum(shares) for share in shares]
+    used = [host for host, share in enumerate(shares) if share]
+    weights = [shares[host] / sum(shares) for host in used]
     options = pymetis.Options(seed=int(generator(seed, "placement").integers(1 << 31)))
-    return list(pymetis.part_graph(len(shares), adjacency=neighbours, tpwgts=weights, options=options)[1])
+    parts = pymetis.part_graph(len(used), adjacency=neighbours, tpwgts=weights, options=options)[1]
+    return [used[part] for part in parts]
 
 
 def _within(shares: Sequence[int], placed: list[int], graph: Graph) -> list[int]:

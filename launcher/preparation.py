@@ -21,6 +21,7 @@ from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
 from ..topology.matchings import matchings
 from ..topology.weights import mixing_row
+from ..transport.failpoints import failpoint
 from ..transport.keys import there_are_keys
 from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
@@ -114,7 +115,9 @@ def prepare_run(
         for assignment, schedule in zip(assignments, plan.schedules, strict=True):
             schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
+    failpoint("plan written")
     _write_down(config, folder / "config.toml")
+    failpoint("configuration written")
     database = folder / "run.sqlite"
     bears_digests = not database.exists() or not database.stat().st_size or kept_digest(folder) is not None
     store = Store(database)
@@ -173,6 +176,12 @@ def _check_algorithm(config: RunConfig) -> None:
         raise ConfigError(
             f"training.momentum = {config.training.momentum}: the local steps of algorithm.name = {name!r} are its "
             "own, without momentum; allowed is 0"
+        )
+    if config.time.deaths == "continue" and algorithm.bears(config.algorithm) == "nothing":
+        hardier = algorithm.hardier(config.algorithm)
+        raise ConfigError(
+            f"time.deaths = 'continue': algorithm.name = {name!r} with these settings needs every message, and who "
+            f"dies sends none; use {hardier + ', or ' if hardier else ''}'fail'"
         )
     may_lose = algorithm.may_lose(config.algorithm)
     for key, codec in (("codec", config.transport.codec), ("codec_between", config.transport.between)):

@@ -13,6 +13,7 @@ from ..metrics.reader import open_records
 from ..metrics.schema import RunFolderError
 from ..metrics.store import Store
 from ..transport.array_file import DamagedFile, digest_of
+from ..transport.failpoints import failpoint
 from .config import RunConfig, validate
 from .folder import digest_of_config, kept_digest, require_plain, unfinished_files
 from .lives import Lives, rounds_of
@@ -108,5 +109,7 @@ def _is_sound(path: Path, *, signed: bool) -> bool:
 
 def _forget_after(round: int, folder: Path) -> None:
     store = Store(folder / "run.sqlite")
+    failpoint("rows kept")
     store.forget_after(round)
     store.close()
+    failpoint("rows forgotten")

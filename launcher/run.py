@@ -30,24 +30,17 @@ from ..metrics.schema import RunFolderError
 from ..metrics.store import Store, is_locked
 from ..node.assignment import Assignment, name_of
 from ..node.resources import sample
+from ..transport.constants import CONSTANTS
 from ..transport.control import ControlClosed
+from ..transport.failpoints import failpoint
 from . import interrupts
 from .collecting import Collecting
 from .engines import Engine, EngineError
 from .lives import Lives
 from .preparation import Prepared
 
-_GRACE_S = 1.5
-"""How long clients that were asked to stop may take before they are killed."""
-
-_COMPANY_S = 0.3
-"""A failure rarely comes alone: how long to listen for the one that caused it."""
-
-_PATIENCE_S = 60.0
-"""How long processes that are done may take to leave, while the collector stores nothing of what they have to tell."""
-
-_LOCKED_S = 120.0
-"""For how long somebody else may keep the database locked at the end."""
+_GRACE_S, _COMPANY_S = CONSTANTS.stop_grace_s, CONSTANTS.company_s
+_PATIENCE_S, _LOCKED_S = CONSTANTS.patience_s, CONSTANTS.locked_s
 
 
 @dataclass(frozen=True)
@@ -113,6 +106,7 @@ class Run:
         interrupts.check()
         with Collecting(self._prepared, self._lock) as self._collector:
             self._prepared = self._collector.found(self._prepared)
+            failpoint("collector started")
             self._lives = Lives(self._prepared)
             outcome = self._attempt()
             with interrupts.deferred() as impatient:  # what follows must not be cut, but it may be asked to hurry
@@ -165,12 +159,14 @@ class Run:
         self.ready_s = time.monotonic() - self._started
         self._epoch = time.monotonic() - self._prepared.went_on_s
         self._collector.write(*self._introductions())
+        failpoint("go")
         self._engine.tell_all({"go": self._epoch})
         self._going = True
         for node in late:
             clients.returning[node] = self._time_of_return(node, since_s=self._prepared.went_on_s)
         self._until(lambda: len(clients.done | clients.ended) == self._total)
         self._leaving = True
+        failpoint("exit")
         self._engine.tell_all({"exit": True})
         self._until(lambda: not clients.running, seconds=_PATIENCE_S)
 
@@ -382,6 +378,7 @@ class Run:
 
     def _note(self, outcome: Outcome, impatient: Callable[[], bool]) -> Outcome:
         """The collector has ended: this process is the database's only writer now."""
+        failpoint("note")
         now, deadline = time.monotonic() - self._epoch, time.monotonic() + _LOCKED_S
         end = EventRecord(now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))
         records = [*self._planes(), end]

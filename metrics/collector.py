@@ -21,6 +21,8 @@ from collections.abc import Callable
 
 import zmq
 
+from ..transport.constants import CONSTANTS
+from ..transport.failpoints import failpoint, this_is
 from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
 from ..transport.monitor import next_event
 from .lifetime import allow_open_files, end_with_parent, stop_requests
@@ -42,9 +44,9 @@ from .schema import RunFolderError
 from .sequences import Sequences
 from .store import Store, is_locked
 
-_COMMIT_EVERY_S = 0.5
+_COMMIT_EVERY_S = CONSTANTS.commit_every_s
 _DROPS_TOLD_EVERY_S = 1.0
-_WAIT_FOR_MISSING_S = 5.0
+_WAIT_FOR_MISSING_S = CONSTANTS.missing_s
 _DRAIN_S = 0.5
 _LOCKED_S = 0.2  # between two attempts to write what somebody else has locked
 _QUIET_MS = 50  # nothing for so long: nothing was waiting
@@ -52,9 +54,7 @@ _QUIET_MS = 50  # nothing for so long: nothing was waiting
 # buffer when a peer disconnects while the receiver is at this limit.
 _WAITING_PER_SENDER = 10_000
 _AT_THE_DOOR = 4096  # clients that connect at the same moment: all of a large run do
-_GATHER_MS = 50  # messages that come meanwhile are written together: much cheaper than one by one
-_BURST = 256  # messages taken in one go; also bounds how late a commit can be
-_BURST_ROWS = 5_000  # rows that wait in memory to be written together
+_GATHER_MS, _BURST, _BURST_ROWS = CONSTANTS.collector_gather_ms, CONSTANTS.burst, CONSTANTS.burst_rows
 
 
 class Collector:
@@ -103,7 +103,9 @@ class Collector:
             if emptied and self._end is None:
                 only_stop.poll(_GATHER_MS)
         self._last_words()
+        failpoint("last words")
         self._store.close()
+        failpoint("closed")
         _tell_stored(self._taken)
 
     def _complete(self) -> bool:
@@ -168,7 +170,9 @@ class Collector:
         if (self._store.uncommitted or self._dropped) and now - self._committed >= _COMMIT_EVERY_S:
             if now - self._drops_told >= _DROPS_TOLD_EVERY_S:
                 self._tell_drops()
+            failpoint("commit")
             self._store.commit()
+            failpoint("committed")
             self._committed = time.monotonic()
             _tell_stored(self._taken)
 
@@ -304,6 +308,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    this_is("collector")
     arguments = _arguments()
     stop = stop_requests()
     end_with_parent(arguments.parent)
@@ -312,6 +317,7 @@ def main() -> None:
     try:
         receiver, door = _bound_receiver(context, arguments.endpoint, arguments.launcher_key)
         store = Store(arguments.database)
+        failpoint("open")
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *([door.key] if door else []), flush=True)
         Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources, door=door).run(stop)
     except zmq.ZMQError as error:

@@ -10,6 +10,7 @@ import numpy as np
 from safetensors import safe_open
 
 from ..transport.array_file import ArrayFile
+from ..transport.failpoints import failpoint
 
 
 class DiskFull(Exception):
@@ -24,6 +25,7 @@ def write_state(path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> Non
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFull(f"{path} cannot be written: {error.strerror}") from None
         raise
+    failpoint("state renamed")
 
 
 def sent_to(node: int, paths: Iterable[Path]) -> Iterator[tuple[int, int, np.ndarray]]:

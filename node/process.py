@@ -17,8 +17,10 @@ import zmq
 
 from ..transport import array_file
 from ..transport.codecs import CannotEncode
+from ..transport.constants import CONSTANTS
 from ..transport.control import Control, ControlClosed
 from ..transport.endpoint import CannotListen, Endpoint, NeighbourTimeout, Stopped
+from ..transport.failpoints import failpoint
 from ..transport.kernel import KernelCounters
 from ..transport.keys import KeyPair, Ring
 from ..transport.peers import Link, Peers
@@ -35,12 +37,6 @@ from .checkpoint import DiskFull, sent_to, write_state
 from .client import Client
 from .learner import Learner
 from .reporting import Reporter
-
-_GATHER_S = 0.25
-"""Records of rounds that are shorter than this leave together."""
-
-_LINGER_S = 10.0
-"""How long what a client has sent may take to leave it, where it ends before the others."""
 
 
 class Diverged(Exception):
@@ -92,16 +88,18 @@ class _ClientProcess:
             self._prepare()  # before neighbours come: none of them is to wait at the door
             address = self.endpoint.bind(assignment.address)
             self.control.send({"bound": address, "key": self.keys.public if self.keys else ""})
+            failpoint("bound")
             met = self._wait_for("connect")  # who stores records knows this client's key by now
             self._report_to(self._recorder(), address)
             self._meet({int(node): place for node, place in met.items()})
             self._learn()
             if assignment.ending == "finish":
                 self.control.send({"done": True})
+                failpoint("done")
                 self._wait_for("exit")  # all have received all
             else:
                 self._take_leave()
-                linger_s = _LINGER_S
+                linger_s = CONSTANTS.linger_s
             self._say_goodbye()
         finally:
             if self.recorder is not None:
@@ -131,7 +129,7 @@ class _ClientProcess:
             assignment.records,
             assignment.sender,
             keys=(self.keys, assignment.records_key) if self.keys and assignment.records_key else None,
-            gather_s=_GATHER_S,
+            gather_s=CONSTANTS.gather_s,
             may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
         )
 
@@ -220,8 +218,9 @@ class _ClientProcess:
             hello = self.endpoint.connect(addresses, time.monotonic() + timeout, lives)
         except NeighbourTimeout as error:
             raise NotMet(f"{error} within transport.timeout = {timeout:g} s") from None
-        self.reporter.tell_links({node: hello.get(node, 0) for node in addresses}.items())
+        self.reporter.tell_links(hello.items())  # a neighbour that left meanwhile may have opened no connection
         self.control.send({"ready": True})
+        failpoint("ready")
         self.epoch = self._wait_for("go")
 
     def _learn(self) -> None:
@@ -297,6 +296,7 @@ class _ClientProcess:
         assert self.recorder
         self.recorder.flush()
         self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
+        failpoint("left")
 
     def _now(self) -> float:
         """Wall seconds of the run."""

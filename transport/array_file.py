@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .failpoints import failpoint
+
 _BEFORE_DIGEST = b'{"__metadata__":{"sha256":"'
 _PLACE = slice(8 + len(_BEFORE_DIGEST), 8 + len(_BEFORE_DIGEST) + 64)
 _NO_DIGEST = "0" * 64
@@ -69,6 +71,7 @@ class ArrayFile:
                 if lasting:
                     file.flush()
                     os.fsync(file.fileno())
+            failpoint("file written")
             unfinished.replace(path)
         except OSError:
             with suppress(OSError):

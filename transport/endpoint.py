@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
+from .constants import CONSTANTS
 from .control import Control
 from .envelope import MAX_HEADER_BYTES, HeaderReader, HeaderStart, Layout, Rejected, layout_of, pack_rest, view_tensor
 from .kernel import KernelCounters
@@ -32,8 +33,7 @@ _EVENTS_WAITING = 100_000  # of connections that strangers open and close while 
 _send: Callable[..., None] = zmq.backend.Socket.send  # socket, frame, flags, whether to copy a frame of bytes
 _receive: Callable[..., Any] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
-_SOON_S = 0.02  # so long a client waits for messages alone, before it also listens to the launcher ...
-_HEED_EVERY_S = 0.05  # ... whom it hears in any case so often while messages keep coming
+_SOON_S, _HEED_EVERY_S = CONSTANTS.soon_s, CONSTANTS.heed_every_s
 _yield = getattr(os, "sched_yield", lambda: None)
 _WORTH_A_FRAME = 1 << 16  # bytes
 _EVENTS_A_LOOK = 1000  # of connections: a flood of them holds up no one for long

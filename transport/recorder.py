@@ -7,10 +7,11 @@ import time
 import zmq
 
 from ..metrics.records import MAX_BATCH_BYTES, Record, pack_batch
+from .constants import CONSTANTS
 from .keys import KeyPair, dial_with
 from .wire import GREETING_BYTES, PUSH_READY_BYTES, handshake_bytes, message_wire_bytes
 
-_RECORDS_A_BATCH = 2000
+_RECORDS_A_BATCH = CONSTANTS.records_a_batch
 _WAITING = 1000
 """Batches that wait for a collector that cannot keep up, or for the way to it; a batch has a few kB as a rule."""
 

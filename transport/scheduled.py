@@ -10,6 +10,7 @@ import numpy as np
 
 from ..metrics.records import Record, UsedRecord
 from .codecs import Tensors
+from .constants import CONSTANTS
 from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
 from .envelope import Rejected
 from .patience import parts_of
@@ -17,8 +18,7 @@ from .peers import Key, Link, Peers, Waited
 from .schedule import Schedule
 from .window import flow
 
-_GRACE_S = 1.0
-"""How long the last words of a neighbour that has died may take to come in."""
+_GRACE_S = CONSTANTS.last_words_s
 _NOTHING = np.empty(0)
 """In place of the vector of a message that has none: its sender is quiet in this exchange."""
 

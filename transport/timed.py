@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from .codecs import Tensors
+from .constants import CONSTANTS
 from .endpoint import Message
 from .patience import parts_of
 from .peers import Waited
 from .scheduled import ScheduledPeers
 
+_GRACE_S = CONSTANTS.last_words_wall_s
+
 DEADLINES = "deadlines"
 """In a checkpoint: how many waits of this life a deadline has ended."""
-
-_GRACE_S = 0.5
-"""How long the last words of a neighbour that has finished may take to come in."""
 
 
 class TimedPeers(ScheduledPeers):

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from .constants import CONSTANTS
 from .schedule import Schedule
 
-_SPARE_BYTES = 1 << 20
-_MOST_SPARE = 128
+_SPARE_BYTES, _MOST_SPARE = CONSTANTS.window_bytes, CONSTANTS.window_most
 _QUEUE = 1000
 
 

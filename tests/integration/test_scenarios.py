@@ -243,6 +243,20 @@ every = 0
     assert 295 <= used[2] <= 301
 
 
+@pytest.mark.parametrize("algorithm", ['name = "sheaf-fmtl"\nexchange = "fused"', 'name = "d2"', 'name = "push-sum"'])
+def test_an_algorithm_that_needs_every_message_does_not_go_on_without_the_dead(tmp_path, algorithm):
+    config = tmp_path / "config.toml"
+    config.write_text(f'clients = 4\n[topology]\nkind = "ring"\n[time]\ndeaths = "continue"\n[algorithm]\n{algorithm}')
+    done = subprocess.run(
+        [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: time.deaths = 'continue': algorithm.name = ")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

@@ -41,6 +41,12 @@ def test_in_turn():
     assert placed("round-robin", small_world(7)) == [0, 1, 2, 0, 1, 2, 0]
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_partition_leaves_hosts_empty_where_there_are_more_than_clients(clients):
+    host_of = placed("partition", Graph.of(clients, [(0, 1)] if clients > 1 else []))
+    assert len(set(host_of)) == clients
+
+
 def test_a_partition_keeps_the_two_halves_of_a_barbell_together():
     halves = networkx.barbell_graph(8, 0)
     host_of = placed("partition", Graph.of(16, halves.edges), THREE[:2])

@@ -1,0 +1,1 @@
+"""Random runs full of faults, held against what their plans say: ``make chaos``."""

@@ -1,0 +1,95 @@
+"""Tries numbered cases, a few at once: PYTHONPATH=tests python -m chaos --seeds 0-99."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import hypothesis
+
+from .generator import Case, case_of, shrink
+from .trial import Verdict, trial
+
+REFUSED_AT_MOST = 0.25
+"""Of all cases: a generator whose cases are mostly refused tries nothing."""
+_KEPT = Path("build/chaos")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="chaos", description="Random runs full of faults, held against their plans.")
+    parser.add_argument("--seeds", default="0-19", help="a number, or the first and the last: 0-499")
+    parser.add_argument("--jobs", type=int, default=2, help="how many cases at once")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="look for a simpler case that fails, 5 minutes long")
+    parser.add_argument("--show", type=int, metavar="SEED", help="print the case, and run nothing")
+    given = parser.parse_args()
+    if given.show is not None:
+        print(case_of(given.show).toml)
+        return 0
+    if given.shrink is not None:
+        return _shrink(given.shrink)
+    first, _, last = given.seeds.partition("-")
+    return _try_all(range(int(first), int(last or first) + 1), given.jobs)
+
+
+def _try_all(seeds: range, jobs: int) -> int:
+    began = time.monotonic()
+    counts: Counter[str] = Counter()
+    wrong = []
+    resumed = 0
+    with ThreadPoolExecutor(jobs) as pool:
+        cases = {seed: case_of(seed) for seed in seeds}
+        tried = {pool.submit(trial, case, _KEPT / f"{seed}"): seed for seed, case in cases.items()}
+        for future in as_completed(tried):
+            seed, verdict = tried[future], future.result()
+            counts[verdict.verdict] += 1
+            resumed += verdict.resumed
+            if verdict.verdict == "wrong":
+                wrong.append(seed)
+            _tell(seed, cases[seed], verdict)
+    took = time.monotonic() - began
+    print(
+        f"\n{len(seeds)} seeds in {took / 60:.1f} minutes: {counts['fine']} fine, {counts['refused']} refused before "
+        f"the start, {counts['wrong']} wrong; {resumed} times resumed after a kill"
+    )
+    if wrong:
+        print(f"wrong: {', '.join(map(str, sorted(wrong)))}; their folders are in {_KEPT}")
+    if counts["refused"] > REFUSED_AT_MOST * len(seeds) + 1:
+        print(f"too many are refused: at most {REFUSED_AT_MOST:.0%} should be")
+        return 1
+    return 1 if wrong else 0
+
+
+def _tell(seed: int, case: Case, verdict: Verdict) -> None:
+    print(f"seed {seed}: {verdict.verdict}, {verdict.seconds:.1f} s ({case.title})", flush=True)
+    if verdict.verdict == "wrong":
+        print(f"\n# seed {seed}\n{case.toml}")
+        print("\n".join(f"  {problem}" for problem in verdict.problems) + "\n", flush=True)
+
+
+def _shrink(seed: int) -> int:
+    failed: list[tuple[Case, Verdict]] = []
+
+    def check(case: Case) -> None:
+        verdict = trial(case)
+        if verdict.verdict == "wrong":
+            failed.append((case, verdict))
+            print(f"wrong, {verdict.seconds:.1f} s ({case.title}): {verdict.problems[0][:200]}", flush=True)
+            raise AssertionError
+
+    try:
+        shrink(seed, check)
+    except (AssertionError, hypothesis.errors.HypothesisException):
+        case, verdict = min(failed, key=lambda each: len(each[0].toml))
+        print("\nThe simplest case that was wrong:\n")
+        _tell(seed, case, verdict)
+        return 1
+    print(f"seed {seed} is not wrong")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Two runs of one scenario must have left the same: every table but for what is real time or memory, every file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from .records import Records, same_arrays
+
+_REAL = {  # columns that are real time, or numbers of processes
+    "node": {"pid", "address"},
+    "round": {"wall_s"},
+    "event": {"wall_s"},
+}
+_TABLES = ("node", "round", "traffic", "edge", "used", "event", "meta")
+_OF_A_PROCESS = ("start", "finish", "failure", "interrupt")  # one for each time that the run was taken up
+_GONE = "neighbour is gone, message not sent"
+"""A confirmation to one that has just ended, as planned, is a matter of moments; what counts is in table traffic."""
+_OPENED = ("greeting", "ready", "handshake", "hello")
+_SHOWN = 3
+
+
+def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[str]:
+    """``interrupted``: the other one was taken up again, so it opened connections anew; where clients come and go, how
+    many are opened is a matter of moments, too."""
+    for table in _TABLES:
+        yield from _rows(table, _table(one, table), _table(other, table))
+    if not interrupted and not _fates(one):
+        yield from _rows("overhead", _opened(one), _opened(other))
+    for folder in ("shards", "plan", "state"):
+        ours, theirs = one.files(folder), other.files(folder)
+        for name in sorted(ours.keys() ^ theirs.keys()):
+            yield f"{folder}/{name} is there only {'once' if name in ours else 'in the second run'}"
+        for name in sorted(ours.keys() & theirs.keys()):
+            if not same_arrays(ours[name], theirs[name]):
+                yield f"{folder}/{name} differs"
+    if one.config != other.config:
+        yield "config.toml differs"
+
+
+def _table(records: Records, name: str) -> Counter:
+    columns = [column for column in records.columns(name) if column not in _REAL.get(name, ())]
+    where = f"WHERE kind NOT IN {_OF_A_PROCESS} AND detail NOT LIKE '%{_GONE}'" if name == "event" else ""
+    return Counter(records.rows(f"SELECT {', '.join(columns)} FROM {name} {where}"))
+
+
+def _fates(records: Records) -> list[tuple]:
+    return records.rows("SELECT 1 FROM event WHERE kind IN ('crash', 'leave', 'restart', 'join')")
+
+
+def _opened(records: Records) -> Counter:
+    return Counter(records.rows(f"SELECT src, dst, kind, messages, wire_bytes FROM overhead WHERE kind IN {_OPENED}"))
+
+
+def _rows(table: str, ours: Counter, theirs: Counter) -> Iterator[str]:
+    for rows, where in ((ours - theirs, "first"), (theirs - ours, "second")):
+        shown = sorted(rows.items(), key=repr)[:_SHOWN]
+        if rows:
+            yield f"table {table}: {rows.total()} rows only in the {where} run, such as {[row for row, _ in shown]}"

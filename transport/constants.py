@@ -1,0 +1,85 @@
+"""The protocol's constants, of all rooms: what no user should have to choose.
+
+Tests choose others for all processes of a run, by SHEAFGOSSIP_TEST_CONSTANTS="window_bytes=4096,linger_s=0.1".
+Every room may import this module, so it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import get_type_hints
+
+VARIABLE = "SHEAFGOSSIP_TEST_CONSTANTS"
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Those that end in ``_s`` are seconds."""
+
+    window_bytes: int = 1 << 20
+    window_most: int = 128
+    """Beside those that the plan has wait, a sender has as many messages under way to a neighbour as fit
+    ``window_bytes``, and at most so many; half as many are confirmed at once."""
+    soon_s: float = 0.02
+    """So long a client waits for messages alone, before it also listens to the launcher ..."""
+    heed_every_s: float = 0.05
+    """... whom it hears in any case so often while messages keep coming."""
+    last_words_s: float = 1.0
+    """How long the last words of a neighbour that has died may take to come in."""
+    last_words_wall_s: float = 0.5
+    """The same on the wall clock, also of one that has finished."""
+    gather_s: float = 0.25
+    """Records of rounds that are shorter than this leave together."""
+    linger_s: float = 10.0
+    """How long what a client has sent may take to leave it, where it ends before the others."""
+    records_a_batch: int = 2000
+    forked_at_once: int = 100
+    stop_grace_s: float = 1.5
+    """How long clients that were asked to stop may take before they are killed."""
+    company_s: float = 0.3
+    """A failure rarely comes alone: how long to listen for the one that caused it."""
+    patience_s: float = 60.0
+    """How long processes that are done may take to leave."""
+    standstill_s: float = 120.0
+    """For how long the collector may neither store nor write anything at the end, before it is given up."""
+    locked_s: float = 120.0
+    """For how long somebody else may keep the database locked at the end."""
+    commit_every_s: float = 0.5
+    missing_s: float = 5.0
+    """How long the collector waits for batches that were announced, while none comes."""
+    collector_gather_ms: int = 50
+    """Messages that come meanwhile are written together: much cheaper than one by one."""
+    burst: int = 256
+    """Messages that the collector takes in one go; also bounds how late a commit can be."""
+    burst_rows: int = 5_000
+    """Rows that wait in the collector's memory to be written together."""
+
+
+def parse(text: str) -> Constants:
+    """``text`` is NAME=NUMBER, separated by commas. Raises ValueError."""
+    types = get_type_hints(Constants)
+    given = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in types:
+            raise ValueError(f"{part!r}: no such constant; allowed are {', '.join(types)}")
+        try:
+            given[name] = types[name](value)
+        except ValueError:
+            raise ValueError(f"{part!r}: must be a number ({types[name].__name__})") from None
+        if given[name] < 0:
+            raise ValueError(f"{part!r}: must not be below 0")
+    return Constants(**given)
+
+
+def _chosen() -> Constants:
+    try:
+        return parse(os.environ.get(VARIABLE, ""))
+    except ValueError as error:
+        print(f"error: {VARIABLE}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+CONSTANTS = _chosen()

@@ -1,0 +1,75 @@
+"""Failpoints: named points at which a test can kill a process, or hold it up.
+
+SHEAFGOSSIP_FAILPOINTS="state renamed@node-0003:2=kill; committed@collector=delay 0.5" kills client 3 at the second time
+that it gets to the first point, and holds up the collector at each time that it gets to the other, for half a second.
+Every room may import this module, so it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from typing import NamedTuple
+
+VARIABLE = "SHEAFGOSSIP_FAILPOINTS"
+
+_FORM = re.compile(r"(?P<point>[a-z ]+)@(?P<process>[a-z0-9 -]+)(:(?P<time>\d+))?=(kill|delay (?P<delay>[0-9.]+))")
+
+
+class Failure(NamedTuple):
+    point: str
+    process: str
+    """launcher, fork server, collector, or a client's name as that of its files."""
+    time: int
+    """Which of the times that the process gets there, from 1; 0: each."""
+    delay: float | None
+    """Seconds; None: the process is killed."""
+
+
+def parse(text: str) -> tuple[Failure, ...]:
+    """Raises ValueError."""
+    failures = []
+    for part in filter(None, map(str.strip, text.split(";"))):
+        match = _FORM.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part!r}: write POINT@PROCESS=kill or POINT@PROCESS:TIME=delay SECONDS")
+        delay = match["delay"]
+        failures.append(
+            Failure(match["point"], match["process"], int(match["time"] or 0), None if delay is None else float(delay))
+        )
+    return tuple(failures)
+
+
+def _chosen() -> tuple[Failure, ...]:
+    try:
+        return parse(os.environ.get(VARIABLE, ""))
+    except ValueError as error:
+        print(f"error: {VARIABLE}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+_FAILURES = _chosen()
+_reached: Counter[str] = Counter()
+_process = "launcher"
+
+
+def this_is(process: str) -> None:
+    """Names the process; one that is not named is the launcher."""
+    global _process
+    _process = process
+    _reached.clear()
+
+
+def failpoint(point: str) -> None:
+    """Costs nothing unless a test has chosen one."""
+    if _FAILURES:
+        _reached[point] += 1
+        for failure in _FAILURES:
+            if failure[:2] == (point, _process) and failure.time in (0, _reached[point]):
+                if failure.delay is None:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(failure.delay or 0.0)
