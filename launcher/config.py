@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
+from ..metrics.config_file import parse as parse_toml
+from ..metrics.config_file import read_text
 from ..node.algorithms import ALGORITHMS
 from ..transport.codecs import CodecName
 from .conditions import ChaosSection, ComputeSection, EdgeTable, FaultTable, LinksSection, StragglerSection, TimeSection
@@ -417,10 +419,12 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     ``above`` are the files that this one is the base of.
     """
     try:
-        tree = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except tomllib.TOMLDecodeError as error:
+    try:
+        tree = parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     variants = tree.get("compare", [])
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):

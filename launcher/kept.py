@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from pathlib import Path
 from typing import Literal
 
+from ..metrics.config_file import parse, read_text
 from ..metrics.schema import RunFolderError
 from ..metrics.summary import summarize
 from .config import ConfigError, RunConfig, validate
@@ -42,8 +42,8 @@ def stage(config: RunConfig, folder: Path) -> Stage:
 def configuration(folder: Path) -> RunConfig | None:
     """None where there is none that this program understands."""
     try:
-        return validate(tomllib.loads((folder / "config.toml").read_text()))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ConfigError):
+        return validate(parse(read_text(folder / "config.toml")))
+    except (OSError, ValueError):  # a ConfigError is one too
         return None
 
 

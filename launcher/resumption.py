@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 
+from ..metrics.config_file import parse, read_text
 from ..metrics.reader import open_records
 from ..metrics.schema import RunFolderError
 from ..metrics.store import Store
 from ..node.assignment import name_of
-from .config import RunConfig, validate
+from .config import ConfigError, RunConfig, validate
 from .lives import rounds_of
 from .preparation import Prepared
 
@@ -29,10 +29,12 @@ def read_run(folder: Path) -> RunConfig:
         if is_at_work(pid):
             raise RunFolderError(f"{folder}: this run is still going on (process {pid})")
     try:
-        return validate(tomllib.loads((folder / "config.toml").read_text()))
+        return validate(parse(read_text(folder / "config.toml")))
     except OSError as error:
         raise RunFolderError(f"{folder}: config.toml cannot be read: {error.strerror or error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ConfigError:
+        raise
+    except ValueError as error:
         raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
 
 
