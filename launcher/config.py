@@ -435,7 +435,7 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     if base is None:
         return tree
     below = path.parent / str(base)
-    if not isinstance(base, str) or below.resolve() in {file.resolve() for file in (path, *above)}:
+    if not isinstance(base, str) or _resolved(path.parent, base, f"{path}: base") in {file.resolve() for file in (path, *above)}:
         raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
     return _merge(read(below, (path, *above)), tree)
 
@@ -456,8 +456,15 @@ def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
     for section, key in _PATH_KEYS:
         values = tree.get(section)
         if isinstance(values, dict) and isinstance(values.get(key), str) and values[key]:
-            values[key] = str((start / Path(values[key]).expanduser()).resolve())
+            values[key] = str(_resolved(start, values[key], f"{section}.{key}"))
     return tree
+
+
+def _resolved(start: Path, name: str, key: str) -> Path:
+    try:
+        return (start / Path(name).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # nobody of that name, links in a circle, a zero byte
+        raise ConfigError(f"{key} = {name!r}: is no path ({error})") from None
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
