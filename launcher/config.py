@@ -435,7 +435,9 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     if base is None:
         return tree
     below = path.parent / str(base)
-    if not isinstance(base, str) or _resolved(path.parent, base, f"{path}: base") in {file.resolve() for file in (path, *above)}:
+    if not isinstance(base, str) or _resolved(path.parent, base, f"{path}: base") in {
+        file.resolve() for file in (path, *above)
+    }:
         raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
     return _merge(read(below, (path, *above)), tree)
 

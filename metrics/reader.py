@@ -14,8 +14,8 @@ from .values import require_values
 _BESIDE = ("-wal", "-shm", "-journal")
 _LONGEST_VALUE = 4 << 20  # bytes; no record is longer
 _AT_ONCE = 100_000  # steps of SQLite's machine
-_STEPS, _STEPS_A_BYTE = 50_000_000, 200
-"""What reading may take: a summary takes some ten steps for each byte, and a second is some 50 million."""
+_STEPS, _STEPS_A_BYTE = 50_000_000, 40
+"""What reading may take: a summary takes some two steps for each byte, and a second is some 50 million."""
 
 METRICS = ("accuracy", "mse")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config_file import read_config
+from .config_file import read_config, require_plain_file
 from .reader import open_records
 from .records import TABLES, columns
 from .schema import RunFolderError
@@ -84,6 +84,7 @@ class RunReader:
 
     def theta(self, round: int) -> dict[int, np.ndarray]:
         """{client: its parameters (d,)} after ``round``; while the run goes on, of those that have come so far."""
+        from safetensors import SafetensorError
         from safetensors.numpy import safe_open
 
         states = (self.folder / "state" / f"round-{round:06d}").glob("node-*.safetensors")
@@ -93,8 +94,12 @@ class RunReader:
             raise RunFolderError(f"{self.folder}: no state of round {round}; rounds with state: {there}")
         found = {}
         for path in files:
-            with safe_open(path, framework="numpy") as state:  # a file may hold large maps beside theta
-                found[int(path.stem.removeprefix("node-"))] = state.get_tensor("theta")
+            try:
+                require_plain_file(path)
+                with safe_open(path, framework="numpy") as state:  # a file may hold large maps beside theta
+                    found[int(path.stem.removeprefix("node-"))] = state.get_tensor("theta")
+            except (OSError, SafetensorError, ValueError) as error:
+                raise RunFolderError(f"{path}: cannot be read as the state of a client: {error}") from error
         return found
 
 

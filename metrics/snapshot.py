@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from .conditions import gone_clients, seconds_away
 from .config_file import read_config
+from .plain import label
 from .reader import metric_of, open_records
 from .records import TABLES
 from .summary import labels_of, status_of
@@ -22,7 +23,7 @@ _PACE_ROUNDS = 20
 _RATE_S = 10.0
 _EVENTS = 200
 _SHOWN = 500
-"""Characters of an event's detail."""
+"""Characters of an event's kind and detail."""
 _UNTOLD = ("start", "finish", "failure", "interrupt", "scenario")
 _LOOK_S = 0.01
 
@@ -303,10 +304,10 @@ def _memory(records: sqlite3.Connection, nodes: Collection[int]) -> list[int]:
 def _events(records: sqlite3.Connection) -> tuple[Event, ...]:
     kinds = ", ".join(f"'{kind}'" for kind in _UNTOLD)
     latest = records.execute(
-        f"SELECT wall_s, node, kind, substr(detail, 1, {_SHOWN}) FROM event"
+        f"SELECT wall_s, node, substr(kind, 1, {_SHOWN}), substr(detail, 1, {_SHOWN}) FROM event"
         f" WHERE kind NOT IN ({kinds}) ORDER BY rowid DESC LIMIT {_EVENTS}"
     ).fetchall()
-    return tuple(Event(*event) for event in reversed(latest))
+    return tuple(Event(wall_s, node, label(kind), detail) for wall_s, node, kind, detail in reversed(latest))
 
 
 def _cause(records: sqlite3.Connection) -> str:

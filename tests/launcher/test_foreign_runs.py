@@ -13,7 +13,11 @@ import pytest
 from foreign import CONFIG, change, loosen, make_run, sheafgossip
 from safetensors.numpy import save_file
 
+from sheafgossip.launcher.config import ConfigError, validate
+from sheafgossip.launcher.kept import stage
+from sheafgossip.metrics import open_run
 from sheafgossip.metrics.records import LAUNCHER, EventRecord, NodeRecord
+from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.store import Store
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)> $\\\\frac$ $"
@@ -190,3 +194,44 @@ def test_a_folder_of_runs_with_one_that_is_broken_names_it(folder, tmp_path):
     code, _, err = sheafgossip("summary", tmp_path / "runs")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "bad" in err
+
+
+@pytest.mark.parametrize("damage", ["pipe", "bytes"])
+def test_a_configuration_that_cannot_be_read_is_one_line_where_a_run_is_taken_up(folder, damage):
+    with change(folder / "run.sqlite") as connection:
+        connection.execute("DELETE FROM event WHERE kind = 'finish'")
+    (folder / "config.toml").unlink()
+    if damage == "pipe":
+        os.mkfifo(folder / "config.toml")
+    else:
+        (folder / "config.toml").write_bytes(b"name = '\xff'")
+    code, out, err = sheafgossip("resume", folder)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: [^\n]*config\.toml[^\n]*\n", err)
+    with pytest.raises(ConfigError, match="holds something else than a run"):
+        stage(validate({}), folder)
+
+
+@pytest.mark.parametrize("damage", ["pipe", "text", "name"])
+def test_a_state_that_cannot_be_read_is_refused(folder, damage):
+    place = folder / "state" / "round-000001"
+    place.mkdir(parents=True)
+    match damage:
+        case "pipe":
+            os.mkfifo(place / "node-0000.safetensors")
+        case "text":
+            (place / "node-0000.safetensors").write_text("no state")
+        case "name":
+            save_file({"theta": np.zeros(3)}, place / "node-x.safetensors")
+    with pytest.raises(RunFolderError, match="cannot be read as the state of a client"):
+        open_run(folder).theta(1)
+
+
+def test_an_encoder_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "config.toml").write_text(
+        'clients = 2\n[algorithm]\nname = "flt"\nencoder = "pipe"\n[compute]\nstep_s = 0.1\n'
+    )
+    code, out, err = sheafgossip("plan", tmp_path / "config.toml")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: [^\n]*is no plain file[^\n]*\n", err)

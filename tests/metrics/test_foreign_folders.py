@@ -220,6 +220,13 @@ def test_a_long_detail_of_an_event_is_compared_at_once(folder):
     assert len(Follower(folder).look().events[-1].detail) == 500
 
 
+def test_the_kind_of_an_event_is_one_short_line(folder):
+    store = Store(folder / "run.sqlite")
+    store.write([EventRecord(1.0, None, LAUNCHER, "a\n\x1b" + "b" * 1000, "")])
+    store.close()
+    assert Follower(folder).look().events[-1].kind == "a ?" + "b" * 197
+
+
 def test_what_an_older_run_lacks_is_missing_in_its_frame(folder):
     with change(folder / "run.sqlite") as connection:
         connection.execute("ALTER TABLE round DROP COLUMN idle_s")
