@@ -191,25 +191,18 @@ def test_a_damaged_table_is_read_or_refused(tmp_path, name, damage, length):
         assert len(str(refusal).split("\n")) == 1  # noqa: PT017
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=8),
-    length=st.floats(0, 1),
-)
-def test_a_damaged_matlab_file_is_read_or_refused(tmp_path, damage, length):
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 0.99])
+def test_a_matlab_file_that_is_cut_off_is_refused(tmp_path, share, compressed):
     from scipy.io import savemat
 
     made, cells = io.BytesIO(), np.empty((1, 2), object)
     cells[0, 0] = cells[0, 1] = np.ones((3, 2))
-    savemat(made, {"X": cells, "Y": cells[:, :1]}, do_compression=bool(len(damage) % 2))
-    content = bytearray(made.getvalue())
-    for place, byte in damage:
-        content[int(place * len(content))] = byte
-    (tmp_path / "school.mat").write_bytes(content[: int(length * len(content))] if length < 0.5 else content)
-    try:
+    savemat(made, {"X": cells, "Y": cells}, do_compression=compressed)
+    content = made.getvalue()
+    (tmp_path / "school.mat").write_bytes(content[: int(share * len(content))])
+    with pytest.raises(DataError, match=r"school\.mat"):
         load_data(validate({"data": {"dataset": "school", "root": str(tmp_path / "school.mat")}}).data, 0, 2)
-    except DataError as refusal:
-        assert len(str(refusal).split("\n")) == 1  # noqa: PT017
 
 
 @pytest.mark.parametrize("cut", [0, 5, 20, -1])
