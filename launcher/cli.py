@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from .terminal import say, show
+
 if TYPE_CHECKING:
     from ..metrics.comparison import Comparison
     from ..metrics.seeds import Group
@@ -85,8 +87,8 @@ def run(
             return display
 
         results = run_all(configs, root, watch, lambda _: display.end(), force=force, engine=engine, address=address)
-    _print(render(summarize_all([result.prepared.folder for result in results])))
-    _print(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
+    show(render(summarize_all([result.prepared.folder for result in results])))
+    show(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
     for result in results:
         _tell(result, of_several=len(configs) > 1)
     worst = max((result.outcome.status for result in results), key=list(_EXIT_CODES).index)
@@ -139,17 +141,17 @@ def sweep(
         write_runs(root / "runs.csv", folders, planned.keys)
     for each in ended:
         for line in notices(each.run.folder):
-            typer.echo(f"{each.run.name}: {line}", err=True)
+            say(f"{each.run.name}: {line}", err=True)
         for cause in each.causes[:_CAUSES_SHOWN]:
-            typer.echo(f"error: {each.run.name}: {cause}", err=True)
+            say(f"error: {each.run.name}: {cause}", err=True)
         if len(each.causes) > _CAUSES_SHOWN:
-            typer.echo(f"error: {each.run.name}: and {len(each.causes) - _CAUSES_SHOWN} more", err=True)
+            say(f"error: {each.run.name}: and {len(each.causes) - _CAUSES_SHOWN} more", err=True)
     if there.groups:
         _show(there)
-    _print(f"run folders, sweep.csv and runs.csv in: {_relative(root)}")
+    show(f"run folders, sweep.csv and runs.csv in: {_relative(root)}")
     worst = max((each.status for each in ended), key=list(_EXIT_CODES).index, default="finish")
     if worst != "finish":
-        typer.echo(f"the same command with --out {_relative(root)} goes on with what is missing", err=True)
+        say(f"the same command with --out {_relative(root)} goes on with what is missing", err=True)
     raise typer.Exit(_EXIT_CODES[worst])
 
 
@@ -181,12 +183,12 @@ def plan(
     width = min(100, shutil.get_terminal_size().columns)
     for path, (resolved, planned) in zip(paths, plans_of(configs), strict=True):
         if len(configs) > 1:
-            typer.echo(f"== {resolved.label} ==")
+            say(f"== {resolved.label} ==")
         if planned is None:
             typer.echo("no scenario, nothing to plan\n")
             continue
         timeline, stretches = timeline_of(planned), stretches_of(planned)
-        typer.echo("\n".join(report(resolved, timeline, stretches, width, lines)))
+        say("\n".join(report(resolved, timeline, stretches, width, lines)))
         if path is not None:
             draw(timeline, stretches, path, f"{resolved.label}, {timeline.clients} clients")
             typer.echo(f"picture: {path}")
@@ -213,14 +215,14 @@ def resume(
 
         def watch(prepared: Prepared) -> Display:
             if not quiet:
-                typer.echo(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}", err=True)
+                say(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}", err=True)
             display.follow(prepared.folder, anew=True)
             return display
 
         result = take_up(folder.resolve(), watch, engine, address)
         display.end()
-    _print(render(summarize_all([result.prepared.folder])))
-    _print(f"run folder: {_relative(result.prepared.folder)}")
+    show(render(summarize_all([result.prepared.folder])))
+    show(f"run folder: {_relative(result.prepared.folder)}")
     _tell(result, of_several=False)
     raise typer.Exit(_EXIT_CODES[result.outcome.status])
 
@@ -244,7 +246,7 @@ def watch_command(
         typer.echo("no longer watching; the run goes on", err=True)
         raise typer.Exit(130) from None
     if cause:
-        typer.echo(f"error: {cause}", err=True)
+        say(f"error: {cause}", err=True)
     raise typer.Exit({"finished": 0, "failed": 1}.get(state, 130))
 
 
@@ -268,7 +270,7 @@ def summary(
         seeds = [group.as_dict() for group in groups if len(group.runs) > 1]
         typer.echo(json.dumps({"target": target, "runs": runs, "seeds": seeds}, indent=2))
     else:
-        _print(render(groups, target))
+        show(render(groups, target))
 
 
 @app.command()
@@ -293,7 +295,7 @@ def compare(
     _show(comparison, target)
     if to_csv is not None:
         write_groups(to_csv, comparison)
-        _print(f"written: {_relative(to_csv.resolve())}")
+        show(f"written: {_relative(to_csv.resolve())}")
 
 
 @app.command()
@@ -314,13 +316,15 @@ def report(
     from .report import write_report
 
     page = (folders[0] / "report.html") if out is None else out
+    if out is None and (page.is_symlink() or (page.exists() and not page.is_file())):
+        raise ConfigError(f"{page}: is there, and no plain file; remove it, or name another page with --out")
     try:
         files = write_report([run for folder in folders for run in _runs_in(folder)], page, figures)
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
-    _print(f"report: {_relative(page.resolve())}")
+    show(f"report: {_relative(page.resolve())}")
     if figures is not None:
-        _print(f"{len(files) - 1} files in {_relative(figures.resolve())}")
+        show(f"{len(files) - 1} files in {_relative(figures.resolve())}")
 
 
 @app.command()
@@ -335,7 +339,7 @@ def export(
     from ..metrics.export import export as write_files
 
     files = write_files(folder, to, out)
-    _print(f"{len(files)} file{'s' if len(files) > 1 else ''} in {_relative(files[0].parent.resolve())}")
+    show(f"{len(files)} file{'s' if len(files) > 1 else ''} in {_relative(files[0].parent.resolve())}")
 
 
 @app.command()
@@ -380,7 +384,7 @@ def reproduce(
         def done(finished: Finished) -> None:
             display.end()
             if not quiet and finished.outcome.status == "finish":
-                typer.echo(f"{finished.prepared.folder.name}: finished", err=True)
+                say(f"{finished.prepared.folder.name}: finished", err=True)
 
         ended = run_missing(runs, watch, done)
     for result in ended:
@@ -392,14 +396,14 @@ def reproduce(
     for part in parts:
         found = results(part, runs)
         typer.echo(part.about.title)
-        _print(render(part, found))
+        show(render(part, found))
         typer.echo(remarks(part, found, overrides))
         for path in draw(part, found, out.resolve()):
             typer.echo(f"written: {_relative(path)}")
         typer.echo()
     for line in left_out:
         typer.echo(line)
-    _print(f"run folders in: {_relative(out.resolve())}")
+    show(f"run folders in: {_relative(out.resolve())}")
     raise typer.Exit(_EXIT_CODES[worst])
 
 
@@ -423,7 +427,7 @@ def verify(
 
     def done(finished: Finished) -> None:
         if finished.outcome.status == "finish":
-            typer.echo(f"{finished.prepared.config.label}: finished", err=True)
+            say(f"{finished.prepared.config.label}: finished", err=True)
 
     temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
     with temporary if out is None else new_folder(out, Path("verify")) as root:
@@ -431,12 +435,12 @@ def verify(
         for run in runs:
             _tell(run, of_several=True)
     if verified:
-        _print(render_runs(verified))
+        show(render_runs(verified))
     if (connections := render_directions(verified, every=every)) is not None:
-        _print(connections)
+        show(connections)
     complaints = [complaint for run in verified for complaint in run.complaints]
     for complaint in complaints:
-        typer.echo(f"error: {complaint}", err=True)
+        say(f"error: {complaint}", err=True)
     worst = max((run.outcome.status for run in runs), key=list(_EXIT_CODES).index)
     if worst != "finish" or complaints:
         raise typer.Exit(_EXIT_CODES[worst] or 1)
@@ -539,14 +543,14 @@ def _tell(result: Finished, *, of_several: bool) -> None:
 
     name = f"{result.prepared.config.label}: " if of_several else ""
     for line in notices(result.prepared.folder):
-        typer.echo(f"{name}{line}", err=True)
+        say(f"{name}{line}", err=True)
     causes = result.outcome.causes
     for cause in causes[:_CAUSES_SHOWN]:
-        typer.echo(f"error: {name}{cause}", err=True)
+        say(f"error: {name}{cause}", err=True)
     if len(causes) > _CAUSES_SHOWN:
-        typer.echo(f"error: {name}and {len(causes) - _CAUSES_SHOWN} more; see table event of run.sqlite", err=True)
+        say(f"error: {name}and {len(causes) - _CAUSES_SHOWN} more; see table event of run.sqlite", err=True)
     if result.outcome.status == "interrupt":
-        typer.echo(f"{name}interrupted: the records so far are kept", err=True)
+        say(f"{name}interrupted: the records so far are kept", err=True)
 
 
 def _summarized(folders: list[Path], target: float | None) -> list[Group]:
@@ -566,7 +570,7 @@ def _show(comparison: Comparison, target: float | None = None) -> None:
     from ..metrics.comparison_table import render
 
     for part in render(comparison, target, shutil.get_terminal_size().columns):
-        _print(part)
+        show(part)
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -583,12 +587,6 @@ def _relative(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _print(what: object) -> None:
-    from rich.console import Console
-
-    Console(highlight=False, soft_wrap=isinstance(what, str)).print(what)
-
-
 def main() -> None:
     """Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 interrupted."""
     try:
@@ -599,8 +597,15 @@ def main() -> None:
     except Exception as error:
         if not isinstance(error, _user_mistakes()):
             raise
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {_one_line(error)}", err=True)
         sys.exit(2)
+
+
+def _one_line(error: Exception) -> str:
+    """Only a configuration may have several mistakes, a line each."""
+    from .config import ConfigError
+
+    return str(error) if isinstance(error, ConfigError) else " ".join(str(error).split("\n"))
 
 
 def _user_mistakes() -> tuple[type[Exception], ...]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
+from ..metrics.config_file import parse as parse_toml
+from ..metrics.config_file import read_text
 from ..node.algorithms import ALGORITHMS
 from ..transport.codecs import CodecName
 from .conditions import ChaosSection, ComputeSection, EdgeTable, FaultTable, LinksSection, StragglerSection, TimeSection
@@ -417,10 +419,12 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     ``above`` are the files that this one is the base of.
     """
     try:
-        tree = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except tomllib.TOMLDecodeError as error:
+    try:
+        tree = parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     variants = tree.get("compare", [])
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
@@ -431,7 +435,9 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     if base is None:
         return tree
     below = path.parent / str(base)
-    if not isinstance(base, str) or below.resolve() in {file.resolve() for file in (path, *above)}:
+    if not isinstance(base, str) or _resolved(path.parent, base, f"{path}: base") in {
+        file.resolve() for file in (path, *above)
+    }:
         raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
     return _merge(read(below, (path, *above)), tree)
 
@@ -452,8 +458,15 @@ def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
     for section, key in _PATH_KEYS:
         values = tree.get(section)
         if isinstance(values, dict) and isinstance(values.get(key), str) and values[key]:
-            values[key] = str((start / Path(values[key]).expanduser()).resolve())
+            values[key] = str(_resolved(start, values[key], f"{section}.{key}"))
     return tree
+
+
+def _resolved(start: Path, name: str, key: str) -> Path:
+    try:
+        return (start / Path(name).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # nobody of that name, links in a circle, a zero byte
+        raise ConfigError(f"{key} = {name!r}: is no path ({error})") from None
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

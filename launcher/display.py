@@ -10,8 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from ..metrics.plain import plain
 from ..metrics.schema import RunFolderError
 from ..metrics.snapshot import Follower, Snapshot
+from .terminal import Plain, new_console
 from .wording import Place, line
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class Display:
     def tell(self, text: str) -> None:
         """A line that stays, above what is shown of the run that begins."""
         if self._manner != "silent":
-            print(text, file=sys.stderr, flush=True)
+            print(plain(text), file=sys.stderr, flush=True)
 
     def show(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
         """If it is time to, or ``at_once``."""
@@ -110,17 +112,16 @@ class Display:
         self._clear()
 
     def _draw(self, snapshot: Snapshot) -> None:
-        from rich.console import Console
         from rich.live import Live
 
         from .screen import draw
 
         if self._live is None:
-            console = Console(stderr=True, highlight=False)
+            console = new_console(stderr=True)
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
             self._live.start()
         width, height = self._live.console.size
-        self._live.update(draw(snapshot, self._place, width, height, self._news), refresh=True)
+        self._live.update(Plain(draw(snapshot, self._place, width, height, self._news)), refresh=True)
 
     def _clear(self, *, stay: bool = False) -> None:
         if self._live is not None:
@@ -129,5 +130,5 @@ class Display:
             self._live = None
 
     def _write(self, snapshot: Snapshot) -> None:
-        text = line(snapshot, self._place)
+        text = plain(line(snapshot, self._place))
         print(f"{text}, {self._news}" if self._news else text, file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..metrics.config_file import require_plain_file
 from ..node.assignment import LocalWork
 from ..topology import Graph
 from ..transport.codecs import Format
@@ -149,7 +150,8 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
         return {}
     trace = {}
     try:
-        with path.open(newline="") as file:
+        require_plain_file(path)
+        with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 client, round, factor = int(row["client"]), int(row["round"]), float(row["factor"])
                 if not 0 <= client < clients or round < 1 or not 0 < factor < math.inf:
@@ -157,7 +159,7 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
                 trace[client, round] = factor
     except OSError as error:
         raise ConfigError(f"stragglers.path {path}: cannot be read: {error.strerror or error}") from None
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise ConfigError(
             f"stragglers.path {path}: needs the columns client, round, factor, with clients 0 to {clients - 1}, rounds "
             f"from 1 and factors above 0 ({type(error).__name__}: {error})"

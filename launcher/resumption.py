@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from ..metrics.config_file import parse, read_text
 from ..metrics.reader import open_records
 from ..metrics.schema import RunFolderError
 from ..metrics.store import Store
 from ..transport.array_file import DamagedFile, digest_of
 from ..transport.failpoints import failpoint
-from .config import RunConfig, validate
+from .config import ConfigError, RunConfig, validate
 from .folder import digest_of_config, kept_digest, require_plain, unfinished_files
 from .lives import Lives, rounds_of
 from .preparation import Prepared
@@ -38,10 +38,12 @@ def read_run(folder: Path) -> RunConfig:
 def read_config(folder: Path) -> RunConfig:
     """Raises RunFolderError, ConfigError."""
     try:
-        return validate(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
+        return validate(parse(read_text(folder / "config.toml")))
     except OSError as error:
         raise RunFolderError(f"{folder}: config.toml cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ConfigError:
+        raise
+    except ValueError as error:
         raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
 
 

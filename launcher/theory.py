@@ -9,13 +9,14 @@ as no loss here is negative, Psi* >= 0, and 0 in its place gives a somewhat larg
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ..metrics.config_file import read_config, require_plain_file
 from ..metrics.reader import open_records
+from ..metrics.schema import RunFolderError
 from .config import ConfigError, RunConfig, validate
 from .data import shard_path
 
@@ -42,7 +43,7 @@ class TheoryCheck:
 
 def check_theorem(run_folder: Path) -> TheoryCheck:
     """Raises RunFolderError; ConfigError for a run that the theorem does not speak of."""
-    with open_records(run_folder) as records:
+    with open_records(run_folder, check=("round",)) as records:
         config = _suitable(run_folder)
         met = records.execute(
             "SELECT sum(gradient_norm * gradient_norm), sum(objective), count(*) FROM round WHERE round >= 1"
@@ -51,8 +52,8 @@ def check_theorem(run_folder: Path) -> TheoryCheck:
         ).fetchall()
         radius = records.execute("SELECT max(s) FROM (SELECT sum(theta_norm * theta_norm) s FROM round GROUP BY round)")
         squared_radius = radius.fetchone()[0]
-    if not met:
-        raise ConfigError(f"{run_folder}: no round was completed by all clients")
+    if not met or met[0][1] is None:
+        raise ConfigError(f"{run_folder}: no round was completed by all clients, or none has an objective")
     smoothness = max(_smoothness(config, run_folder, client) for client in range(config.clients))
     alpha, lam, eta = config.training.alpha, config.algorithm.lam, config.algorithm.eta
     of_theta = alpha * (1 - alpha * config.clients * smoothness / 2)
@@ -65,15 +66,19 @@ def check_theorem(run_folder: Path) -> TheoryCheck:
         smoothness=smoothness,
         radius=squared_radius**0.5,
         alpha=alpha,
-        alpha_limit=2 / (config.clients * smoothness),
+        alpha_limit=_limit(config.clients * smoothness),
         eta=eta,
-        eta_limit=2 / (lam * squared_radius) if lam else float("inf"),
+        eta_limit=_limit(lam * squared_radius),
         rho=rho if rho > 0 else None,
     )
 
 
+def _limit(curvature: float) -> float:
+    return 2 / curvature if curvature else float("inf")
+
+
 def _suitable(run_folder: Path) -> RunConfig:
-    config = validate(tomllib.loads((run_folder / "config.toml").read_text()))
+    config = validate(read_config(run_folder))
     needs = {
         "algorithm.name": config.algorithm.name in ("sheaf-fmtl", "dfedu"),
         "algorithm.server": not getattr(config.algorithm, "server", False),
@@ -94,9 +99,23 @@ def _suitable(run_folder: Path) -> RunConfig:
 def _smoothness(config: RunConfig, run_folder: Path, client: int) -> float:
     """Of one client's loss: the largest eigenvalue of X^T X / n, X with a column of ones, times 1/2 (softmax
     cross-entropy) or 2 (squared error), plus l2."""
-    from safetensors.numpy import load_file
-
-    x = load_file(shard_path(run_folder / "shards", client))["x_train"]
+    x = _samples(shard_path(run_folder / "shards", client))
     inputs = np.column_stack([x.reshape(len(x), -1).astype(np.float64), np.ones(len(x))])
     largest = float(np.linalg.norm(inputs, 2)) ** 2 / len(x)
     return largest * (0.5 if config.model.kind == "logistic" else 2.0) + config.training.l2
+
+
+def _samples(path: Path) -> np.ndarray:
+    """x_train of a shard. Raises RunFolderError."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        require_plain_file(path)
+        x = load_file(path)["x_train"]
+        if not x.size or x.dtype.kind != "f" or not np.isfinite(x).all():
+            raise ValueError("x_train must hold finite numbers")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise RunFolderError(f"{path}: cannot be read as the shard of a client: {said}") from error
+    return x

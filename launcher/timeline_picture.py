@@ -52,7 +52,7 @@ def draw(timeline: Timeline, stretches: Sequence[Stretches], path: Path, title: 
     axes.tick_params(colors=_INK, labelsize=8)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.set_title(title, loc="left", color=_INK, fontsize=12)
+    axes.set_title(title.replace("$", r"\$"), loc="left", color=_INK, fontsize=12)
     _legend(axes, ends=bool(ends), returns=bool(returns), away=any(len(own.away) for own in stretches))
     try:
         figure.savefig(path, dpi=160)

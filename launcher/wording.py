@@ -9,6 +9,9 @@ from typing import NamedTuple
 from ..metrics.snapshot import Event, Snapshot
 
 UNKNOWN = "–"
+_COMPARED = 200
+"""Characters of a detail: the search for numbers takes the square of them."""
+
 _COUNTED = {"crash": "crashes", "death": "deaths", "leave": "leaves", "restart": "restarts", "join": "joins"}
 
 
@@ -115,7 +118,7 @@ def told(events: Sequence[Event]) -> list[Told]:
 
 
 def _kin(event: Event) -> tuple[str, str]:
-    return event.kind, re.sub(r"[\d.e+-]*\d", "#", event.detail)
+    return event.kind, re.sub(r"[\d.e+-]*\d", "#", event.detail[:_COMPARED])
 
 
 def _who(alike: Sequence[Event]) -> str:

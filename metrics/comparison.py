@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .reader import read_config
+from .config_file import read_config
 from .seeds import Estimate, Group
 
 Mark = Literal["", "best", "close"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .comparison import Comparison, flat
-from .reader import read_config
+from .config_file import read_config
 from .schema import ExportError, RunFolderError
 from .seeds import FIGURES, Estimate
 from .summary import summarize

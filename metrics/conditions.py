@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -85,8 +86,8 @@ def _events(records: sqlite3.Connection) -> dict[str, int]:
         if kind in _COUNTED:
             counts[kind] += 1
         elif kind in _WITH_NUMBER:
-            number = detail.split(maxsplit=1)[0]
-            counts[_WITH_NUMBER[kind]] += int(number) if number.isdigit() else 1
+            number = re.match(r"[0-9]{1,18}\b", detail)
+            counts[_WITH_NUMBER[kind]] += int(number[0]) if number else 1
     return counts
 
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from .fairness import mean, worst
+from .reader import metric_of
 
 NAME = "events.out.tfevents.sheafgossip"
 """TensorBoard opens files with "tfevents" in their name."""
@@ -43,7 +44,7 @@ def write_events(records: sqlite3.Connection, path: Path) -> None:
 
 def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[str, float]]]:
     """(round, wall seconds, {tag: value})"""
-    metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
+    metric = metric_of(records)
     payload = dict(records.execute(_PAYLOAD).fetchall())
     memory = _Memory(records)
     for round, of_round in groupby(records.execute(_ROUNDS), itemgetter(0)):

@@ -14,13 +14,14 @@ from pathlib import Path
 from .event_file import NAME as EVENT_FILE
 from .event_file import write_events
 from .reader import open_records, relations
+from .records import TABLES
 from .run_reader import read_frame
 from .schema import ExportError
 from .summary import summarize
 
 
 def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
-    """Writes each table and view to ``out`` (default: ``export`` in the run's folder) as it is at one moment.
+    """Writes each table and view of a run to ``out`` (default: ``export`` in its folder) as it is at one moment.
 
     ``to`` is csv, parquet or json. JSON has a summary.json besides. "tensorboard" writes one file instead, with the
     scalars of every round. Returns the files. Raises ExportError and RunFolderError.
@@ -30,18 +31,20 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
     if to in _NEEDS and importlib.util.find_spec(_NEEDS[to]) is None:
         raise ExportError(f"--to {to} needs {_NEEDS[to]}: pip install 'sheafgossip[{to}]'")
     folder = Path(run_folder) / "export" if out is None else out
-    with open_records(run_folder) as records:
+    if out is None and folder.is_symlink():
+        raise ExportError(f"{folder}: is a symbolic link; remove it, or choose another folder with --out")
+    with open_records(run_folder, check=TABLES) as records:
         files = {name: folder / f"{name}.{to}" for name in relations(records)} if to in _WRITERS else {}
         summary, events = folder / "summary.json", folder / EVENT_FILE
         written = [*files.values(), *([summary] if to == "json" else [events] if to == "tensorboard" else [])]
         _require_free(written)
+        figures = json.dumps(summarize(run_folder).as_dict(), indent=2) if to == "json" else ""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, path in files.items():
                 _whole(path, partial(_WRITERS[to], records, name))
             if to == "json":
-                text = json.dumps(summarize(run_folder).as_dict(), indent=2)
-                _whole(summary, lambda part: part.write_text(f"{text}\n", encoding="utf-8"))
+                _whole(summary, lambda part: part.write_text(f"{figures}\n", encoding="utf-8"))
             if to == "tensorboard":
                 _whole(events, partial(write_events, records))
         except OSError as error:
@@ -59,6 +62,7 @@ def _require_free(files: list[Path]) -> None:
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
     """A file is there with all its rows or not at all."""
     unfinished = path.with_name(f"{path.name}.part")
+    unfinished.unlink(missing_ok=True)  # it may be a link to another file
     write(unfinished)
     unfinished.replace(path)
 

@@ -18,7 +18,8 @@ def mean(values: ArrayLike) -> float:
 
 def variance(values: ArrayLike) -> float:
     """Population variance: the clients are all there are."""
-    return float(np.var(_checked(values)))
+    with np.errstate(invalid="ignore"):  # of infinities it is not defined: nan
+        return float(np.var(_checked(values)))
 
 
 def std(values: ArrayLike) -> float:
@@ -29,7 +30,8 @@ def std(values: ArrayLike) -> float:
 def standard_error(values: ArrayLike) -> float:
     """Of the mean, with the sample variance (n - 1): here the values are a sample. nan for one value."""
     checked = _checked(values)
-    return float(np.std(checked, ddof=1) / math.sqrt(checked.size)) if checked.size > 1 else math.nan
+    with np.errstate(invalid="ignore"):
+        return float(np.std(checked, ddof=1) / math.sqrt(checked.size)) if checked.size > 1 else math.nan
 
 
 def worst(values: ArrayLike, share: float = 0.1, higher_is_better: bool = True) -> float:

@@ -9,6 +9,9 @@ from .reader import open_records
 from .records import COLLECTOR, LAUNCHER
 
 _KINDS = ("warning", "drop", "lost-records", "death", "host-lost")
+_COMPARED = 200
+"""Characters of a detail: the search for numbers takes the square of them."""
+
 _OTHERS = {LAUNCHER: "the launcher", COLLECTOR: "the collector"}
 _OF_THE_SCENARIO = {
     "crash": ("crash", "crashes"),
@@ -23,7 +26,7 @@ def notices(run_folder: Path | str) -> list[str]:
 
     Raises RunFolderError.
     """
-    with open_records(run_folder) as records:
+    with open_records(run_folder, check=("event",)) as records:
         marks = ", ".join("?" * len(_KINDS))
         events = records.execute(
             f"SELECT kind, node, detail FROM event WHERE kind IN ({marks}) ORDER BY wall_s, node", _KINDS
@@ -31,7 +34,7 @@ def notices(run_folder: Path | str) -> list[str]:
         planned = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     alike: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for kind, node, detail in events:
-        alike.setdefault((kind, re.sub(r"[\d.e+-]*\d", "#", detail)), []).append((node, detail))
+        alike.setdefault((kind, re.sub(r"[\d.e+-]*\d", "#", detail[:_COMPARED])), []).append((node, detail))
     lines = []
     for (kind, _), told in alike.items():
         node, detail = told[0]

@@ -1,34 +1,88 @@
-"""Opening the records of a run to read them, also while the run goes on."""
+"""Opening the records of a run to read them, also while the run goes on, and whoever wrote them."""
 
 from __future__ import annotations
 
 import sqlite3
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from .schema import RunFolderError, require_version
+from .records import TABLES
+from .schema import VIEWS, RunFolderError, create_views, require_tables, require_version
+from .values import require_values
+
+_BESIDE = ("-wal", "-shm", "-journal")
+_LONGEST_VALUE = 4 << 20  # bytes; no record is longer
+_AT_ONCE = 100_000  # steps of SQLite's machine
+_STEPS, _STEPS_A_BYTE = 50_000_000, 40
+"""What reading may take: a summary takes some two steps for each byte, and a second is some 50 million."""
+
+METRICS = ("accuracy", "mse")
 
 
 @contextmanager
-def open_records(run_folder: Path | str) -> Iterator[sqlite3.Connection]:
-    """All reads inside see the run at one moment; nothing is ever written. Raises RunFolderError."""
+def open_records(
+    run_folder: Path | str, *, check: Collection[str] = (), bounded: bool = True
+) -> Iterator[sqlite3.Connection]:
+    """All reads inside see the run at one moment; nothing is ever written. Raises RunFolderError.
+
+    Views are those of this program, whatever the file says. The values of the tables in ``check`` are of the types and
+    in the ranges that a run writes. ``bounded``: reading ends with an error where it takes far longer than the file's
+    size explains.
+    """
     path = Path(run_folder) / "run.sqlite"
     if not path.is_file():
         raise RunFolderError(f"{run_folder}: not the folder of a run: it has no run.sqlite")
+    size = _size(path)
     connection = None
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?{_mode(path)}", uri=True, isolation_level=None)
+        _distrust(connection)
+        if bounded:
+            connection.set_progress_handler(_Budget(_STEPS + _STEPS_A_BYTE * size), _AT_ONCE)
+        create_views(connection)
+        connection.execute("PRAGMA query_only = ON")
         connection.execute("BEGIN")
+        require_tables(connection, path)
         require_version(connection, path)
+        require_values(connection, path, check)
         yield connection
-    except sqlite3.DatabaseError as error:
-        raise RunFolderError(f"{path}: cannot be read as the database of a run: {error}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where its own message holds bytes of the file
+        said = "reading it takes without end" if str(error) == "interrupted" else error
+        raise RunFolderError(f"{path}: cannot be read as the database of a run: {said}") from error
     finally:
         if connection is not None:
             connection.close()
+
+
+def _distrust(connection: sqlite3.Connection) -> None:
+    """As https://www.sqlite.org/security.html advises for files of others."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.execute("PRAGMA mmap_size = 0")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
+
+class _Budget:
+    """Says True, which ends the reading, when it is used up."""
+
+    def __init__(self, steps: int):
+        self._left = steps // _AT_ONCE
+
+    def __call__(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+
+def _size(path: Path) -> int:
+    """Bytes, with what lies beside it. Raises RunFolderError where any of that is no plain file of the folder's own."""
+    size = 0
+    for file in (path, *(path.with_name(path.name + end) for end in _BESIDE)):
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
+        size += file.stat().st_size if file.exists() else 0
+    return size
 
 
 def _mode(path: Path) -> str:
@@ -36,18 +90,25 @@ def _mode(path: Path) -> str:
     return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
 
 
-def read_config(run_folder: Path | str) -> dict[str, Any]:
-    """The run's full configuration; empty where the folder has none. Raises RunFolderError."""
-    path = Path(run_folder) / "config.toml"
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise RunFolderError(f"{path}: {error}") from error
+def metric_of(records: sqlite3.Connection) -> str:
+    """What the run's test metric is. Raises RunFolderError."""
+    metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
+    if metric is not None and metric not in METRICS:
+        raise RunFolderError(f"run.sqlite: metric = {metric!r:.80}; allowed: {', '.join(METRICS)}")
+    return metric or METRICS[0]
 
 
 def relations(records: sqlite3.Connection) -> list[str]:
-    """Names of all tables and views."""
-    found = records.execute(
-        "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' ORDER BY type, name"
-    )
-    return [name for (name,) in found]
+    """Names of the tables and views of a run that this one has; whatever else is in the file is not ours."""
+    found = {name for (name,) in records.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}
+    tables = sorted(found & {"meta", *TABLES})
+    return tables + [view for view in sorted(VIEWS) if _works(records, view)]
+
+
+def _works(records: sqlite3.Connection, view: str) -> bool:
+    """Older runs lack columns that a view adds up."""
+    try:
+        records.execute(f"SELECT * FROM {view} LIMIT 0")
+    except sqlite3.OperationalError:
+        return False
+    return True

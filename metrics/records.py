@@ -24,16 +24,16 @@ class MalformedRecords(ValueError):
     """Bytes on the metrics plane that are no batch of records."""
 
 
-_LARGEST_NODE = 1_000_000
+LARGEST_NODE = 1_000_000
 
 
 def sender_of(node: int, life: int) -> int:
     """The number under which a process of a client sends records."""
-    return node + _LARGEST_NODE * (life - 1)
+    return node + LARGEST_NODE * (life - 1)
 
 
 def node_of(sender: int) -> int:
-    return sender if sender < 0 else sender % _LARGEST_NODE
+    return sender if sender < 0 else sender % LARGEST_NODE
 
 
 class NodeRecord(NamedTuple):

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .reader import open_records, read_config
+from .config_file import read_config, require_plain_file
+from .reader import open_records
 from .records import TABLES, columns
 from .schema import RunFolderError
 
@@ -26,7 +27,7 @@ class _Frame:
         self._name = name
 
     def __get__(self, reader: RunReader, _: type | None = None) -> DataFrame:
-        with open_records(reader.folder) as records:
+        with open_records(reader.folder, check={self._name} & TABLES.keys()) as records:
             return read_frame(records, self._name)
 
 
@@ -72,7 +73,7 @@ class RunReader:
         """The answer to any query; ``params`` fill its ? or :name places."""
         import pandas
 
-        with open_records(self.folder) as records:
+        with open_records(self.folder, bounded=False) as records:
             return pandas.read_sql_query(query, records, params=params)
 
     @property
@@ -83,6 +84,7 @@ class RunReader:
 
     def theta(self, round: int) -> dict[int, np.ndarray]:
         """{client: its parameters (d,)} after ``round``; while the run goes on, of those that have come so far."""
+        from safetensors import SafetensorError
         from safetensors.numpy import safe_open
 
         states = (self.folder / "state" / f"round-{round:06d}").glob("node-*.safetensors")
@@ -92,20 +94,29 @@ class RunReader:
             raise RunFolderError(f"{self.folder}: no state of round {round}; rounds with state: {there}")
         found = {}
         for path in files:
-            with safe_open(path, framework="numpy") as state:  # a file may hold large maps beside theta
-                found[int(path.stem.removeprefix("node-"))] = state.get_tensor("theta")
+            try:
+                require_plain_file(path)
+                with safe_open(path, framework="numpy") as state:  # a file may hold large maps beside theta
+                    found[int(path.stem.removeprefix("node-"))] = state.get_tensor("theta")
+            except (OSError, SafetensorError, ValueError) as error:
+                raise RunFolderError(f"{path}: cannot be read as the state of a client: {error}") from error
         return found
 
 
 def read_frame(records: sqlite3.Connection, relation: str) -> DataFrame:
-    """One table or view; numbers are numbers also where all are missing."""
-    import pandas
-
-    types = columns(TABLES[relation]) if relation in TABLES else {}
-    there = {name for _, name, *_ in records.execute(f"PRAGMA table_info({relation})")}  # older runs have fewer
-    dtypes = {column: _DTYPES[type_] for column, type_ in types.items() if type_ in _DTYPES and column in there}
-    frame = pandas.read_sql_query(f"SELECT * FROM {relation}", records, dtype=dtypes)
+    """One table or view; numbers are numbers also where all are missing. What an older run lacks is missing."""
+    frame = frame_of(records, f"SELECT * FROM {relation}")
     if relation in TABLES:
-        return frame
+        types = columns(TABLES[relation])
+        frame = frame.astype({name: _DTYPES[types[name]] for name in frame.columns if types.get(name) in _DTYPES})
+        return frame.reindex(columns=list(dict.fromkeys([*types, *frame.columns])))
     missing = frame.columns[frame.isna().all()]
     return frame.astype(dict.fromkeys(missing, "float64"))
+
+
+def frame_of(records: sqlite3.Connection, query: str) -> DataFrame:
+    """The answer to a query of this program: whatever is wrong with it is the file's fault, and sqlite3's error."""
+    import pandas
+
+    rows = records.execute(query)
+    return pandas.DataFrame.from_records(rows.fetchall(), columns=[name for name, *_ in rows.description])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from typing import Any
 
@@ -111,6 +112,8 @@ SELECT node, neighbour, count(*) AS exchanges, coalesce(sum(used_round = round),
        sum(used_round IS NULL) AS missing, max(round - used_round) AS oldest
 FROM used GROUP BY node, neighbour;
 """
+VIEWS = tuple(re.findall(r"CREATE VIEW IF NOT EXISTS (\w+)", _VIEWS))
+_ROW_NUMBERS = ("rowid", "oid", "_rowid_")
 
 
 class RunFolderError(Exception):
@@ -131,6 +134,29 @@ def create(connection: sqlite3.Connection) -> None:
         {tables} {_INDICES} {_VIEWS}
         COMMIT;
     """)
+
+
+def create_views(connection: sqlite3.Connection) -> None:
+    """Ours, for this connection alone; they hide what the file has under the same names."""
+    connection.executescript(_VIEWS.replace("CREATE VIEW IF NOT EXISTS", "CREATE TEMP VIEW"))
+
+
+def require_tables(connection: sqlite3.Connection, path: object) -> None:
+    """Raises RunFolderError where the database at ``path`` has something else under the name of one of our tables.
+
+    Without its primary key a table may hold a row twice, and reading it may take for ever.
+    """
+    keys = {"meta": "key"} | {name: _PRIMARY_KEYS.get(name, "") for name in TABLES}
+    for given, kind, page in connection.execute("SELECT name, type, rootpage FROM main.sqlite_schema").fetchall():
+        name = str(given).lower()
+        if name not in keys or kind not in ("table", "view"):
+            continue
+        plain = kind == "table" and page  # a virtual table has no page, and is asked nothing
+        about = connection.execute(f"PRAGMA main.table_xinfo({name})").fetchall() if plain else []
+        key = {column for _, column, _, _, _, place, _ in about if place}
+        odd = any(column.lower() in _ROW_NUMBERS or computed for _, column, *_, computed in about)
+        if not plain or odd or key != set(filter(None, keys[name].split(", "))):
+            raise RunFolderError(f"{path}: not the database of a run: {name} is no table as a run makes it")
 
 
 def require_version(connection: sqlite3.Connection, path: object) -> None:

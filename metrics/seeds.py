@@ -11,8 +11,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from .config_file import read_config
 from .fairness import mean, standard_error
-from .reader import read_config
 from .summary import RunSummary, summarize
 
 FIGURES: dict[str, Callable[[RunSummary], float | None]] = {

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from .conditions import gone_clients, seconds_away
-from .reader import open_records, read_config
+from .config_file import read_config
+from .plain import label
+from .reader import metric_of, open_records
+from .records import TABLES
 from .summary import labels_of, status_of
 
 State = Literal["starting", "running", "finished", "interrupted", "failed"]
@@ -19,6 +22,8 @@ State = Literal["starting", "running", "finished", "interrupted", "failed"]
 _PACE_ROUNDS = 20
 _RATE_S = 10.0
 _EVENTS = 200
+_SHOWN = 500
+"""Characters of an event's kind and detail."""
 _UNTOLD = ("start", "finish", "failure", "interrupt", "scenario")
 _LOOK_S = 0.01
 
@@ -112,8 +117,8 @@ class Follower:
         self._start = -1
         self._ignored = -1
         self._before: set[tuple[int, int]] = set()  # clients of a life before, by number and process
-        if anew:
-            with open_records(self._folder) as records:
+        with open_records(self._folder, check=TABLES) as records:
+            if anew:
                 self._ignored = _latest_start(records)
                 self._before = set(records.execute("SELECT node, pid FROM node"))
         self._forget()
@@ -165,7 +170,7 @@ class Follower:
                 gone=len(gone & clients),
                 rounds=self._rounds,
                 completed=tuple(completed),
-                metric_name=_first(records, "SELECT max(value) FROM meta WHERE key = 'metric'") or "accuracy",
+                metric_name=metric_of(records),
                 metric=sum(metrics) / len(metrics) if metrics else None,
                 history=self._history(completed[(len(completed) - 1) // 2] if completed else self._rounds),
                 payload_bytes=self._payload if self._measured else None,
@@ -299,9 +304,10 @@ def _memory(records: sqlite3.Connection, nodes: Collection[int]) -> list[int]:
 def _events(records: sqlite3.Connection) -> tuple[Event, ...]:
     kinds = ", ".join(f"'{kind}'" for kind in _UNTOLD)
     latest = records.execute(
-        f"SELECT wall_s, node, kind, detail FROM event WHERE kind NOT IN ({kinds}) ORDER BY rowid DESC LIMIT {_EVENTS}"
+        f"SELECT wall_s, node, substr(kind, 1, {_SHOWN}), substr(detail, 1, {_SHOWN}) FROM event"
+        f" WHERE kind NOT IN ({kinds}) ORDER BY rowid DESC LIMIT {_EVENTS}"
     ).fetchall()
-    return tuple(Event(*event) for event in reversed(latest))
+    return tuple(Event(wall_s, node, label(kind), detail) for wall_s, node, kind, detail in reversed(latest))
 
 
 def _cause(records: sqlite3.Connection) -> str:

@@ -11,9 +11,11 @@ from typing import Any, Literal
 
 from . import lock
 from .conditions import Conditions, completed_rounds, conditions_of, gone_clients
+from .config_file import read_config
 from .fairness import Spread
-from .reader import open_records, read_config
-from .records import COLLECTOR, LAUNCHER
+from .plain import label
+from .reader import metric_of, open_records
+from .records import COLLECTOR, LAUNCHER, TABLES
 from .schema import CONFIG_DIGEST
 from .target import Reached, ReachedVirtually, bytes_to_reach, virtual_time_to_reach
 
@@ -89,7 +91,7 @@ class RunSummary:
 
     def as_dict(self) -> dict:
         """Nested plain values that JSON can carry: None stands for a figure that is not defined."""
-        return _without_nan(asdict(self))
+        return _finite(asdict(self))
 
 
 def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary:
@@ -98,10 +100,10 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
     ``target`` is a mean test metric, for ``reached``.
     """
     folder = Path(run_folder)
-    with open_records(folder) as records:
+    with open_records(folder, check=TABLES) as records:
         config = read_config(folder)
         name, algorithm = labels_of(folder, config)
-        metric = _first(records, "SELECT max(value) FROM meta WHERE key = 'metric'") or "accuracy"
+        metric = metric_of(records)
         clients_cpu_s, others_cpu_s = _cpu(records)
         gone, conditions = gone_clients(records), conditions_of(records)
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
@@ -141,7 +143,7 @@ def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     section = config.get("algorithm")
     algorithm = section if isinstance(section, dict) else {}
     name = config.get("name") or folder.resolve().name
-    return str(name), str(algorithm.get("label") or algorithm.get("name") or "?")
+    return label(name), label(algorithm.get("label") or algorithm.get("name") or "?")
 
 
 def _status(folder: Path, records: sqlite3.Connection) -> Status:
@@ -247,7 +249,7 @@ def _first(records: sqlite3.Connection, query: str):
     return records.execute(query).fetchone()[0]
 
 
-def _without_nan(value):
+def _finite(value):
     if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

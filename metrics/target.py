@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .conditions import completed_rounds, gone_clients
-from .reader import open_records
+from .reader import metric_of, open_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +70,4 @@ def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtu
 
 
 def _good(records: sqlite3.Connection) -> str:
-    metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
-    return "<=" if metric == "mse" else ">="
+    return "<=" if metric_of(records) == "mse" else ">="

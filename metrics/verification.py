@@ -62,7 +62,7 @@ class Comparison:
 
 def compare_with_kernel(run_folder: Path | str) -> Comparison:
     """Of a run over tcp with ``measuring.kernel``. Raises RunFolderError."""
-    with open_records(run_folder) as records:
+    with open_records(run_folder, check=("traffic", "overhead", "kernel")) as records:
         sums = records.execute(
             "SELECT src, dst, sum(wire_bytes) FROM (SELECT src, dst, wire_bytes FROM traffic"
             f" UNION ALL SELECT src, dst, wire_bytes FROM overhead WHERE {_OPENING}) GROUP BY src, dst"

@@ -9,8 +9,7 @@ from .verification import Direction, Verified
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_BAD = "[bold red]✗[/]"
+    from rich.text import Text
 
 
 def render_runs(verified: Sequence[Verified]) -> Table:
@@ -26,7 +25,7 @@ def render_runs(verified: Sequence[Verified]) -> Table:
             f"{sum(direction.sent or 0 for direction in directions):,}",
             f"{sum(direction.received or 0 for direction in directions):,}",
             "no" if run.differing_over_ipc else "yes",
-            _BAD if run.complaints else "",
+            _bad() if run.complaints else "",
         )
     return table
 
@@ -38,16 +37,22 @@ def render_directions(verified: Sequence[Verified], *, every: bool) -> Table | N
         for direction in run.comparison.directions if every else run.comparison.differing:
             table.add_row(run.name, str(direction), *_figures(direction))
         for end in run.comparison.loose_ends:
-            table.add_row(run.name, str(end), "", "", "", _BAD)
+            table.add_row(run.name, str(end), "", "", "", _bad())
     return table if table.row_count else None
 
 
-def _figures(direction: Direction) -> tuple[str, ...]:
+def _bad() -> Text:
+    from rich.text import Text
+
+    return Text("✗", style="bold red")
+
+
+def _figures(direction: Direction) -> tuple[str | Text, ...]:
     kernel = (direction.sent, direction.received)
     return (
         f"{direction.counted:,}",
         *("none" if count is None else f"{count:,}" for count in kernel),
-        "" if direction.agrees else _BAD,
+        "" if direction.agrees else _bad(),
     )
 
 

@@ -177,6 +177,8 @@ class Autoencoder:
         from safetensors import SafetensorError, safe_open
 
         try:
+            if path.exists() and not path.is_file():
+                raise OSError("is no plain file")  # opening a pipe may never end
             with safe_open(path, framework="numpy") as file:
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
                 if shapes != dict(self.blocks()):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,10 +79,12 @@ def _error(path: Path, line: Line, problem: str) -> TopologyError:
 
 def _content(path: Path) -> bytes:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe may never end
+            raise TopologyError(f"topology.path = {path}: is no plain file")
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
     except OSError as error:
-        raise TopologyError(f"topology.path = {path}: cannot be read ({error.strerror})") from error
+        raise TopologyError(f"topology.path = {path}: cannot be read ({error.strerror or error})") from error
     if len(content) > LARGEST_FILE:
         raise TopologyError(f"topology.path = {path}: larger than {LARGEST_FILE // 2**20} MB, the most that is read")
     return content
@@ -153,6 +156,12 @@ def _graphml(path: Path, content: bytes, arcs: bool) -> list[Link]:
     parser.StartElementHandler = element
     try:
         parser.Parse(content, True)
+    except TopologyError:
+        raise
+    except (LookupError, ValueError) as error:  # of the encoding that the file names
+        raise _error(
+            path, parser.CurrentLineNumber, f"its encoding is unknown or wrong ({error}); use UTF-8"
+        ) from error
     except expat.ExpatError as error:
         raise _error(path, error.lineno, f"not well-formed XML ({expat.ErrorString(error.code)})") from error
     if not graphs:

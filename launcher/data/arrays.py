@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 from numpy.lib.npyio import NpzFile
 
 from .errors import DataError
@@ -17,8 +19,17 @@ if TYPE_CHECKING:
     from ..config import DataSection
 
 
+_DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
 def wrong(path: Path, what: str) -> DataError:
     return DataError(f'data.root = "{path}": {what}')
+
+
+def first_line(error: Exception) -> str:
+    """Of what it says; its name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def root_of(section: DataSection, wanted: str) -> Path:
@@ -33,17 +44,40 @@ def open_npz(path: Path) -> NpzFile:
         raise wrong(path, "there is no such file")
     try:
         file = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (*_DAMAGED, NotImplementedError) as error:
         raise wrong(path, "this is not an .npz file") from error
     if not isinstance(file, NpzFile):
         raise wrong(path, "this is a file of one array, not an .npz file")
     return file
 
 
+def _announced(file: NpzFile, name: str) -> int:
+    """Bytes of an array by its header, of which it has more in a file that is damaged. Raises ValueError where it has.
+
+    NumPy takes the memory first and then looks what is there.
+    """
+    assert file.zip is not None  # it is open
+    part = next((part for part in (f"{name}.npy", name) if part in file.zip.namelist()), name)
+    with file.zip.open(part) as member:
+        version = np.lib.format.read_magic(member)
+        if version not in _HEADERS:
+            raise ValueError(f"version {version}")
+        shape, _, dtype = _HEADERS[version](member)
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or size > file.zip.getinfo(part).file_size:
+        raise ValueError("its header announces more than the file holds")
+    return size
+
+
 def npz_array(file: NpzFile, path: Path, name: str) -> np.ndarray:
     try:
+        size = _announced(file, name)
+        if size > psutil.virtual_memory().available:
+            raise wrong(path, f"{name} takes {size / 1e9:,.1f} GB, more than the memory that is free")
         array = file[name]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DataError:
+        raise
+    except (*_DAMAGED, NotImplementedError, RuntimeError, MemoryError) as error:
         # NumPy's own words here advise to allow pickles, which can run any code.
         raise wrong(path, f"{name} is damaged or holds Python objects; allowed are plain arrays") from error
     if np.ndim(array) == 0:

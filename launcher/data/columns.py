@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .arrays import npz_array, open_npz, wrong
+from .arrays import first_line, npz_array, open_npz, wrong
 
 if TYPE_CHECKING:
     import pandas
@@ -50,8 +50,8 @@ def _frame(path: Path) -> pandas.DataFrame:
         frame = pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
     except ImportError as error:
         raise wrong(path, "Parquet needs pyarrow: pip install 'sheafgossip[parquet]', or use .csv or .npz") from error
-    except (ValueError, OSError, EOFError) as error:  # pandas' and pyarrow's own errors are among these
-        raise wrong(path, f"it can't be read: {str(error).strip().splitlines()[0]}") from error
+    except Exception as error:  # whatever the parsers of pandas and pyarrow raise, the bytes are at fault
+        raise wrong(path, f"it can't be read: {first_line(error)}") from error
     if not frame.columns.is_unique:
         raise wrong(path, f'it has two columns "{frame.columns[frame.columns.duplicated()][0]}"')
     return frame

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from .arrays import finite, root_of, wrong
+from .arrays import finite, first_line, root_of, wrong
 from .errors import DataError
 from .pool import Pool
 
@@ -51,4 +51,4 @@ def _numbers(path: Path, kind: type[np.generic], dimensions: Literal[1, 2]) -> n
     try:
         return np.loadtxt(path, dtype=kind, ndmin=dimensions)
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise DataError(f"{path} can't be read: {str(error).splitlines()[0]}") from error
+        raise DataError(f"{path} can't be read: {first_line(error)}") from error

@@ -13,6 +13,7 @@ import numpy as np
 from .errors import DataError
 
 UNSIGNED_BYTE = 0x08
+_LARGEST = 1 << 30
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -22,9 +23,12 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """
     # Not torchvision's reader: it costs 5 seconds of imports, wants files unpacked, and lets an overlong file pass.
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} can't be read: {error}") from error
+    if len(content) > _LARGEST:
+        raise DataError(f"{path} holds more than {_LARGEST >> 30} GB, the most that is read")
     start = 4 + 4 * dimensions
     if len(content) < start or content[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
         raise DataError(f"{path} is not an IDX file of unsigned bytes in {dimensions} dimensions")

@@ -34,7 +34,7 @@ def _dataset(name: str, folder: Path, **options: bool):
         return getattr(_import_datasets(), name)(folder, **options)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         # torchvision lists every mirror on a line of its own; the last line is the reason.
-        raise Failed(str(error).strip().splitlines()[-1]) from error
+        raise Failed((str(error).strip().splitlines() or [type(error).__name__])[-1]) from error
 
 
 def _import_datasets() -> ModuleType:

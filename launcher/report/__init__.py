@@ -19,6 +19,7 @@ def write_report(folders: Sequence[Path], page_file: Path | None, figures: Path 
 
     Raises RunFolderError, and OSError where it cannot be written.
     """
+    from ...metrics.plain import plain
     from .methods import methods_of
     from .page import page
 
@@ -27,7 +28,7 @@ def write_report(folders: Sequence[Path], page_file: Path | None, figures: Path 
     files = []
     if page_file is not None:
         page_file.parent.mkdir(parents=True, exist_ok=True)
-        page_file.write_text(page(methods, together, each), encoding="utf-8")
+        page_file.write_text(plain(page(methods, together, each)), encoding="utf-8")
         files.append(page_file)
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...topology.picture import INK
-from .drawn import SOFT, Drawn, colour, legend_below, line_look, new_figure, plain
+from .drawn import SOFT, Drawn, colour, legend_below, line_look, literal, new_figure, plain
 from .methods import Method, named
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def bytes_by_level(methods: Sequence[Method]) -> list[Drawn]:
         start = start + data[column]
     right.set_xlabel("on top of the payload, MB")
     right.margins(x=0.05)
-    left.set_yticks(rows, [method.name for method in shown])
+    left.set_yticks(rows, [literal(method.name) for method in shown])
     right.set_yticks(rows, [""] * len(shown))
     for axes in (left, right):
         axes.set_ylim(len(shown) - 0.5, -0.5)
@@ -92,7 +92,7 @@ def memory_over_time(methods: Sequence[Method]) -> list[Drawn]:
         return []
     figure, (left, right) = new_figure(10.5, 3.6, 2)
     for method, frame in shown:
-        look = line_look(method.number) | {"label": method.name}
+        look = line_look(method.number) | {"label": literal(method.name)}
         look |= {"marker": None} if len(frame) > 1 else {}
         left.plot(frame.wall_s, frame.clients_pss_mb, **look)
         right.plot(frame.wall_s, frame.client_median_uss_mb, **look)
@@ -159,7 +159,7 @@ def memory_by_process(method: Method) -> list[Drawn]:
     for place, (node, name) in enumerate(zip(others.index, named(others), strict=True)):
         own = samples[samples.node == node]
         if len(own):
-            axes.plot(own.wall_s, own.uss / 1e6, color=colour(place), marker="o", ms=5, lw=1.4, label=name)
+            axes.plot(own.wall_s, own.uss / 1e6, color=colour(place), marker="o", ms=5, lw=1.4, label=literal(name))
     axes.set_xlabel("wall time, s")
     axes.set_ylabel("own memory (USS), MB")
     axes.set_xlim(0, 1.03 * axes.dataLim.x1)

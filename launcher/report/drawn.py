@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -63,7 +64,9 @@ class Drawn:
         svg = re.sub(r"#[0-9a-f]{6}", lambda found: _ON_DARK.get(found[0], found[0]), svg)
         svg = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"', "", svg, count=1)
         width = self.figure.get_figwidth() * 96
-        return svg.replace("<svg ", f'<svg role="img" aria-label="{self.title}" style="max-width:{width:.0f}px" ', 1)
+        return svg.replace(
+            "<svg ", f'<svg role="img" aria-label="{escape(self.title)}" style="max-width:{width:.0f}px" ', 1
+        )
 
 
 @contextmanager
@@ -90,6 +93,11 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1, **o
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(grid.flat)
+
+
+def literal(text: str) -> str:
+    """Without formulas: matplotlib sets what stands between two dollar signs, and fails where it is none."""
+    return text.replace("$", r"\$")
 
 
 def plain(axes: Axes, grid: Literal["both", "x", "y", "none"] = "both") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...metrics import open_run
 from ...topology.picture import INK
-from .drawn import Drawn, colour, legend_below, line_look, new_figure, plain
+from .drawn import Drawn, colour, legend_below, line_look, literal, new_figure, plain
 from .methods import Method
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _has_silent(shown: Sequence[tuple[Method, DataFrame]], axes_of: Sequence[str
 
 def _line(axes: Axes, method: Method, curve: DataFrame, x: str) -> None:
     curve = curve.dropna(subset=x)
-    look = line_look(method.number) | {"label": method.name}
+    look = line_look(method.number) | {"label": literal(method.name)}
     if x == "payload_mb":
         curve = curve[curve.payload_mb > 0]
         if curve.empty:
@@ -135,7 +135,7 @@ def spread(methods: Sequence[Method]) -> list[Drawn]:
             lift = np.random.default_rng(0).uniform(-0.26, 0.26, len(values))  # only so that dots do not hide others
             axes.plot(values, row + lift, "o", ms=4, color=colour(method.number), alpha=0.6, mew=0)
             axes.plot(values.mean(), row, "|", ms=26, mew=2.2, color=INK)
-        axes.set_yticks(range(len(shown)), [method.name for method, _ in shown])
+        axes.set_yticks(range(len(shown)), [literal(method.name) for method, _ in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xlabel(shown[0][0].metric_label)
         plain(axes, grid="x")

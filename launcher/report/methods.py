@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...metrics import open_run
+from ...metrics.plain import label
 from ...metrics.run_reader import RunReader
 from ...metrics.seeds import Group, summarize_all
 from ...metrics.summary import RunSummary
@@ -75,6 +76,6 @@ def named(nodes: DataFrame) -> list[str]:
     """What processes that are not clients are called: their role, and where several have it, their host's name too."""
     shared = nodes.role.duplicated(keep=False)
     return [
-        f"{role} on {host}" if several else role
+        label(f"{role} on {host}" if several else role)
         for role, host, several in zip(nodes.role, nodes.host, shared, strict=True)
     ]

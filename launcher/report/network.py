@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...metrics.reader import open_records
+from ...metrics.run_reader import frame_of
 from ...topology import Graph
 from ...topology.picture import INK, layout
 from .drawn import PAPER, SOFT, Drawn, colour, new_figure, plain
@@ -15,12 +17,16 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 _NUMBERED_UP_TO = 60
+_PIXELS_UP_TO = 5_000  # clients
 _THINNEST, _EVEN, _WIDEST = 0.4, 1.0, 3.2  # points
 
 
 def graph(method: Method) -> list[Drawn]:
     """Edges as wide as what went over them; with restriction maps a second graph, by their norms."""
+    nodes = method.reader.nodes
+    nodes = nodes[nodes.node >= 0].sort_values("node")
     edges = _edges(method)
+    edges = edges[edges.i.isin(nodes.node) & edges.j.isin(nodes.node) & (edges.i < edges.j)]
     if edges.empty:
         return []
     widths = {"payload_mb": "payload, both directions, MB"}
@@ -29,10 +35,10 @@ def graph(method: Method) -> list[Drawn]:
     if edges.map_norm.nunique() > 1:
         widths["map_norm"] = r"$\|P_{ij}\|_F$ at the end, larger of both ends"
     figure, panels = new_figure(5.2 * len(widths), 5.0, len(widths))
-    nodes = method.reader.nodes
-    nodes = nodes[nodes.node >= 0].sort_values("node")
     groups = _groups(method)
-    places = layout(Graph.of(int(nodes.node.max()) + 1, list(zip(edges.i, edges.j, strict=True))))
+    place = {node: number for number, node in enumerate(nodes.node)}
+    links = list(zip(edges.i.map(place), edges.j.map(place), strict=True))
+    places = dict(zip(place, layout(Graph.of(len(place), links)), strict=True))
     for axes, (column, label) in zip(panels, widths.items(), strict=False):
         _draw(axes, places, edges, column, label, nodes, groups)
     caption = f"{len(method.clients)} clients, {len(edges)} edges. Widths go from the least to the most that is named."
@@ -55,14 +61,22 @@ def _draw(axes, places, edges, column, label, nodes, groups) -> None:
     widths = np.full(len(values), _EVEN)
     if top > low:
         widths = _THINNEST + (_WIDEST - _THINNEST) * (values - low) / (top - low)
-    ends = places[edges[["i", "j"]].to_numpy()]
+    ends = [(places[i], places[j]) for i, j in zip(edges.i, edges.j, strict=True)]
     axes.add_collection(LineCollection(ends, colors=SOFT, linewidths=widths, alpha=0.75))
     size = float(np.clip(2600 / len(nodes), 14, 150))
     for role, marker in (("client", "o"), ("server", "s")):
         chosen = nodes[nodes.role == role].node.to_numpy()
         colours = [colour(groups[i]) if i < len(groups) else INK for i in chosen]
         scale = 1 if role == "client" else 2.2
-        axes.scatter(*places[chosen].T, s=size * scale, c=colours, marker=marker, edgecolors=PAPER, lw=0.8, zorder=2)
+        axes.scatter(
+            *np.array([places[i] for i in chosen]).reshape(-1, 2).T,
+            s=size * scale,
+            c=colours,
+            marker=marker,
+            edgecolors=PAPER,
+            lw=0.8,
+            zorder=2,
+        )
     if len(nodes) <= _NUMBERED_UP_TO:
         for i in nodes.node:
             axes.annotate(
@@ -89,7 +103,7 @@ def _edges(method: Method) -> DataFrame:
     talked = edges.payload_mb > 0
     clients = len(method.clients)
     if len(pairs) == clients * (clients - 1) / 2 and talked.any() and not talked.all():  # whoever comes to talk can
-        first = _between(reader.sql("SELECT src, dst, payload_bytes FROM traffic WHERE round = 1"))
+        first = _between(_ask(method, "SELECT src, dst, payload_bytes FROM traffic WHERE round = 1"))
         edges = edges[talked].join(first.rename("first_mb"), on=["i", "j"])
     norms = _norms(method)
     norms = norms.assign(i=norms[["node", "neighbour"]].min(axis=1), j=norms[["node", "neighbour"]].max(axis=1))
@@ -105,14 +119,20 @@ def _between(traffic: DataFrame) -> Series:
 
 def _norms(method: Method) -> DataFrame:
     """node, neighbour, map_norm after the last round that was recorded."""
-    return method.reader.sql(
-        "SELECT node, neighbour, map_norm FROM edge WHERE round = (SELECT max(round) FROM edge) ORDER BY 1, 2"
+    return _ask(
+        method,
+        "SELECT node, neighbour, map_norm FROM edge WHERE round = (SELECT max(round) FROM edge) ORDER BY 1, 2",
     )
+
+
+def _ask(method: Method, query: str) -> DataFrame:
+    with open_records(method.folders[0], check=("edge",)) as records:
+        return frame_of(records, query)
 
 
 def _groups(method: Method) -> list[int]:
     """Of each client, from 0."""
-    told = method.reader.sql("SELECT value FROM meta WHERE key = 'groups'").value
+    told = _ask(method, "SELECT value FROM meta WHERE key = 'groups'").value
     names = told.iloc[0].split(",") if len(told) and told.iloc[0] else ["0"] * len(method.clients)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return [numbers[name] for name in names]
@@ -121,9 +141,9 @@ def _groups(method: Method) -> list[int]:
 def map_norms(method: Method) -> list[Drawn]:
     """The heat map of the main paper's Figure 4."""
     norms = _norms(method)
-    if norms.empty or norms.map_norm.nunique() < 2:
-        return []
     clients = sorted(set(norms.node) | set(norms.neighbour))
+    if norms.empty or norms.map_norm.nunique() < 2 or len(clients) > _PIXELS_UP_TO:
+        return []
     place = {client: number for number, client in enumerate(clients)}
     pixels = np.full((len(clients), len(clients)), np.nan)
     pixels[norms.node.map(place), norms.neighbour.map(place)] = norms.map_norm

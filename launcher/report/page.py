@@ -8,6 +8,8 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 
+from ...metrics.config_file import config_text
+from ...metrics.plain import label
 from ...metrics.seeds import Estimate
 from .drawn import Drawn
 from .learning import worst_clients
@@ -15,6 +17,10 @@ from .methods import Method, named
 
 _STYLE = Path(__file__).with_name("page.css")
 _EVENTS_SHOWN = 40
+_DETAIL = 500  # characters
+
+_ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""No script and nothing from elsewhere, whatever a run's texts hold."""
 
 _FIGURES = {  # title, figure of metrics.seeds, divisor, digits
     "worst 10%": ("worst_10", None),
@@ -45,6 +51,7 @@ def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tu
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">\n'
         f"<title>{escape(title)}: report of a run</title>\n<style>\n{_STYLE.read_text()}</style>\n</head>\n<body>\n"
         f"<main>\n{chr(10).join(filter(None, parts))}\n</main>\n</body>\n</html>\n"
     )
@@ -110,7 +117,7 @@ def _figure(drawn: Drawn) -> str:
 
 def _figure_inside(drawn: Drawn, heading: str = "h3") -> str:
     return (
-        f'<figure id="{drawn.name}"><{heading}>{escape(drawn.title)}</{heading}>{drawn.inline_svg()}'
+        f'<figure id="{escape(drawn.name)}"><{heading}>{escape(drawn.title)}</{heading}>{drawn.inline_svg()}'
         f"<figcaption>{escape(drawn.caption)}</figcaption></figure>"
     )
 
@@ -136,7 +143,7 @@ def _events(methods: Sequence[Method]) -> str:
         for event in events.head(_EVENTS_SHOWN).itertuples():
             who = names.get(event.node, f"client {event.node}")
             when = [f"{event.wall_s:.2f}", "" if math.isnan(event.virtual_s) else f"{event.virtual_s:.2f}"]
-            cells = [method.name, *when, who, event.kind, event.detail.splitlines()[0] if event.detail else ""]
+            cells = [method.name, *when, who, label(event.kind), _beginning(event.detail)]
             rows += "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
     head = "".join(f"<th>{name}</th>" for name in ("method", "wall s", "virtual s", "who", "what", "detail"))
     more = f"<p class=note>{total} events; at most {_EVENTS_SHOWN} of each first run are shown.</p>"
@@ -146,16 +153,20 @@ def _events(methods: Sequence[Method]) -> str:
     )
 
 
+def _beginning(text: str) -> str:
+    first = text[:_DETAIL].partition("\n")[0]
+    return first if len(first) < _DETAIL else f"{first}…"
+
+
 def _configuration(methods: Sequence[Method]) -> str:
     blocks = ""
     for method in methods:
-        path = method.folders[0] / "config.toml"
-        text = path.read_text() if path.is_file() else ""
+        text = config_text(method.folders[0])
         seeds = ", ".join(str(run.seed) for run in method.group.runs)
         runs = ", ".join(str(folder) for folder in method.folders)
         blocks += (
-            f"<details><summary>{escape(method.name)}</summary><p class=note>Seeds: {seeds}. Folders: {escape(runs)}."
-            f"</p><pre>{escape(text)}</pre></details>"
+            f"<details><summary>{escape(method.name)}</summary><p class=note>Seeds: {escape(seeds)}. "
+            f"Folders: {escape(runs)}.</p><pre>{escape(text)}</pre></details>"
         )
     return (
         "<section><h2>Configuration, and how to repeat it</h2><p>Each block is complete. Saved as "

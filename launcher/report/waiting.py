@@ -9,13 +9,14 @@ from .drawn import Drawn, new_figure, plain
 from .methods import Method
 
 _TOP = 12
+_MOST_PIXELS = 50_000_000
 
 
 def waiting(method: Method) -> list[Drawn]:
     """Where a scenario tells time: each client's waiting round by round, and whom it waited for."""
     rounds = method.reader.rounds
     rounds = rounds[rounds.node.isin(method.clients) & (rounds["round"] > 0)]
-    if rounds.idle_s.isna().all():
+    if rounds.idle_s.isna().all() or rounds["round"].nunique() * len(method.clients) > _MOST_PIXELS:
         return []
     clock = "virtual" if rounds.virtual_s.notna().any() else "wall"
     pixels = rounds.pivot(index="node", columns="round", values="idle_s").reindex(method.clients)

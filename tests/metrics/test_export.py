@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from sheafgossip.metrics.export import export
-from sheafgossip.metrics.records import ResourceRecord, RoundRecord
-from sheafgossip.metrics.schema import ExportError, RunFolderError
+from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
+from sheafgossip.metrics.schema import VIEWS, ExportError, RunFolderError
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize
 
@@ -123,3 +123,29 @@ def test_an_unknown_format_is_refused_with_those_that_are_known(make_run):
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunFolderError):
         export(tmp_path, "csv")
+
+
+def test_only_tables_and_views_of_a_run_become_files_below_the_folder(make_run, tmp_path):
+    folder = make_run()
+    connection = sqlite3.connect(folder / "run.sqlite")
+    connection.execute('CREATE TABLE "../../x"(a)')
+    connection.execute("CREATE TABLE passwords(a)")
+    connection.close()
+    before = set(tmp_path.rglob("*"))
+    files = export(folder, "csv")
+    assert set(tmp_path.rglob("*")) - before == {folder / "export", *files}
+    assert {path.stem for path in files} == {"meta", *TABLES, *VIEWS}
+
+
+def test_a_link_in_a_run_folder_is_not_written_through(make_run, tmp_path):
+    folder, home = make_run(), tmp_path / "home"
+    home.mkdir()
+    (home / "document").write_text("mine")
+    (folder / "export").symlink_to(home)
+    with pytest.raises(ExportError, match="export: is a symbolic link"):
+        export(folder, "csv")
+    (folder / "export").unlink()
+    (folder / "export").mkdir()
+    (folder / "export" / "round.csv.part").symlink_to(home / "document")
+    export(folder, "csv")
+    assert [(path.name, path.read_text()) for path in home.iterdir()] == [("document", "mine")]

@@ -1,5 +1,10 @@
+import os
+from contextlib import suppress
+
 import networkx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw, files
 
@@ -107,3 +112,28 @@ def test_a_huge_file_is_refused(write, monkeypatch):
     monkeypatch.setattr(files, "LARGEST_FILE", 2**20)
     with pytest.raises(TopologyError, match="larger than 1 MB"):
         read(write("0 1\n" * 2**18 + "\n"), 2)
+
+
+@pytest.mark.parametrize("encoding", ["nonsense", "hex", "utf-7", "idna", "gb2312", "big5", "utf-32", "x" * 900])
+def test_graphml_of_an_unknown_encoding_is_refused(tmp_path, encoding):
+    path = tmp_path / "g.graphml"
+    body = '<graph edgedefault="undirected"><edge source="0" target="1"/></graph>'
+    path.write_text(f'<?xml version="1.0" encoding="{encoding}"?>\n{GRAPHML.format(body)}')
+    with pytest.raises(TopologyError, match=r"its encoding is unknown or wrong|not well-formed XML") as refusal:
+        read(path, 3)
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=60), st.sampled_from(["g.graphml", "g.txt"]), st.booleans())
+def test_any_bytes_are_a_graph_or_refused(tmp_path, content, name, declared):
+    path = tmp_path / name
+    path.write_bytes(b"<?xml version='1.0' encoding='" * declared + content)
+    with suppress(TopologyError):
+        read(path, 2)
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "edges.txt")
+    with pytest.raises(TopologyError, match=r"edges\.txt: is no plain file"):
+        read(tmp_path / "edges.txt", 2)

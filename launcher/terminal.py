@@ -1,0 +1,42 @@
+"""Printing what a run folder says: no control character of it reaches the terminal, and no markup is read into it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from ..metrics.plain import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """A line, or several."""
+    typer.echo(plain(str(text)), err=err)
+
+
+def show(what: RenderableType) -> None:
+    """A line, or a table."""
+    new_console().print(Plain(what), soft_wrap=isinstance(what, str))
+
+
+def new_console(*, stderr: bool = False) -> Console:
+    """Text in cells and titles is text: "[b]" and ":smile:" stay as they are."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+class Plain:
+    """Anything rich can draw. What it draws is text with styles beside it, so a control character can only be data."""
+
+    def __init__(self, what: RenderableType):
+        self._what = what
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self._what, options):
+            yield Segment(text, style, control) if control else Segment(plain(text), style)

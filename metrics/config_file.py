@@ -1,0 +1,109 @@
+"""A run's config.toml as its readers use it, whoever wrote it."""
+
+from __future__ import annotations
+
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from .schema import RunFolderError
+
+_LARGEST = 4 << 20
+_DEEPEST = 16
+_LONG_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){16}")  # tomllib takes the square of their length
+_LARGEST_NUMBER = 10**100
+_PLAIN: dict[str, tuple[type, str]] = {
+    "name": (str, "text"),
+    "seed": (int, "a whole number"),
+    "clients": (int, "a whole number"),
+    "rounds": (int, "a whole number"),
+    "algorithm.name": (str, "text"),
+    "algorithm.label": (str, "text"),
+    "measuring.enabled": (bool, "true or false"),
+    "data.dataset": (str, "text"),
+}
+"""What readers take from it. Everything else at the top is a table; what is in it depends on who wrote the run."""
+
+
+def require_plain_file(path: Path) -> None:
+    """Raises OSError where it is missing or no plain file: reading a pipe may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("is not a plain file")
+
+
+def read_text(path: Path) -> str:
+    """Raises OSError; ValueError where it is no UTF-8 or too large."""
+    require_plain_file(path)
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ValueError(f"is larger than {_LARGEST >> 20} MB, the most that is read")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 text (byte {error.start})") from None
+
+
+def parse(text: str) -> dict[str, Any]:
+    """TOML. Raises ValueError."""
+    if _LONG_KEY.search(text):
+        raise ValueError(f"a key of more than {_DEEPEST} parts")
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("values are nested too deep") from None
+    _require_shallow(tree)
+    return tree
+
+
+def _require_shallow(value: Any, depth: int = 0) -> None:
+    if depth > _DEEPEST:
+        raise ValueError("values are nested too deep")
+    if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+        raise ValueError("a number is too large")
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_shallow(each, depth + 1)
+
+
+def config_text(run_folder: Path | str) -> str:
+    """As it stands there; empty where the folder has none. Raises RunFolderError."""
+    path = Path(run_folder) / "config.toml"
+    try:
+        if path.is_symlink():
+            raise OSError("is a symbolic link; a run's files lie in its folder")
+        return read_text(path)
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_config(run_folder: Path | str) -> dict[str, Any]:
+    """The run's full configuration; empty where the folder has none. Raises RunFolderError."""
+    path, text = Path(run_folder) / "config.toml", config_text(run_folder)
+    try:
+        config = parse(text)
+    except ValueError as error:
+        raise RunFolderError(f"{path}: {error}") from error
+    for key, value in config.items():
+        if key not in _PLAIN and not _is_table(value):
+            raise RunFolderError(f"{path}: {key} = {value!r:.80}: must be a table")
+    for key, (type_, wanted) in _PLAIN.items():
+        value = _at(config, key)
+        if value is not None and type(value) is not type_:
+            raise RunFolderError(f"{path}: {key} = {value!r:.80}: must be {wanted}")
+        if isinstance(value, int) and value < 0:
+            raise RunFolderError(f"{path}: {key} = {value!r:.80}: must not be negative")
+    return config
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(each, dict) for each in value))
+
+
+def _at(config: dict[str, Any], key: str) -> Any:
+    section, _, name = key.rpartition(".")
+    table = config.get(section, {}) if section else config
+    return table.get(name) if isinstance(table, dict) else table

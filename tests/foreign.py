@@ -1,0 +1,93 @@
+"""A small run folder with everything in it, and the same as a stranger might hand it on."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sqlite3
+import sys
+from pathlib import Path
+
+from sheafgossip.launcher import cli
+from sheafgossip.metrics.records import (
+    COLLECTOR,
+    LAUNCHER,
+    EdgeRecord,
+    EventRecord,
+    KernelRecord,
+    NodeRecord,
+    OverheadRecord,
+    ResourceRecord,
+    RoundRecord,
+    TrafficRecord,
+    UsedRecord,
+    WorkRecord,
+)
+from sheafgossip.metrics.store import Store
+
+CONFIG = 'name = "a run"\nseed = 3\nclients = 2\nrounds = 2\n[algorithm]\nname = "sheaf-fmtl"\n'
+
+
+def make_run(path: Path, config: str = CONFIG) -> Path:
+    """Two clients, two rounds, and a row in every table."""
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(config)
+    store = Store(path / "run.sqlite")
+    store.describe(metric="accuracy", groups="0,1")
+    store.write([NodeRecord(LAUNCHER, "launcher", "", 0, 0, 0, 0, "host", 99, "")])
+    for client in (0, 1):
+        other = 1 - client
+        store.write([NodeRecord(client, "client", "logistic", 650, 30, 10, 1, "host", 100 + client, "")])
+        for number in (0, 1, 2):
+            end_s = number + client / 2
+            store.write([RoundRecord(client, number, 0.5, 0.4, 0.1 * number, 1.0, end_s, end_s, idle_s=0.1)])
+            store.write([EdgeRecord(client, other, number, 0.1, 1.0 + client + number, 0.0)])
+            store.write([TrafficRecord(client, other, number, 1, 1000, 1020, 1030)])
+            store.write([UsedRecord(client, number, 0, other, number)])
+            store.write([WorkRecord(client, end_s, "gradient", 0.1, 0.2, 1000)])
+        store.write([ResourceRecord(client, 2.0, 300, 200, 100, 400, 1.5, 60, 10, 20, 25, 5)])
+        store.write([OverheadRecord(client, other, "hello", 1, 50), KernelRecord(client, "a:1", "b:2", 1, 1)])
+    store.write([OverheadRecord(0, COLLECTOR, "records", 2, 500)])
+    store.write([EventRecord(0.0, None, LAUNCHER, "start", ""), EventRecord(0.5, 0.5, 1, "timeout", "2 waits")])
+    store.write([EventRecord(0.6, None, 0, "warning", "hm"), EventRecord(3.0, None, LAUNCHER, "finish", "")])
+    store.close()
+    return path
+
+
+def loosen(database: Path) -> None:
+    """Every table again, without types and without NOT NULL: any value fits anywhere."""
+    with change(database) as connection:
+        for (table,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+            about = connection.execute(f"PRAGMA table_info({table})").fetchall()
+            columns = ", ".join(name for _, name, *_ in about)
+            key = ", ".join(name for _, name, *_, place in about if place)
+            connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}") if table != "meta" else None
+            if table != "meta":
+                connection.execute(f"CREATE TABLE {table}({columns}{f', PRIMARY KEY ({key})' if key else ''})")
+                connection.execute(f"INSERT INTO {table} SELECT * FROM old_{table}")
+                connection.execute(f"DROP TABLE old_{table}")
+
+
+@contextlib.contextmanager
+def change(database: Path):
+    connection = sqlite3.connect(database)
+    for (view,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall():
+        connection.execute(f"DROP VIEW {view}")  # they are not read; renaming a table would look into them
+    yield connection
+    connection.commit()
+    connection.close()
+
+
+def sheafgossip(*words: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command, in this process; an exception that is no exit comes through."""
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["sheafgossip", *map(str, words)]
+    code: object = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            cli.main()
+    except SystemExit as exit:
+        code = exit.code
+    finally:
+        sys.argv = before
+    return (code if isinstance(code, int) else 0 if code is None else 1), out.getvalue(), err.getvalue()

@@ -1,0 +1,272 @@
+"""Run folders of strangers: what a reader makes of records that no run writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import unicodedata
+import uuid
+import warnings
+
+import pytest
+from foreign import change, loosen, make_run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sheafgossip.metrics import open_run
+from sheafgossip.metrics.config_file import read_config
+from sheafgossip.metrics.notices import notices
+from sheafgossip.metrics.plain import plain
+from sheafgossip.metrics.reader import open_records
+from sheafgossip.metrics.records import LAUNCHER, TABLES, EventRecord
+from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.snapshot import Follower
+from sheafgossip.metrics.store import Store
+from sheafgossip.metrics.summary import summarize
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+KEPT = str.maketrans("", "", "\n\t")
+TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+ODD = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([2**63 - 1, -(2**63), 2**31, 10**6]),
+    st.floats(allow_nan=False),
+    st.text(max_size=20),
+    st.binary(max_size=8),
+    st.sampled_from(["crash", "restart", "timeout", "drop", "hello", "server", "finish", "²", "x" * 5000]),
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_run(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def loose(tmp_path_factory):
+    folder = make_run(tmp_path_factory.mktemp("loose") / "run")
+    loosen(folder / "run.sqlite")
+    return folder
+
+
+@pytest.mark.parametrize("view", ["round_total", "round_cumulative", "last_test_metric", "cpu_total", "work_total"])
+def test_views_are_ours_whatever_the_file_says(folder, view):
+    before = summarize(folder)
+    with change(folder / "run.sqlite") as connection:
+        connection.execute(f"CREATE VIEW {view} AS {ENDLESS} SELECT i AS round, i AS node, i AS part FROM n")
+    assert summarize(folder) == before
+
+
+@pytest.mark.parametrize("kind", ["VIEW", "TABLE"])
+def test_an_endless_view_under_the_name_of_a_table_is_refused(folder, kind):
+    with change(folder / "run.sqlite") as connection:
+        connection.execute("DROP TABLE used")
+        select = f"{ENDLESS} SELECT i AS node FROM n" + (" LIMIT 3" if kind == "TABLE" else "")
+        connection.execute(f"CREATE {kind} used AS {select}")
+    with pytest.raises(RunFolderError, match="used is no table as a run makes it"):
+        summarize(folder)
+
+
+def test_reading_that_takes_far_longer_than_the_file_explains_ends(folder):
+    with (
+        pytest.raises(RunFolderError, match="takes without end"),
+        open_records(folder) as records,
+    ):
+        records.execute(f"{ENDLESS} SELECT max(i) FROM n").fetchone()
+
+
+def test_a_table_that_may_hold_rows_twice_is_refused(folder):
+    with change(folder / "run.sqlite") as connection:
+        connection.executescript(
+            "CREATE TABLE again AS SELECT * FROM round; DROP TABLE round; ALTER TABLE again RENAME TO round"
+        )
+    with pytest.raises(RunFolderError, match="round is no table as a run makes it"):
+        summarize(folder)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("round", "wall_s", "soon"),
+        ("round", "test_metric", "high"),
+        ("round", "node", None),
+        ("round", "virtual_s", float("inf")),
+        ("node", "pid", 2**40),
+        ("overhead", "src", 10**12),
+        ("traffic", "payload_bytes", b"\x00"),
+        ("event", "detail", 3),
+    ],
+)
+def test_a_value_that_no_run_writes_is_named(loose, tmp_path, table, column, value):
+    folder = copy(loose, tmp_path)
+    with change(folder / "run.sqlite") as connection:
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = 1", [value])
+    with pytest.raises(RunFolderError, match=rf"{table}\.{column} = .*: no run writes such a value"):
+        summarize(folder)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_odd_values_in_any_column_are_read_or_refused_in_one_line(loose, tmp_path, data):
+    folder = copy(loose, tmp_path)
+    with change(folder / "run.sqlite") as connection:
+        for _ in range(data.draw(st.integers(1, 3))):
+            table = data.draw(st.sampled_from(sorted(TABLES)))
+            column = data.draw(st.sampled_from(TABLES[table]._fields))
+            row = data.draw(st.integers(1, 4))
+            connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE rowid = ?", [data.draw(ODD), row])
+    for read in (lambda: summarize(folder, 0.1), lambda: Follower(folder).look(seconds=1), lambda: notices(folder)):
+        assert_read_or_refused(read)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=20))
+def test_a_damaged_database_is_read_or_refused_in_one_line(folder, tmp_path, damage):
+    broken = copy(folder, tmp_path)
+    content = bytearray((broken / "run.sqlite").read_bytes())
+    for place, byte in damage:
+        content[int(place**3 * len(content))] = byte
+    (broken / "run.sqlite").write_bytes(content)
+    for read in (lambda: summarize(broken), lambda: Follower(broken).look(seconds=1), lambda: notices(broken)):
+        assert_read_or_refused(read)
+
+
+def test_infinite_figures_are_no_figures_in_json(loose, tmp_path):
+    folder = copy(loose, tmp_path)
+    with change(folder / "run.sqlite") as connection:
+        connection.execute("UPDATE round SET test_metric = 9e999")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert summarize(folder).as_dict()["final"]["mean"] is None
+
+
+@pytest.mark.parametrize("name", ["run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "run.sqlite-journal"])
+@pytest.mark.parametrize("what", ["pipe", "link"])
+def test_a_pipe_or_a_link_in_place_of_the_database_is_refused(folder, tmp_path, name, what):
+    (tmp_path / "document").write_text("mine")
+    (folder / name).unlink(missing_ok=True)
+    if what == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to(tmp_path / "document")
+    with pytest.raises(RunFolderError, match=r"no plain file|has no run\.sqlite"):
+        summarize(folder)
+    assert (tmp_path / "document").read_text() == "mine"
+
+
+@pytest.mark.parametrize("metric", ["<script>alert(1)</script>", "../../x", ""])
+def test_a_metric_that_is_unknown_is_refused(folder, metric):
+    store = Store(folder / "run.sqlite")
+    store.describe(metric=metric)
+    store.close()
+    for read in (summarize, lambda path: Follower(path).look()):
+        if metric:
+            with pytest.raises(RunFolderError, match=r"metric = .*; allowed: accuracy, mse"):
+                read(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("model = 3", "model = 3: must be a table"),
+        ("[seed]\nx = 1", "seed = .*: must be a whole number"),
+        ('seed = "<script>"', "seed = .*: must be a whole number"),
+        ("seed = true", "seed = True: must be a whole number"),
+        ("clients = -1", "clients = -1: must not be negative"),
+        ('measuring = "off"', "measuring = 'off': must be a table"),
+        ("[measuring]\nenabled = 1", "measuring.enabled = 1: must be true or false"),
+        ("algorithm = [1]", r"algorithm = \[1\]: must be a table"),
+        ("[[algorithm]]\nx = 1", "algorithm.* must be text"),
+        ("name = [", "config.toml: Invalid"),
+        ("seed = 0x" + "f" * 9000, "a number is too large"),
+        ("seed = " + "9" * 9000, "config.toml: "),
+        ("a" + ".a" * 100_000 + " = 1", "a key of more than"),
+        ("name = " + "[" * 5000 + "]" * 5000, "nested too deep"),
+        ("a" * 3_000_000, "config.toml: "),
+        ("#" * 5_000_000, "larger than 4 MB"),
+    ],
+)
+def test_an_odd_config_is_refused_in_one_line(folder, text, complaint):
+    (folder / "config.toml").write_text(text)
+    for read in (read_config, summarize, Follower):
+        with pytest.raises(RunFolderError, match=complaint) as refusal:
+            read(folder)
+        assert len(str(refusal.value)) < 300
+        assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_config_that_is_no_text_a_pipe_or_a_link_is_refused(folder, tmp_path):
+    path = folder / "config.toml"
+    path.write_bytes(b"name = '\xff'")
+    with pytest.raises(RunFolderError, match=r"is not UTF-8 text \(byte 8\)"):
+        summarize(folder)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunFolderError, match="is not a plain file"):
+        summarize(folder)
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere.toml")
+    with pytest.raises(RunFolderError, match="is a symbolic link"):
+        summarize(folder)
+
+
+def test_a_long_detail_of_an_event_is_compared_at_once(folder):
+    store = Store(folder / "run.sqlite")
+    store.write([EventRecord(1.0, None, LAUNCHER, "warning", "e" * 1_000_000)])
+    store.close()
+    assert len(notices(folder)) == 2
+    assert len(Follower(folder).look().events[-1].detail) == 500
+
+
+def test_the_kind_of_an_event_is_one_short_line(folder):
+    store = Store(folder / "run.sqlite")
+    store.write([EventRecord(1.0, None, LAUNCHER, "a\n\x1b" + "b" * 1000, "")])
+    store.close()
+    assert Follower(folder).look().events[-1].kind == "a ?" + "b" * 197
+
+
+def test_what_an_older_run_lacks_is_missing_in_its_frame(folder):
+    with change(folder / "run.sqlite") as connection:
+        connection.execute("ALTER TABLE round DROP COLUMN idle_s")
+        connection.execute("DROP TABLE used")
+    run = open_run(folder)
+    assert run.rounds.idle_s.isna().all()
+    with pytest.raises(RunFolderError, match="no such table: used"):
+        _ = run.used
+
+
+def test_names_are_one_line_without_control_characters(folder):
+    (folder / "config.toml").write_text('name = "a\\u001b[31mb\\n\\u202ec"\n')
+    assert summarize(folder).name == "a?[31mb ?c"
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_plain_text_holds_no_control_character_and_loses_nothing_else(text):
+    shown = plain(text)
+    assert len(shown) == len(text)
+    assert not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in shown.translate(KEPT))
+    assert not {unicodedata.bidirectional(character) for character in shown} & TURNING
+    assert plain(shown) == shown
+    shown.encode()
+
+
+def assert_read_or_refused(read):
+    refusal = ""
+    try:
+        read()
+    except RunFolderError as error:
+        refusal = str(error)
+    assert len(refusal.splitlines()) <= 1
+
+
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / uuid.uuid4().hex)
+
+
+def test_a_database_of_another_layout_is_told(tmp_path):
+    (tmp_path / "run").mkdir()
+    sqlite3.connect(tmp_path / "run" / "run.sqlite").execute("CREATE VIEW meta AS SELECT 1 AS key, 2 AS value")
+    with pytest.raises(RunFolderError, match="meta is no table as a run makes it"):
+        summarize(tmp_path / "run")
