@@ -328,7 +328,7 @@ class Run:
         yield from self._lost_hosts
         for node, status in sorted(self._clients.deaths.items()):
             if status < 0 and node not in self._lost_nodes:
-                yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}"
+                yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}{self._memory(node)}"
         told: Counter[str] = Counter()
         for node, error in sorted(self._clients.errors.items()):
             alike = error.get("alike", "")
@@ -339,6 +339,13 @@ class Run:
             if status >= 0 and node not in self._clients.errors:
                 log = self._prepared.folder / "log" / f"{name_of(node)}.log"
                 yield f"{self._name(node)} ended in {_round(rounds, node)} with exit status {status}; see {log}"
+
+    def _memory(self, node: int) -> str:
+        """Where ZeroMQ ended a client: its last words, in ours."""
+        log = self._prepared.folder / "log" / f"{name_of(node)}.log"
+        if log.exists() and b"FATAL ERROR: OUT OF MEMORY" in log.read_bytes()[-1000:]:
+            return ", for what came in took all the memory that it may have"
+        return ""
 
     def _name(self, node: int) -> str:
         return "the server" if self._prepared.assignments[node].role == "server" else f"client {node}"
@@ -387,6 +394,8 @@ class _Collector:
         command = [sys.executable, "-m", "sheafgossip.metrics.collector", "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
         command += ["--launcher-key", own.public] if own else []
+        if endpoint.startswith("tcp://"):
+            command += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later lives, too
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
         log = (prepared.folder / "log" / "collector.log").open("w")
@@ -408,8 +417,12 @@ class _Collector:
 
     def found(self, prepared: Prepared) -> Prepared:
         """The run, with the address where its records go, and whose public key is to be found there."""
-        place = {"records": self._address, "records_key": self._key if prepared.keyed_records else ""}
-        return replace(prepared, assignments=tuple(replace(each, **place) for each in prepared.assignments))
+        return replace(
+            prepared,
+            assignments=tuple(
+                replace(each, records=self._address, records_key=self._key) for each in prepared.assignments
+            ),
+        )
 
     def let_in(self, node: int, key: str) -> None:
         """Tells the collector a writer's public key, before that writer learns that it may come."""
@@ -454,8 +467,9 @@ class _Collector:
                 self._process.kill()
                 self._process.wait()
         for line in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                line.close()
+            if line:
+                with contextlib.suppress(OSError):
+                    line.close()
         self._context.destroy(linger=0)
 
 

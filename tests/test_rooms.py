@@ -14,7 +14,7 @@ BELOW = {
     "topology": (),
     "metrics": (),
 }
-FOR_ALL = ("metrics.records", "transport.keys", "transport.monitor")
+FOR_ALL = ("metrics.records", "transport.keys", "transport.limits", "transport.monitor")
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
