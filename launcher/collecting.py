@@ -46,6 +46,8 @@ class Collecting:
         command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
         command += ["--launcher-key", own.public] if own else []
+        if endpoint.startswith("tcp://"):
+            command += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later lives, too
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
         _require_threads()
@@ -73,8 +75,8 @@ class Collecting:
 
     def found(self, prepared: Prepared) -> Prepared:
         """The run, with the address where its records go, and whose public key is to be found there."""
-        key = self._key if prepared.keyed_records else ""
-        assignments = (replace(each, records=self._address, records_key=key) for each in prepared.assignments)
+        where, key = self._address, self._key
+        assignments = (replace(each, records=where, records_key=key) for each in prepared.assignments)
         return replace(prepared, assignments=tuple(assignments))
 
     def let_in(self, node: int, key: str) -> None:

@@ -33,6 +33,9 @@ from .planning import local_steps, plan_run
 from .reach import check_reach
 from .room import memory_of
 
+_LEAST_MEMORY, _MEMORY_TO_ESTIMATE = 1 << 30, 8
+"""What a client may take that others can connect to: far more than it needs, and less than a machine has."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -408,18 +411,20 @@ def _placed(
 ) -> tuple[Assignment, ...]:
     """The same, each on one of the hosts."""
     hosts = chosen_hosts(config.placement, hosts)
-    host_of = place(config.placement, graph, hosts, [memory_of(assignment) for assignment in assignments], config.seed)
+    needs = [memory_of(assignment) for assignment in assignments]
+    host_of = place(config.placement, graph, hosts, needs, config.seed)
     placed = []
     for assignment, number in zip(assignments, host_of, strict=True):
         neighbours = tuple(
             replace(peer, remote=True) if host_of[peer.node] != number else peer for peer in assignment.neighbours
         )
-        address = assignment.address
-        if config.transport.protocol == "tcp" and hosts[number].address:
-            address = f"tcp://{hosts[number].address}:*"
-        placed.append(
-            replace(assignment, neighbours=neighbours, address=address, host=number, host_name=hosts[number].name)
-        )
+        address, memory = assignment.address, 0
+        if config.transport.protocol == "tcp":
+            memory = max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * needs[assignment.node]))
+            if hosts[number].address:
+                address = f"tcp://{hosts[number].address}:*"
+        on_host = replace(assignment, host=number, host_name=hosts[number].name)
+        placed.append(replace(on_host, neighbours=neighbours, address=address, memory=memory))
     return tuple(placed)
 
 

@@ -404,6 +404,8 @@ def _last_line(log: Path) -> str:
     """As the end of a sentence; empty where there is none."""
     with suppress(OSError):
         said = log.read_text(errors="replace").splitlines()[-1:]
+        if "FATAL ERROR: OUT OF MEMORY" in "".join(said):
+            return ", for what came in took all the memory that it may have"
         why = " (see ulimit -u, pids.max)" if os.strerror(errno.EAGAIN) in "".join(said) else ""
         return "".join(f"; it said: {line}{why}" for line in said)
     return ""

@@ -24,6 +24,7 @@ import zmq
 from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
 from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
+from ..transport.limits import OpenFiles, bound_memory, half_of_all_memory, hurry_strangers
 from ..transport.monitor import next_event
 from .lifetime import allow_open_files, end_with_parent, stop_requests
 from .records import (
@@ -182,6 +183,7 @@ class Collector:
             self._receive()
 
     def _last_words(self) -> None:
+        allow_open_files()  # strangers may hold all of the others
         self._tell_drops()
         if self._end is None:
             self._tell("interrupt", "asked to end before the launcher's last word")
@@ -284,6 +286,7 @@ def _bound_receiver(context: zmq.Context, endpoint: str, launcher_key: str | Non
     receiver.maxmsgsize = MAX_BATCH_BYTES
     receiver.rcvhwm = _WAITING_PER_SENDER
     receiver.backlog = _AT_THE_DOOR
+    hurry_strangers(receiver)
     door = None
     if launcher_key:
         door = Door(context, receiver, Ring(KeyPair.make(), {LAUNCHER: launcher_key}), sys.stdin.fileno())
@@ -303,6 +306,7 @@ def _arguments() -> argparse.Namespace:
         "--launcher-key",
         help="ask for keys: the launcher's public one; those of writers come on standard input, a [number, key] a line",
     )
+    parser.add_argument("--connections", type=int, default=0, help="over tcp: how many may be open, strangers' aside")
     parser.add_argument("--parent", type=int, help="process number of the launcher, to end with it")
     return parser.parse_args()
 
@@ -312,12 +316,15 @@ def main() -> None:
     arguments = _arguments()
     stop = stop_requests()
     end_with_parent(arguments.parent)
-    allow_open_files()  # one for every client
+    allow_open_files()  # one for every client, unless it is told how many
     context = zmq.Context()
     try:
         receiver, door = _bound_receiver(context, arguments.endpoint, arguments.launcher_key)
         store = Store(arguments.database)
         failpoint("open")
+        if arguments.connections:
+            OpenFiles(arguments.connections)
+            bound_memory(half_of_all_memory())
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *([door.key] if door else []), flush=True)
         Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources, door=door).run(stop)
     except zmq.ZMQError as error:

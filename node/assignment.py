@@ -137,6 +137,8 @@ class Assignment:
     host: int = 0
     """The number of the host that it runs on, among those of the run."""
     host_name: str = ""
+    memory: int = 0
+    """Bytes that it may take at most, where others can connect to it; 0: all."""
     keyed: bool = False
     """Whether its data socket asks for keys."""
     records_key: str = ""

@@ -23,6 +23,7 @@ from ..transport.endpoint import CannotListen, Endpoint, NeighbourTimeout, Stopp
 from ..transport.failpoints import failpoint
 from ..transport.kernel import KernelCounters
 from ..transport.keys import KeyPair, Ring
+from ..transport.limits import OpenFiles, bound_memory
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
 from ..transport.schedule import Schedule
@@ -37,6 +38,7 @@ from .checkpoint import DiskFull, sent_to, write_state
 from .client import Client
 from .learner import Learner
 from .reporting import Reporter
+from .resources import open_own_memory
 
 
 class Diverged(Exception):
@@ -82,15 +84,20 @@ class _ClientProcess:
         self.kernel = KernelCounters() if assignment.kernel_counters else None
         self.schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
         self.recorder: Recorder | None = None
+        self._files: OpenFiles | None = None
         self.endpoint = self._endpoint()
         linger_s = 0.0
         try:
             self._prepare()  # before neighbours come: none of them is to wait at the door
-            address = self.endpoint.bind(assignment.address)
+            self.recorder = self._recorder()
+            self._bear_strangers()
+            may_come_at_work = assignment.keyed and assignment.clock != "none"
+            address = self.endpoint.bind(assignment.address, hurry=not may_come_at_work)
             self.control.send({"bound": address, "key": self.keys.public if self.keys else ""})
             failpoint("bound")
-            met = self._wait_for("connect")  # who stores records knows this client's key by now
-            self._report_to(self._recorder(), address)
+            met = self._wait_for("connect")
+            self.recorder.connect(assignment.records)  # who stores them knows this client's key by now
+            self._report_to(self.recorder, address)
             self._meet({int(node): place for node, place in met.items()})
             self._learn()
             if assignment.ending == "finish":
@@ -106,6 +113,20 @@ class _ClientProcess:
                 self.recorder.close()
             self.endpoint.close(linger_s)
             self.context.term()  # waits until the last records have left
+
+    def _bear_strangers(self) -> None:
+        """Over Unix sockets there are none."""
+        if self.assignment.address.startswith("tcp://"):
+            bound_memory(self.assignment.memory)
+            open_own_memory()
+            each = 4 if self.kernel is None else 8  # of a neighbour's present life and of the one before
+            self._files = OpenFiles(each * len(self.assignment.neighbours))
+
+    def _write(self, path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> None:
+        if self._files is None:
+            write_state(path, round, arrays)
+        else:
+            self._files.use(lambda: write_state(path, round, arrays))
 
     def _endpoint(self) -> Endpoint:
         assignment = self.assignment
@@ -126,7 +147,7 @@ class _ClientProcess:
         assignment = self.assignment
         return Recorder(
             self.context,
-            assignment.records,
+            "",
             assignment.sender,
             keys=(self.keys, assignment.records_key) if self.keys and assignment.records_key else None,
             gather_s=CONSTANTS.gather_s,
@@ -150,7 +171,6 @@ class _ClientProcess:
         )
 
     def _report_to(self, recorder: Recorder, address: str) -> None:
-        self.recorder = recorder
         self.endpoint.before_waiting = recorder.flush
         self.reporter = Reporter(
             self.assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, recorder
@@ -254,7 +274,7 @@ class _ClientProcess:
         every = assignment.checkpoint_every
         for round in range(peers.round, assignment.absent_until + 1):
             if every and round % every == 0:
-                write_state(assignment.sent(round), round, peers.kept(round))
+                self._write(assignment.sent(round), round, peers.kept(round))
 
     def _close_round(self, round: int) -> None:
         """Evaluates, writes state and records, all of it after the round's learning."""
@@ -265,7 +285,7 @@ class _ClientProcess:
         evaluates = assignment.role == "client" and _due(round, assignment.evaluate_every, last)
         figures = self._evaluate() if evaluates else (None, None, None)
         if _due(round, assignment.checkpoint_every, last):
-            write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
+            self._write(assignment.state(round), round, self._state() | self.peers.kept(round))
             self.peers.forget(round)
         self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
 

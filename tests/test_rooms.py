@@ -14,7 +14,14 @@ BELOW = {
     "topology": (),
     "metrics": (),
 }
-FOR_ALL = ("metrics.records", "transport.constants", "transport.failpoints", "transport.keys", "transport.monitor")
+FOR_ALL = (
+    "metrics.records",
+    "transport.constants",
+    "transport.failpoints",
+    "transport.keys",
+    "transport.limits",
+    "transport.monitor",
+)
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:

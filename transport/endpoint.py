@@ -19,6 +19,7 @@ from .control import Control
 from .envelope import MAX_HEADER_BYTES, HeaderReader, HeaderStart, Layout, Rejected, layout_of, pack_rest, view_tensor
 from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
+from .limits import hurry_strangers
 from .monitor import next_event
 from .patience import parts_of
 from .stopwatch import Stopwatch
@@ -166,15 +167,20 @@ class Endpoint:
             self._poller.register(other, zmq.POLLIN)
             self._aside.register(other, zmq.POLLIN)
 
-    def bind(self, address: str) -> str:
+    def bind(self, address: str, *, hurry: bool = True) -> str:
         """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to.
 
+        ``hurry``: who does not open a connection soon is sent away; with keys this client must attend to it meanwhile.
         Raises CannotListen.
         """
+        before = self._router.handshake_ivl
+        if hurry:
+            hurry_strangers(self._router)
         try:
             self._router.bind(address)
         except zmq.ZMQError as error:
             raise CannotListen(f"cannot listen at {address}: {error.strerror}") from error
+        self._router.handshake_ivl = before  # of connections made here: neighbours may be at work, and answer late
         return self._router.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
 
     def learn(self, keys: Mapping[int, str], *, more: bool = False) -> None:

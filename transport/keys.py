@@ -27,7 +27,7 @@ PROOF = OPENED | CLOSED | int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
 _DISCONNECTED, _SUCCEEDED = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _ANSWERED_AT_ONCE = 256
-_WAITING = 1024  # who knocks with a key that is not known yet; the oldest go first
+_WAITING = 1024  # who knock with a key that is not known yet; the oldest get no answer then, and have to come again
 _DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where no gate is
 
 
@@ -130,7 +130,7 @@ class Gate:
         else:
             self._waiting.append(request)
             if len(self._waiting) > _WAITING:
-                self._refuse(self._waiting.popleft())
+                self._waiting.popleft()  # without an answer: who is refused does not come back
 
     def _refuse(self, request: list[bytes]) -> None:
         self._reply(request, b"400", b"unknown key", b"")

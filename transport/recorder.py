@@ -41,7 +41,8 @@ class Recorder:
         self._socket.sndhwm = _WAITING
         if keys is not None:
             dial_with(self._socket, *keys)
-        self._socket.connect(endpoint)
+        if endpoint:
+            self.connect(endpoint)
         self._sender = sender
         self._sealed = keys is not None
         self._how = zmq.NOBLOCK if may_drop else 0
@@ -53,6 +54,10 @@ class Recorder:
         self.wire_bytes = GREETING_BYTES + PUSH_READY_BYTES
         if self._sealed:
             self.wire_bytes += handshake_bytes(PUSH_READY_BYTES, connects=True)
+
+    def connect(self, endpoint: str) -> None:
+        """Where none was given at first."""
+        self._socket.connect(endpoint)
 
     def write(self, *records: Record) -> None:
         self._gathered += records

@@ -80,7 +80,12 @@ def _command(config: Path, folder: Path, *options: str) -> list[str]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., RunFolder]:
+def run(whole_run: Callable[..., RunFolder]) -> Callable[..., RunFolder]:
+    return whole_run
+
+
+@pytest.fixture
+def whole_run(tmp_path: Path) -> Callable[..., RunFolder]:
     """Runs a configuration text to its end, which must be a good one."""
     count = 0
 
@@ -103,7 +108,7 @@ class Going:
     process: subprocess.Popen[str]
     folder: RunFolder
 
-    def until_round(self, round: int, seconds: float = 60, away: int = 0) -> None:
+    def until_round(self, round: int, seconds: float = 150, away: int = 0) -> None:
         """Waits until every client has completed a round, but for those that are ``away`` in it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -118,7 +123,7 @@ class Going:
             time.sleep(0.1)
         raise AssertionError(f"round {round} was not reached within {seconds} s")
 
-    def pid(self, node: int, seconds: float = 30) -> int:
+    def pid(self, node: int, seconds: float = 150) -> int:
         """Others may be rounds ahead before a client's own records are stored."""
         end = time.monotonic() + seconds
         while not (found := self.folder.rows(f"SELECT pid FROM node WHERE node = {node}")):

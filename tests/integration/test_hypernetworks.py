@@ -275,7 +275,7 @@ def test_an_interrupted_run_goes_on_with_psi_and_its_moments(start, run):
     os.kill(going.process.pid, signal.SIGKILL)
     going.process.communicate()
     command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)]
-    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    subprocess.run(command, check=True, timeout=150, capture_output=True)
     whole = run(text)
     for node, arrays in whole.states(150).items():
         for name, array in arrays.items():

@@ -403,6 +403,44 @@ def test_no_process_but_its_owner_and_no_file_of_the_run_has_a_secret_key(engine
         assert not [secret for secret in secrets if secret in path.read_bytes()], path
 
 
+RESTART = """
+clients = 4
+rounds = 20
+[topology]
+kind = "complete"
+[data]
+samples = 100
+[time]
+clock = "virtual"
+[compute]
+step_s = 0.01
+[algorithm]
+name = "d-psgd"
+[checkpoints]
+every = 5
+[[faults]]
+kind = "crash"
+clients = [1]
+at_round = 8
+restart_after = 3
+[[faults]]
+kind = "join"
+clients = [0]
+at_round = 4
+"""
+
+
+def test_later_lives_and_latecomers_with_keys_of_their_own_are_let_in_at_once(whole_run):
+    quiet, keyed = whole_run(RESTART), whole_run(RESTART, "--set", "transport.protocol=tcp")
+    assert keyed.rows("SELECT node, kind FROM event WHERE kind IN ('join', 'restart') ORDER BY 1") == [
+        (0, "join"),
+        (1, "restart"),
+    ]
+    assert keyed.rows("SELECT * FROM event WHERE kind = 'drop'") == []
+    theta, expected = keyed.theta(20), quiet.theta(20)
+    assert all(theta[node].tobytes() == expected[node].tobytes() for node in range(4))
+
+
 def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(engine, tmp_path):
     with pytest.raises(AssertionError, match="the collector of the records ended unexpectedly"):
         carry_out(engine, tmp_path / "run", "tcp://192.0.2.1:*")  # an address that no machine has

@@ -213,7 +213,7 @@ def test_an_interrupted_run_goes_on_with_both_models_of_each_client(start, run):
     os.kill(going.process.pid, signal.SIGKILL)
     going.process.communicate()
     subprocess.run(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)], check=True, timeout=60
+        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)], check=True, timeout=150
     )
     whole = run(text)
     assert going.folder.rows("SELECT detail LIKE '%resumed%' FROM event WHERE kind = 'start'") == [(0,), (1,)]

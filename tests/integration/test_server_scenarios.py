@@ -173,7 +173,7 @@ def test_an_interrupted_run_with_a_scenario_goes_on_to_the_same_bits(run, start)
     os.kill(going.process.pid, signal.SIGKILL)
     going.process.communicate()
     command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=150)
     whole = run(text)
     for node, arrays in whole.states(80).items():
         for name, array in arrays.items():

@@ -42,7 +42,7 @@ def start(config: Path, out: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def until(reached, process: subprocess.Popen[str], seconds: float = 60) -> None:
+def until(reached, process: subprocess.Popen[str], seconds: float = 150) -> None:
     deadline = time.monotonic() + seconds
     while not reached():
         assert process.poll() is None, process.communicate()
@@ -84,7 +84,7 @@ def test_a_sweep_that_was_killed_runs_only_what_is_missing_and_ends_with_the_sam
     assert not (fourth / "state").exists()
 
     sweep = start(config, out, "--grid", grid, "--seeds", "2", "--jobs", "2")
-    shown, said = sweep.communicate(timeout=100)
+    shown, said = sweep.communicate(timeout=150)
     assert sweep.returncode == 0, said
     assert said.splitlines()[0] == "4 runs, 1 finished before"
     assert [line.split(":")[0] for line in said.splitlines()[1:]] == [f"{number} of 4" for number in (2, 3, 4)]
@@ -117,7 +117,7 @@ def test_a_failing_run_does_not_stop_the_others_and_ctrl_c_ends_all_of_them(tmp_
     until((good / "state" / "round-000020").exists, sweep)
     processes = everything_of(sweep)
     os.kill(sweep.pid, signal.SIGINT)
-    _, said = sweep.communicate(timeout=30)
+    _, said = sweep.communicate(timeout=150)
     assert sweep.returncode == 130
     assert f"error: {bad.name}: client" in said
     assert "is not finite after round" in said

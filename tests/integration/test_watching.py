@@ -39,11 +39,11 @@ def watching(folder, *options) -> subprocess.Popen[str]:
 
 def seen(folder) -> tuple[int, str, str]:
     process = watching(folder)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=150)
     return process.returncode, out, err
 
 
-def in_a_terminal(*arguments: str, seconds: float = 60, interrupt_at: str | None = None) -> tuple[int, str]:
+def in_a_terminal(*arguments: str, seconds: float = 150, interrupt_at: str | None = None) -> tuple[int, str]:
     """(exit code, all that was written to it) of a command in a terminal of 80 columns."""
     pid, terminal = pty.fork()
     if not pid:
@@ -101,7 +101,7 @@ def test_a_run_in_progress_is_followed_until_it_is_interrupted(start):
     assert re.match(r"going-0: round \d+.* of 1000000, ", watcher.stderr.readline())
     going.process.send_signal(signal.SIGINT)
     going.end(30)
-    _, err = watcher.communicate(timeout=30)
+    _, err = watcher.communicate(timeout=150)
     assert watcher.returncode == 130
     assert "going-0: interrupted after " in err
 
@@ -112,7 +112,7 @@ def test_ctrl_c_ends_the_looking_and_not_the_run(start):
     watcher = watching(going.folder.path)
     watcher.stderr.readline()
     watcher.send_signal(signal.SIGINT)
-    _, err = watcher.communicate(timeout=30)
+    _, err = watcher.communicate(timeout=150)
     assert (watcher.returncode, err) == (130, "no longer watching; the run goes on\n")
     assert going.process.poll() is None
     going.process.send_signal(signal.SIGINT)
@@ -126,7 +126,7 @@ def test_a_run_that_fails_is_told_with_its_reason(start):
     watcher.stderr.readline()
     os.kill(going.pid(2), signal.SIGKILL)
     going.end(30)
-    _, err = watcher.communicate(timeout=30)
+    _, err = watcher.communicate(timeout=150)
     assert watcher.returncode == 1
     assert re.search(r"^error: going-0: client 2 died in round \d+: killed by SIGKILL$", err, re.MULTILINE)
 

@@ -75,7 +75,7 @@ class RunningCollector:
         return rows
 
     def exit_code(self) -> int:
-        return self.process.wait(timeout=8)
+        return self.process.wait(timeout=100)
 
     def close(self) -> None:
         self.process.kill()
@@ -289,9 +289,9 @@ def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
     second_life = 1_000_001
     keyed.send(batch(0, 0), batch(0, 1), keys=(keys[0], door))
     # a connection that closes while another one's handshake is under way may be taken for that one
-    assert keyed.query_until_found("SELECT 1 FROM (SELECT count(*) AS rows FROM round) WHERE rows = 2", limit_s=3)
+    assert keyed.query_until_found("SELECT 1 FROM (SELECT count(*) AS rows FROM round) WHERE rows = 2", limit_s=100)
     keyed.send(batch(1, 0), batch(second_life, 0), batch(0, 2), pack_end({}), keys=(keys[1], door))
-    assert keyed.query_until_found("SELECT * FROM event WHERE kind = 'drop'", limit_s=3)
+    assert keyed.query_until_found("SELECT * FROM event WHERE kind = 'drop'", limit_s=100)
     keyed.send(pack_end({0: 2, 1: 1, second_life: 1}), keys=(keys[LAUNCHER], door))
     assert keyed.exit_code() == 0
     assert keyed.query("SELECT count(*) FROM round") == [(4,)]
@@ -313,7 +313,7 @@ def test_strangers_are_refused_and_counted_with_keys(keyed, keys):
             with socket.create_connection((host, int(port))) as foreign:
                 foreign.sendall(b"\xff" * 200)
         refused = "connections without the right key on the metrics plane"
-        due = time.monotonic() + 5
+        due = time.monotonic() + 100
         while drops_of(keyed)[refused] < 23 and time.monotonic() < due:
             time.sleep(0.05)
     keyed.send(pack_end({}), keys=(keys[LAUNCHER], door))
@@ -339,7 +339,7 @@ def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
             socket.send(batch(0, 0))
         time.sleep(0.2)
         parent.kill()
-    due = time.monotonic() + 2.0
+    due = time.monotonic() + 100
     while is_running(collector) and time.monotonic() < due:
         time.sleep(0.02)
     assert not is_running(collector)
@@ -349,7 +349,7 @@ def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
 
 def test_it_does_not_start_for_a_parent_that_is_gone(tmp_path):
     options = ["--endpoint", f"ipc://{tmp_path}/records", "--database", str(tmp_path / "run.sqlite"), "--parent", "1"]
-    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=5)
+    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1
     assert ended.stderr.strip() == "the parent process 1 has ended"
 
@@ -363,7 +363,7 @@ def test_it_does_not_start_for_a_parent_that_is_gone(tmp_path):
 )
 def test_what_it_cannot_open_is_told_in_one_line(tmp_path, endpoint, database, complaint):
     options = ["--endpoint", endpoint.format(tmp_path), "--database", str(tmp_path / database)]
-    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=5)
+    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
     assert complaint in ended.stderr

@@ -19,7 +19,7 @@ from sheafgossip.transport.kernel import KernelCounters
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
 
 RUN = 77
-PATIENCE = 10.0
+PATIENCE = 100.0
 """Seconds after which a test gives up on something that takes milliseconds."""
 
 
@@ -64,11 +64,15 @@ class Network:
         *,
         neighbours: Iterable[int] | None = None,
         kernel: KernelCounters | None = None,
+        more: bool = False,
     ) -> Client:
-        """With keys where its ``neighbours`` are told."""
+        """With keys where its ``neighbours`` are told; ``more``: others may come whose keys it is not told yet."""
         launcher, control = map(Control, socket.socketpair())
         context = None if neighbours is None else zmq.Context()
-        keys = None if neighbours is None else Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours})
+        if neighbours is None:
+            keys = None
+        else:
+            keys = Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours}, more)
         endpoint = Endpoint(context or self.context, node, RUN, control, max_frame, kernel, keys=keys)
         client = Client(endpoint, endpoint.bind("tcp://127.0.0.1:*"), control, launcher, context)
         self.clients.append(client)

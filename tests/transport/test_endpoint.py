@@ -28,7 +28,7 @@ def send(endpoint: Endpoint, *to: int, vector: np.ndarray = VECTOR) -> dict[int,
     return endpoint.send(to, round=1, phase=0, tensors=(vector,))
 
 
-def soon(seconds: float = 10) -> float:
+def soon(seconds: float = 100) -> float:
     return time.monotonic() + seconds
 
 

@@ -1,0 +1,150 @@
+"""Who connects to a run's ports takes neither the descriptors nor the memory that the run needs."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from .conftest import RunFolder
+from .test_keys import dial
+
+CONFIG = """
+clients = 4
+rounds = 250
+[topology]
+kind = "ring"
+[data]
+samples = 100
+[algorithm]
+name = "d-psgd"
+[transport]
+protocol = "tcp"
+[checkpoints]
+every = 1
+"""
+
+
+class Idle:
+    """A stranger who opens as many connections as he can to one client, and says nothing."""
+
+    def __init__(self, folder: RunFolder):
+        self._folder = folder
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go)
+        self.open: list[socket.socket] = []
+
+    def __enter__(self) -> Idle:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        for each in self.open:
+            each.close()
+
+    def _go(self) -> None:
+        while not self._over.wait(0.05) and len(self.open) < 5000:
+            with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
+                [(address,)] = self._folder.rows("SELECT address FROM node WHERE node = 1")
+                host, port = address.removeprefix("tcp://").split(":")
+                for _ in range(100):
+                    self.open.append(socket.socket())
+                    self.open[-1].setblocking(False)
+                    self.open[-1].connect_ex((host, int(port)))
+
+
+def test_strangers_who_say_nothing_leave_a_run_the_files_that_it_needs(run, tmp_path):
+    quiet = run(CONFIG, "--set", "transport.protocol=ipc")
+    config, attacked = tmp_path / "attacked.toml", RunFolder(tmp_path / "attacked")
+    config.write_text(CONFIG)
+    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(attacked.path)]
+    few = 1000  # open files a process may have: less than strangers want
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)),
+    )
+    with Idle(attacked) as stranger:
+        printed, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, printed
+    assert len(stranger.open) > few
+    theta, expected = attacked.theta(250), quiet.theta(250)
+    assert all(theta[node].tobytes() == expected[node].tobytes() for node in range(4))
+
+
+LISTENING = """
+import zmq
+from sheafgossip.transport.limits import bound_memory
+socket = zmq.Context().socket(zmq.ROUTER)
+socket.maxmsgsize = 100_000
+socket.bind("tcp://127.0.0.1:*")
+bound_memory(100 << 20)
+print(socket.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
+while True:
+    socket.poll(None)
+"""
+
+
+def of_endless_frames(address: str) -> socket.socket:
+    """A connection by hand that has sent its greeting and READY, and is about to send a message: ZMTP 3.0, NULL."""
+    stranger = dial(address)
+    stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER\x08Identity" + struct.pack(">I", 0)
+    stranger.sendall(bytes([4, len(ready)]) + ready)
+    stranger.settimeout(100)
+    heard = b""
+    while b"READY" not in heard:
+        heard += stranger.recv(1000)
+    return stranger
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system does not bound the memory of a process")
+@pytest.mark.parametrize("size", [1, 50_000])
+def test_a_message_of_endlessly_many_frames_ends_its_connection_or_the_process_not_the_machine(size):
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTENING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            address = process.stdout.readline().strip()
+            frame = (bytes([1, size]) if size < 256 else b"\x03" + struct.pack(">Q", size)) + bytes(size)
+            many, most = frame * max(1, (1 << 19) // len(frame)), 0
+            with of_endless_frames(address) as stranger, contextlib.suppress(ConnectionError):
+                while most < 300 << 20:
+                    stranger.sendall(many)
+                    with contextlib.suppress(psutil.Error):
+                        most = max(most, psutil.Process(process.pid).memory_info().rss)
+            assert most < 300 << 20
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system does not bound the memory of a process")
+def test_a_client_that_such_a_message_ends_is_told_in_one_line(start):
+    going = start(CONFIG.replace("250", "100000").replace("every = 1", "every = 0"), "--set", "transport.keys=false")
+    going.until_round(3)
+    [(pid, address)] = going.folder.rows("SELECT pid, address FROM node WHERE node = 1")
+    client = psutil.Process(pid)
+    limit, _ = client.rlimit(psutil.RLIMIT_DATA)
+    assert 1 << 30 <= limit < 4 << 30
+    fewer = client.memory_info().data + (50 << 20)  # a GiB takes its time
+    client.rlimit(psutil.RLIMIT_DATA, (fewer, -1))
+    with of_endless_frames(address) as stranger, contextlib.suppress(ConnectionError):
+        while True:
+            stranger.sendall(b"\1\1x" * (1 << 16))
+    code, printed = going.end(seconds=100)
+    assert code == 1
+    assert "client 1 died in round " in printed
+    assert "killed by SIGABRT, for what came in took all the memory that it may have" in printed
+    assert "Traceback" not in printed
