@@ -24,7 +24,13 @@ import zmq
 from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
 from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
-from ..transport.limits import OpenFiles, bound_memory, half_of_all_memory, hurry_strangers
+from ..transport.limits import (
+    bound_connections,
+    bound_memory,
+    half_of_all_memory,
+    hurry_strangers,
+    keep_own_files,
+)
 from ..transport.monitor import next_event
 from .lifetime import allow_open_files, end_with_parent, stop_requests
 from .records import (
@@ -183,7 +189,6 @@ class Collector:
             self._receive()
 
     def _last_words(self) -> None:
-        allow_open_files()  # strangers may hold all of the others
         self._tell_drops()
         if self._end is None:
             self._tell("interrupt", "asked to end before the launcher's last word")
@@ -323,8 +328,9 @@ def main() -> None:
         store = Store(arguments.database)
         failpoint("open")
         if arguments.connections:
-            OpenFiles(arguments.connections)
+            bound_connections(arguments.connections)
             bound_memory(half_of_all_memory())
+            keep_own_files()
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *([door.key] if door else []), flush=True)
         Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources, door=door).run(stop)
     except zmq.ZMQError as error:

@@ -23,7 +23,7 @@ from ..transport.endpoint import CannotListen, Endpoint, NeighbourTimeout, Stopp
 from ..transport.failpoints import failpoint
 from ..transport.kernel import KernelCounters
 from ..transport.keys import KeyPair, Ring
-from ..transport.limits import OpenFiles, bound_memory
+from ..transport.limits import bound_connections, bound_memory, keep_own_files
 from ..transport.peers import Link, Peers
 from ..transport.recorder import Recorder
 from ..transport.schedule import Schedule
@@ -38,7 +38,6 @@ from .checkpoint import DiskFull, sent_to, write_state
 from .client import Client
 from .learner import Learner
 from .reporting import Reporter
-from .resources import open_own_memory
 
 
 class Diverged(Exception):
@@ -84,15 +83,14 @@ class _ClientProcess:
         self.kernel = KernelCounters() if assignment.kernel_counters else None
         self.schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
         self.recorder: Recorder | None = None
-        self._files: OpenFiles | None = None
         self.endpoint = self._endpoint()
         linger_s = 0.0
         try:
             self._prepare()  # before neighbours come: none of them is to wait at the door
             self.recorder = self._recorder()
-            self._bear_strangers()
             may_come_at_work = assignment.keyed and assignment.clock != "none"
             address = self.endpoint.bind(assignment.address, hurry=not may_come_at_work)
+            self._bear_strangers()
             self.control.send({"bound": address, "key": self.keys.public if self.keys else ""})
             failpoint("bound")
             met = self._wait_for("connect")
@@ -118,15 +116,10 @@ class _ClientProcess:
         """Over Unix sockets there are none."""
         if self.assignment.address.startswith("tcp://"):
             bound_memory(self.assignment.memory)
-            open_own_memory()
             each = 4 if self.kernel is None else 8  # of a neighbour's present life and of the one before
-            self._files = OpenFiles(each * len(self.assignment.neighbours))
-
-    def _write(self, path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> None:
-        if self._files is None:
-            write_state(path, round, arrays)
-        else:
-            self._files.use(lambda: write_state(path, round, arrays))
+            bound_connections(each * len(self.assignment.neighbours))
+            if self.kernel is None:  # it has to see the connections
+                keep_own_files()
 
     def _endpoint(self) -> Endpoint:
         assignment = self.assignment
@@ -274,7 +267,7 @@ class _ClientProcess:
         every = assignment.checkpoint_every
         for round in range(peers.round, assignment.absent_until + 1):
             if every and round % every == 0:
-                self._write(assignment.sent(round), round, peers.kept(round))
+                write_state(assignment.sent(round), round, peers.kept(round))
 
     def _close_round(self, round: int) -> None:
         """Evaluates, writes state and records, all of it after the round's learning."""
@@ -285,7 +278,7 @@ class _ClientProcess:
         evaluates = assignment.role == "client" and _due(round, assignment.evaluate_every, last)
         figures = self._evaluate() if evaluates else (None, None, None)
         if _due(round, assignment.checkpoint_every, last):
-            self._write(assignment.state(round), round, self._state() | self.peers.kept(round))
+            write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
             self.peers.forget(round)
         self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -18,10 +18,6 @@ from ..transport.stopwatch import Spent
 
 _SHARE = 0.005
 """Of a process's CPU time: what samples may take, since the kernel walks over all of the memory for each."""
-
-
-_OWN_MEMORY: dict[int, int] = {}
-"""{process: descriptor}: a forked process has none yet."""
 
 
 class Pace:
@@ -86,19 +82,12 @@ class _Memory(NamedTuple):
     uss: int
 
 
-def open_own_memory() -> int:
-    """A descriptor to read it from. It stays open: later there may be none left, where strangers connect."""
-    if sys.platform == "linux" and os.getpid() not in _OWN_MEMORY:
-        _OWN_MEMORY[os.getpid()] = os.open("/proc/self/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC)
-    return _OWN_MEMORY.get(os.getpid(), -1)
-
-
 def _memory(pid: int | None) -> _Memory:
     """In bytes. A client reads its own without psutil: what that touches would be more than it measures there."""
     if pid is not None or sys.platform != "linux":
         memory = psutil.Process(pid).memory_full_info()
         return _Memory(memory.rss, getattr(memory, "pss", memory.rss), memory.uss)
-    fields = os.pread(open_own_memory(), 1 << 16, 0).split()
+    fields = Path("/proc/self/smaps_rollup").read_bytes().split()
     kilobytes = {name: int(fields[place + 1]) for place, name in enumerate(fields) if name.endswith(b":")}
     uss = kilobytes[b"Private_Clean:"] + kilobytes[b"Private_Dirty:"] + kilobytes[b"Private_Hugetlb:"]
     return _Memory(kilobytes[b"Rss:"] * 1024, kilobytes[b"Pss:"] * 1024, uss * 1024)

@@ -1,23 +1,21 @@
 """What those who connect to a process can make it take at most: open files, and memory.
 
-ZeroMQ bounds neither connections nor the frames of a message. The system does, for the whole process: a limit on open
-files below the system's own leaves some for the process itself, which raises the limit while it needs one. This module
+ZeroMQ bounds neither connections nor the frames of a message. The system does, for the whole process. This module
 imports nothing of ours: the collector needs it too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import ctypes
 import os
 import resource
-from collections.abc import Callable
+import sys
 from pathlib import Path
-from typing import TypeVar
 
 import zmq
 
-T = TypeVar("T")
+_CLONE_FILES = 0x400
 
 _STRANGERS = 256
 """So many connections of others a process bears at a time."""
@@ -33,42 +31,24 @@ def hurry_strangers(socket: zmq.Socket) -> None:
     socket.handshake_ivl = _HANDSHAKE_MS
 
 
-class OpenFiles:
-    """Room for so many ``connections`` and some strangers from now on; what is above that, ``use`` takes."""
-
-    def __init__(self, connections: int):
-        _, self._most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest = os.dup(0)
-        os.close(lowest)
-        self._room = lowest + connections + _STRANGERS
-        self._allow(self._room)
-
-    def use(self, action: Callable[[], T]) -> T:
-        """An action of the process's own that opens files. While there are none left it gets two more and is tried
-        again: a stranger may be quicker, but not each time."""
-        room = self._room
-        try:
-            while True:
-                try:
-                    return action()
-                except Exception as error:
-                    if room >= self._most != resource.RLIM_INFINITY or not _out_of_files(error):
-                        raise
-                    room += 2
-                    self._allow(room)
-        finally:
-            if room > self._room:
-                self._allow(self._room)
-
-    def _allow(self, files: int) -> None:
-        few = files if self._most == resource.RLIM_INFINITY else min(files, self._most)
-        with contextlib.suppress(ValueError, OSError):  # some systems promise more than they allow
-            resource.setrlimit(resource.RLIMIT_NOFILE, (few, self._most))
+def bound_connections(count: int) -> None:
+    """To so many, and those of some strangers, from now on: to be called when all else that others need is open."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    room = lowest + count + _STRANGERS
+    few = room if most == resource.RLIM_INFINITY else min(room, most)
+    with contextlib.suppress(ValueError, OSError):  # some systems promise more than they allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
 
 
-def _out_of_files(error: Exception) -> bool:
-    """Libraries that are not written in Python tell it in words."""
-    return getattr(error, "errno", None) == errno.EMFILE or f"os error {errno.EMFILE}" in str(error)
+def keep_own_files() -> None:
+    """Parts this thread's open files from those of ZeroMQ's threads, which accept strangers: they cannot take what this
+    thread needs, however many there are. To be called when all sockets are there and bound: they are known to both;
+    what either side opens later, the other does not see. Linux only.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).unshare(_CLONE_FILES)
 
 
 def bound_memory(more: int) -> None:
