@@ -278,10 +278,10 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        end_with_parent(server, signal.SIGKILL)
         log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        end_with_parent(server, signal.SIGKILL)  # what it may have to say is for the log
         line = os.dup2(control.fileno(), 3)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
         lines = Control(socket.socket(fileno=line))

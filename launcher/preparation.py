@@ -31,10 +31,7 @@ from .placement import Host, chosen_hosts, place
 from .planner import Plan, Star
 from .planning import local_steps, plan_run
 from .reach import check_reach
-from .room import memory_of
-
-_LEAST_MEMORY, _MEMORY_TO_ESTIMATE = 1 << 30, 8
-"""What a client may take that others can connect to: far more than it needs, and less than a machine has."""
+from .room import memory_of, most_memory
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Prepared:
     went_on_s: float = 0.0
     """Wall seconds that the run had taken until then."""
     told: frozenset[tuple[int, str, float | None, str]] = frozenset()
-    """(client, kind, virtual seconds, detail) of the comings and goings that are on record."""
+    """(client, kind, virtual seconds, detail) of what a plan has happen once, and is on record."""
     keyed_records: bool = False
     """Whether the collector asks for keys."""
 
@@ -117,6 +114,8 @@ def prepare_run(
         plan = _plan(config, graphs.union, assignments, data)
         for assignment, schedule in zip(assignments, plan.schedules, strict=True):
             schedule.save(assignment.schedule)
+    if config.transport.protocol == "tcp":
+        assignments = tuple(replace(each, memory=most_memory(each, plan)) for each in assignments)
     (folder / "log").mkdir(exist_ok=True)
     failpoint("plan written")
     _write_down(config, folder / "config.toml")
@@ -411,20 +410,18 @@ def _placed(
 ) -> tuple[Assignment, ...]:
     """The same, each on one of the hosts."""
     hosts = chosen_hosts(config.placement, hosts)
-    needs = [memory_of(assignment) for assignment in assignments]
-    host_of = place(config.placement, graph, hosts, needs, config.seed)
+    host_of = place(config.placement, graph, hosts, [memory_of(assignment) for assignment in assignments], config.seed)
     placed = []
     for assignment, number in zip(assignments, host_of, strict=True):
         neighbours = tuple(
             replace(peer, remote=True) if host_of[peer.node] != number else peer for peer in assignment.neighbours
         )
-        address, memory = assignment.address, 0
-        if config.transport.protocol == "tcp":
-            memory = max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * needs[assignment.node]))
-            if hosts[number].address:
-                address = f"tcp://{hosts[number].address}:*"
-        on_host = replace(assignment, host=number, host_name=hosts[number].name)
-        placed.append(replace(on_host, neighbours=neighbours, address=address, memory=memory))
+        address = assignment.address
+        if config.transport.protocol == "tcp" and hosts[number].address:
+            address = f"tcp://{hosts[number].address}:*"
+        placed.append(
+            replace(assignment, neighbours=neighbours, address=address, host=number, host_name=hosts[number].name)
+        )
     return tuple(placed)
 
 

@@ -19,7 +19,7 @@ from .folder import digest_of_config, kept_digest, require_plain, unfinished_fil
 from .lives import Lives, rounds_of
 from .preparation import Prepared
 
-_COMINGS_AND_GOINGS = ("crash", "leave", "restart", "join")
+_TOLD_ONCE = ("crash", "leave", "restart", "join", "scenario")
 
 
 def read_run(folder: Path) -> RunConfig:
@@ -69,7 +69,7 @@ def taken_up(prepared: Prepared) -> Prepared:
     for path in unfinished_files(prepared.folder):
         path.unlink()
     completed = rounds_of(prepared)
-    kinds = ", ".join(f"'{kind}'" for kind in _COMINGS_AND_GOINGS)
+    kinds = ", ".join(f"'{kind}'" for kind in _TOLD_ONCE)
     with open_records(prepared.folder) as records:
         recorded = _recorded(records, completed, prepared.folder)
         told = records.execute(f"SELECT node, kind, virtual_s, detail FROM event WHERE kind IN ({kinds})").fetchall()

@@ -14,9 +14,9 @@ import psutil
 from ..node.algorithms import ALGORITHMS, links_of
 from ..node.assignment import Assignment
 from ..node.flops import gradient_flops
-from ..transport.schedule import Schedule
 from ..transport.window import limit
 from .config import ConfigError, RunConfig
+from .planner import Plan
 from .planning import local_steps
 from .tasks import allowances
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.
 _OF_THE_RUN = 0.5e9  # bytes: launcher, fork server, collector
+_LEAST_MEMORY, _MEMORY_TO_ESTIMATE = 1 << 30, 8  # bounds against those who would have a client take all there is
 OF_A_CLIENT = 6.5e6  # bytes of its own before it has learnt anything
 OF_PAGE_TABLES = 0.75e6  # bytes, which the kernel keeps for each client
 _OF_TRAINING = 15e6  # more where torch's backward() runs: its kernels and their buffers
@@ -70,10 +71,7 @@ def need_of(prepared: Prepared) -> Need:
     memory, work_s, plan = _OF_THE_RUN, 0.0, prepared.plan
     for assignment, samples in zip(prepared.assignments, prepared.samples, strict=True):
         steps = local_steps(prepared.config, samples) if samples else 0
-        memory += memory_of(assignment)
-        if plan is not None:
-            ahead = assignment.clock == "wall" or not plan.synchronous
-            memory += _of_messages(assignment, plan.schedules[assignment.node], ahead=ahead)
+        memory += memory_of(assignment, plan)
         work_s += _work_of(assignment, _learnt(prepared.config, samples, steps), steps)
     most_links = max(len(assignment.neighbours) for assignment in prepared.assignments)
     files = max(len(prepared.assignments), most_links) + _FILES_BESIDE
@@ -121,7 +119,12 @@ def _check_tasks(largest: Need) -> None:
             )
 
 
-def memory_of(assignment: Assignment) -> float:
+def most_memory(assignment: Assignment, plan: Plan | None) -> int:
+    """Bytes that a client may take where others can connect to it: far more than it needs, less than a machine has."""
+    return max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * memory_of(assignment, plan)))
+
+
+def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     """Bytes of one client."""
     architecture, links = assignment.architecture, len(assignment.neighbours)
     algorithm = ALGORITHMS[assignment.algorithm["name"]]
@@ -145,14 +148,12 @@ def memory_of(assignment: Assignment) -> float:
         if not architecture.is_linear:
             total += _OF_TRAINING
             numbers += min(_WIDEST_PASS, 512 * architecture.widest())
-    return total + np.dtype(assignment.dtype).itemsize * numbers
+    return total + np.dtype(assignment.dtype).itemsize * numbers + (_of_messages(assignment, plan) if plan else 0)
 
 
-def _of_messages(assignment: Assignment, schedule: Schedule, *, ahead: bool) -> int:
-    """Bytes of the messages that wait at a client of a run with a plan: to be used, and for checkpoints.
-
-    ``ahead``: whether clients may be rounds ahead of each other.
-    """
+def _of_messages(assignment: Assignment, plan: Plan) -> int:
+    """Bytes of the messages that wait at a client of a run with a plan: to be used, and for checkpoints."""
+    schedule, ahead = plan.schedules[assignment.node], assignment.clock == "wall" or not plan.synchronous
     itemsize, every = np.dtype(assignment.dtype).itemsize, assignment.checkpoint_every
     kept, size = schedule.most_kept(every), 0
     for node, link in links_of(assignment).items():

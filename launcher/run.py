@@ -360,8 +360,9 @@ class Run:
         text = f"{len(self._clients.ready)} clients ready after {self.ready_s:.2f} s"
         again = f", resumed after round {resumed_at}" if resumed_at else ""
         yield EventRecord(now, None, LAUNCHER, "start", text + again)
-        for when, text in plan.conditions if plan and not resumed_at else ():
-            yield EventRecord(now, when, LAUNCHER, "scenario", text)
+        for when, text in plan.conditions if plan else ():
+            if (LAUNCHER, "scenario", when, text) not in self._prepared.told:
+                yield EventRecord(now, when, LAUNCHER, "scenario", text)
 
     def _last_words(self) -> Iterator[Record]:
         if not self._prepared.config.measuring.enabled:

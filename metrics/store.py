@@ -15,6 +15,7 @@ _INSERT = {
     for name, record_class in TABLES.items()
 }
 _NAMES = {record_class: name for name, record_class in TABLES.items()}
+_NOT_OF_ROUNDS = ("crash", "leave", "restart", "join", "death", "drop")
 _CHECKPOINT_WAIT_MS = 500
 
 
@@ -57,9 +58,11 @@ class Store:
             self._connection.executemany(_INSERT[name], rows)
 
     def forget_after(self, round: int) -> None:
-        """Removes what is recorded of all later rounds, and the counts that clients gave when they ended after them."""
+        """Removes what is recorded of all later rounds, and what clients have told in them of themselves: it comes again.
+        Comings and goings stay, and so does what others did to a client."""
+        kept = ", ".join(f"'{kind}'" for kind in _NOT_OF_ROUNDS)
         self._connection.execute(
-            "DELETE FROM event WHERE kind = 'timeout' AND wall_s >="
+            f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({kept}) AND wall_s >="
             " (SELECT min(wall_s) FROM round WHERE round.node = event.node AND round.round > ?)",
             [round],
         )

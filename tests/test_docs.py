@@ -59,3 +59,17 @@ def test_every_view_of_a_run_is_described(records):
     described = re.findall(r"^\| `(\w+)` \|", text.partition("## Views")[2], re.MULTILINE)
     views = records.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall()
     assert sorted(described) == sorted(name for (name,) in views)
+
+
+def test_every_promise_names_the_test_that_holds_it():
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## When things fail")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and "what survives" not in line]
+    named = [re.fullmatch(r".* `(\w+\.py)::(\w+)` \|", row) for row in rows]
+    assert len(rows) > 40
+    assert [row for row, match in zip(rows, named, strict=True) if match is None] == []
+    tests = {
+        (path.name, name)
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (\w+)\(", path.read_text(), re.MULTILINE)
+    }
+    assert {match.groups() for match in named if match} - tests == set()

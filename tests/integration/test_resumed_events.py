@@ -38,6 +38,23 @@ at_round = 12
 """
 
 
+SHEAF = """
+clients = 3
+rounds = 6
+[topology]
+kind = "ring"
+[data]
+samples = 60
+[algorithm]
+name = "sheaf-fmtl"
+gamma = 0.05
+eta = 0.35
+lam = 1.0
+start_scale = 0.1
+"""
+"""Steps of the maps near divergence."""
+
+
 def resume(folder) -> str:
     command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(folder.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
@@ -97,3 +114,22 @@ def test_on_the_wall_clock_a_run_goes_on_after_a_departure_and_tells_of_it_once(
     for kind, node in (("crash", 1), ("restart", 1), ("leave", 2)):
         assert [who for (who, _) in events(folder, kind).elements()] == [node], kind
     assert dict(folder.rows("SELECT node, max(round) FROM round GROUP BY node")) == {0: 30, 1: 30, 2: 11, 3: 30}
+
+
+def test_what_the_scenario_does_is_told_once_where_a_run_begins_again(run):
+    config = CONFIG.format(clock="virtual", step_s=0.01) + '[[faults]]\nkind = "slow"\nclients = [0]\nrounds = [1, 3]\n'
+    folder = run(config, "--quiet")
+    told = events(folder, "scenario")
+    assert list(told.values()) == [1]
+    cut_after(folder, 2)  # before the first checkpoint
+    resume(folder)
+    assert events(folder, "scenario") == told
+
+
+def test_a_warning_of_a_round_that_is_done_again_is_told_once(run):
+    folder = run(SHEAF, "--quiet")
+    told = events(folder, "warning")
+    assert told
+    cut_after(folder, 2)
+    resume(folder)
+    assert events(folder, "warning") == told
