@@ -58,8 +58,10 @@ class Store:
             self._connection.executemany(_INSERT[name], rows)
 
     def forget_after(self, round: int) -> None:
-        """Removes what is recorded of all later rounds, and what clients have told in them of themselves: it comes again.
-        Comings and goings stay, and so does what others did to a client."""
+        """Removes what is recorded of all later rounds, and what clients told of themselves in them: it comes again.
+
+        Comings and goings stay, and so does what others did to a client.
+        """
         kept = ", ".join(f"'{kind}'" for kind in _NOT_OF_ROUNDS)
         self._connection.execute(
             f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({kept}) AND wall_s >="
