@@ -181,14 +181,14 @@ def plan(
         check_format(picture)
     paths = [None] * len(configs) if picture is None else picture_paths(picture, configs)
     width = min(100, shutil.get_terminal_size().columns)
-    for path, (resolved, planned) in zip(paths, plans_of(configs), strict=True):
+    for path, (resolved, planned, need) in zip(paths, plans_of(configs), strict=True):
         if len(configs) > 1:
             say(f"== {resolved.label} ==")
         if planned is None:
             typer.echo("no scenario, nothing to plan\n")
             continue
         timeline, stretches = timeline_of(planned), stretches_of(planned)
-        say("\n".join(report(resolved, timeline, stretches, width, lines)))
+        say("\n".join([*report(resolved, timeline, stretches, width, lines), f"{need} on this machine"]))
         if path is not None:
             draw(timeline, stretches, path, f"{resolved.label}, {timeline.clients} clients")
             typer.echo(f"picture: {path}")

@@ -13,10 +13,13 @@ from .config import ConfigError, RunConfig
 from .engines import Engine, open_engine
 from .planner import Plan
 from .preparation import once_for_alike, prepare_run
+from .room import need_of
 
 
-def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | None]]:
-    """Each configuration, resolved, with its plan; None where it has no scenario. Raises ConfigError."""
+def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | None, str]]:
+    """Each configuration, resolved, with its plan and what it will take; None where it has no scenario. Raises
+    ConfigError.
+    """
     if not any(config.has_scenario for config in configs):
         raise ConfigError(
             "nothing to plan: without one of [time], [compute], [stragglers], [links], [[faults]], [chaos] a run takes "
@@ -26,12 +29,13 @@ def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | N
         calibrate = once_for_alike(clock.time_a_step)
         for config in configs:
             if not config.has_scenario:
-                yield config, None
+                yield config, None, ""
                 continue
             with tempfile.TemporaryDirectory(prefix="sheafgossip-plan-") as folder:
                 place = Path(folder)
                 prepared = prepare_run(config, place, sockets=place, records="ipc:///nowhere", calibrate=calibrate)
-            yield prepared.config, prepared.plan
+                need = need_of(prepared).text
+            yield prepared.config, prepared.plan, need
 
 
 def picture_paths(picture: Path, configs: Sequence[RunConfig]) -> list[Path]:

@@ -86,6 +86,7 @@ def test_plan_shows_figures_and_timeline_and_leaves_nothing_behind(sheafgossip, 
     assert re.search(r"^total time +2\.500 s$", shown, re.MULTILINE)
     assert re.search(r"^messages sent +120: lost 0, never used 0$", shown, re.MULTILINE)
     assert len(re.findall(r"^\d █+$", shown, re.MULTILINE)) == 4
+    assert re.search(r"^\d+ clients need about [\d.]+ GB of memory and .* on this machine$", shown, re.MULTILINE)
     assert all(len(line) <= 100 for line in shown.splitlines())
     assert list(folder.iterdir()) == [folder / "run.toml"]
 
