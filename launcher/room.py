@@ -137,11 +137,12 @@ def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     numbers = kept + 4 * architecture.size + links * assignment.largest_vector  # theta, gradient, copies; what comes in
     if "top-k" in (assignment.codec, assignment.codec_between):
         numbers += links * assignment.largest_vector  # what was left out
-    if assignment.save_maps:  # all of them at once, as they are written
-        numbers += sum(
-            algorithm.map_rows(settings, architecture.size, peer.parameters, len(peer.common)) * architecture.size
+    if assignment.save_maps:  # all of them at once, as they are written, and what the last one is made from
+        rows = [
+            algorithm.map_rows(settings, architecture.size, peer.parameters, len(peer.common))
             for peer in assignment.neighbours
-        )
+        ]
+        numbers += (sum(rows) + 2 * max(rows, default=0)) * architecture.size
     total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
     if assignment.role == "client":
         total += assignment.shard.stat().st_size

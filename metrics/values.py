@@ -39,7 +39,7 @@ def _rules(table: str) -> Iterator[tuple[str, str]]:
         elif type_ in (int, int | None):
             rule = f"typeof({column}) = 'integer'"
             if column in _NODES:
-                rule += f" AND {column} BETWEEN -3 AND {LARGEST_NODE - 1}"
+                rule += f" AND {column} BETWEEN {-LARGEST_NODE} AND {LARGEST_NODE - 1}"
             elif column in _NUMBERS:
                 rule += f" AND {column} BETWEEN 0 AND {_NUMBERS[column]}"
         elif column.endswith("_s"):

@@ -38,7 +38,7 @@ def slow(tmp_path, monkeypatch) -> Iterator[collecting.Collecting]:
     monkeypatch.setattr(collecting, "_GRACE_S", 0.3)
     prepared = SimpleNamespace(
         assignments=[SimpleNamespace(records=f"ipc://{tmp_path}/records")],
-        record_keys=None,
+        keyed_records=False,
         folder=tmp_path,
         config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
     )

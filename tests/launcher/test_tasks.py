@@ -92,8 +92,8 @@ def as_nobody(limit: int, *command: str) -> subprocess.CompletedProcess[str]:
 
 def may_be_anybody() -> bool:
     """Whether this test may become another user, who can read this program."""
-    here = Path(sys.executable).absolute()
-    readable = all(folder.stat().st_mode & stat.S_IXOTH for folder in (*here.parents, *Path(__file__).parents))
+    places = Path(sys.executable).absolute(), Path(sys.executable).resolve(), Path(__file__).resolve()
+    readable = all(folder.stat().st_mode & stat.S_IXOTH for place in places for folder in place.parents)
     return os.getuid() == 0 and readable and as_nobody(100, "-c", "pass").returncode == 0
 
 
