@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,12 @@ class Lives:
         plan = prepared.plan
         self._told = {(node, kind, virtual_s) for node, kind, virtual_s, _ in prepared.told}
         self._left: dict[int, list[Life]] = {}
+        self._over: list[tuple[int, str, float | None]] = []
         for assignment in prepared.assignments:
             node = assignment.node
             lives = plan.lives[node] if plan else (Life(1, 1, 0.0, prepared.config.rounds),)
             self._left[node] = [life for life in lives if self._goes_on(node, life)]
+            self._over += ((node, life.ending, life.end_s) for life in lives if not self._goes_on(node, life))
 
     @property
     def _on_wall_clock(self) -> bool:
@@ -83,6 +86,12 @@ class Lives:
             for life in self._left[assignment.node]:
                 if life.first > resumed_at and life.state_round is not None and life.state_round <= resumed_at:
                     yield assignment.state(life.state_round)
+
+    def all_have_left(self) -> bool:
+        """Whether it is on record that those whose lives are over have ended: before that they may not have written all
+        that neighbours need of them. On the wall clock they write nothing.
+        """
+        return self._on_wall_clock or not Counter(self._over) - Counter(each[:3] for each in self._prepared.told)
 
     def pause_s(self, node: int, since: float) -> float:
         """Planned seconds from ``since`` until the client's next life."""

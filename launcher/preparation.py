@@ -51,7 +51,7 @@ class Prepared:
     """The round after which an interrupted run is taken up again."""
     went_on_s: float = 0.0
     """Wall seconds that the run had taken until then."""
-    told: frozenset[tuple[int, str, float | None, str]] = frozenset()
+    told: tuple[tuple[int, str, float | None, str], ...] = ()
     """(client, kind, virtual seconds, detail) of what a plan has happen once, and is on record."""
     keyed_records: bool = False
     """Whether the collector asks for keys."""

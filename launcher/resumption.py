@@ -78,10 +78,11 @@ def taken_up(prepared: Prepared) -> Prepared:
     missing = ~(recorded | ~completed).all(axis=0)
     whole = int(missing.argmax()) if missing.any() else len(missing)  # rounds from the start of which all is recorded
     last = min(whole, prepared.config.rounds) - 1
-    prepared, signed = replace(prepared, told=frozenset(told)), kept_digest(prepared.folder) is not None
+    prepared, signed = replace(prepared, told=tuple(told)), kept_digest(prepared.folder) is not None
     for round in range(every * (last // every), 0, -every) if every else ():
         resumed = replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0))
-        if all(_is_sound(path, signed=signed) for path in Lives(resumed).files(completed)):
+        lives = Lives(resumed)
+        if lives.all_have_left() and all(_is_sound(path, signed=signed) for path in lives.files(completed)):
             _forget_after(round, prepared.folder)
             return resumed
     _forget_after(-1, prepared.folder)

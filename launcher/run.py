@@ -36,6 +36,7 @@ from ..transport.failpoints import failpoint
 from . import interrupts
 from .collecting import Collecting
 from .engines import Engine, EngineError
+from .folder import unfinished_files
 from .lives import Lives
 from .preparation import Prepared
 
@@ -88,6 +89,7 @@ class Run:
         self._watch = watch
         self._total = len(prepared.assignments)
         self._survives = prepared.config.time.deaths == "continue"
+        self._told: Counter[tuple[object, ...]] = Counter(prepared.told)
         self._clients = _Clients()
         self._going = self._leaving = False
         self._parting: set[int] = set()  # clients that have said their last word
@@ -114,6 +116,8 @@ class Run:
                     self._stop_clients(outcome.status)
                 if absent := self._engine.bring_home():
                     self._tell_launcher("warning", f"not all that clients wrote on {', '.join(absent)} is here")
+                for path in unfinished_files(self._prepared.folder):  # of clients that were killed
+                    path.unlink()
                 self._collector.write(*self._last_words())
                 lost = self._collector.end(self._clients.batches, self._watch, impatient)
                 outcome = self._note(self._with_causes(outcome, lost), impatient)
@@ -223,8 +227,13 @@ class Run:
 
     def _tell_event(self, node: int, kind: str, detail: str, virtual_s: float | None) -> None:
         when = virtual_s if self._prepared.config.time.clock == "virtual" else None
-        if (node, kind, when, detail) not in self._prepared.told:
+        if not self._has_told(node, kind, when, detail):
             self._collector.write(EventRecord(time.monotonic() - self._epoch, when, node, kind, detail))
+
+    def _has_told(self, *event: object) -> bool:
+        """Whether that is on record of before the run was taken up; as often as it is."""
+        self._told[event] -= 1
+        return self._told[event] >= 0
 
     def _until(self, reached: Callable[[], bool], seconds: float = float("inf")) -> None:
         """Acts on what the clients say until ``reached``. Raises _Failure when one fails, or after ``seconds``."""
@@ -361,7 +370,7 @@ class Run:
         again = f", resumed after round {resumed_at}" if resumed_at else ""
         yield EventRecord(now, None, LAUNCHER, "start", text + again)
         for when, text in plan.conditions if plan else ():
-            if (LAUNCHER, "scenario", when, text) not in self._prepared.told:
+            if not self._has_told(LAUNCHER, "scenario", when, text):
                 yield EventRecord(now, when, LAUNCHER, "scenario", text)
 
     def _last_words(self) -> Iterator[Record]:

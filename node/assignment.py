@@ -169,6 +169,10 @@ class Assignment:
         """Of a client that is away in this round: what it sent before and neighbours have yet to use."""
         return self.state(round).with_name(f"sent-{self.node:04d}.safetensors")
 
+    def handed_on(self, life: int) -> Path:
+        """What the client had sent when that life ended and neighbours have yet to use: for its next life to keep."""
+        return self.folder / "sent" / f"{name_of(self.node)}.{life}.safetensors"
+
     def checkpoint_of(self, node: int, round: int) -> tuple[Path, Path]:
         """The two files, of which one is there, that a client's checkpoint may be."""
         other = replace(self, node=node)

@@ -215,6 +215,14 @@ class _ClientProcess:
             for round, phase, vector in sent_to(peer.node, self._files_of(assignment.node)):
                 peers.keep(peer.node, round, phase, vector)
 
+    def _keep_on(self) -> None:
+        """What earlier lives have sent, and neighbours will use after checkpoints to come."""
+        assignment, peers = self.assignment, self.peers
+        if isinstance(peers, PlannedPeers):
+            for peer in assignment.neighbours:
+                for round, phase, vector in sent_to(peer.node, [assignment.handed_on(assignment.life - 1)]):
+                    peers.keep(peer.node, round, phase, vector)
+
     def _files_of(self, node: int) -> tuple[Path, Path]:
         return self.assignment.checkpoint_of(node, self.assignment.resumed_at)
 
@@ -243,6 +251,7 @@ class _ClientProcess:
         self.peers.begin(assignment.first_round, assignment.begun_in)
         if assignment.resumed_at:
             self._receive_again()
+        self._keep_on()
         last = assignment.rounds if assignment.last_round is None else assignment.last_round
         for round in range(assignment.first_round, last + 1):
             self.stopwatch.switch("maps")
@@ -268,6 +277,8 @@ class _ClientProcess:
         for round in range(peers.round, assignment.absent_until + 1):
             if every and round % every == 0:
                 write_state(assignment.sent(round), round, peers.kept(round))
+        if handed_on := peers.kept(peers.round - 1):
+            write_state(assignment.handed_on(assignment.life), peers.round - 1, handed_on)
 
     def _close_round(self, round: int) -> None:
         """Evaluates, writes state and records, all of it after the round's learning."""

@@ -444,7 +444,7 @@ class Endpoint:
             if not self._monitor.poll(0):
                 return
             kind, value = next_event(self._monitor)
-            refused = self._gate is not None and self._gate.refused(kind, value)
+            refused = self._gate is not None and self._gate.refused(kind, value, sure=bool(self.latecomers))
             self._note(kind, value, refused)
 
     def _note(self, kind: int, descriptor: int, refused: bool) -> None:

@@ -26,6 +26,7 @@ PROOF = OPENED | CLOSED | int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 """The events that ``Gate.refused`` wants to see."""
 
 _DISCONNECTED, _SUCCEEDED = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_BROKEN_OFF = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _ANSWERED_AT_ONCE = 256
 _WAITING = 1024  # who knock with a key that is not known yet; the oldest get no answer then, and have to come again
 _DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where no gate is
@@ -139,11 +140,12 @@ class Gate:
         route, _, version, number, *_ = request
         self.socket.send_multipart([route, b"", version, number, *status, b""])
 
-    def refused(self, kind: int, value: int) -> bool:
+    def refused(self, kind: int, value: int, *, sure: bool = False) -> bool:
         """Given each event of a socket's monitor in turn: whether this ends a connection without a right key.
 
         Connections that speak another protocol are only reported as opened and closed. Where handshakes of others are
-        under way at that moment, it is those that have not succeeded that are taken to close.
+        under way at that moment, it is those that have not succeeded that are taken to close; and one that is broken
+        off may be that of a stranger, or of another who has ended. ``sure``: only what has a wrong key counts.
         """
         refused = False
         if kind & OPENED:
@@ -151,11 +153,12 @@ class Gate:
         elif kind == _SUCCEEDED:
             self._proven += 1
         elif kind == _DISCONNECTED:
-            refused = self._failed or (value in self._unproven and len(self._unproven) > self._proven)
+            unproven = value in self._unproven and len(self._unproven) > self._proven
+            refused = self._failed or (unproven and not sure)
             self._failed = False
             self._unproven.discard(value)
         else:
-            self._failed = True  # its DISCONNECTED comes next
+            self._failed = not sure or kind != _BROKEN_OFF  # its DISCONNECTED comes next
         if len(self._unproven) <= self._proven:
             self._unproven.clear()
             self._proven = 0

@@ -109,7 +109,7 @@ class Agent:
                 self._heed(message, piece)
             if (now := time.monotonic()) >= look_due:
                 look_due = now + _LOOK_EVERY_S
-                self._send_new("state/*/*.safetensors")
+                self._send_new("state/*/*.safetensors", "sent/*.safetensors")
             if self._away_since is not None and now > self._away_since + _PATIENCE_S:
                 return "the launcher is gone"
 
@@ -148,7 +148,7 @@ class Agent:
                 self._in, self._sent = Incoming(folder), set()
             case {"file": name, "last": last} if self._in:
                 self._in.take(name, piece, last=last)
-                if name.startswith("state/"):  # the launcher has it already
+                if name.startswith(("state/", "sent/")):  # the launcher has it already
                     self._sent.add(self._in.folder / name)
             case {"fork": assignments, **rest} if self._in:
                 own = [self._settled(assignment) for assignment in assignments]
@@ -160,7 +160,7 @@ class Agent:
             case {"kill": True}:
                 self._server.control.send(message)
             case {"bring_home": True}:
-                self._send_new("state/*/*.safetensors")
+                self._send_new("state/*/*.safetensors", "sent/*.safetensors")
                 self._send_new("log/*.log")
                 sizes = [list(sample(0, 0.0, pid=pid)) for pid in (self._server.pid, os.getpid())]
                 self._say({"home": True, "samples": sizes, "tallies": (self._tallies() - self._before).tolist()})
@@ -178,11 +178,11 @@ class Agent:
             assignment["algorithm"]["encoder"] = str(encoder)
         return assignment | {"folder": str(self._in.folder)}
 
-    def _send_new(self, pattern: str) -> None:
+    def _send_new(self, *patterns: str) -> None:
         if self._in is None:
             return
         folder = self._in.folder
-        for path in sorted(folder.glob(pattern)):
+        for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
             if path in self._sent:
                 continue
             self._sent.add(path)

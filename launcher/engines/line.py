@@ -17,6 +17,7 @@ HEARTBEAT_MS, SILENCE_MS = 1000, 3000
 
 _ALLOWED = re.compile(
     r"(shards|plan)/node-\d{4,7}\.safetensors|state/round-\d{6,9}/(node|sent)-\d{4,7}\.safetensors|"
+    r"sent/node-\d{4,7}\.\d{1,3}\.safetensors|"
     r"log/node-\d{4,7}\.log|encoder\.safetensors"
 )
 

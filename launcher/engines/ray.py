@@ -402,6 +402,7 @@ def _files_of(assignment: Assignment) -> Iterator[tuple[Path, str]]:
     if (round := assignment.resumed_at) > 0:
         numbers = assignment.node, *(peer.node for peer in assignment.neighbours)
         paths += [path for node in numbers for path in assignment.checkpoint_of(node, round)]
+        paths.append(assignment.handed_on(assignment.life - 1))
     for path in paths:
         if path.exists():
             yield path, path.relative_to(assignment.folder).as_posix()

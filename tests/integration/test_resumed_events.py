@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 
 CONFIG = """
 clients = 4
@@ -65,9 +67,6 @@ def resume(folder) -> str:
 
 def cut_after(folder, round: int) -> None:
     """As if the run had been interrupted after this round."""
-    import sqlite3
-    from contextlib import closing
-
     with closing(sqlite3.connect(folder.path / "run.sqlite")) as records, records:
         for table in ("round", "traffic", "used"):
             records.execute(f"DELETE FROM {table} WHERE round > {round}")
@@ -134,3 +133,14 @@ def test_a_warning_of_a_round_that_is_done_again_is_told_once(run):
     cut_after(folder, 2)
     resume(folder)
     assert events(folder, "warning") == told
+
+
+def test_a_run_goes_on_from_before_a_departure_of_which_nothing_is_on_record(run):
+    """The others may be far ahead of it in real time when all are killed."""
+    folder = run(CONFIG.format(clock="virtual", step_s=0.01), "--quiet")
+    told = {kind: events(folder, kind) for kind in ("crash", "restart", "leave")}
+    with closing(sqlite3.connect(folder.path / "run.sqlite")) as records, records:
+        records.execute("DELETE FROM event WHERE kind = 'leave'")
+    cut_after(folder, 23)
+    assert "going on after round 10 " in resume(folder)
+    assert {kind: events(folder, kind) for kind in told} == told
