@@ -45,7 +45,7 @@ class Collecting:
         endpoint, own = prepared.assignments[0].records, KeyPair.make() if prepared.keyed_records else None
         command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
-        command += ["--launcher-key", own.public] if own else []
+        command += [f"--launcher-key={own.public}"] if own else []  # a key may begin with a dash
         if endpoint.startswith("tcp://"):
             command += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later lives, too
         if not prepared.config.measuring.enabled:

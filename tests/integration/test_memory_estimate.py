@@ -23,12 +23,12 @@ LATE = {"time": {"staleness": "inf"}, "compute": {"step_s": 0.01}, "links": {"la
 SHEAF = {"name": "sheaf-fmtl", "gamma": 0.5, "storage": "factored", "start": "orthogonal"}
 
 OPTIONS = {
-    "nothing": {},
     "maps that are saved": {"model": SMALL, "algorithm": SHEAF, "checkpoints": {"save_maps": True}},
     "messages under way": LATE,
-    "a hypernetwork": {"algorithm": {"name": "pfedhn"}},
 }
 MORE_OPTIONS = {
+    "nothing": {},
+    "a hypernetwork": {"algorithm": {"name": "pfedhn"}},
     "identity maps that are saved": {
         "model": SMALL,
         "algorithm": {"name": "dfedu"},

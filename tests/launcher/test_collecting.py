@@ -15,6 +15,7 @@ import pytest
 
 from sheafgossip.launcher import collecting
 from sheafgossip.metrics.records import LAUNCHER, EventRecord
+from sheafgossip.transport.keys import KeyPair
 
 SLOW = """
 import time
@@ -85,3 +86,21 @@ def test_who_cannot_wait_any_longer_keeps_what_is_stored(slow, tmp_path):
     assert why is not None
     assert why.endswith("of 30 batches are stored; interrupted")
     assert 2 < stored(tmp_path) < 30
+
+
+def test_a_key_may_begin_with_a_dash(tmp_path, monkeypatch):
+    """One in 85 does."""
+    while not (pair := KeyPair.make()).public.startswith("-"):
+        continue
+    monkeypatch.setattr(collecting.KeyPair, "make", lambda: pair)
+    (tmp_path / "log").mkdir()
+    prepared = SimpleNamespace(
+        assignments=[SimpleNamespace(records="tcp://127.0.0.1:*")],
+        keyed_records=True,
+        folder=tmp_path,
+        config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
+    )
+    with collecting.Collecting(prepared) as collector:
+        write(collector, 3)
+        assert collector.end({}, lambda _: None, lambda: False) is None
+    assert stored(tmp_path) == 3

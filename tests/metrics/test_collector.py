@@ -42,7 +42,7 @@ class RunningCollector:
         self._context = context
         options = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(self.database)]
         options += ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
-        options += ["--launcher-key", keys[LAUNCHER].public] if keys else []
+        options += [f"--launcher-key={keys[LAUNCHER].public}"] if keys else []
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen([*COMMAND, *options], **pipes, text=True)
         for node, pair in (keys or {}).items():
