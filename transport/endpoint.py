@@ -208,7 +208,8 @@ class Endpoint:
             if message is not None and message.src in missing:
                 greeted = message.src
                 self.lives[greeted] = message.life
-                if greeted < self.node:
+                if greeted < self.node:  # by now it may be another life than the one that was told
+                    self._route_to[greeted] = identity_of(greeted, message.life)
                     hellos |= self._hello(greeted)
                 missing.discard(greeted)
             elif message is not None:

@@ -240,6 +240,17 @@ def test_a_neighbour_that_was_started_again_is_met_again_by_the_end_that_accepts
     assert second.recv_multipart()[1] == value(7).tobytes()
 
 
+def test_a_neighbour_that_has_begun_its_next_life_meanwhile_is_answered(network):
+    """It crashed when this client had just been told where it was."""
+    client = network.client(1)
+    client.endpoint.latecomers = frozenset({0})
+    second = network.puppet(client, identity_of(0, life=2))
+    second.send(network.header(src=0, dst=1))
+    client.endpoint.connect({0: "never used"}, time.monotonic() + 10, {0: 1})
+    assert second.recv_multipart()
+    assert client.endpoint.lives == {0: 2}
+
+
 @pytest.mark.parametrize("identity", [b"node-0000.2", b"node-0007.2", b"node-0002.2", b"node-0000.x", b"stranger"])
 def test_who_is_not_awaited_is_not_let_in_later_either(network, identity):
     """0 is no latecomer here, 7 no neighbour, 2 would have to be connected to."""
