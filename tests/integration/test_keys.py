@@ -32,7 +32,7 @@ from sheafgossip.launcher.session import _prepare
 from sheafgossip.metrics.records import COLLECTOR, EventRecord, pack_batch, pack_end
 from sheafgossip.transport.keys import KeyPair, dial_with
 
-ROUNDS = 300  # a run must last longer than it takes strangers to come
+ROUNDS = 600  # a run must last longer than it takes strangers to come
 
 
 @pytest.fixture(scope="module")
