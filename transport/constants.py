@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_type_hints
+from typing import TypeVar, get_type_hints
+
+Meaning = TypeVar("Meaning")
 
 VARIABLE = "SHEAFGOSSIP_TEST_CONSTANTS"
 
@@ -74,12 +77,13 @@ def parse(text: str) -> Constants:
     return Constants(**given)
 
 
-def _chosen() -> Constants:
+def chosen(variable: str, parse: Callable[[str], Meaning]) -> Meaning:
+    """What the environment's ``variable`` means; where it means nothing, the process ends with one line."""
     try:
-        return parse(os.environ.get(VARIABLE, ""))
+        return parse(os.environ.get(variable, ""))
     except ValueError as error:
-        print(f"error: {VARIABLE}: {error}", file=sys.stderr)
+        print(f"error: {variable}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
-CONSTANTS = _chosen()
+CONSTANTS = chosen(VARIABLE, parse)

@@ -2,7 +2,7 @@
 
 SHEAFGOSSIP_FAILPOINTS="state renamed@node-0003:2=kill; committed@collector=delay 0.5" kills client 3 at the second time
 that it gets to the first point, and holds up the collector at each time that it gets to the other, for half a second.
-Every room may import this module, so it imports nothing of ours.
+Every room may import this module, so it imports nothing of ours but the constants.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import time
 from collections import Counter
 from typing import NamedTuple
+
+from .constants import chosen
 
 VARIABLE = "SHEAFGOSSIP_FAILPOINTS"
 
@@ -44,15 +45,7 @@ def parse(text: str) -> tuple[Failure, ...]:
     return tuple(failures)
 
 
-def _chosen() -> tuple[Failure, ...]:
-    try:
-        return parse(os.environ.get(VARIABLE, ""))
-    except ValueError as error:
-        print(f"error: {VARIABLE}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
-_FAILURES = _chosen()
+_FAILURES = chosen(VARIABLE, parse)
 _reached: Counter[str] = Counter()
 _process = "launcher"
 

@@ -270,7 +270,9 @@ class _Scene:
             kinds += ["crash", "crash", "crash", "join", "join", "leave"]
         if self._loses:
             kinds += ["loss", "cut", "partition"]
-        return [self._fault(self._draw(st.sampled_from(kinds))) for _ in range(self._draw(st.integers(0, 6)))]
+        drawn = [self._fault(self._draw(st.sampled_from(kinds))) for _ in range(self._draw(st.integers(0, 6)))]
+        last_joins = {fault["clients"][0]: fault for fault in drawn if fault["kind"] == "join"}  # a client joins once
+        return [fault for fault in drawn if fault["kind"] != "join" or fault is last_joins[fault["clients"][0]]]
 
     def _fault(self, kind: str) -> Tree:
         draw = self._draw

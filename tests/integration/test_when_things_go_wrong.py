@@ -187,21 +187,21 @@ def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, victim):
 
 
 def test_a_run_that_is_frozen_for_longer_than_its_timeout_goes_on_with_the_same_bits(start, run):
-    config = LONG.replace("rounds = 100000", "rounds = 400") + "[transport]\ntimeout = 1.5\n"
+    config = LONG.replace("rounds = 100000", "rounds = 3000") + "[transport]\ntimeout = 1.5\n"
     going = start(config)
     going.until_round(2)
     processes = going.processes()
     for process in processes:
         process.suspend()
     time.sleep(2.5)
-    assert not going.folder.rows("SELECT * FROM round WHERE round = 400")
+    assert not going.folder.rows("SELECT * FROM round WHERE round = 3000")
     for process in processes:
         process.resume()
     code, printed = going.end(seconds=60)
     assert code == 0, printed
     calm = run(config)
-    for node, theta in calm.theta(400).items():
-        assert np.array_equal(theta, going.folder.theta(400)[node])
+    for node, theta in calm.theta(3000).items():
+        assert np.array_equal(theta, going.folder.theta(3000)[node])
 
 
 def test_a_run_waits_while_its_records_are_locked_and_none_is_lost(start):
