@@ -74,9 +74,18 @@ class RunFolder:
         rows = self.rows("SELECT src, dst, round, messages, payload_bytes, message_bytes, wire_bytes FROM traffic")
         return {row[:3]: row[3:] for row in rows}
 
+    def resume(self, code: int = 0) -> str:
+        """Takes the run up; it must end with ``code``. Returns what it says on stderr."""
+        done = subprocess.run([*_CLI, "resume", str(self.path)], capture_output=True, text=True, timeout=150)
+        assert done.returncode == code, done.stderr
+        return done.stderr
+
+
+_CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
+
 
 def _command(config: Path, folder: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(folder), *options]
+    return [*_CLI, "run", str(config), "--out", str(folder), *options]
 
 
 @pytest.fixture
@@ -136,6 +145,11 @@ class Going:
         launcher = psutil.Process(self.process.pid)
         return [launcher, *launcher.children(recursive=True)]
 
+    def kill(self) -> None:
+        """The launcher, and with it all others."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
     def end(self, seconds: float) -> tuple[int, str]:
         """(exit code, everything printed) of a run that ends by itself within ``seconds``."""
         out, err = self.process.communicate(timeout=seconds)
@@ -165,7 +179,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Going]]:
     yield start
     for going in started:
         if going.process.poll() is None:
-            os.kill(going.process.pid, signal.SIGKILL)
+            for process in going.processes():  # some may be suspended
+                process.kill()
             going.process.communicate()
             pytest.fail("the run did not end")
 

@@ -4,10 +4,6 @@ Kronecker products, and torch's own Adam.
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from itertools import combinations
 
 import networkx
@@ -272,10 +268,8 @@ def test_an_interrupted_run_goes_on_with_psi_and_its_moments(start, run):
     text = text.replace("rounds = 50", "rounds = 150")
     going = start(text)
     going.until_round(45)  # past stage 2
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)]
-    subprocess.run(command, check=True, timeout=150, capture_output=True)
+    going.kill()
+    going.folder.resume()
     whole = run(text)
     for node, arrays in whole.states(150).items():
         for name, array in arrays.items():

@@ -141,8 +141,7 @@ def test_a_run_is_not_taken_up_before_its_collector_has_stored_all(start):
     folder = going.folder.path
     collector = next(each for each in going.processes() if "sheafgossip.metrics.collector" in each.cmdline())
     collector.suspend()
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
+    going.kill()
     try:
         early = begin("resume", folder)
         assert (early.wait(60), "this run is still going on" in early.communicate()[1]) == (2, True)

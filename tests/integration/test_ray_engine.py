@@ -167,8 +167,7 @@ def test_hosts_have_the_shards_of_their_own_clients_and_nothing_once_the_launche
     assert there == expected
     everything = processes(going)
     assert len(everything) == 1 + 3 + 3 + 9  # launcher, agents, fork servers, clients
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
+    going.kill()
     deadline = time.monotonic() + 5
     while (alive(everything) or any(map(Path.exists, folders.values()))) and time.monotonic() < deadline:
         time.sleep(0.1)

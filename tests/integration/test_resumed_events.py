@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from contextlib import closing
 
@@ -58,13 +54,6 @@ start_scale = 0.1
 """Steps of the maps near divergence."""
 
 
-def resume(folder) -> str:
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(folder.path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
 def cut_after(folder, round: int) -> None:
     """As if the run had been interrupted after this round."""
     with closing(sqlite3.connect(folder.path / "run.sqlite")) as records, records:
@@ -83,7 +72,7 @@ def test_waits_that_a_deadline_ended_are_counted_on_after_a_resume(run):
     whole = {kind: events(folder, kind) for kind in kinds}
     assert whole["timeout"]
     cut_after(folder, 23)
-    assert "going on after round 20" in resume(folder)
+    assert "going on after round 20" in folder.resume()
     assert {kind: events(folder, kind) for kind in kinds} == whole
 
 
@@ -91,7 +80,7 @@ def test_they_are_on_the_wall_clock_too(run):
     folder = run(CONFIG.format(clock="wall", step_s=0.01))
     first = waits(folder)
     cut_after(folder, 23)
-    assert "going on after round 20" in resume(folder)
+    assert "going on after round 20" in folder.resume()
     again = waits(folder)
     assert again.keys() == first.keys()
     assert all(again[node] > first[node] / 2 for node in first)  # a third of the rounds were done again
@@ -107,10 +96,9 @@ def waits(folder) -> dict[int, int]:
 def test_on_the_wall_clock_a_run_goes_on_after_a_departure_and_tells_of_it_once(start):
     going = start(CONFIG.format(clock="wall", step_s=0.02))
     going.until_round(22, away=1)
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
+    going.kill()
     folder = going.folder
-    assert re.search("going on after round 2[05]", resume(folder))
+    assert re.search("going on after round 2[05]", folder.resume())
     for kind, node in (("crash", 1), ("restart", 1), ("leave", 2)):
         assert [who for (who, _) in events(folder, kind).elements()] == [node], kind
     assert dict(folder.rows("SELECT node, max(round) FROM round GROUP BY node")) == {0: 30, 1: 30, 2: 11, 3: 30}
@@ -122,7 +110,7 @@ def test_what_the_scenario_does_is_told_once_where_a_run_begins_again(run):
     told = events(folder, "scenario")
     assert list(told.values()) == [1]
     cut_after(folder, 2)  # before the first checkpoint
-    resume(folder)
+    folder.resume()
     assert events(folder, "scenario") == told
 
 
@@ -131,7 +119,7 @@ def test_a_warning_of_a_round_that_is_done_again_is_told_once(run):
     told = events(folder, "warning")
     assert told
     cut_after(folder, 2)
-    resume(folder)
+    folder.resume()
     assert events(folder, "warning") == told
 
 
@@ -142,5 +130,5 @@ def test_a_run_goes_on_from_before_a_departure_of_which_nothing_is_on_record(run
     with closing(sqlite3.connect(folder.path / "run.sqlite")) as records, records:
         records.execute("DELETE FROM event WHERE kind = 'leave'")
     cut_after(folder, 23)
-    assert "going on after round 10 " in resume(folder)
+    assert "going on after round 10 " in folder.resume()
     assert {kind: events(folder, kind) for kind in told} == told

@@ -140,17 +140,12 @@ def test_a_run_is_taken_up_after_its_launcher_was_killed_and_ends_with_the_same_
     whole = run(text)
     broken = start(text)
     broken.until_round(12, away=kind == "asynchronous")
-    os.kill(broken.process.pid, signal.SIGKILL)
-    broken.process.communicate()
+    broken.kill()
     folder = broken.folder
     last = folder.rows("SELECT max(round) FROM round")[0][0]
     if last == 60:
         pytest.skip("the run was over before it could be killed")
-    done = subprocess.run(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(folder.path)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "going on after round" in done.stderr
+    assert "going on after round" in folder.resume()
     assert_same(whole, folder)
     starts = folder.rows("SELECT detail FROM event WHERE kind = 'start'")
     assert len(starts) == 2
@@ -161,25 +156,16 @@ def test_a_run_is_taken_up_after_its_launcher_was_killed_and_ends_with_the_same_
 def test_a_run_that_goes_on_is_not_taken_up(start):
     going = start(STRAGGLERS.format(rounds=5000, time="", links=""))
     going.until_round(1)
-    done = subprocess.run(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert "still going on" in done.stderr
+    assert "still going on" in going.folder.resume(code=2)
     going.process.send_signal(signal.SIGINT)
     assert going.end(30)[0] == 130
 
 
 def test_a_finished_run_is_not_taken_up(run):
     folder = run(STRAGGLERS.format(rounds=2, time="", links=""))
-    done = subprocess.run(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(folder.path)], capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "finished" in done.stderr
+    said = folder.resume(code=2)
+    assert said.count("\n") == 1
+    assert "finished" in said
 
 
 @pytest.mark.parametrize(("clock", "last"), [("virtual", 120), ("wall", 40)])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -210,11 +208,8 @@ def test_an_interrupted_run_goes_on_with_both_models_of_each_client(start, run):
     text = LONG.replace("rounds = 2000", "rounds = 200") + "[checkpoints]\nevery = 20\n[evaluation]\nevery = 0\n"
     going = start(text)
     going.until_round(45)
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
-    subprocess.run(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)], check=True, timeout=150
-    )
+    going.kill()
+    going.folder.resume()
     whole = run(text)
     assert going.folder.rows("SELECT detail LIKE '%resumed%' FROM event WHERE kind = 'start'") == [(0,), (1,)]
     for node, arrays in whole.states(200).items():

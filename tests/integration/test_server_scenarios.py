@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -170,10 +165,8 @@ def test_an_interrupted_run_with_a_scenario_goes_on_to_the_same_bits(run, start)
     text = (TROUBLE + OTHERS["sfmtl-graph"]).replace(f"rounds = {ROUNDS}", "rounds = 80")
     going = start(text)
     going.until_round(25)
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "resume", str(going.folder.path)]
-    subprocess.run(command, check=True, timeout=150)
+    going.kill()
+    going.folder.resume()
     whole = run(text)
     for node, arrays in whole.states(80).items():
         for name, array in arrays.items():

@@ -34,8 +34,7 @@ def test_nothing_of_a_run_is_left_two_seconds_after_its_launcher_was_killed(star
     going.until_round(3)
     processes = going.processes()
     assert len(processes) == 1 + 1 + 1 + 6  # launcher, fork server, collector, clients
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
+    going.kill()
     time.sleep(2)
     assert alive(processes) == []
     assert len(going.folder.rows("SELECT * FROM round WHERE round = 3")) == 6
@@ -49,8 +48,7 @@ def test_the_socket_folder_goes_with_a_killed_launcher(start):
     folder = socket_file.parent.parent
     assert socket_file.exists()
     assert folder.stat().st_mode & 0o777 == 0o700
-    os.kill(going.process.pid, signal.SIGKILL)
-    going.process.communicate()
+    going.kill()
     time.sleep(2)
     assert not folder.exists()
 
@@ -186,22 +184,27 @@ def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, victim):
     assert alive(processes) == []
 
 
-def test_a_run_that_is_frozen_for_longer_than_its_timeout_goes_on_with_the_same_bits(start, run):
-    config = LONG.replace("rounds = 100000", "rounds = 3000") + "[transport]\ntimeout = 1.5\n"
+@pytest.mark.parametrize("time_table", ["", '[time]\nclock = "virtual"\nstaleness = 1\n'], ids=["unplanned", "virtual"])
+def test_a_run_that_is_frozen_for_longer_than_its_timeout_goes_on_with_the_same_bits(
+    start, run, monkeypatch, time_table
+):
+    config = LONG.replace("rounds = 100000", "rounds = 100") + "[transport]\ntimeout = 1.5\n" + time_table
+    config += "[checkpoints]\nevery = 5\n"
+    calm = run(config)
+    monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", "state renamed@node-0000=delay 0.25")  # five seconds in all
     going = start(config)
-    going.until_round(2)
+    going.until_round(6)
     processes = going.processes()
     for process in processes:
         process.suspend()
     time.sleep(2.5)
-    assert not going.folder.rows("SELECT * FROM round WHERE round = 3000")
+    assert not going.folder.rows("SELECT * FROM round WHERE round = 100")
     for process in processes:
         process.resume()
     code, printed = going.end(seconds=60)
     assert code == 0, printed
-    calm = run(config)
-    for node, theta in calm.theta(3000).items():
-        assert np.array_equal(theta, going.folder.theta(3000)[node])
+    for node, theta in calm.theta(100).items():
+        assert np.array_equal(theta, going.folder.theta(100)[node])
 
 
 def test_a_run_waits_while_its_records_are_locked_and_none_is_lost(start):
