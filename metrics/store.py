@@ -16,6 +16,7 @@ _INSERT = {
 }
 _NAMES = {record_class: name for name, record_class in TABLES.items()}
 _NOT_OF_ROUNDS = ("crash", "leave", "restart", "join", "death", "drop")
+_OF_A_LIFE = "timeout"  # told at its end, after its last round
 _CHECKPOINT_WAIT_MS = 500
 
 
@@ -60,13 +61,15 @@ class Store:
     def forget_after(self, round: int) -> None:
         """Removes what is recorded of all later rounds, and what clients told of themselves in them: it comes again.
 
-        Comings and goings stay, and so does what others did to a client.
+        Comings and goings stay, and so does what others did to a client. A round's events are stored before the round.
         """
         kept = ", ".join(f"'{kind}'" for kind in _NOT_OF_ROUNDS)
+        of_node = "FROM round WHERE round.node = event.node AND round.round"
         self._connection.execute(
-            f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({kept}) AND wall_s >="
-            " (SELECT min(wall_s) FROM round WHERE round.node = event.node AND round.round > ?)",
-            [round],
+            f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({kept})"
+            f" AND (wall_s >= (SELECT min(wall_s) {of_node} > :last)"
+            f" OR kind != '{_OF_A_LIFE}' AND wall_s > (SELECT coalesce(max(wall_s), -1) {of_node} <= :last))",
+            {"last": round},
         )
         for name, record_class in TABLES.items():
             if "round" in record_class._fields:

@@ -102,22 +102,6 @@ class Reporter:
         waited = self._peers.waited()
         exchanged = self._peers.next_round()
         records: list[Record] = [
-            RoundRecord(
-                node=self._node,
-                round=round,
-                train_loss=train_loss,
-                test_loss=test_loss,
-                test_metric=test_metric,
-                theta_norm=theta_norm,
-                wall_s=now,
-                virtual_s=waited.virtual_s,
-                disagreement=math.hypot(*report.disagreements.values()) if report.disagreements else None,
-                objective=None if train_loss is None else train_loss + report.penalty,
-                gradient_norm=report.gradient_norm,
-                idle_s=waited.idle_s,
-                waited_for=waited.longest_for,
-                global_metric=global_metric,
-            ),
             *(exchanged if measure else ()),
             *(self._edges(round) if measure else ()),
             *(EventRecord(now, waited.virtual_s, self._node, "warning", text) for text in report.warnings),
@@ -131,7 +115,23 @@ class Reporter:
         report.events.clear()
         if measure and (last or self._pace.due(now)):
             records += self._measurements(now)
-        self._recorder.write(*records)
+        told = RoundRecord(
+            node=self._node,
+            round=round,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            test_metric=test_metric,
+            theta_norm=theta_norm,
+            wall_s=now,
+            virtual_s=waited.virtual_s,
+            disagreement=math.hypot(*report.disagreements.values()) if report.disagreements else None,
+            objective=None if train_loss is None else train_loss + report.penalty,
+            gradient_norm=report.gradient_norm,
+            idle_s=waited.idle_s,
+            waited_for=waited.longest_for,
+            global_metric=global_metric,
+        )
+        self._recorder.write(*records, told)  # last: where it is stored, all of the round is
 
     def tell_end(self, now: float, hellos: Iterable[tuple[int, int]], *, early: bool) -> None:
         """``early``: before the run's last round, after which memory and CPU time are told in any case."""

@@ -132,3 +132,17 @@ def test_a_run_goes_on_from_before_a_departure_of_which_nothing_is_on_record(run
     cut_after(folder, 23)
     assert "going on after round 10 " in folder.resume()
     assert {kind: events(folder, kind) for kind in told} == told
+
+
+def test_what_is_on_record_of_a_round_is_all_of_it_wherever_its_records_were_cut_off(start, monkeypatch):
+    """Each record is a batch of its own here, and each is committed: the collector dies between two of one round."""
+    monkeypatch.setenv("SHEAFGOSSIP_TEST_CONSTANTS", "records_a_batch=1,burst=1,burst_rows=1,commit_every_s=0")
+    monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", "committed@collector:62=kill")
+    going = start(CONFIG.format(clock="virtual", step_s=0.01))
+    assert going.end(60)[0] == 1
+    told = going.folder.rows("SELECT node, round FROM round WHERE round > 0")
+    assert told
+    for node, round in told:
+        sent = going.folder.rows(f"SELECT DISTINCT dst FROM traffic WHERE src = {node} AND round = {round}")
+        used = going.folder.rows(f"SELECT DISTINCT neighbour FROM used WHERE node = {node} AND round = {round}")
+        assert (len(sent), len(used)) == (2, 2), (node, round)

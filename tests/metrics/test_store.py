@@ -167,6 +167,17 @@ def test_later_rounds_can_be_forgotten_in_every_table_that_has_them(store, tmp_p
         assert records.execute("SELECT count(*) FROM event").fetchone() == (1,)
 
 
+def test_events_of_a_round_that_is_not_on_record_yet_are_forgotten_with_those_after_it(store, tmp_path):
+    """A round is stored last; what ended with an earlier life of the client stays."""
+    at = after_round(0, 1).wall_s
+    store.write([client(0), after_round(0, 0), after_round(0, 1)])
+    store.write([EventRecord(at, None, 0, "warning", "kept"), EventRecord(at + 1, None, 0, "warning", "comes again")])
+    store.write([EventRecord(at + 1, None, 0, "timeout", "2 waits")])
+    store.forget_after(1)
+    store.commit()
+    assert query(store, tmp_path, "SELECT detail FROM event ORDER BY kind") == [("2 waits",), ("kept",)]
+
+
 def test_reading_a_closed_database_makes_no_file_beside_it(tmp_path):
     Store(tmp_path / "run.sqlite").close()
     with open_records(tmp_path) as records:
