@@ -199,6 +199,9 @@ def plan(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Give the run so many rounds in all; a finished one goes on then, too.")
+    ] = None,
     quiet: Quiet = False,
     plain: Plain = False,
     engine: Engines = "local",
@@ -219,7 +222,7 @@ def resume(
             display.follow(prepared.folder, anew=True)
             return display
 
-        result = take_up(folder.resolve(), watch, engine, address)
+        result = take_up(folder.resolve(), watch, engine, address, rounds=rounds)
         display.end()
     show(render(summarize_all([result.prepared.folder])))
     show(f"run folder: {_relative(result.prepared.folder)}")

@@ -133,8 +133,13 @@ def digest_of_config(folder: Path) -> str:
 
 def kept_digest(folder: Path) -> str | None:
     """The same when the run began. None in a run from before there were digests: its other files bear none, either."""
+    return kept(folder, CONFIG_DIGEST)
+
+
+def kept(folder: Path, key: str) -> str | None:
+    """A fact that table ``meta`` tells of the run."""
     with open_records(folder) as records:
-        return records.execute("SELECT max(value) FROM meta WHERE key = ?", [CONFIG_DIGEST]).fetchone()[0]
+        return records.execute("SELECT max(value) FROM meta WHERE key = ?", [key]).fetchone()[0]
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from ..metrics.schema import CONFIG_DIGEST
+from ..metrics.schema import CONFIG, CONFIG_DIGEST
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import SettingsError
@@ -27,6 +27,7 @@ from .config import ConfigError, RunConfig
 from .data import DataError, DataSummary, prepare
 from .folder import digest_of_config, kept_digest
 from .graphs import check_graphs, draw_graphs, has_server, relation_edges
+from .origin import origin
 from .placement import Host, chosen_hosts, place
 from .planner import Plan, Star
 from .planning import local_steps, plan_run
@@ -55,6 +56,10 @@ class Prepared:
     """(client, kind, virtual seconds, detail) of what a plan has happen once, and is on record."""
     keyed_records: bool = False
     """Whether the collector asks for keys."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What table ``meta`` tells of its data."""
+    moved: str = ""
+    """In what the machine that takes up the run differs from the one where it began."""
 
 
 Calibrate = Callable[[Assignment, int], float]
@@ -89,6 +94,21 @@ def prepare_run(
     picks a port), ``hosts`` are those that its clients are placed on. What is there already from an earlier preparation
     of the same run stays as it is.
     """
+    prepared = work_out(config, folder, sockets=sockets, records=records, hosts=hosts, calibrate=calibrate)
+    write_down(prepared).close()
+    return prepared
+
+
+def work_out(
+    config: RunConfig,
+    folder: Path,
+    *,
+    sockets: Path,
+    records: str,
+    hosts: Sequence[Host] = (Host("this-host"),),
+    calibrate: Calibrate | None = None,
+) -> Prepared:
+    """As ``prepare_run``, which calls it; of the folder it only fills ``shards``, and what calibrating logs."""
     _check_algorithm(config)
     if config.transport.keyed and not there_are_keys():
         raise ConfigError("transport.keys = true: this machine's libzmq was built without CurveZMQ; allowed is false")
@@ -112,25 +132,35 @@ def prepare_run(
             step_s = calibrate(assignments[0], local_steps(config, data.clients[0].train_samples))
             config = config.model_copy(update={"compute": config.compute.model_copy(update={"step_s": step_s})})
         plan = _plan(config, graphs.union, assignments, data)
-        for assignment, schedule in zip(assignments, plan.schedules, strict=True):
-            schedule.save(assignment.schedule)
     if config.transport.protocol == "tcp":
         assignments = tuple(replace(each, memory=most_memory(each, plan)) for each in assignments)
+    samples = tuple(client.train_samples for client in data.clients) + (0,) * (len(assignments) - config.clients)
+    facts = {
+        "metric": "accuracy" if data.task == "classification" else "mse",
+        "groups": ",".join(str(client.group) for client in data.clients),
+    }
+    return Prepared(config, folder, graphs.union, assignments, samples, plan, keyed_records=keyed_records, facts=facts)
+
+
+def write_down(prepared: Prepared) -> Store:
+    """Writes the plan, the configuration, and what table ``meta`` tells of the run; that is not committed yet."""
+    config, folder = prepared.config, prepared.folder
+    for assignment, schedule in zip(
+        prepared.assignments, prepared.plan.schedules if prepared.plan else (), strict=False
+    ):
+        schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
     failpoint("plan written")
-    _write_down(config, folder / "config.toml")
+    _write_config(config, folder / "config.toml")
     failpoint("configuration written")
     database = folder / "run.sqlite"
     bears_digests = not database.exists() or not database.stat().st_size or kept_digest(folder) is not None
     store = Store(database)
-    store.describe(
-        metric="accuracy" if data.task == "classification" else "mse",
-        groups=",".join(str(client.group) for client in data.clients),
-        **({CONFIG_DIGEST: digest_of_config(folder)} if bears_digests else {}),
-    )
-    store.close()
-    samples = tuple(client.train_samples for client in data.clients) + (0,) * (len(assignments) - config.clients)
-    return Prepared(config, folder, graphs.union, assignments, samples, plan, keyed_records=keyed_records)
+    store.describe(**prepared.facts)
+    if bears_digests:
+        store.describe(**{CONFIG_DIGEST: digest_of_config(folder), CONFIG: config.to_toml()})
+        store.describe_once(origin())
+    return store
 
 
 def _keyed_records(config: RunConfig, records: str) -> bool:
@@ -141,7 +171,7 @@ def _keyed_records(config: RunConfig, records: str) -> bool:
     return config.transport.keys
 
 
-def _write_down(config: RunConfig, path: Path) -> None:
+def _write_config(config: RunConfig, path: Path) -> None:
     """Whole or not at all, for others tell by it what run this is; one that is there keeps its date, by which runs are
     in the order in which they were planned."""
     text = config.to_toml()

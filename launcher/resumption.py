@@ -5,34 +5,86 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ..metrics.comparison import flat
 from ..metrics.config_file import parse, read_text
 from ..metrics.reader import open_records
-from ..metrics.schema import RunFolderError
+from ..metrics.schema import CONFIG, EXTENDED_AFTER, RunFolderError
 from ..metrics.store import Store
+from ..metrics.summary import status_of
 from ..transport.array_file import DamagedFile, digest_of
 from ..transport.failpoints import failpoint
 from .config import ConfigError, RunConfig, validate
-from .folder import digest_of_config, kept_digest, require_plain, unfinished_files
+from .folder import digest_of_config, kept, kept_digest, require_plain, unfinished_files
 from .lives import Lives, rounds_of
+from .origin import machine
 from .preparation import Prepared
+
+_SHOWN, _LONGEST_VALUE = 5, 60
+"""Of what was changed: keys, and characters of a value."""
 
 _TOLD_ONCE = ("crash", "leave", "restart", "join", "scenario")
 
 
-def read_run(folder: Path) -> RunConfig:
-    """The configuration of a run that can be taken up. Raises RunFolderError, ConfigError."""
+def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
+    """The configuration of a run that can be taken up, or be given so many ``rounds``. Raises RunFolderError,
+    ConfigError."""
     require_plain(folder)
-    with open_records(folder) as records:
-        finished = records.execute("SELECT count(*) FROM event WHERE node = -1 AND kind = 'finish'").fetchone()[0]
-    if finished:
-        raise RunFolderError(f"{folder}: this run is finished; there is nothing to resume")
-    config = read_config(folder)
-    if kept_digest(folder) not in (None, digest_of_config(folder)):
-        raise RunFolderError(f"{folder}: config.toml was changed since the run began; nothing can go on from there")
+    finished = is_finished(folder)
+    if finished and rounds is None:
+        raise RunFolderError(
+            f"{folder}: this run is finished; there is nothing to resume (--rounds N gives it more rounds)"
+        )
+    config = _as_it_began(folder, read_config(folder), rounds)
+    if rounds is not None and rounds < config.rounds + finished:
+        least = config.rounds + finished
+        raise RunFolderError(f"{folder}: --rounds {rounds}: the run has {config.rounds}; allowed is {least} or more")
     return config
+
+
+def is_finished(folder: Path) -> bool:
+    """Raises RunFolderError."""
+    with open_records(folder) as records:
+        return status_of(records) == "finished"
+
+
+def _as_it_began(folder: Path, config: RunConfig, rounds: int | None) -> RunConfig:
+    """The configuration that the run began with. Raises RunFolderError where ``config`` is now another, but for the
+    number of rounds where that is what is wanted."""
+    if kept_digest(folder) in (None, digest_of_config(folder)):
+        return config
+    text = kept(folder, CONFIG)
+    if text is None:
+        raise RunFolderError(f"{folder}: config.toml was changed since the run began; nothing can go on from there")
+    before = validate(parse(text))
+    changed = differences(before, config)
+    if changed and not (set(changed) == {"rounds"} and config.rounds == rounds):
+        told = "; ".join(changed[key] for key in list(changed)[:_SHOWN])
+        more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+        way = f" (sheafgossip resume --rounds {config.rounds} extends it)" if config.rounds > before.rounds else ""
+        raise RunFolderError(
+            f"{folder}: config.toml was changed since the run began: {told}{more}; nothing can go on from there{way}"
+        )
+    return before
+
+
+def differences(before: RunConfig, now: RunConfig) -> dict[str, str]:
+    """{key: how it was changed}"""
+    old, new = (flat(tree) | {"seed": tree["seed"], "name": tree["name"]} for tree in map(_tree_of, (before, now)))
+    keys = [key for key in old | new if old.get(key) != new.get(key)]
+    return {key: f"{key} = {_value(new.get(key))}, was {_value(old.get(key))}" for key in keys}
+
+
+def _tree_of(config: RunConfig) -> dict[str, Any]:
+    return parse(config.to_toml())
+
+
+def _value(value: object) -> str:
+    text = "not set" if value is None else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -71,22 +123,48 @@ def taken_up(prepared: Prepared) -> Prepared:
     completed = rounds_of(prepared)
     kinds = ", ".join(f"'{kind}'" for kind in _TOLD_ONCE)
     with open_records(prepared.folder) as records:
-        recorded = _recorded(records, completed, prepared.folder)
         told = records.execute(f"SELECT node, kind, virtual_s, detail FROM event WHERE kind IN ({kinds})").fetchall()
-        wall_s = dict(records.execute("SELECT round, max(wall_s) FROM round GROUP BY round").fetchall())
-    every = prepared.config.checkpoints.every
-    missing = ~(recorded | ~completed).all(axis=0)
-    whole = int(missing.argmax()) if missing.any() else len(missing)  # rounds from the start of which all is recorded
-    last = min(whole, prepared.config.rounds) - 1
-    prepared, signed = replace(prepared, told=tuple(told)), kept_digest(prepared.folder) is not None
-    for round in range(every * (last // every), 0, -every) if every else ():
-        resumed = replace(prepared, resumed_at=round, went_on_s=wall_s.get(round, 0.0))
+    prepared = replace(prepared, told=tuple(told), moved=_moved(prepared.folder))
+    signed = kept_digest(prepared.folder) is not None
+    for round in checkpoints(prepared, last_recorded(prepared)):
+        resumed = replace(prepared, resumed_at=round, went_on_s=wall_s_after(round, prepared.folder))
         lives = Lives(resumed)
         if lives.all_have_left() and all(_is_sound(path, signed=signed) for path in lives.files(completed)):
             _forget_after(round, prepared.folder)
             return resumed
     _forget_after(-1, prepared.folder)
     return prepared
+
+
+def last_recorded(prepared: Prepared) -> int:
+    """The last round that, with all before it, is on record of every client that completes it; -1: none is. Raises
+    RunFolderError."""
+    completed = rounds_of(prepared)
+    with open_records(prepared.folder) as records:
+        recorded = _recorded(records, completed, prepared.folder)
+    missing = ~(recorded | ~completed).all(axis=0)
+    return (int(missing.argmax()) if missing.any() else len(missing)) - 1
+
+
+def checkpoints(prepared: Prepared, last: int, *, at_its_end: bool = False) -> list[int]:
+    """The rounds up to ``last`` after which state was written, the latest first, that of the last round of all only
+    where the run went on after it, or ``at_its_end``."""
+    every, rounds = prepared.config.checkpoints.every, prepared.config.rounds
+    once = (kept(prepared.folder, EXTENDED_AFTER) or "").split(",")
+    found = {int(round) for round in once if round.isdecimal()} | set(range(every, rounds, every) if every else ())
+    return sorted((round for round in found | ({rounds} if at_its_end else set()) if 0 < round <= last), reverse=True)
+
+
+def wall_s_after(round: int, folder: Path) -> float:
+    """Seconds that the run had taken when it had completed that round."""
+    with open_records(folder) as records:
+        return records.execute("SELECT max(wall_s) FROM round WHERE round = ?", [round]).fetchone()[0] or 0.0
+
+
+def _moved(folder: Path) -> str:
+    """How this machine differs from the one where the run began, as far as that is on record."""
+    was = {key: kept(folder, key) for key in machine()}
+    return ", ".join(f"{key} {now} (was {was[key]})" for key, now in machine().items() if was[key] not in (None, now))
 
 
 def _recorded(records: sqlite3.Connection, completed: np.ndarray, folder: Path) -> np.ndarray:

@@ -368,6 +368,7 @@ class Run:
         now, resumed_at, plan = time.monotonic() - self._epoch, self._prepared.resumed_at, self._prepared.plan
         text = f"{len(self._clients.ready)} clients ready after {self.ready_s:.2f} s"
         again = f", resumed after round {resumed_at}" if resumed_at else ""
+        again += f"; now with {self._prepared.moved}" if self._prepared.moved else ""
         yield EventRecord(now, None, LAUNCHER, "start", text + again)
         for when, text in plan.conditions if plan else ():
             if not self._has_told(LAUNCHER, "scenario", when, text):

@@ -16,8 +16,9 @@ from ..node.libraries import libraries_of
 from . import interrupts
 from .config import ConfigError, RunConfig
 from .engines import Engine, EngineName, open_engine
+from .extension import extended
 from .folder import STORING_S, Claim, make, own_files, remove_empty, require_plain
-from .preparation import Calibrate, Prepared, once_for_alike, prepare_run
+from .preparation import Calibrate, Prepared, once_for_alike, prepare_run, work_out
 from .resumption import read_run, require_sound_records, still_going_on, taken_up
 from .room import check_room, need_of
 from .run import Outcome, Run
@@ -132,39 +133,61 @@ def slug(name: str) -> str:
 
 
 def resume(
-    folder: Path, watch: Callable[[Prepared], Watch], engine: EngineName = "local", address: str | None = None
+    folder: Path,
+    watch: Callable[[Prepared], Watch],
+    engine: EngineName = "local",
+    address: str | None = None,
+    *,
+    rounds: int | None = None,
 ) -> Finished:
-    """Takes up an interrupted run after its last whole checkpoint. Raises ConfigError, RunFolderError."""
-    with _interrupted(folder) as (claim, config), open_engine(engine, address, _libraries_of([config])) as opened:
+    """Takes up an interrupted run after its last whole checkpoint; with ``rounds``, one that is finished too, until it
+    has so many. Raises ConfigError, RunFolderError."""
+    with (
+        _interrupted(folder, rounds) as (claim, config),
+        open_engine(engine, address, _libraries_of([config])) as opened,
+    ):
         interrupts.heed()
-        return _go_on(claim, config, opened, watch)
+        return _go_on(claim, config, opened, watch, 0, rounds)
 
 
-def take_up(folder: Path, engine: Engine, watch: Callable[[Prepared], Watch], number: int) -> Finished:
+def take_up(
+    folder: Path, engine: Engine, watch: Callable[[Prepared], Watch], number: int, *, rounds: int | None = None
+) -> Finished:
     """The same on an engine that is there, as its ``number``-th run; also begins one that is only prepared."""
-    with _interrupted(folder) as (claim, config):
-        return _go_on(claim, config, engine, watch, number)
+    with _interrupted(folder, rounds) as (claim, config):
+        return _go_on(claim, config, engine, watch, number, rounds)
 
 
 @contextmanager
-def _interrupted(folder: Path) -> Iterator[tuple[Claim, RunConfig]]:
+def _interrupted(folder: Path, rounds: int | None = None) -> Iterator[tuple[Claim, RunConfig]]:
     """A run that can be taken up, for this process alone. What cannot be is refused before anything is touched."""
-    read_run(folder)
+    read_run(folder, rounds)
     try:
         claim = Claim(folder, still_going_on(folder), STORING_S)
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
     with claim:
-        yield claim, read_run(folder)  # it may have come to its end meanwhile
+        yield claim, read_run(folder, rounds)  # it may have come to its end meanwhile
 
 
 def _go_on(
-    claim: Claim, config: RunConfig, engine: Engine, watch: Callable[[Prepared], Watch], number: int = 0
+    claim: Claim,
+    config: RunConfig,
+    engine: Engine,
+    watch: Callable[[Prepared], Watch],
+    number: int,
+    rounds: int | None,
 ) -> Finished:
     folder = claim.folder
     try:
         require_sound_records(folder)
-        prepared = taken_up(_prepare(config, folder, engine, engine.time_a_step, number))
+        if rounds is None or rounds == config.rounds:
+            prepared = _prepare(config, folder, engine, engine.time_a_step, number)
+        else:
+            was = _prepare(config, folder, engine, engine.time_a_step, f"{number}-was", how=work_out)
+            longer = was.config.model_copy(update={"rounds": rounds})
+            prepared = extended(was, _prepare(longer, folder, engine, engine.time_a_step, number, how=work_out))
+        prepared = taken_up(prepared)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise RunFolderError(f"{folder}: cannot be taken up: {reason or error}") from error
@@ -207,7 +230,14 @@ def _prepare_all(configs: Sequence[RunConfig], claims: Sequence[Claim], engine: 
 
 
 def _prepare(
-    config: RunConfig, folder: Path, engine: Engine, calibrate: Calibrate, number: int = 0, *, force: bool = False
+    config: RunConfig,
+    folder: Path,
+    engine: Engine,
+    calibrate: Calibrate,
+    number: int | str = 0,
+    *,
+    force: bool = False,
+    how: Callable[..., Prepared] = prepare_run,
 ) -> Prepared:
     own = engine.sockets / str(number)
     own.mkdir(mode=0o700)
@@ -216,7 +246,7 @@ def _prepare(
         config = config.model_copy(update={"transport": config.transport.model_copy(update={"protocol": "tcp"})})
     if force:
         hosts = tuple(replace(host, memory=math.inf) for host in hosts)
-    return prepare_run(config, folder, sockets=own, records=engine.records_at(own), hosts=hosts, calibrate=calibrate)
+    return how(config, folder, sockets=own, records=engine.records_at(own), hosts=hosts, calibrate=calibrate)
 
 
 def _libraries_of(configs: Iterable[RunConfig]) -> set[str]:

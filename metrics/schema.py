@@ -14,6 +14,12 @@ VERSION = "1"
 CONFIG_DIGEST = "config_sha256"
 """Kept in ``meta``: the digest of config.toml. Runs that have it hold a lock while they go on."""
 
+CONFIG = "config"
+"""Kept in ``meta``: config.toml itself, so that a later change of the file is seen key by key."""
+
+EXTENDED_AFTER = "extended_after"
+"""Kept in ``meta``: rounds, separated by commas, that were a run's last ones until it was given more."""
+
 _COLUMN_TYPES: dict[Any, str] = {  # SQLite stores NaN as NULL, so a number that training computes may always be missing
     int: "INTEGER NOT NULL",
     int | None: "INTEGER",

@@ -79,6 +79,10 @@ class Store:
         """Facts about the run as a whole, for table ``meta``: ``metric="mse"``."""
         self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
 
+    def describe_once(self, facts: Mapping[str, str]) -> None:
+        """The same of what stays as it was when the run began."""
+        self._connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", facts.items())
+
     def commit(self) -> None:
         self._connection.commit()
 

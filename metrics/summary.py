@@ -25,6 +25,7 @@ _STATUS: dict[str, Status] = {
     "finish": "finished",
     "interrupt": "interrupted",
     "failure": "failed",
+    "extend": "interrupted",  # the rounds that it is to have are not done yet
 }
 
 
@@ -162,9 +163,9 @@ def status_of(records: sqlite3.Connection) -> Status:
     """The launcher's last word; where it has none, the collector's, who outlives it for a moment."""
     status: Status = "running"
     events = records.execute(
-        "SELECT node, kind FROM event WHERE node IN (?, ?) AND kind IN ('start', 'finish', 'interrupt', 'failure')"
+        f"SELECT node, kind FROM event WHERE node IN (?, ?) AND kind IN ({', '.join('?' * len(_STATUS))})"
         " ORDER BY rowid",
-        (LAUNCHER, COLLECTOR),
+        (LAUNCHER, COLLECTOR, *_STATUS),
     )
     for node, kind in events:
         if node == LAUNCHER or (kind == "interrupt" and status == "running"):
