@@ -30,6 +30,7 @@ def extended(was: Prepared, will: Prepared) -> Prepared:
     store = write_down(will)
     store.describe(**{EXTENDED_AFTER: ",".join(str(round) for round in ends if round <= after)})
     store.write([event])
+    store.forget_ends(rounds)
     store.forget_after(after or -1)
     store.close()
     if after < rounds:

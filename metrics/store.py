@@ -75,6 +75,15 @@ class Store:
             if "round" in record_class._fields:
                 self._connection.execute(f"DELETE FROM {name} WHERE round > ?", [round])
 
+    def forget_ends(self, round: int) -> None:
+        """Removes what clients told of themselves when they ended after ``round``: they go on, and tell it at their
+        end."""
+        self._connection.execute(
+            "DELETE FROM event WHERE node >= 0 AND kind = 'timeout' AND wall_s >="
+            " (SELECT wall_s FROM round WHERE round.node = event.node AND round.round = ?)",
+            [round],
+        )
+
     def describe(self, **facts: str) -> None:
         """Facts about the run as a whole, for table ``meta``: ``metric="mse"``."""
         self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())

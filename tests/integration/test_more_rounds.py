@@ -55,19 +55,18 @@ at_round = 3
 restart_after = 2
 """
 AHEAD = STALE.replace("staleness = 2", 'staleness = "inf"').replace("2.0]", "4.0]")
-DRAWN_FAULTS = (
-    PLAIN
-    + """
+SKIPPING = """
+[algorithm]
+name = "d-psgd"
 [compute]
 step_s = 0.01
+slowdown = [1.0, 1.0, 1.0, 8.0]
 [time]
 clock = "virtual"
 silence = "skip"
-deadline_s = 0.1
-[chaos]
-cut = 0.9
+deadline_s = 0.02
 """
-)
+DRAWN_FAULTS = SKIPPING + "[chaos]\ncut = 0.9\n"
 REDRAWN = CONFIG.replace('kind = "ring"', 'kind = "erdos-renyi"\np = 0.6\nredraw_every = 2')
 FEDAVG = '[algorithm]\nname = "fedavg"\nfraction = 0.5\n[training]\nwork = "epochs"\n'
 CODED = '[algorithm]\nname = "sheaf-fmtl"\n[transport]\ncodec = "float16"\n'
@@ -119,6 +118,8 @@ def require_the_same(one: RunFolder, other: RunFolder, round: int) -> None:
     rows = "SELECT node, round, train_loss, theta_norm, virtual_s FROM round ORDER BY node, round"
     assert one.rows(rows) == other.rows(rows)
     assert one.payload() == other.payload()
+    events = "SELECT node, kind, virtual_s, detail FROM event WHERE node >= 0 ORDER BY 1, 2, 3"
+    assert one.rows(events) == other.rows(events)
 
 
 def files_of(folder: RunFolder) -> dict[Path, bytes]:
@@ -150,9 +151,17 @@ def edit(folder: RunFolder, old: str, new: str) -> None:
         (CONFIG + CODED, 4, 10),
         (REDRAWN + PLAIN, 0, 10),
         (CONFIG + STALE, 4, 8),
+        (CONFIG + SKIPPING, 0, 10),
         (CONFIG + FEDAVG, 4, 8),
     ],
-    ids=["synchronous", "with a codec", "graphs that take turns", "stale, with a crash", "half of the clients a round"],
+    ids=[
+        "synchronous",
+        "with a codec",
+        "graphs that take turns",
+        "stale, with a crash",
+        "who is late is left out",
+        "half of the clients a round",
+    ],
 )
 def test_a_finished_run_that_is_given_more_rounds_ends_as_if_it_had_had_them_from_the_start(
     run, resume, text, every, after
