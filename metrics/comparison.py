@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from .config_file import read_config
-from .seeds import Estimate, Group
+from .fairness import mean, standard_error
+from .reader import open_records
+from .seeds import FIGURES, Estimate, Group
 
 Mark = Literal["", "best", "close"]
 
@@ -54,15 +57,63 @@ class Comparison:
         metrics = {self.groups[number].runs[0].metric for number in found}
         if len(values) < 2 or len(metrics) > 1 or any(math.isnan(each.standard_error) for each in found.values()):
             return marks
-        best = found[_best(found, higher_is_better=figure in _OF_THE_METRIC and metrics == {"accuracy"})]
+        best = _best(found, higher_is_better=figure in _OF_THE_METRIC and metrics == {"accuracy"})
         close = [
             number
             for number, each in found.items()
-            if abs(each.mean - best.mean) <= math.hypot(each.standard_error, best.standard_error)
+            if abs(each.mean - found[best].mean) <= self._error_of_difference(figure, number, best, found)
         ]
         for number in close:
             marks[number] = "best" if len(close) == 1 else "close"
         return marks
+
+    def difference(self, figure: str, number: int, other: int) -> Estimate | None:
+        """Between two groups, with its standard error where each run or client of one has its like in the other; None
+        where that is not so."""
+        pairs = self._pairs(figure, number, other)
+        if len(pairs) < 2:
+            return None
+        found = [one - another for one, another in pairs]
+        return Estimate(mean(found), standard_error(found)) if all(map(math.isfinite, found)) else None
+
+    def _error_of_difference(self, figure: str, number: int, other: int, found: Mapping[int, Estimate]) -> float:
+        if number != other and (paired := self.difference(figure, number, other)) is not None:
+            return paired.standard_error
+        return math.hypot(found[number].standard_error, found[other].standard_error)
+
+    def _pairs(self, figure: str, number: int, other: int) -> list[tuple[float, float]]:
+        """The figure in runs of the same seed; of single runs, the test metric of the same client. Clients are the same
+        where seed and data are: all that is drawn of them follows from these."""
+        one, another = self.groups[number], self.groups[other]
+        if _data_of(self.settings[number]) != _data_of(self.settings[other]) or not _data_of(self.settings[other]):
+            return []
+        ours, theirs = ({run.seed: run for run in group.runs} for group in (one, another))
+        if ours.keys() != theirs.keys() or any(len(group.runs) > len(group.folders) for group in (one, another)):
+            return []
+        if len(ours) > 1:
+            values = [(FIGURES[figure](run), FIGURES[figure](theirs[seed])) for seed, run in ours.items()]
+            return [(x, y) for x, y in values if x is not None and y is not None]
+        if figure != "test_metric":
+            return []
+        of_one, of_other = last_metrics(one.folders[0]), last_metrics(another.folders[0])
+        return [(of_one[client], of_other[client]) for client in of_one] if of_one.keys() == of_other.keys() else []
+
+
+def _data_of(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """What the clients' samples follow from, beside the seed; empty where the configuration does not tell."""
+    found = {key: value for key, value in setting.items() if key == "clients" or key.startswith("data.")}
+    return found if "clients" in found else {}
+
+
+def last_metrics(folder: Path) -> dict[int, float]:
+    """{client: its last test metric}. Raises RunFolderError."""
+    with open_records(folder, check=("round",)) as records:
+        return dict(
+            records.execute(
+                "SELECT node, test_metric FROM last_test_metric"
+                " WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client')"
+            )
+        )
 
 
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:

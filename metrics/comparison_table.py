@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SIGNS: dict[Mark, str] = {"best": " *", "close": " ≈", "": "  "}
 _LEGEND = """* best by more than the standard error of the difference; ≈ too close to tell
+differences are paired where seeds and clients are the same
 no sign where all are equal, or where single runs tell no standard error"""
 _DISPENSABLE = ("clients_pss", "flops", "clients_cpu_s", "waited_share", "worst_10", "wall_s")
 """Figures that make place for keys, in this order; those of a target stay."""

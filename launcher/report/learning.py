@@ -146,8 +146,8 @@ def spread(methods: Sequence[Method]) -> list[Drawn]:
                 f"clients-{metric}",
                 "Every client",
                 f"A dot is a client's last test {metric}"
-                + (", mean over the seeds" if any(len(method.folders) > 1 for method, _ in shown) else "")
-                + "; the bar is the mean over clients. Heights have no meaning.",
+                + (", of each seed" if any(len(method.folders) > 1 for method, _ in shown) else "")
+                + "; the bar is the mean over these. Heights have no meaning.",
                 figure,
                 pandas.concat([latest.assign(method=method.name) for method, latest in shown]),
             )
@@ -156,11 +156,15 @@ def spread(methods: Sequence[Method]) -> list[Drawn]:
 
 
 def worst_clients(methods: Sequence[Method], count: int = 5) -> list[tuple[str, str]]:
-    """(method, "client: metric, ..."), the worst first."""
+    """(method, "client: metric, ..."), the worst first; with the seed where there are several."""
     lines = []
     for method in methods:
         latest = method.latest_metric().sort_values("test_metric", ascending=method.is_accuracy, kind="stable")
-        shown = latest.head(count).itertuples(index=False)
         digits = ".1f" if method.is_accuracy else ".4g"
-        lines.append((method.name, ", ".join(f"{client}: {method.unit * value:{digits}}" for client, value in shown)))
+        several = len(method.folders) > 1
+        texts = (
+            f"{client}{f' (seed {seed})' if several else ''}: {method.unit * value:{digits}}"
+            for seed, client, value in latest.head(count).itertuples(index=False)
+        )
+        lines.append((method.name, ", ".join(texts)))
     return [(name, text) for name, text in lines if text]

@@ -55,13 +55,16 @@ class Method:
         return "test accuracy, %" if self.is_accuracy else "test MSE"
 
     def latest_metric(self) -> DataFrame:
-        """client, test_metric: the last evaluation of each client, mean over the seeds."""
+        """seed, client, test_metric: the last evaluation of each client of each seed. The client of a number has other
+        data in another seed, so nothing is averaged."""
         import pandas
 
-        frames = [open_run(folder).last_test_metric for folder in self.folders]
-        latest = pandas.concat(frames)
-        latest = latest[latest.node.isin(self.clients)]
-        return latest.groupby("node").test_metric.mean().rename_axis("client").reset_index()
+        frames = []
+        for run, folder in zip(self.group.runs, self.folders, strict=True):
+            latest = open_run(folder).last_test_metric
+            latest = latest[latest.node.isin(self.clients)]
+            frames.append(latest.rename(columns={"node": "client"}).assign(seed=run.seed))
+        return pandas.concat(frames)[["seed", "client", "test_metric"]].reset_index(drop=True)
 
 
 def methods_of(folders: Sequence[Path]) -> list[Method]:

@@ -170,3 +170,56 @@ def test_csv_of_runs_has_figures_only_of_those_that_finished(make_run, tmp_path)
 def test_a_csv_file_that_cannot_be_written_is_told(compare, tmp_path):
     with pytest.raises(ExportError, match="cannot be written"):
         write_groups(tmp_path / "nowhere" / "groups.csv", compare({0.1: (0.5,)}))
+
+
+SAME_CLIENTS = 'seed = {seed}\nclients = 2\n[data]\ndataset = "{data}"\n[algorithm]\nname = "{name}"\n'
+
+
+def runs_of(make_run, metrics, data=("digits", "digits")):
+    """Two methods; ``metrics`` are those of both clients, for each method and seed."""
+    folders = [
+        make_run(
+            f"{name}-{seed}", ((0.0, 0.0), values), config=SAME_CLIENTS.format(seed=seed, data=data[name], name=name)
+        )
+        for name, of_seeds in enumerate(metrics)
+        for seed, values in enumerate(of_seeds)
+    ]
+    return Comparison.of(summarize_all(folders))
+
+
+def test_the_same_seeds_of_two_methods_are_compared_one_by_one(make_run):
+    hard_and_easy = [[(0.3, 0.3), (0.8, 0.8)], [(0.31, 0.31), (0.82, 0.82)]]  # 0.015 apart, with an error of 0.005
+    comparison = runs_of(make_run, hard_and_easy)
+    assert comparison.marks("test_metric") == ["", "best"]
+    difference = comparison.difference("test_metric", 1, 0)
+    assert (difference.mean, difference.standard_error) == (pytest.approx(0.015), pytest.approx(0.005))
+    assert comparison.difference("worst_10", 1, 0).mean == pytest.approx(0.015)
+
+
+def test_the_same_clients_of_two_runs_are_compared_one_by_one(make_run):
+    comparison = runs_of(make_run, [[(0.3, 0.8)], [(0.31, 0.82)]])
+    assert comparison.marks("test_metric") == ["", "best"]
+    assert "differences are paired where seeds and clients are the same" in shown(comparison)
+
+
+def test_runs_on_other_data_or_of_other_seeds_are_independent_samples(make_run, tmp_path):
+    other_data = runs_of(make_run, [[(0.3, 0.3), (0.8, 0.8)], [(0.31, 0.31), (0.82, 0.82)]], ("digits", "mnist"))
+    assert other_data.marks("test_metric") == ["close", "close"]
+    one, other = (
+        make_run(f"of-{seed}", ((0.0, 0.0), values), config=SAME_CLIENTS.format(seed=seed, data="har", name=name))
+        for seed, name, values in ((5, "a", (0.3, 0.8)), (6, "b", (0.31, 0.82)))
+    )
+    assert Comparison.of(summarize_all([one, other])).marks("test_metric") == ["close", "close"]
+
+
+def test_a_client_of_one_seed_is_not_taken_for_that_of_another_in_a_report(make_run):
+    from sheafgossip.launcher.report.learning import worst_clients
+    from sheafgossip.launcher.report.methods import methods_of
+
+    folders = [
+        make_run(str(seed), ((0.0, 0.0), values), config=SAME_CLIENTS.format(seed=seed, data="digits", name="local"))
+        for seed, values in ((3, (0.1, 0.9)), (4, (0.9, 0.1)))
+    ]
+    (method,) = methods_of(folders)
+    assert sorted(method.latest_metric().test_metric) == [0.1, 0.1, 0.9, 0.9]
+    assert worst_clients([method], 2) == [(method.name, "0 (seed 3): 10.0, 1 (seed 4): 10.0")]
