@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..metrics.schema import CONFIG, CONFIG_DIGEST
+from ..metrics.schema import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import SettingsError
@@ -139,6 +139,8 @@ def work_out(
         "metric": "accuracy" if data.task == "classification" else "mse",
         "groups": ",".join(str(client.group) for client in data.clients),
     }
+    if data.constant_metric is not None:
+        facts[CONSTANT_METRIC] = repr(data.constant_metric)
     return Prepared(config, folder, graphs.union, assignments, samples, plan, keyed_records=keyed_records, facts=facts)
 
 

@@ -45,12 +45,14 @@ class Comparison:
         """For each group: alone best by more than the standard error of the difference, or too close to the best.
 
         Nothing is marked where all are equal, where metrics differ, and where the standard error is not known. Runs
-        that have not finished are left out.
+        that have not finished, or have learned nothing, are left out.
         """
         found = {
             number: estimate
             for number, group in enumerate(self.groups)
-            if group.runs[0].status == "finished" and (estimate := _with_error(group, figure)) is not None
+            if group.runs[0].status == "finished"
+            and not any(run.divergence for run in group.runs)
+            and (estimate := _with_error(group, figure)) is not None
         }
         marks: list[Mark] = [""] * len(self.groups)
         values = {estimate.mean for estimate in found.values()}

@@ -14,6 +14,7 @@ from .config_file import read_config
 from .schema import ExportError, RunFolderError
 from .seeds import FIGURES, Estimate
 from .summary import summarize
+from .summary_table import flaw_of
 
 
 def write_groups(path: Path, comparison: Comparison) -> None:
@@ -24,6 +25,7 @@ def write_groups(path: Path, comparison: Comparison) -> None:
         row = {key: _value(setting.get(key)) for key in comparison.keys}
         row |= {"run": group.name, "status": run.status, "runs": len(group.runs)}
         row |= {"seeds": " ".join(str(run.seed) for run in group.runs), "metric": run.metric}
+        row |= {"flaw": flaw_of(group) or None}
         for figure in FIGURES:
             estimate = group.estimate(figure) or Estimate(math.nan, math.nan)
             row |= {figure: _number(estimate.mean), f"{figure}_se": _number(estimate.standard_error)}
@@ -45,6 +47,7 @@ def _row_of_run(folder: Path, keys: Sequence[str]) -> dict[str, Any]:
     row = {"folder": folder.name} | {key: _value(setting.get(key)) for key in keys}
     row |= {"seed": run.seed, "status": run.status, "rounds": run.rounds, "metric": run.metric}
     if run.status == "finished":
+        row |= {"flaw": run.divergence.kind if run.divergence else None}
         row |= {name: _number(figure(run)) for name, figure in FIGURES.items()}
     return row
 

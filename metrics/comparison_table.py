@@ -104,7 +104,7 @@ def _heads(comparison: Comparison) -> dict[str, list[str]]:
         for name, key in zip(short_names(keys), keys, strict=True)
     }
     alike = len(set(zip(*heads.values(), strict=True))) < len(groups)
-    unfinished = any(run.status != "finished" for group in groups for run in group.runs)
+    unfinished = any(run.status != "finished" or run.divergence for group in groups for run in group.runs)
     if alike or unfinished or comparison.named:
         return {"run": [name_of(group) for group in groups]} | heads
     return heads | {"seeds": [str(len(group.runs)) for group in groups]}

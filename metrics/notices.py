@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from .reader import open_records
+from .divergence import divergence_of
+from .reader import metric_of, open_records
 from .records import COLLECTOR, LAUNCHER
+from .summary import status_of
 
 _KINDS = ("warning", "drop", "lost-records", "death", "host-lost")
 _COMPARED = 200
@@ -22,7 +24,8 @@ _OF_THE_SCENARIO = {
 
 
 def notices(run_folder: Path | str) -> list[str]:
-    """One line for each thing that happened, with the first client it happened to and how many others there were.
+    """One line for each thing that happened, with the first client it happened to and how many others there were, and
+    one where a run has finished and learned nothing.
 
     Raises RunFolderError.
     """
@@ -31,11 +34,12 @@ def notices(run_folder: Path | str) -> list[str]:
         events = records.execute(
             f"SELECT kind, node, detail FROM event WHERE kind IN ({marks}) ORDER BY wall_s, node", _KINDS
         ).fetchall()
+        diverged = divergence_of(records, metric_of(records)) if status_of(records) == "finished" else None
         planned = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     alike: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for kind, node, detail in events:
         alike.setdefault((kind, re.sub(r"[\d.e+-]*\d", "#", detail[:_COMPARED])), []).append((node, detail))
-    lines = []
+    lines = [f"finished, but {diverged}"] if diverged else []
     for (kind, _), told in alike.items():
         node, detail = told[0]
         others = len({other for other, _ in told} - {node})

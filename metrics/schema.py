@@ -17,6 +17,9 @@ CONFIG_DIGEST = "config_sha256"
 CONFIG = "config"
 """Kept in ``meta``: config.toml itself, so that a later change of the file is seen key by key."""
 
+CONSTANT_METRIC = "constant_metric"
+"""Kept in ``meta``: the mean test metric of clients that predict the same for every sample."""
+
 EXTENDED_AFTER = "extended_after"
 """Kept in ``meta``: rounds, separated by commas, that were a run's last ones until it was given more."""
 

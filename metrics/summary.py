@@ -12,6 +12,7 @@ from typing import Any, Literal
 from . import lock
 from .conditions import Conditions, completed_rounds, conditions_of, gone_clients
 from .config_file import read_config
+from .divergence import Divergence, divergence_of
 from .fairness import Spread
 from .plain import label
 from .reader import metric_of, open_records
@@ -62,6 +63,7 @@ class RunSummary:
     where none were counted. ``measured`` is False where the run recorded no traffic, memory, CPU time or work: these
     figures are 0 then and mean nothing. ``reached`` belongs to the target that was asked for; None: not reached, or
     none asked for; ``reached_virtually`` is the same in virtual time. ``conditions`` is None without a scenario,
+    ``divergence`` tells of a finished run that has learned nothing.
     ``global_metric``, the mean over clients of the common model's last test metric, where there is no such model, and
     ``between_hosts``, the part of the traffic that went from one host to another, where all clients ran on one.
     """
@@ -89,6 +91,7 @@ class RunSummary:
     reached_virtually: ReachedVirtually | None = None
     global_metric: float | None = None
     between_hosts: TrafficTotal | None = None
+    divergence: Divergence | None = None
 
     def as_dict(self) -> dict:
         """Nested plain values that JSON can carry: None stands for a figure that is not defined."""
@@ -107,13 +110,14 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         metric = metric_of(records)
         clients_cpu_s, others_cpu_s = _cpu(records)
         gone, conditions = gone_clients(records), conditions_of(records)
+        status = _status(folder, records)
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
         return RunSummary(
             folder=str(run_folder),
             name=name,
             algorithm=algorithm,
             seed=config.get("seed", 0),
-            status=_status(folder, records),
+            status=status,
             measured=config.get("measuring", {}).get("enabled", True),
             clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
             gone=len(gone),
@@ -132,6 +136,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             conditions=conditions,
             global_metric=_global_metric(records),
             between_hosts=_between_hosts(records),
+            divergence=divergence_of(records, metric) if status == "finished" else None,
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=(
                 virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -50,7 +51,7 @@ _TO_THE_TARGET = (
 )
 _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "algorithm": lambda run: run.algorithm,
-    "status": lambda run: run.status,
+    "status": lambda run: run.status + (f", but {run.divergence.kind}" if run.divergence else ""),
     "clients": lambda run: str(run.clients),
     "rounds completed by all": lambda run: _rounds(run),
     "test {metric}, mean over clients ± standard error": lambda run: _with_error(run),
@@ -200,10 +201,20 @@ def _titled(title: str, metrics: Sequence[str], target: float | None) -> str:
 
 
 def name_of(group: Group) -> str:
-    run = group.runs[0]
+    run, flawed = group.runs[0], flaw_of(group)
     if len(group.runs) > 1:
-        return f"{group.name} ({len(group.runs)} seeds)"
-    return run.name + ("" if run.status == "finished" else f" ({run.status} after {run.rounds} rounds)")
+        return f"{group.name} ({', '.join(filter(None, [f'{len(group.runs)} seeds', flawed]))})"
+    if run.status != "finished":
+        return f"{run.name} ({run.status} after {run.rounds} rounds)"
+    return f"{run.name} ({flawed})" if flawed else run.name
+
+
+def flaw_of(group: Group) -> str:
+    """What a table says of runs that have finished and learned nothing; empty where all have learned."""
+    kinds = Counter(run.divergence.kind for run in group.runs if run.divergence)
+    if len(group.runs) == 1:
+        return "".join(kinds)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 
 def caption_of(groups: Sequence[Group], *, explain: bool) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .constant import ConstantPredictor
 from .pool import Task
 from .sets import load
 from .shards import cut, write
@@ -39,6 +40,8 @@ class DataSummary:
     """Of the first client's model; only data.tasks gives others another number."""
     task: Task
     clients: tuple[ClientSummary, ...]
+    constant_metric: float | None = None
+    """The mean test metric of clients that predict the same for every sample."""
 
 
 def shard_path(folder: Path, client: int) -> Path:
@@ -50,10 +53,11 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     pool = load(section, seed, clients)
     shards = cut(section, pool, clients, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    summaries = []
+    summaries, constant = [], ConstantPredictor(section.tasks)
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
+        constant.add(shard)
         classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
         sizes = len(shard.x_train), len(shard.x_test)
         summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes))
-    return DataSummary(pool.input_shape, summaries[0].outputs, pool.task, tuple(summaries))
+    return DataSummary(pool.input_shape, summaries[0].outputs, pool.task, tuple(summaries), constant.metric())

@@ -11,6 +11,7 @@ from pathlib import Path
 from ...metrics.config_file import config_text
 from ...metrics.plain import label
 from ...metrics.seeds import Estimate
+from ...metrics.summary_table import flaw_of
 from .drawn import Drawn
 from .learning import worst_clients
 from .methods import Method, named
@@ -64,8 +65,10 @@ def _header(methods: Sequence[Method], title: str) -> str:
     seeds = max(len(method.folders) for method in methods)
     data = methods[0].reader.config.get("data", {}).get("dataset", "")
     bad = [f"{run.name} (seed {run.seed}): {run.status}" for run in runs if run.status != "finished"]
+    flawed = [f"{run.name} (seed {run.seed}): {run.divergence}" for run in runs if run.divergence]
     facts = [f"{clients} clients", f"{rounds} rounds", f"{seeds} seed{'s' if seeds > 1 else ''}", f"data: {data}"]
     warning = f"<p class=warning>Not all is finished: {escape('; '.join(bad))}.</p>" if bad else ""
+    warning += f"<p class=warning>Finished, but {escape('; '.join(flawed))}.</p>" if flawed else ""
     when = f"written {datetime.now():%Y-%m-%d %H:%M}"
     return f"<header><h1>{escape(title)}</h1><p>{escape(' · '.join([*facts, when]))}</p>{warning}</header>"
 
@@ -78,6 +81,7 @@ def _results(methods: Sequence[Method]) -> str:
     for method in methods:
         cells = [_metric(method), *(_number(method, *spec) for spec in figures.values())]
         body += f'<tr><th scope="row"><i style="background:var(--c{method.number % 8})"></i>{escape(method.name)}'
+        body += f" ({escape(flaw)})" if (flaw := flaw_of(method.group)) else ""
         body += "</th>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     over = "runs with different seeds" if any(len(method.folders) > 1 for method in methods) else "clients"
     return (

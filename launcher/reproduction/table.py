@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...metrics import open_run
 from ...metrics.seeds import Group
+from ...metrics.summary_table import flaw_of
 from .curves import map_norms, rounds_past
 from .parts import Part
 from .runs import Result
@@ -74,8 +75,8 @@ def render(part: Part, results: list[Result]) -> Table:
             label = f"  {value}"
             if above != heading:
                 table.add_row(heading := above)
-        for ending in endings:
-            name = f"{line} {ending}" if ending else line
+        names = [f"{line} {ending}" if ending else line for ending in endings]
+        for name in names:
             for column in about.columns:
                 if column in said:
                     cells.append(_published(part, name, column))
@@ -84,7 +85,8 @@ def render(part: Part, results: list[Result]) -> Table:
                     cells.append(result.ended if column == about.columns[0] else _UNKNOWN)
                 else:
                     cells.append(_ours(results, result, result.group, column))
-        table.add_row(label, *cells)
+        flaws = (flaw_of(group) for name in names if (group := by_name[name].group))
+        table.add_row(" ".join([label, *(f"({flaw})" for flaw in flaws if flaw)]), *cells)
     return table
 
 
