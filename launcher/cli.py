@@ -65,33 +65,56 @@ def run(
 ) -> None:
     """Start the client processes, let them learn, and show what it came to.
 
-    A file with compare tables describes several runs; they go one after the other and end in one table.
+    A file with compare tables describes several runs; they go one after the other and end in one table. The same
+    command with the same --out goes on where it was: finished runs are kept.
     """
+    from contextlib import nullcontext
+
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
     from .config import load
     from .display import Display, manner
+    from .kept import Left, left_of
     from .room import need_of
-    from .session import Prepared, new_folder, run_all
+    from .session import Prepared, begun_folder, folders_of, new_folder, run_each
     from .wording import Place
 
     configs = load(config, set_ or [])
-    places = iter([Place(number, len(configs)) for number in range(1, len(configs) + 1)])
-
-    with new_folder(out, config) as root, Display(manner(quiet=quiet, plain=plain)) as display:
+    before = begun_folder(out, configs)
+    there = nullcontext(before) if before else new_folder(out, config)
+    with there as root, Display(manner(quiet=quiet, plain=plain)) as display:
+        folders = folders_of(configs, root)
+        left = left_of(configs, folders) if before else list(map(Left, configs, folders))
+        if before:
+            display.tell(f"{len(folders) - len(left)} of {len(folders)} runs finished before")
 
         def watch(prepared: Prepared) -> Display:
             if (need := need_of(prepared)).worth_telling:
                 display.tell(need.text)
-            display.follow(prepared.folder, next(places))
+            if prepared.resumed_at:
+                display.tell(f"{prepared.folder.name}: going on after round {prepared.resumed_at}")
+            place = Place(1 + folders.index(prepared.folder), len(folders))
+            display.follow(prepared.folder, place, anew=bool(prepared.resumed_at))
             return display
 
-        results = run_all(configs, root, watch, lambda _: display.end(), force=force, engine=engine, address=address)
-    show(render(summarize_all([result.prepared.folder for result in results])))
+        results = run_each(
+            [run.config for run in left],
+            [run.folder for run in left],
+            watch,
+            lambda _: display.end(),
+            [run.folder for run in left if run.begun],
+            force=force,
+            engine=engine,
+            address=address,
+        )
+    not_begun = {run.folder for run in left} - {result.prepared.folder for result in results}
+    show(render(summarize_all([folder for folder in folders if folder not in not_begun])))
     show(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
     for result in results:
         _tell(result, of_several=len(configs) > 1)
-    worst = max((result.outcome.status for result in results), key=list(_EXIT_CODES).index)
+    worst = max((result.outcome.status for result in results), key=list(_EXIT_CODES).index, default="finish")
+    if worst == "interrupt" and len(configs) > 1:
+        say(f"the same command with --out {_relative(root)} goes on with what is missing", err=True)
     raise typer.Exit(_EXIT_CODES[worst])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +23,45 @@ _BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part", lock.N
 """What preparing a run writes first."""
 
 
+@dataclass(frozen=True)
+class Left:
+    """A run that is still to be made. ``begun``: it has a checkpoint to go on from."""
+
+    config: RunConfig
+    folder: Path
+    begun: bool = False
+
+
+def left_of(configs: Sequence[RunConfig], folders: Sequence[Path]) -> list[Left]:
+    """Those that have not finished. What is there of runs without a checkpoint is removed: they begin anew.
+
+    Raises ConfigError, RunFolderError, and removes nothing then, where a folder holds something else.
+    """
+    stages = [stage(config, folder) for config, folder in zip(configs, folders, strict=True)]
+    left = [
+        (_as_begun(config, folder), folder)
+        for config, folder, found in zip(configs, folders, stages, strict=True)
+        if found != "finished"
+    ]
+    return [Left(config, folder, begun=not begin_anew(folder)) for config, folder in left]
+
+
+def _as_begun(config: RunConfig, folder: Path) -> RunConfig:
+    """With the seconds of a local step that were measured when it began: runs are compared on the same ones."""
+    there = configuration(folder)
+    return config if there is None or not _is_measured(config) else there
+
+
+def _is_measured(config: RunConfig) -> bool:
+    return config.has_scenario and config.compute.step_s is None
+
+
+def _is_same(there: RunConfig, config: RunConfig) -> bool:
+    if _is_measured(config):
+        there = there.model_copy(update={"compute": there.compute.model_copy(update={"step_s": None})})
+    return there == config
+
+
 def stage(config: RunConfig, folder: Path) -> Stage:
     """How far this very run is, in this folder.
 
@@ -33,7 +74,7 @@ def stage(config: RunConfig, folder: Path) -> Stage:
         return "begun"
     if there is None:
         raise ConfigError(f"{folder}: holds something else than a run; choose another --out")
-    if there != config:
+    if not _is_same(there, config):
         raise ConfigError(f"{folder}: holds a run of another configuration; remove it, or choose another --out")
     if is_finished(folder):
         return "finished"

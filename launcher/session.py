@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +61,15 @@ def new_folder(wanted: Path | None, config_file: Path) -> Iterator[Path]:
         remove_empty(*made)
 
 
+def begun_folder(out: Path | None, configs: Sequence[RunConfig]) -> Path | None:
+    """``out``, where it holds some of the runs that a configuration file describes, and none of anything else."""
+    if out is None or len(configs) == 1 or not out.is_dir():
+        return None
+    folders = folders_of(configs, out.resolve())
+    runs = {path.parent for name in ("run.sqlite", "config.toml") for path in out.resolve().glob(f"*/{name}")}
+    return out.resolve() if runs and runs <= set(folders) else None
+
+
 def _numbered(wanted: Path) -> Path:
     """The first of NAME, NAME-2, ... that is not there, made; of two processes each gets another."""
     count, folder = 1, wanted
@@ -94,8 +103,7 @@ def run_all(
     address: str | None = None,
 ) -> list[Finished]:
     """As ``run_each``: a single run lives in ``root`` itself, several in folders below it."""
-    folders = [root] if len(configs) == 1 else _folders(configs, root)
-    return run_each(configs, folders, watch, done, force=force, engine=engine, address=address)
+    return run_each(configs, folders_of(configs, root), watch, done, force=force, engine=engine, address=address)
 
 
 def run_each(
@@ -103,6 +111,7 @@ def run_each(
     folders: Sequence[Path],
     watch: Callable[[Prepared], Watch],
     done: Callable[[Finished], None],
+    begun: Collection[Path] = (),
     *,
     force: bool = False,
     engine: EngineName = "local",
@@ -111,14 +120,20 @@ def run_each(
     """Prepares every run in its folder, then runs them in turn. Raises ConfigError, RunFolderError before any has
     started, also where one would not fit into this machine's memory, unless ``force``.
 
-    A run that fails does not keep the next from running. ``watch`` is told of a run that starts and gives what to call
-    while it goes on; ``done`` is told when it has ended.
+    Those in the folders ``begun`` are taken up when it is their turn. A run that fails does not keep the next from
+    running. ``watch`` is told of a run that starts and gives what to call while it goes on; ``done`` is told when it
+    has ended.
     """
     finished: list[Finished] = []
-    with _claimed(folders) as claims, open_engine(engine, address, _libraries_of(configs)) as opened:
+    with _claimed(folders, begun) as claims, open_engine(engine, address, _libraries_of(configs)) as opened:
         interrupts.heed()
-        prepared = _prepare_all(configs, claims, opened, force)  # while the engine loads its libraries
-        for each, claim in zip(prepared, claims, strict=True):
+        for folder in begun:
+            require_sound_records(folder)
+        new = [(config, claim) for config, claim in zip(configs, claims, strict=True) if claim.folder not in begun]
+        prepared = _prepare_all(new, opened, force) if new else []  # while the engine loads its libraries
+        there = {each.folder: each for each in prepared}
+        for number, (config, claim) in enumerate(zip(configs, claims, strict=True)):
+            each = there.get(claim.folder) or _made_ready(claim, config, opened, f"{number}-begun")
             run = Run(each, opened, watch(each), lock=claim.descriptor)
             finished.append(Finished(each, run(), run.ready_s))
             done(finished[-1])
@@ -178,6 +193,15 @@ def _go_on(
     number: int,
     rounds: int | None,
 ) -> Finished:
+    prepared = _made_ready(claim, config, engine, number, rounds)
+    run = Run(prepared, engine, watch(prepared), lock=claim.descriptor)
+    return Finished(prepared, run(), run.ready_s)
+
+
+def _made_ready(
+    claim: Claim, config: RunConfig, engine: Engine, number: int | str, rounds: int | None = None
+) -> Prepared:
+    """A run that is to be taken up, perhaps with more rounds."""
     folder = claim.folder
     try:
         require_sound_records(folder)
@@ -187,17 +211,16 @@ def _go_on(
             was = _prepare(config, folder, engine, engine.time_a_step, f"{number}-was", how=work_out)
             longer = was.config.model_copy(update={"rounds": rounds})
             prepared = extended(was, _prepare(longer, folder, engine, engine.time_a_step, number, how=work_out))
-        prepared = taken_up(prepared)
+        return taken_up(prepared)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise RunFolderError(f"{folder}: cannot be taken up: {reason or error}") from error
-    run = Run(prepared, engine, watch(prepared), lock=claim.descriptor)
-    return Finished(prepared, run(), run.ready_s)
 
 
 @contextmanager
-def _claimed(folders: Sequence[Path]) -> Iterator[list[Claim]]:
-    """The folders of runs that are about to begin, for this process alone. Raises ConfigError, RunFolderError."""
+def _claimed(folders: Sequence[Path], begun: Collection[Path] = ()) -> Iterator[list[Claim]]:
+    """The folders of runs that are about to begin, or have ``begun``, for this process alone. Raises ConfigError,
+    RunFolderError."""
     with ExitStack() as stack:
         claims = []
         for folder in folders:
@@ -207,21 +230,23 @@ def _claimed(folders: Sequence[Path]) -> Iterator[list[Claim]]:
                 claims.append(stack.enter_context(Claim(folder, taken)))
             except OSError as error:
                 raise _cannot_be_written(folder, error) from error
-            if any(path.stat().st_size for path in own_files(folder)):  # of a run that has begun, and ended, meanwhile
+            if folder not in begun and any(
+                path.stat().st_size for path in own_files(folder)
+            ):  # of a run that has begun, and ended, meanwhile
                 _require_empty(folder)
         yield claims
 
 
-def _prepare_all(configs: Sequence[RunConfig], claims: Sequence[Claim], engine: Engine, force: bool) -> list[Prepared]:
+def _prepare_all(runs: Sequence[tuple[RunConfig, Claim]], engine: Engine, force: bool) -> list[Prepared]:
     prepared = []
     try:
         time_a_step = once_for_alike(engine.time_a_step)
-        for number, (config, claim) in enumerate(zip(configs, claims, strict=True)):
+        for number, (config, claim) in enumerate(runs):
             prepared.append(_prepare(config, claim.folder, engine, time_a_step, number, force=force))
         if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
             check_room([need_of(each) for each in prepared], force=force)
     except BaseException as error:  # a refused run leaves nothing behind
-        for each in claims:
+        for _, each in runs:
             each.clear()
         if isinstance(error, OSError | sqlite3.Error):
             raise _cannot_be_written(claim.folder, error) from error
@@ -257,7 +282,10 @@ def _libraries_of(configs: Iterable[RunConfig]) -> set[str]:
     }
 
 
-def _folders(configs: Sequence[RunConfig], root: Path) -> list[Path]:
+def folders_of(configs: Sequence[RunConfig], root: Path) -> list[Path]:
+    """Raises ConfigError."""
+    if len(configs) == 1:
+        return [root]
     names = [slug(config.label) for config in configs]
     if len(set(names)) < len(names):
         raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")

@@ -11,7 +11,7 @@ from ...metrics import open_run
 from ...metrics.schema import RunFolderError
 from ...metrics.seeds import Group, summarize_all
 from ..config import RunConfig
-from ..kept import clear, is_finished, stage
+from ..kept import is_finished, left_of, stage
 from ..preparation import Prepared
 from ..session import Finished, Watch, run_each, slug
 from .parts import Part
@@ -53,14 +53,14 @@ def planned(parts: Sequence[Part], seeds: int | None, out: Path) -> list[Planned
 def run_missing(
     runs: Sequence[Planned], watch: Callable[[Prepared], Watch], done: Callable[[Finished], None]
 ) -> list[Finished]:
-    """Those that have not come to an end yet, from their start. Raises ConfigError, RunFolderError before any has
-    started."""
+    """Those that have not come to an end yet, from their last checkpoint, if they have one. Raises ConfigError,
+    RunFolderError before any has started."""
     missing = [run for run in runs if not _at_its_end(run)]
-    for run in missing:
-        clear(run.folder)
-    if not missing:
+    left = left_of([run.config for run in missing], [run.folder for run in missing])
+    if not left:
         return []
-    return run_each([run.config for run in missing], [run.folder for run in missing], watch, done)
+    begun = [each.folder for each in left if each.begun]
+    return run_each([each.config for each in left], [each.folder for each in left], watch, done, begun)
 
 
 def results(part: Part, runs: Sequence[Planned]) -> list[Result]:

@@ -1,0 +1,124 @@
+"""Several runs of one file, and published tables, go on where they were: the same command makes what is missing."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from .conftest import RunFolder
+
+CONFIG = """
+clients = 3
+rounds = 8
+[topology]
+kind = "ring"
+[data]
+samples = 60
+[checkpoints]
+every = 2
+[compute]
+slowdown = [1.0, 2.0, 1.0]
+[time]
+clock = "virtual"
+[[compare]]
+name = "first"
+algorithm = {name = "local"}
+[[compare]]
+name = "second"
+algorithm = {name = "d-psgd"}
+[[compare]]
+name = "third"
+algorithm = {name = "dfedu"}
+"""
+NAMES = ("first", "second", "third")
+CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
+
+
+def sheafgossip(*words: object, code: int = 0) -> str:
+    done = subprocess.run([*CLI, *map(str, words)], capture_output=True, text=True, timeout=150)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The file, and the folder of its runs."""
+    root = tmp_path_factory.mktemp("compare")
+    (root / "c.toml").write_text(CONFIG)
+    sheafgossip("run", root / "c.toml", "--out", root / "out", "--quiet")
+    return root / "c.toml", root / "out"
+
+
+@pytest.fixture
+def interrupted(finished, tmp_path):
+    """As they are when the second run was interrupted after round 5, before the third had begun."""
+    config, whole = finished
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    alter(out / "second", "DELETE FROM round WHERE round > 5; DELETE FROM event WHERE kind = 'finish'")
+    alter(out / "third", "DELETE FROM round; DELETE FROM event; DELETE FROM node")
+    shutil.rmtree(out / "third" / "state")
+    shutil.rmtree(out / "second" / "state" / "round-000008")
+    return config, out
+
+
+def alter(folder, script: str) -> None:
+    with closing(sqlite3.connect(folder / "run.sqlite")) as records, records:
+        records.executescript(script)
+
+
+def test_the_same_command_makes_the_runs_that_are_missing_to_the_same_bits(finished, interrupted):
+    config, out = interrupted
+    said = sheafgossip("run", config, "--out", out)
+    assert "1 of 3 runs finished before" in said
+    assert "second: going on after round 4" in said
+    for name in NAMES:
+        ours, theirs = RunFolder(out / name).theta(8), RunFolder(finished[1] / name).theta(8)
+        assert len(ours) == len(theirs) == 3
+        assert all(np.array_equal(ours[node], theirs[node]) for node in ours)
+        assert name in said  # in one table
+        assert (out / name / "config.toml").read_text() == (finished[1] / name / "config.toml").read_text()
+    starts = "SELECT count(*) FROM event WHERE kind = 'start'"
+    assert [RunFolder(out / name).rows(starts)[0][0] for name in NAMES] == [1, 2, 1]
+    assert "3 of 3 runs finished before" in sheafgossip("run", config, "--out", out)
+
+
+def test_a_folder_that_holds_other_runs_is_refused_and_left_alone(finished, tmp_path):
+    config, whole = finished
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    said = sheafgossip("run", config, "--set", "training.alpha=0.3", "--out", out, code=2)
+    assert "holds a run of another configuration" in said
+    (out / "second").rename(out / "mine")
+    assert "is not an empty folder" in sheafgossip("run", config, "--out", out, code=2)
+    assert (out / "mine" / "run.sqlite").exists()
+
+
+def test_ctrl_c_tells_how_to_go_on(start):
+    endless = CONFIG.partition("[compute]")[0].replace("rounds = 8", "rounds = 1000000")
+    going = start(endless + "[[compare]]" + CONFIG.partition("[[compare]]")[2])
+    out, going.folder = going.folder.path, RunFolder(going.folder.path / "first")
+    going.until_round(1)
+    going.process.send_signal(signal.SIGINT)
+    code, said = going.end(60)
+    assert code == 130
+    assert f"the same command with --out {out} goes on with what is missing" in said
+
+
+def test_a_reproduction_goes_on_after_the_last_checkpoint(tmp_path):
+    words = ("reproduce", "figure3", "--small", "--rounds", "4", "--set", "clients=4", "--set", "topology.kind=ring")
+    words += ("--set", "checkpoints.every=2", "--out", tmp_path)
+    sheafgossip(*words)
+    folder = RunFolder(tmp_path / "figure3-small" / "local-seed-0")
+    alter(folder.path, "DELETE FROM round WHERE round > 3; DELETE FROM event WHERE kind = 'finish'")
+    whole = folder.theta(4)
+    sheafgossip(*words)
+    assert "resumed after round 2" in folder.rows("SELECT detail FROM event WHERE kind = 'start' ORDER BY rowid")[1][0]
+    assert all(np.array_equal(folder.theta(4)[node], whole[node]) for node in whole)
