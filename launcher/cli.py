@@ -262,12 +262,13 @@ def watch_command(
 
     The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
     """
+    from ..metrics.reader import runs_in
     from .display import Display, manner
     from .watching import watch
 
     try:
         with Display(manner(plain=plain)) as display:
-            state, cause = watch(_runs_in(folder), display)
+            state, cause = watch(runs_in(folder), display)
     except KeyboardInterrupt:
         typer.echo("no longer watching; the run goes on", err=True)
         raise typer.Exit(130) from None
@@ -338,6 +339,7 @@ def report(
 
     A folder of several runs stands for all of them; runs that differ only in their seed are one method.
     """
+    from ..metrics.reader import runs_in
     from .config import ConfigError
     from .report import write_report
 
@@ -345,7 +347,7 @@ def report(
     if out is None and (page.is_symlink() or (page.exists() and not page.is_file())):
         raise ConfigError(f"{page}: is there, and no plain file; remove it, or name another page with --out")
     try:
-        files = write_report([run for folder in folders for run in _runs_in(folder)], page, figures)
+        files = write_report([run for folder in folders for run in runs_in(folder)], page, figures)
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
     show(f"report: {_relative(page.resolve())}")
@@ -355,13 +357,16 @@ def report(
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder of the files; by default export in the run's folder.")
     ] = None,
 ) -> None:
-    """Write every table and view of a run as a file of its own, or its rounds for TensorBoard."""
+    """Write every table and view of a run as a file of its own, or its rounds for TensorBoard.
+
+    Of a folder of several runs each file holds all of them, with a column for each key in which they differ.
+    """
     from ..metrics.export import export as write_files
 
     files = write_files(folder, to, out)
@@ -581,10 +586,11 @@ def _tell(result: Finished, *, of_several: bool) -> None:
 
 def _summarized(folders: list[Path], target: float | None) -> list[Group]:
     """What summary and compare show; a folder of several runs stands for all of them."""
+    from ..metrics.reader import runs_in
     from ..metrics.seeds import summarize_all
     from .config import ConfigError
 
-    groups = summarize_all([run for folder in folders for run in _runs_in(folder)], target)
+    groups = summarize_all([run for folder in folders for run in runs_in(folder)], target)
     if target is not None and not 0 <= target <= 1 and any(run.metric == "accuracy" for g in groups for run in g.runs):
         raise ConfigError(f"--target {target:g}: accuracy goes from 0 to 1")
     return groups
@@ -597,16 +603,6 @@ def _show(comparison: Comparison, target: float | None = None) -> None:
 
     for part in render(comparison, target, shutil.get_terminal_size().columns):
         show(part)
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    below = [path.parent for path in folder.glob("*/run.sqlite")]
-    below.sort(key=lambda run: _written(run / "config.toml"))  # as they stand in the configuration
-    return below if below and not (folder / "run.sqlite").exists() else [folder]
-
-
-def _written(file: Path) -> int:
-    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _relative(path: Path) -> Path:

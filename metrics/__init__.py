@@ -16,10 +16,18 @@ __all__ = ["bytes_to_reach", "open_run", "virtual_time_to_reach"]
 
 
 def open_run(run_folder: Path | str) -> RunReader:
-    """The tables of a run as pandas frames. Raises RunFolderError."""
+    """The tables of a run as pandas frames, or of all runs in a folder: then with the keys in which they differ.
+
+    Raises RunFolderError.
+    """
+    from .reader import runs_in
     from .run_reader import RunReader
 
-    return RunReader(run_folder)
+    if runs_in(Path(run_folder)) == [Path(run_folder)]:
+        return RunReader(run_folder)
+    from .runs_reader import RunsReader
+
+    return RunsReader(run_folder)
 
 
 def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:

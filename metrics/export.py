@@ -7,24 +7,30 @@ import importlib.util
 import json
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .event_file import NAME as EVENT_FILE
 from .event_file import write_events
-from .reader import open_records, relations
+from .reader import open_records, relations, runs_in
 from .records import TABLES
 from .run_reader import read_frame
 from .schema import ExportError
 from .summary import summarize
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 
 def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
-    """Writes each table and view of a run to ``out`` (default: ``export`` in its folder) as it is at one moment.
+    """Writes each table and view of a run to ``out`` (default: ``export`` in its folder) as it is at one moment; of a
+    folder of several runs, all in one file, with the keys in which they differ.
 
     ``to`` is csv, parquet or json. JSON has a summary.json besides. "tensorboard" writes one file instead, with the
-    scalars of every round. Returns the files. Raises ExportError and RunFolderError.
+    scalars of every round; of several runs a folder each. Returns the files. Raises ExportError and RunFolderError.
     """
     if to not in (*_WRITERS, "tensorboard"):
         raise ExportError(f"--to {to}: allowed: {', '.join(_WRITERS)}, tensorboard")
@@ -33,23 +39,68 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
     folder = Path(run_folder) / "export" if out is None else out
     if out is None and folder.is_symlink():
         raise ExportError(f"{folder}: is a symbolic link; remove it, or choose another folder with --out")
+    runs = runs_in(Path(run_folder))
+    try:
+        if runs == [Path(run_folder)]:
+            return _export(runs[0], to, folder)
+        if to == "tensorboard":
+            return [file for run in runs for file in _export(run, to, folder / run.name)]
+        return _export_together(Path(run_folder), to, folder)
+    except OSError as error:
+        raise ExportError(f"{folder}: cannot be written: {error.strerror or error}") from error
+
+
+def _export(run_folder: Path, to: str, folder: Path) -> list[Path]:
     with open_records(run_folder, check=TABLES) as records:
         files = {name: folder / f"{name}.{to}" for name in relations(records)} if to in _WRITERS else {}
         summary, events = folder / "summary.json", folder / EVENT_FILE
         written = [*files.values(), *([summary] if to == "json" else [events] if to == "tensorboard" else [])]
         _require_free(written)
         figures = json.dumps(summarize(run_folder).as_dict(), indent=2) if to == "json" else ""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, path in files.items():
-                _whole(path, partial(_WRITERS[to], records, name))
-            if to == "json":
-                _whole(summary, lambda part: part.write_text(f"{figures}\n", encoding="utf-8"))
-            if to == "tensorboard":
-                _whole(events, partial(write_events, records))
-        except OSError as error:
-            raise ExportError(f"{folder}: cannot be written: {error.strerror or error}") from error
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, path in files.items():
+            _whole(path, partial(_WRITERS[to], _Table.of(records, name)))
+        if to == "json":
+            _whole(summary, lambda part: part.write_text(f"{figures}\n", encoding="utf-8"))
+        if to == "tensorboard":
+            _whole(events, partial(write_events, records))
     return written
+
+
+def _export_together(run_folder: Path, to: str, folder: Path) -> list[Path]:
+    """Several runs."""
+    from .runs_reader import RunsReader
+
+    reader = RunsReader(run_folder)
+    files = {name: folder / f"{name}.{to}" for name in reader.relations}
+    summary = [folder / "summary.json"] if to == "json" else []
+    _require_free([*files.values(), *summary])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in files.items():
+        _whole(path, partial(_WRITERS[to], _Table.of_frame(reader.frame(name))))
+    if summary:
+        figures = [keys | summarize(run.folder).as_dict() for run, keys in zip(reader.runs, reader.keys, strict=True)]
+        _whole(summary[0], lambda part: part.write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8"))
+    return [*files.values(), *summary]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """``rows`` can be read once; ``frame`` makes the same as pandas has it."""
+
+    columns: list[str]
+    rows: Iterable[Sequence[Any]]
+    frame: Callable[[], DataFrame]
+
+    @classmethod
+    def of(cls, records: sqlite3.Connection, name: str) -> _Table:
+        rows = records.execute(f"SELECT * FROM {name}")
+        return cls([column[0] for column in rows.description], rows, lambda: read_frame(records, name))
+
+    @classmethod
+    def of_frame(cls, frame: DataFrame) -> _Table:
+        rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
+        return cls(list(frame.columns), rows, lambda: frame)
 
 
 def _require_free(files: list[Path]) -> None:
@@ -67,33 +118,30 @@ def _whole(path: Path, write: Callable[[Path], object]) -> None:
     unfinished.replace(path)
 
 
-def _csv(records: sqlite3.Connection, name: str, path: Path) -> None:
-    rows = records.execute(f"SELECT * FROM {name}")
+def _csv(table: _Table, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(column[0] for column in rows.description)
-        writer.writerows(rows)
+        writer.writerow(table.columns)
+        writer.writerows(table.rows)
 
 
-def _json(records: sqlite3.Connection, name: str, path: Path) -> None:
+def _json(table: _Table, path: Path) -> None:
     """An array with one object a row, one row a line. JSON has no infinity: it becomes null, as NaN already is."""
-    rows = records.execute(f"SELECT * FROM {name}")
-    columns = [column[0] for column in rows.description]
     with path.open("w", encoding="utf-8") as file:
         file.write("[")
-        for number, row in enumerate(rows):
+        for number, row in enumerate(table.rows):
             values = (None if isinstance(value, float) and math.isinf(value) else value for value in row)
             file.write(",\n" if number else "\n")
-            file.write(json.dumps(dict(zip(columns, values, strict=True)), allow_nan=False))
+            file.write(json.dumps(dict(zip(table.columns, values, strict=True)), allow_nan=False))
         file.write("\n]\n")
 
 
-def _parquet(records: sqlite3.Connection, name: str, path: Path) -> None:
-    read_frame(records, name).to_parquet(path, engine="pyarrow", index=False)
+def _parquet(table: _Table, path: Path) -> None:
+    table.frame().to_parquet(path, engine="pyarrow", index=False)
 
 
 _NEEDS = {"parquet": "pyarrow", "tensorboard": "tensorboard"}
-_WRITERS: dict[str, Callable[[sqlite3.Connection, str, Path], None]] = {
+_WRITERS: dict[str, Callable[[_Table, Path], None]] = {
     "csv": _csv,
     "parquet": _parquet,
     "json": _json,

@@ -90,6 +90,17 @@ def _mode(path: Path) -> str:
     return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """The run folder itself, or those below a folder of several runs, as they stand in the configuration."""
+    below = [path.parent for path in folder.glob("*/run.sqlite")]
+    below.sort(key=lambda run: _written(run / "config.toml"))
+    return below if below and not (folder / "run.sqlite").exists() else [folder]
+
+
+def _written(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
 def metric_of(records: sqlite3.Connection) -> str:
     """What the run's test metric is. Raises RunFolderError."""
     metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]

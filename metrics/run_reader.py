@@ -27,8 +27,7 @@ class _Frame:
         self._name = name
 
     def __get__(self, reader: RunReader, _: type | None = None) -> DataFrame:
-        with open_records(reader.folder, check={self._name} & TABLES.keys()) as records:
-            return read_frame(records, self._name)
+        return reader.frame(self._name)
 
 
 class RunReader:
@@ -63,6 +62,11 @@ class RunReader:
         self.folder = Path(folder)
         with open_records(self.folder):
             pass  # a folder that is no run is refused here and not at the first table
+
+    def frame(self, relation: str) -> DataFrame:
+        """A table or view by its name in the file; the properties above are all of them."""
+        with open_records(self.folder, check={relation} & TABLES.keys()) as records:
+            return read_frame(records, relation)
 
     @property
     def config(self) -> dict[str, Any]:
