@@ -82,11 +82,20 @@ class Client:
         self.successors = {j: self.neighbours[j] for j in turn.successors}
         self.predecessors = {j: self.neighbours[j] for j in turn.weights}
 
-    def learn(self) -> None:
-        """theta <- theta - alpha grad f(theta), or whatever local work the run asks for."""
+    @property
+    def steps(self) -> int:
+        """How many local steps it takes in a round; 0 of a server."""
+        return self._assignment.training.count(self.train_samples) if self.role == "client" else 0
+
+    def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> None:
+        """theta <- theta - alpha grad f(theta), or whatever local work the run asks for.
+
+        With a ``pull`` (d,), every local step takes grad f(theta) + lam pull instead: the theta that this leaves as it
+        is has grad f(theta) + lam pull = 0, however many steps there are.
+        """
         start = time.monotonic()
         with self._stopwatch.during("gradient"):
-            self.train_loss = self._learner.learn()
+            self.train_loss = self._learner.learn() if pull is None else self._learner.learn(pull, lam)
         self._sleep(time.monotonic() - start)
 
     def batches(self, of: int = 1) -> Iterator[Batch | tuple[Batch, ...]]:

@@ -57,9 +57,12 @@ class Learner:
             self._x_train, self._x_test = self._read("x_train_drifted", "x_test_drifted")
             self._drifted = True
 
-    def learn(self) -> float:
-        """One round's local work on theta, in place; returns the mean of the losses met on the way."""
-        losses = [self._step(x, y) for x, y in self.batches()]
+    def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> float:
+        """One round's local work on theta, in place; returns the mean of the losses met on the way.
+
+        Each of its steps takes grad f(theta) + lam pull, with a ``pull`` (d,), for grad f(theta).
+        """
+        losses = [self._step(x, y, pull, lam) for x, y in self.batches()]
         return sum(losses) / len(losses)
 
     def gradient(
@@ -116,14 +119,18 @@ class Learner:
         counts = np.bincount(y, minlength=model.outputs).clip(min=1)
         return (sums / counts[:, None]).astype(self.theta.dtype)
 
-    def _step(self, x: Samples, y: Samples) -> float:
+    def _step(self, x: Samples, y: Samples, pull: np.ndarray | None, lam: float) -> float:
         value, _ = self.gradient(x, y)
-        direction = self._gradient
+        alpha, direction = self._training.alpha, self._gradient
         if self._velocity is not None:
             direction = self._velocity
             direction *= self._training.momentum
             direction += self._gradient
-        self._model.add(self.theta, direction, -self._training.alpha)
+            if pull is not None:
+                direction += lam * pull
+        self._model.add(self.theta, direction, -alpha)
+        if pull is not None and self._velocity is None:
+            self.theta -= alpha * lam * pull
         return value
 
     def batches(self, times: int = 1) -> Iterator[tuple[Samples, Samples]]:

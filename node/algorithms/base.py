@@ -33,7 +33,7 @@ class RoundReport:
     cosines: dict[int, float] = field(default_factory=dict)
     """{j: how alike the updates of i and j are estimated to be}, where the algorithm asks."""
     penalty: float = 0.0
-    """The client's half of its edges' terms in the objective: lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
+    """The client's half of its edges' terms in the objective (8): lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
     gradient_norm: float | None = None
     """The client's part of ||grad Psi(theta, P)|| as the round began, where one full gradient step tells it."""
     warnings: list[str] = field(default_factory=list)

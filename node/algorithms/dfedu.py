@@ -1,5 +1,4 @@
-"""dFedU (Dinh et al. 2022), the conventional federated multi-task objective (9): Sheaf-FMTL with
-P_ij = sqrt(a_ij) I, fixed.
+"""dFedU (Dinh et al. 2022), conventional federated multi-task learning: Sheaf-FMTL with P_ij = sqrt(a_ij) I, fixed.
 
 theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))
 """
@@ -19,10 +18,14 @@ from .sheaf_fmtl import SheafFMTL
 @dataclass(frozen=True)
 class DFedUSettings:
     name: Literal["dfedu"] = "dfedu"
-    lam: Annotated[float, Ge(0), "Weight lambda of the neighbours' agreement in the objective (9)."] = 0.001
+    lam: Annotated[
+        float,
+        Ge(0),
+        "Weight lambda of the neighbours' agreement: lam/2 a_ij ||theta_i - theta_j||^2 for each edge, once.",
+    ] = 0.001
     weights: Annotated[
         Literal["ones", "mixing"],
-        "Weights a_ij of the edges in (9): all 1, as in the paper's experiments, or the run's mixing weights W_ij.",
+        "Weights a_ij of the edges: all 1, as in the paper's experiments, or the run's mixing weights W_ij.",
     ] = "ones"
     server: Annotated[
         bool,

@@ -13,9 +13,9 @@ and average it over rounds (cosine.py). An edge pulls where the tasks at its end
 
     theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T r_ij),    w_ij = 1 or 0,
 
-w_ij = 1 once the average is surely at least the threshold c_ij, 0 once it is surely below, and unchanged in between:
-"surely" is by a number of standard errors. Updates of few samples are noisy, so c_ij is lower there. An edge that is
-surely off is quiet: it speaks in some rounds only.
+in every local step, with the pull of the round's messages. w_ij = 1 once the average is surely at least the threshold
+c_ij, 0 once it is surely below, and unchanged in between: "surely" is by a number of standard errors. Updates of few
+samples are noisy, so c_ij is lower there. An edge that is surely off is quiet: it speaks in some rounds only.
 
 Clients that pull at each other stay alike whatever becomes of their tasks. One whose loss is higher than it was at
 theta^0 does better to start again from there (``restart``). n_i = 0 tells it: both ends forget what they had estimated.
@@ -171,7 +171,7 @@ class SelectiveSheaf(Algorithm):
         return settings.seek
 
     def round(self, client: Client, peers: Peers) -> None:
-        theta, alpha, lam = client.theta, client.alpha, self.settings.lam
+        theta = client.theta
         rows = {j: self.rows[j] for j in self.rows if j in self.talks.neighbours}
         self.chosen |= shared_rows(client.seed, client.node, rows, theta.size, peers.round - 1)
         self.rotating.choose(self.chosen)
@@ -196,8 +196,7 @@ class SelectiveSheaf(Algorithm):
 
         before = theta.copy()
         pull = self.maps.pull_back({j: weights[j] * r[j] for j in r})
-        client.learn()
-        theta -= alpha * lam * pull
+        client.learn(pull, self.settings.lam)
         self._report(client, r, weights, pull, before)
         if self.settings.restart:
             self._restart_where_lost(client)
@@ -238,7 +237,9 @@ class SelectiveSheaf(Algorithm):
         if client.takes_one_full_step:
             report.gradient_norm = norm(before - client.theta) / client.alpha
         report.warnings += self._stability.see(
-            models=lam * client.alpha * norm(pull) ** 2 / pulled if pulled else 0.0, maps=0.0
+            models=client.steps * lam * client.alpha * norm(pull) ** 2 / pulled if pulled else 0.0,
+            maps=0.0,
+            steps=client.steps,
         )
         report.cause_of_divergence = self._stability.cause()
 

@@ -2,6 +2,12 @@
 
 theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j P_ij^T (P_ij theta_i - P_ji theta_j))       (18)
 P_ij    <- P_ij - eta lam (P_ij theta_i - P_ji theta_j) theta_i^T                                     (19)
+
+They descend on f(theta) + lam/2 sum over edges ||P_ij theta_i - P_ji theta_j||^2 (8), each edge once.
+
+Several local steps a round are several steps (18): each has its own grad f_i, and all have the pull of the round's one
+exchange. Models that such a round leaves as they are, are stationary for (8), however many steps each client takes.
+With all steps along grad f_i first and one pull after them, it would be models that depend on the number of steps.
 """
 
 from __future__ import annotations
@@ -29,7 +35,9 @@ class SheafFMTLSettings:
     gamma: Annotated[float, Gt(0), Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j)))."] = (
         0.01
     )
-    lam: Annotated[float, Ge(0), "Weight lambda of the neighbours' agreement in the objective (17)."] = 0.001
+    lam: Annotated[
+        float, Ge(0), "Weight lambda of the neighbours' agreement in the objective (8), which counts each edge once."
+    ] = 0.001
     eta: Annotated[
         float, Ge(0), "Learning rate of the restriction maps (19); 0 keeps them as they start, and sends half as much."
     ] = 0.1
@@ -210,7 +218,7 @@ class SheafFMTL(Algorithm):
 
     def _descend(self, client: Client, r: Vectors) -> None:
         """(18), from the disagreements r_ij = P_ij theta_i - P_ji theta_j."""
-        theta, alpha, lam = client.theta, client.alpha, self.settings.lam
+        theta = client.theta
         before = theta.copy()
         pull = self.maps.pull_back(r)
         if self._is_server:
@@ -218,8 +226,7 @@ class SheafFMTL(Algorithm):
             coverage = self.maps.coverage()
             theta -= pull / np.where(coverage, coverage, 1)  # f_0 = 0: exactly the mean of what its edges sent
         else:
-            client.learn()
-            theta -= alpha * lam * pull
+            client.learn(pull, self.settings.lam)
         self._report(client, r, pull, before)
 
     def _report(self, client: Client, r: Vectors, pull: np.ndarray, before: np.ndarray) -> None:
@@ -233,7 +240,9 @@ class SheafFMTL(Algorithm):
             of_maps = lam**2 * squared * theta_squared if eta else 0.0
             report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
         report.warnings += self._stability.see(
-            models=lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0, maps=eta * lam * theta_squared
+            models=client.steps * lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0,
+            maps=eta * lam * theta_squared,
+            steps=client.steps,
         )
         report.cause_of_divergence = self._stability.cause()
 

@@ -10,17 +10,21 @@ from dataclasses import dataclass, field
 class StabilityWatch:
     """Two numbers, each harmless while well below 1.
 
-    ``models``: lam alpha ||P||^2, where ||P||^2 is seen as ||P^T r||^2 / ||r||^2 (never more than the true value, and
-    equal to it when (18) runs away). ``maps``: eta lam ||theta||^2 of one client; (19) multiplies the disagreement over
-    an edge by 1 - eta lam (||theta_i||^2 + ||theta_j||^2), which grows once both ends are above 1.
+    ``models``: R lam alpha ||P||^2 for R local steps a round, where ||P||^2 is seen as ||P^T r||^2 / ||r||^2 (never
+    more than the true value, and equal to it when (18) runs away). ``maps``: eta lam ||theta||^2 of one client; (19)
+    multiplies the disagreement over an edge by 1 - eta lam (||theta_i||^2 + ||theta_j||^2), which grows once both ends
+    are above 1.
     """
 
     models: float = 0.0
     maps: float = 0.0
+    steps: int = 1
+    """R"""
     _crossed: dict[str, str] = field(default_factory=dict)
 
-    def see(self, *, models: float, maps: float) -> list[str]:
+    def see(self, *, models: float, maps: float, steps: int = 1) -> list[str]:
         """Takes in the numbers of a round; returns the warnings that were not given before."""
+        self.steps = steps
         if math.isfinite(models) and math.isfinite(maps):  # what is no longer finite tells nothing about its cause
             self.models, self.maps = models, maps
         new = {name: text for name, text in self._warnings().items() if name not in self._crossed}
@@ -35,9 +39,11 @@ class StabilityWatch:
                 "algorithm.lam"
             )
         if self.models > 1:
+            several = self.steps > 1
             warnings["models"] = (
-                f"lam alpha ||P||^2 = {self.models:.3g} is above 1: the models may diverge; lower algorithm.lam, "
-                "algorithm.start_scale or training.alpha"
+                f"{f'{self.steps} local steps: {self.steps} ' if several else ''}lam alpha ||P||^2 = {self.models:.3g} "
+                "is above 1: the models may diverge; lower algorithm.lam, algorithm.start_scale"
+                f"{', training.alpha or the local steps' if several else ' or training.alpha'}"
             )
         return warnings
 

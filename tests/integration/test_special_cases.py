@@ -94,6 +94,15 @@ def test_dfedu_with_mixing_weights_minimises_the_weighted_objective(run, problem
     np.testing.assert_allclose(thetas(folder, 3000), expected, rtol=1e-8, atol=1e-8)
 
 
+def test_ten_local_steps_a_round_minimise_the_same_objective_as_one(run, problem):
+    settings = {"work": "steps", "steps": 10, "batch_size": 20}  # all samples of a client
+    options = [part for key, value in settings.items() for part in ("--set", f"training.{key}={value}")]
+    folder = run(problem('name = "dfedu"\nlam = 0.3\n', rounds=100), *options)
+    ring = {(i, (i + 1) % CLIENTS): 1.0 for i in range(CLIENTS)}
+    expected = minimiser(folder.shards(), 0.3 * np.kron(laplacian(ring), np.eye(FEATURES + 1)), list(range(CLIENTS)))
+    np.testing.assert_allclose(thetas(folder, 100), expected, rtol=0, atol=1e-8)
+
+
 def test_a_large_lambda_gives_conventional_federated_learning(run, problem):
     """All clients near the one minimiser of the sum of their losses, ten times nearer for a tenfold lambda."""
     gaps = []

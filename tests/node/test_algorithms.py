@@ -24,12 +24,14 @@ MATCHINGS = {1: 0, 5: 2}
 class Quadratic:
     """A learner whose loss is 1/2 ||theta - TARGET||^2: its gradient is theta - TARGET."""
 
+    train_samples = 1
+
     def __init__(self):
         self.theta = START.copy()
 
-    def learn(self) -> float:
+    def learn(self, pull: np.ndarray | float = 0.0, lam: float = 1.0) -> float:
         loss = 0.5 * float(((self.theta - TARGET) ** 2).sum())
-        self.theta -= ALPHA * (self.theta - TARGET)
+        self.theta -= ALPHA * (self.theta - TARGET + lam * pull)
         return loss
 
 

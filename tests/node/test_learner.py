@@ -441,3 +441,27 @@ def test_from_the_round_of_its_change_on_a_client_learns_and_is_tested_on_the_ot
         expected = before if round < 4 else after
         assert learner.gradient()[0] == expected.gradient()[0]
         assert learner.evaluate() == expected.evaluate()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_step_with_a_pull_is_the_step_and_then_the_pull_to_the_bit(with_shard, dtype):
+    assignment = with_shard(LOGISTIC, 10, training={"alpha": 0.3}, dtype=dtype)
+    together, apart = Learner(assignment), Learner(assignment)
+    pull = np.random.default_rng(2).normal(size=together.theta.size).astype(dtype)
+    together.learn(pull, 0.7)
+    apart.learn()
+    apart.theta -= 0.3 * 0.7 * pull
+    np.testing.assert_array_equal(together.theta, apart.theta)
+
+
+def test_every_local_step_has_the_pull_and_momentum_takes_it_along(with_shard):
+    work = {"work": "steps", "steps": 3, "batch_size": 4, "momentum": 0.6, "alpha": 0.05}
+    learner = Learner(with_shard(LOGISTIC, 10, training=work))
+    steps = Learner(with_shard(LOGISTIC, 10, training=work))
+    pull, velocity = np.random.default_rng(2).normal(size=learner.theta.size), np.zeros(learner.theta.size)
+    for _ in range(2):
+        for x, y in steps.batches():
+            velocity = 0.6 * velocity + steps.gradient(x, y)[1] + 0.7 * pull
+            steps.theta -= 0.05 * velocity
+        learner.learn(pull, 0.7)
+    np.testing.assert_allclose(learner.theta, steps.theta, rtol=1e-12)

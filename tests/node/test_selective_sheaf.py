@@ -35,11 +35,11 @@ class Quadratic:
     steps = 1
     train_samples = 1 << 40
 
-    def learn(self) -> float:
+    def learn(self, pull: np.ndarray | float = 0.0, lam: float = 1.0) -> float:
         losses = []
         for _ in range(self.steps):
             gradient = self.theta - self.target
-            self.theta -= ALPHA * gradient
+            self.theta -= ALPHA * (gradient + lam * pull)
             losses.append(float(gradient @ gradient) / 2)
         return sum(losses) / len(losses)
 
@@ -332,6 +332,20 @@ def test_who_goes_on_from_its_state_still_knows_whom_it_has_met(play):
     whole, broken = play(60, **settings), play(60, broken_at=32, **settings)
     np.testing.assert_array_equal(whole.thetas, broken.thetas)
     assert whole.network.sent.keys() == broken.network.sent.keys()
+
+
+@pytest.mark.parametrize("steps", [lambda node: 1, lambda node: 3, lambda node: 10, lambda node: (1, 3, 10)[node % 3]])
+def test_where_it_ends_does_not_depend_on_the_local_steps(play, steps):
+    """With gamma = 1 and all edges on: sum_i 1/2 ||theta_i - target_i||^2 + lam/2 sum ||theta_i - theta_j||^2."""
+
+    def take(round, node, client):
+        client._learner.steps = steps(node)
+
+    lam, aims = 0.02, targets(ONE_LAYER.size)
+    played = play(400, then=take, gamma=1.0, threshold=-1.0, lam=lam)
+    coupling = lam * (CLIENTS * np.eye(CLIENTS) - np.ones((CLIENTS, CLIENTS)))
+    assert played.on(400) == set(EDGES)
+    np.testing.assert_allclose(played.thetas, np.linalg.solve(np.eye(CLIENTS) + coupling, aims), rtol=0, atol=1e-7)
 
 
 def test_a_client_without_neighbours_learns_alone(assignment):
