@@ -67,7 +67,7 @@ def flt_methods(encoder: Path) -> dict[str, dict[str, Any]]:
 
 GRAPH_METHODS: dict[str, dict[str, Any]] = {
     "SFMTL-Graph": {"name": "sfmtl-graph"},
-    "dFedU": {"name": "dfedu", "lam": 0.01},
+    "dFedU": {"name": "dfedu", "lam": 0.002},
     "pFedMe": {"name": "pfedme", "lam": 15.0, "eta": 0.05, "inner_steps": 5},
     "FedAvg": {"name": "fedavg"},
     "local": {"name": "local"},

@@ -27,16 +27,16 @@ from study import RESULTS, TUNING, Method, Study, against, over_seeds
 from sheafgossip.metrics import open_run
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-PAPER = {"name": "sheaf-fmtl", "gamma": 0.03, "eta": 0.1, "start": "orthogonal", "start_scale": 18.66}
+PAPER = {"name": "sheaf-fmtl", "gamma": 0.03, "eta": 1.0, "start": "orthogonal", "start_scale": 18.66}
 ROTATING = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.0, "start": "shared", "rotate_every": 1}
 SELECTIVE = {"name": "selective-sheaf", "gamma": 0.1}
 METHODS = {
     "local": Method({"name": "local"}),
     "D-PSGD": Method({"name": "d-psgd"}),
-    "dFedU": Method({"name": "dfedu"}, (0.03, 0.1, 0.5, 2.0)),
-    "Sheaf-FMTL (paper), gamma 0.03": Method(PAPER, (0.0003, 0.001, 0.003)),
-    "shared + rotating (ours), gamma 0.1": Method(ROTATING, (0.3, 1.0, 3.0, 10.0)),
-    "selective (ours), gamma 0.1": Method(SELECTIVE, (1.0, 3.0, 10.0, 30.0)),
+    "dFedU": Method({"name": "dfedu"}, (0.003, 0.01, 0.05, 0.2)),
+    "Sheaf-FMTL (paper), gamma 0.03": Method(PAPER, (0.00003, 0.0001, 0.0003)),
+    "shared + rotating (ours), gamma 0.1": Method(ROTATING, (0.03, 0.1, 0.3, 1.0)),
+    "selective (ours), gamma 0.1": Method(SELECTIVE, (0.1, 0.3, 1.0, 3.0)),
     "selective, seeking (ours), gamma 0.1": Method(SELECTIVE | {"seek": True}, lam_of="selective (ours), gamma 0.1"),
 }
 CLIENTS_A_GROUP = 10

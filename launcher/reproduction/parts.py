@@ -99,7 +99,7 @@ def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
     problems = {part.stem: _problem(part.configs[0]) for part in parts}
     there = [part for part in parts if problems[part.stem] is None]
     if not there:
-        *others, last = (_NAMES.get(part.data, part.data) for part in parts)
+        *others, last = dict.fromkeys(_NAMES.get(part.data, part.data) for part in parts)
         wanted = " or ".join(filter(None, [", ".join(others), last]))
         found = f" ({problems[parts[0].stem]})" if parts[0].configs[0].data.root else ""
         raise ConfigError(

@@ -74,6 +74,17 @@ def test_the_papers_size_is_that_of_the_paper(what, clients):
     assert {part.data: part.configs[0].clients for part in parts(what)} == clients
 
 
+@pytest.mark.parametrize("small", [False, True])
+def test_the_papers_methods_take_one_mini_batch_gradient_a_round_and_table_4_one_local_epoch_beside_it(small):
+    work = {what: [part.configs[0].training for part in parts(what, small)] for what in names()}
+    for what in ("table5", "table6", "figure2", "figure3", "figure4", "figure6"):
+        assert {(each.work, each.steps) for each in work[what]} == {("steps", 1)}
+    each_data_set = [("epochs", 1), ("steps", 1)]
+    assert sorted(
+        (each.work, each.steps if each.work == "steps" else each.epochs) for each in work["table4"]
+    ) == sorted(each_data_set * (1 if small else 2))
+
+
 def test_table_4_has_eight_algorithms_and_learning_alone():
     runs = Counter(config.algorithm.name for config in parts("table4")[0].configs)
     assert runs.pop("sheaf-fmtl") == 2
@@ -126,7 +137,7 @@ def test_all_has_three_seeds_unless_told_and_the_others_one(tmp_path):
 
 
 def test_a_table_is_followed_by_what_differs():
-    (part,) = parts("table4", small=True)
+    part = parts("table4", small=True)[-1]
     table, results = shown(part)
     assert "94.3±0.12" in table
     assert "failed" in table
