@@ -77,8 +77,9 @@ def trace_norm_subgradient(w: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> 
 def orthogonal_factor(matrix: np.ndarray, rounding: float) -> np.ndarray:
     """U V^T of the compact singular value decomposition: a subgradient of the trace norm (6).
 
-    Singular values that the relative ``rounding`` of the matrix explains count as zero.
+    Singular values that the relative ``rounding`` of the matrix's numbers explains count as zero. It moves none by more
+    than about ``rounding`` s_0, whatever the shape; the decomposition's own is far smaller, but grows with the shape.
     """
     u, s, vt = np.linalg.svd(matrix, full_matrices=False)
-    rank = int((s > s[0] * max(matrix.shape) * rounding).sum())
+    rank = int((s > s[0] * max(8 * rounding, max(matrix.shape) * np.finfo(s.dtype).eps)).sum())
     return u[:, :rank] @ vt[:rank]

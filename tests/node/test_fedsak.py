@@ -41,6 +41,19 @@ def test_of_matrices_without_full_rank_it_is_a_subgradient(dtype):
     assert not orthogonal_factor(np.zeros((3, 4)), rounding).any()
 
 
+@pytest.mark.parametrize("least", [1e-2, 1e-5])
+def test_no_direction_of_a_large_layer_in_float32_is_taken_for_rounding(least):
+    """20 clients with 10^5 parameters each: singular values of 1 to ``least`` count, and those of rounding do not."""
+    rng = np.random.default_rng(4)
+    u, v = np.linalg.qr(rng.normal(size=(20, 20)))[0], np.linalg.qr(rng.normal(size=(100_000, 20)))[0]
+    for rank in (20, 7):
+        s = np.geomspace(1, least, rank)
+        matrix = ((u[:, :rank] * s) @ v[:, :rank].T).astype(np.float32)
+        slope = orthogonal_factor(matrix.astype(float), np.finfo(np.float32).eps)
+        np.testing.assert_allclose(np.linalg.norm(slope) ** 2, rank, rtol=1e-9)
+        np.testing.assert_allclose((slope * matrix).sum(), s.sum(), rtol=1e-5)
+
+
 def test_clients_with_one_model_stay_alike():
     w = np.tile(np.random.default_rng(3).normal(size=12), (4, 1))
     slopes = trace_norm_subgradient(w, [(3, 4)])
