@@ -227,7 +227,8 @@ class ModelSection(ArchitectureSection):
     init: Literal["uniform", "zeros"] = "uniform"
     """Start of theta: uniform in +-1/sqrt(fan-in), or zeros (logistic and linear only)."""
     same_start: bool = True
-    """Clients with one architecture start from the same theta; otherwise each draws its own."""
+    """Clients with one architecture start from the same theta, and those with other outputs (data.tasks) from the same
+    layers before the last one; otherwise each draws its own."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of theta, of gradients, and of vectors on the wire without a transport.codec."""
 

@@ -391,6 +391,7 @@ def _assign(
                 task=data.task,
                 init=config.model.init,
                 same_start=config.model.same_start,
+                first_outputs=architectures[0].outputs,
                 dtype=config.model.dtype,
                 training=training,
                 algorithm=settings,

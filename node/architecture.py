@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -173,13 +173,20 @@ class Architecture:
         """d: the length of theta."""
         return sum(block.size for block in self.parameters())
 
-    def start(self, seed: int, *client: int, init: Literal["uniform", "zeros"] = "uniform") -> np.ndarray:
+    def start(
+        self, seed: int, *client: int, init: Literal["uniform", "zeros"] = "uniform", like: int = 0
+    ) -> np.ndarray:
         """theta^0, (d,) float64: zeros, or uniform in +-1/sqrt(fan-in) of its layer (torch's own bounds).
 
-        With ``client`` the draw is that client's own; without, it is the same for every client of this architecture.
+        With ``client`` the draw is that client's own; without, it is the same for every client of this architecture,
+        and all layers before the last are those of the same model with ``like`` outputs, unless that is 0.
         """
         if init == "zeros":
             return np.zeros(self.size)
+        if like not in (0, self.outputs):
+            model = replace(self, outputs=like)
+            below = model.start(seed, *client)[: model.size - model.head_size]
+            return np.concatenate([below, self.start(seed, *client)[below.size :]])
         special = self.kernel, self.padding, self.norm_groups
         name = f"{self}" if special == (3, False, 0) else f"{self} {special}"
         rng = generator(seed, f"initial theta of {name}", *client)

@@ -130,6 +130,8 @@ class Assignment:
     """After a crash or leave: the last round without this client."""
     state_round: int | None = None
     """The round whose state this life goes on from."""
+    first_outputs: int = 0
+    """Outputs of client 0, whose layers before the last those of other tasks start as; 0: all start on their own."""
     drift_round: int = 0
     """The first round with the shard's second task; 0: there is none."""
     resumed_at: int = 0

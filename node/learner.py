@@ -34,8 +34,8 @@ class Learner:
         self._architecture: Architecture = assignment.architecture
         self._training = assignment.training
         self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // self._architecture.widest()))
-        own = () if assignment.same_start else (assignment.node,)
-        start = self._architecture.start(assignment.seed, *own, init=assignment.init)
+        own, like = ((), assignment.first_outputs) if assignment.same_start else ((assignment.node,), 0)
+        start = self._architecture.start(assignment.seed, *own, init=assignment.init, like=like)
         dtype = np.dtype(assignment.dtype)
         self.theta, self._gradient = _aligned(start.size, dtype), _aligned(start.size, dtype)
         self.theta[:] = start

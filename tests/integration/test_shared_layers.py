@@ -154,6 +154,14 @@ def test_it_is_what_its_paper_says(run, loop, share, tasks, mix, fraction):
     assert folder.rows("SELECT count(global_metric) FROM round") == [(0,)]
 
 
+def test_clients_of_two_tasks_start_with_one_extractor(run):
+    text = CONFIG.replace("TASKS", TASKS).replace("MIX", "").replace(f"rounds = {ROUNDS}", "rounds = 1")
+    start = run(text + 'name = "local"').theta(0)
+    extractors = [start[k][: (64 + 1) * 12] for k in range(CLIENTS)]
+    np.testing.assert_array_equal(extractors, [extractors[0]] * CLIENTS)
+    np.testing.assert_array_equal(start[1][-2 * 13 :], start[3][-2 * 13 :])  # and one head a task
+
+
 def test_the_stacked_layers_lose_rank_under_the_trace_norm(run):
     spectra = []
     for lam in (0.0, 1.0):

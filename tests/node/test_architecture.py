@@ -124,6 +124,16 @@ def test_a_start_at_zero_is_zero():
     np.testing.assert_array_equal(CNN.start(7, init="zeros"), np.zeros(CNN.size))
 
 
+def test_models_of_two_tasks_start_with_the_same_layers_before_the_last():
+    """That of the first task starts as it would without the other."""
+    ten, two = (Architecture("mlp", (6,), outputs, hidden=(5, 4)) for outputs in (10, 2))
+    below = 6 * 5 + 5 + 5 * 4 + 4
+    np.testing.assert_array_equal(ten.start(7, like=10), ten.start(7))
+    np.testing.assert_array_equal(two.start(7, like=10)[:below], ten.start(7)[:below])
+    np.testing.assert_array_equal(two.start(7, like=10)[below:], two.start(7)[below:])
+    assert not np.array_equal(two.start(7)[:below], ten.start(7)[:below])
+
+
 # -- torch as oracle ---------------------------------------------------------------------------------------------------
 
 
