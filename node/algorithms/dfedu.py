@@ -9,10 +9,9 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from ..client import Client
 from ..maps import IdentityMaps, Maps
 from .base import same_size
-from .sheaf_fmtl import SheafFMTL
+from .sheaf_fmtl import End, SheafFMTL
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,9 @@ class DFedU(SheafFMTL):
     def check(cls, settings: DFedUSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
         same_size("algorithm.name = 'dfedu'", sizes, edges)
 
-    def starting_maps(self, client: Client) -> Maps:
+    @classmethod
+    def starting_maps(cls, settings: DFedUSettings, client: End) -> Maps:
         return IdentityMaps(
-            {j: peer.weight if self.settings.weights == "mixing" else 1.0 for j, peer in client.neighbours.items()},
+            {j: peer.weight if settings.weights == "mixing" else 1.0 for j, peer in client.neighbours.items()},
             client.theta.size,
         )

@@ -13,14 +13,15 @@ With all steps along grad f_i first and one pull after them, it would be models 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from ...transport.peers import Peers
+from ..assignment import Neighbour
 from ..client import Client
 from ..maps import FactoredMaps, Maps, SelectionMaps, Storage, starting_maps, store
 from ..maps.base import FixedMaps, Vectors
@@ -77,6 +78,15 @@ class SheafFMTLSettings:
     ] = 0
 
 
+class End(Protocol):
+    """What a client's maps begin from; of ``theta`` the size and the type."""
+
+    node: int
+    seed: int
+    theta: np.ndarray
+    neighbours: Mapping[int, Neighbour]
+
+
 class SheafFMTL(Algorithm):
     Settings: ClassVar[type[Any]] = SheafFMTLSettings
     libraries: ClassVar[tuple[str, ...]] = ("scipy.fft", "scipy.linalg.blas")  # of structured maps, of dense ones
@@ -84,13 +94,14 @@ class SheafFMTL(Algorithm):
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)
-        self.maps = self.starting_maps(client)
+        self.maps = self.starting_maps(settings, client)
         self._stability = StabilityWatch()
         self._turn = 0
         self._is_server = client.role == "server"
 
-    def starting_maps(self, client: Client) -> Maps:
-        settings, size = self.settings, client.theta.size
+    @classmethod
+    def starting_maps(cls, settings: Any, client: End) -> Maps:
+        size = client.theta.size
         if settings.start == "selection":
             return SelectionMaps({j: np.array(peer.common) for j, peer in client.neighbours.items()}, size)
         start = starting_maps(

@@ -168,10 +168,50 @@ def selection(shard, client: int, source: Path) -> np.ndarray:
     return S
 
 
+BROKEN = """
+clients = 6
+rounds = 30
+[topology]
+kind = "ring"
+[data]
+samples = 300
+[model]
+dtype = "float64"
+same_start = false
+[training]
+alpha = 0.01
+[checkpoints]
+save_maps = true
+[algorithm]
+name = "sheaf-fmtl"
+gamma = 0.05
+lam = 230.0
+eta = 0.0
+"""
+
+
+@pytest.mark.parametrize(("start", "scale"), [("shared", 1.0), ("gaussian", 0.03)])
+def test_a_bound_that_the_curvature_of_the_penalty_breaks_is_told_as_that(run, start, scale):
+    """Theorem 1 asks for alpha < 2/(N L) and leaves out alpha < 2/(L + lam sigma^2)."""
+    folder = run(BROKEN + f'start = "{start}"\nstart_scale = {scale}\n')
+    check, states = check_theorem(folder.path), folder.states(0)
+    P = np.zeros((6 * 32, 6 * 650))
+    for edge in range(6):
+        i, j = edge, (edge + 1) % 6
+        for sign, end, other in ((1, i, j), (-1, j, i)):
+            P[edge * 32 : edge * 32 + 32, end * 650 : end * 650 + 650] = sign * states[end][f"P.{other}"]
+    assert check.curved_limit == pytest.approx(2 / (check.smoothness + 230 * np.linalg.norm(P, 2) ** 2), rel=1e-4)
+    assert check.curved_limit < check.alpha < check.alpha_limit
+    assert check.bound is not None
+    assert not check.holds
+    assert "leaves out the curvature lam sigma^2 of the penalty" in check.verdict
+
+
 def test_theorem_1_holds_on_a_convex_problem(run):
     example = Path(__file__).parents[2] / "examples" / "theorem-1.toml"
     folder = run(example.read_text())
     check = check_theorem(folder.path)
     assert check.alpha < check.alpha_limit
+    assert check.alpha < check.curved_limit
     assert check.eta < check.eta_limit
     assert 0 < check.averaged_gradient <= check.bound
