@@ -133,8 +133,8 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
     graph, settings = Graph.of(config.clients, pairs), config.algorithm
     algorithm: type[SheafFMTL] = DFedU if settings.name == "dfedu" else SheafFMTL
     if algorithm is DFedU or settings.start == "selection":
-        weights = settings.weights if algorithm is DFedU else "ones"
-        algorithm, settings, sizes = DFedU, DFedUSettings(weights=weights), dict.fromkeys(sizes, 1)
+        settings = settings if algorithm is DFedU else DFedUSettings()
+        algorithm, sizes = DFedU, dict.fromkeys(sizes, 1)
     maps = {}
     for i in range(config.clients):
         mixing = mixing_row(graph, i, config.topology.weights)

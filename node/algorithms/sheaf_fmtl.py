@@ -81,10 +81,14 @@ class SheafFMTLSettings:
 class End(Protocol):
     """What a client's maps begin from; of ``theta`` the size and the type."""
 
-    node: int
-    seed: int
-    theta: np.ndarray
-    neighbours: Mapping[int, Neighbour]
+    @property
+    def node(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def theta(self) -> np.ndarray: ...
+    @property
+    def neighbours(self) -> Mapping[int, Neighbour]: ...
 
 
 class SheafFMTL(Algorithm):
