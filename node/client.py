@@ -22,7 +22,7 @@ Batch = Any
 
 
 class Client:
-    """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, never rebind it.
+    """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, and cannot rebind it.
 
     A server is one without data: it has a theta, and its clients as neighbours, but nothing to learn from.
     """
@@ -39,7 +39,7 @@ class Client:
         self.clients = assignment.clients
         self.rounds = assignment.rounds
         self.seed = assignment.seed
-        self.theta: np.ndarray = learner.theta
+        self._theta = learner.theta
         self.model = assignment.architecture
         self.classes = assignment.classes
         """Those of its training samples, ascending."""
@@ -60,6 +60,19 @@ class Client:
         self._sleep = sleep
         self._losses: list[float] = []
         self.enter(assignment.first_round)
+
+    @property
+    def theta(self) -> np.ndarray:
+        return self._theta
+
+    @theta.setter
+    def theta(self, value: np.ndarray) -> None:
+        """Raises AttributeError, but for what ``theta += ...`` sets: the array itself."""
+        if value is not self._theta:
+            raise AttributeError(
+                "client.theta = ... would leave the model as it is, since layers are views of this one array: write "
+                "client.theta[:] = ... (client.theta += ... and -= change it in place, too)"
+            )
 
     @property
     def train_samples(self) -> int:

@@ -88,6 +88,31 @@ def _command(config: Path, folder: Path, *options: str) -> list[str]:
     return [*_CLI, "run", str(config), "--out", str(folder), *options]
 
 
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
+    """Makes a copy of the package that knows one more algorithm: its source, and its line in the table. Returns the
+    environment in which ``python -m sheafgossip...`` is that copy."""
+
+    def add(source: str, line: str) -> dict[str, str]:
+        package = tmp_path / "sheafgossip"
+        package.mkdir()
+        for room in ("launcher", "metrics", "topology", "transport"):
+            (package / room).symlink_to(ROOT / room)
+        shutil.copytree(ROOT / "node", package / "node")
+        algorithms = package / "node" / "algorithms"
+        (algorithms / "added.py").write_text(source)
+        table = (algorithms / "__init__.py").read_text()
+        name = line.partition(": ")[2]
+        table = table.replace("from .local", f"from .added import {name}\nfrom .local")
+        (algorithms / "__init__.py").write_text(table.replace("] = {\n", f"] = {{\n    {line},\n"))
+        return os.environ | {"PYTHONPATH": str(tmp_path)}
+
+    return add
+
+
 @pytest.fixture
 def run(whole_run: Callable[..., RunFolder]) -> Callable[..., RunFolder]:
     return whole_run

@@ -268,6 +268,14 @@ def test_theta_is_changed_in_place_and_the_training_loss_is_that_before_the_step
     assert client.train_loss == 0.5 * ((START - TARGET) ** 2).sum()
 
 
+def test_theta_cannot_be_bound_anew_and_the_error_says_what_to_write(client):
+    with pytest.raises(AttributeError, match=r"write client\.theta\[:\] = \.\.\."):
+        client.theta = client.theta + 1
+    client.theta += 1  # which is an assignment, too, of the array itself
+    client.theta[:] = client.theta / 2
+    np.testing.assert_allclose(client.theta, (START + 1) / 2)
+
+
 @pytest.mark.parametrize("name", ["d-psgd", "dfedu", "d2", "gradient-tracking", "push-sum", "pairwise"])
 def test_algorithms_that_compare_whole_models_refuse_neighbours_of_different_sizes(name):
     algorithm = ALGORITHMS[name]
