@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from . import one_thread
 from .terminal import say, show
 
 if TYPE_CHECKING:
@@ -43,10 +44,21 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. --set algorithm.gamma=0.03."),
 ]
 
+
+def _prepare_for(engine: str) -> str:
+    """What has to be done before anything heavy is imported."""
+    if engine == "threads":
+        one_thread.choose()
+    return engine
+
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Engines = Annotated[
-    Literal["local", "ray"],
-    typer.Option(help="local: clients on this machine; ray: on the hosts of a Ray cluster."),
+    Literal["local", "threads", "ray"],
+    typer.Option(
+        callback=_prepare_for,
+        help="local: each client a process; threads: all in one, for debugging; ray: on the hosts of a Ray cluster.",
+    ),
 ]
 Address = Annotated[str | None, typer.Option(help="--engine ray: address of the cluster; by default it is looked for.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Progress as a line now and then, not as a picture that moves.")]
@@ -80,6 +92,7 @@ def run(
     from .wording import Place
 
     configs = load(config, set_ or [])
+    plain |= engine == "threads"  # what clients print comes between
     before = begun_folder(out, configs)
     there = nullcontext(before) if before else new_folder(out, config)
     with there as root, Display(manner(quiet=quiet, plain=plain)) as display:
@@ -237,7 +250,7 @@ def resume(
     from .session import Prepared
     from .session import resume as take_up
 
-    with Display(manner(quiet=quiet, plain=plain)) as display:
+    with Display(manner(quiet=quiet, plain=plain or engine == "threads")) as display:
 
         def watch(prepared: Prepared) -> Display:
             if not quiet:

@@ -25,7 +25,6 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import astuple
 from pathlib import Path
@@ -36,14 +35,12 @@ from ..node.assignment import Assignment, name_of
 from ..transport.constants import CONSTANTS
 from ..transport.control import Control, ControlClosed, Tally
 from ..transport.failpoints import failpoint, this_is
-from . import interrupts, private_folder
+from . import interrupts, one_thread, private_folder
 
 Live = Callable[[Assignment, Control], int]
-"""The life of a client, which ends with the exit status of its process."""
+"""The life of a client, which ends with the exit status of its process; minus a signal that is to end it."""
 
 _FORKED_AT_ONCE = CONSTANTS.forked_at_once
-
-_ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB_MAXIMUM")}
 
 
 class ForkServer:
@@ -70,7 +67,7 @@ class ForkServer:
         return subprocess.Popen(
             [sys.executable, "-m", __name__, f"{line}", f"{os.getpid()}", f"{self.sockets}", *libraries],
             pass_fds=[line, self._lock],
-            env=os.environ | _ONE_THREAD,
+            env=os.environ | one_thread.VARIABLES,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
         )
@@ -183,13 +180,9 @@ class _Server:
             self._control.send({"exit": part.node, "status": None, "told": nothing, "heard": nothing})
 
     def _load_for(self, parts: Iterable[Assignment]) -> None:
-        from ..node.libraries import libraries_of
+        from ..node.libraries import libraries_for
 
-        kinds = defaultdict[str, set[str]](set)
-        for part in parts:
-            kinds[part.algorithm["name"]].add(part.architecture.kind)
-        for algorithm, needed in kinds.items():
-            _load(libraries_of(algorithm, needed))
+        _load(libraries_for(parts))
 
     def _relay(self, node: int) -> None:
         client = self._clients.get(node)
@@ -295,6 +288,8 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
             status = live(assignment, lines)
         sys.stdout.flush()
         sys.stderr.flush()
+        if status < 0:  # its part was to crash
+            os.kill(os.getpid(), -status)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -35,6 +35,7 @@ _OF_A_STEP_S, _OF_A_MESSAGE_S, _OF_A_ROUND_S, _OF_A_START_S = 0.2e-3, 0.1e-3, 0.
 _WIDEST_PASS = 1 << 21  # numbers of a layer: what a gradient or an evaluation takes at once, at most
 _TASKS_OF_A_CLIENT = 3  # its process, and ZeroMQ's two threads
 _TASKS_BESIDE = 30  # launcher, fork server, collector, and the threads of their libraries
+_FILES_OF_A_CLIENT = 20  # beside its connections
 _FILES_BESIDE = 300  # open files of the fork server and the collector beside those of clients
 
 
@@ -66,8 +67,9 @@ class Need:
         return f"{self.clients} clients need about {self.memory / 1e9:.1f} GB of memory and {_duration(self.seconds)}"
 
 
-def need_of(prepared: Prepared) -> Need:
-    """Good to about a factor of two: what is learnt on, and how busy the machine is, is not known."""
+def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
+    """Good to about a factor of two: what is learnt on, and how busy the machine is, is not known. ``one_process``: the
+    files that all clients open are those of one."""
     memory, work_s, plan = _OF_THE_RUN, 0.0, prepared.plan
     for assignment, samples in zip(prepared.assignments, prepared.samples, strict=True):
         steps = local_steps(prepared.config, samples) if samples else 0
@@ -75,6 +77,8 @@ def need_of(prepared: Prepared) -> Need:
         work_s += _work_of(assignment, _learnt(prepared.config, samples, steps), steps)
     most_links = max(len(assignment.neighbours) for assignment in prepared.assignments)
     files = max(len(prepared.assignments), most_links) + _FILES_BESIDE
+    if one_process:
+        files = sum(_FILES_OF_A_CLIENT + len(each.neighbours) for each in prepared.assignments) + _FILES_BESIDE
     return Need(memory, work_s / _cores(), files, prepared.config.clients)
 
 

@@ -375,7 +375,7 @@ class Run:
                 yield EventRecord(now, when, LAUNCHER, "scenario", text)
 
     def _last_words(self) -> Iterator[Record]:
-        if not self._prepared.config.measuring.enabled:
+        if not self._prepared.config.measuring.enabled or self._engine.shares_process:
             return
         now = time.monotonic() - self._epoch
         yield sample(LAUNCHER, now)

@@ -244,7 +244,7 @@ def _prepare_all(runs: Sequence[tuple[RunConfig, Claim]], engine: Engine, force:
         for number, (config, claim) in enumerate(runs):
             prepared.append(_prepare(config, claim.folder, engine, time_a_step, number, force=force))
         if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
-            check_room([need_of(each) for each in prepared], force=force)
+            check_room([need_of(each, one_process=engine.shares_process) for each in prepared], force=force)
     except BaseException as error:  # a refused run leaves nothing behind
         for _, each in runs:
             each.clear()
@@ -264,6 +264,8 @@ def _prepare(
     force: bool = False,
     how: Callable[..., Prepared] = prepare_run,
 ) -> Prepared:
+    if engine.shares_process and config.measuring.kernel:
+        raise ConfigError("measuring.kernel = true: counts by a process's descriptors, which --engine threads has not")
     own = engine.sockets / str(number)
     own.mkdir(mode=0o700)
     hosts = engine.hosts()

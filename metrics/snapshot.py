@@ -24,7 +24,7 @@ _RATE_S = 10.0
 _EVENTS = 200
 _SHOWN = 500
 """Characters of an event's kind and detail."""
-_UNTOLD = ("start", "finish", "failure", "interrupt", "scenario")
+_UNTOLD = ("start", "finish", "failure", "interrupt", "scenario", "engine")
 _LOOK_S = 0.01
 
 

@@ -61,11 +61,12 @@ class RunSummary:
     died and did not come back. ``final`` spreads each client's last evaluation, also of those that are gone; None
     before the first one. ``overhead_bytes``: wire bytes outside the rounds, by kind. ``flops``: of all clients; None
     where none were counted. ``measured`` is False where the run recorded no traffic, memory, CPU time or work: these
-    figures are 0 then and mean nothing. ``reached`` belongs to the target that was asked for; None: not reached, or
-    none asked for; ``reached_virtually`` is the same in virtual time. ``conditions`` is None without a scenario,
-    ``divergence`` tells of a finished run that has learned nothing.
-    ``global_metric``, the mean over clients of the common model's last test metric, where there is no such model, and
-    ``between_hosts``, the part of the traffic that went from one host to another, where all clients ran on one.
+    figures are 0 then and mean nothing; ``processes_measured`` is False, too, where clients were threads of one process
+    for a while, and says so of memory and CPU time alone. ``reached`` belongs to the target that was asked for; None:
+    not reached, or none asked for; ``reached_virtually`` is the same in virtual time. ``conditions`` is None without a
+    scenario, ``divergence`` tells of a finished run that has learned nothing. ``global_metric``, the mean over clients
+    of the common model's last test metric, where there is no such model, and ``between_hosts``, the part of the traffic
+    that went from one host to another, where all clients ran on one.
     """
 
     folder: str
@@ -74,6 +75,7 @@ class RunSummary:
     seed: int
     status: Status
     measured: bool
+    processes_measured: bool
     clients: int
     gone: int
     rounds: int
@@ -109,6 +111,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         name, algorithm = labels_of(folder, config)
         metric = metric_of(records)
         clients_cpu_s, others_cpu_s = _cpu(records)
+        measured = config.get("measuring", {}).get("enabled", True)
         gone, conditions = gone_clients(records), conditions_of(records)
         status = _status(folder, records)
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
@@ -118,7 +121,9 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             algorithm=algorithm,
             seed=config.get("seed", 0),
             status=status,
-            measured=config.get("measuring", {}).get("enabled", True),
+            measured=measured,
+            processes_measured=measured
+            and not _first(records, "SELECT count(*) FROM event WHERE node = -1 AND kind = 'engine'"),
             clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
             gone=len(gone),
             rounds=max(0, completed_rounds(records, gone)),

@@ -73,15 +73,17 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "records to the collector, MB": lambda run: _mb(run, _overhead(run, "records")),
     "control lines, MB": lambda run: _mb(run, _overhead(run, "control")),
     "TFLOP of all clients": lambda run: _UNKNOWN if run.flops is None else _short(run.flops / 1e12),
-    "memory of all clients (PSS), MB": lambda run: _mb(run, run.memory.clients_pss),
-    "of which theta, MB": lambda run: _mb(run, run.memory.clients_theta),
-    "of which maps and their history, MB": lambda run: _mb(run, run.memory.clients_maps + run.memory.clients_history),
-    "of which buffers, MB": lambda run: _mb(run, run.memory.clients_buffers),
-    "a client's own memory (USS, median), MB": lambda run: _mb(run, run.memory.clients_median_uss),
-    "largest client at its peak (RSS), MB": lambda run: _mb(run, run.memory.clients_max_peak_rss),
-    "memory of the other processes (PSS), MB": lambda run: _mb(run, run.memory.others_pss),
-    "CPU of all clients, s": lambda run: _if_measured(run, f"{run.clients_cpu_s:,.1f}"),
-    "CPU of the other processes, s": lambda run: _if_measured(run, f"{run.others_cpu_s:,.1f}"),
+    "memory of all clients (PSS), MB": lambda run: _memory(run, run.memory.clients_pss),
+    "of which theta, MB": lambda run: _memory(run, run.memory.clients_theta),
+    "of which maps and their history, MB": lambda run: _memory(
+        run, run.memory.clients_maps + run.memory.clients_history
+    ),
+    "of which buffers, MB": lambda run: _memory(run, run.memory.clients_buffers),
+    "a client's own memory (USS, median), MB": lambda run: _memory(run, run.memory.clients_median_uss),
+    "largest client at its peak (RSS), MB": lambda run: _memory(run, run.memory.clients_max_peak_rss),
+    "memory of the other processes (PSS), MB": lambda run: _memory(run, run.memory.others_pss),
+    "CPU of all clients, s": lambda run: _of_processes(run, f"{run.clients_cpu_s:,.1f}"),
+    "CPU of the other processes, s": lambda run: _of_processes(run, f"{run.others_cpu_s:,.1f}"),
     "wall time, s": lambda run: f"{run.wall_s:,.1f}",
 }
 _ONLY_IF_KNOWN = ("test {metric} of the common model", "payload between hosts, MB", "wire between hosts, MB",
@@ -308,6 +310,14 @@ def _mb(run: RunSummary, number: int) -> str:
 
 def _if_measured(run: RunSummary, text: str) -> str:
     return text if run.measured else _UNKNOWN
+
+
+def _memory(run: RunSummary, number: int) -> str:
+    return _of_processes(run, f"{number / 1e6:,.2f}")
+
+
+def _of_processes(run: RunSummary, text: str) -> str:
+    return text if run.processes_measured else _UNKNOWN
 
 
 def _rounds(run: RunSummary) -> str:

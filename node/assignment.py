@@ -143,6 +143,8 @@ class Assignment:
     """Bytes that it may take at most, where others can connect to it; 0: all."""
     keyed: bool = False
     """Whether its data socket asks for keys."""
+    shares_process: bool = False
+    """Whether it is one thread of several clients in a process, to which limits, memory and CPU time belong."""
     records_key: str = ""
     """The collector's public key, where records are sent with keys."""
 

@@ -6,11 +6,12 @@ import contextlib
 import math
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import zmq
@@ -49,13 +50,16 @@ class NotMet(Exception):
 
 
 def live(assignment: Assignment, control: Control) -> int:
-    """Runs the client to its end; returns the exit status of its process, unless its part is to crash."""
+    """Runs the client to its end; returns the exit status of its process, minus a signal where its part is to crash."""
+    with _log_of(assignment) as log:
+        return _live(assignment, control, log)
+
+
+def _live(assignment: Assignment, control: Control, log: TextIO) -> int:
     try:
-        _ClientProcess(assignment, control).live()
-        if assignment.ending == "crash":
-            os.kill(os.getpid(), signal.SIGKILL)
+        _ClientProcess(assignment, control, log).live()
     except (Stopped, ControlClosed) as end:
-        print(f"stopped: {end or 'the launcher is gone'}", flush=True)
+        print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
         return 0
     except Exception as error:
         tells_all = isinstance(error, (Diverged, DiskFull, NeighbourTimeout, NotMet, CannotListen))
@@ -64,17 +68,25 @@ def live(assignment: Assignment, control: Control) -> int:
         alike = kind if isinstance(error, (NotMet, CannotListen)) else ""  # many clients fail at once, for one cause
         control.send({"failed": text, "line": f"{kind}: {error}", "alike": alike})
         with contextlib.suppress(OSError):  # the disk may be full
-            print(traceback.format_exc(), flush=True)
+            print(traceback.format_exc(), file=log, flush=True)
         return 1
-    return 0
+    return -signal.SIGKILL if assignment.ending == "crash" else 0
+
+
+def _log_of(assignment: Assignment) -> contextlib.AbstractContextManager[TextIO]:
+    """Of a process of its own, the log is its standard output."""
+    if not assignment.shares_process:
+        return contextlib.nullcontext(sys.stdout)
+    return os.fdopen(os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "w")
 
 
 class _ClientProcess:
-    def __init__(self, assignment: Assignment, control: Control):
+    def __init__(self, assignment: Assignment, control: Control, log: TextIO):
         self.assignment = assignment
         self.control = control
+        self.log = log
         self.epoch = time.monotonic()
-        self.stopwatch = Stopwatch("start", running=assignment.measure)
+        self.stopwatch = Stopwatch("start", running=assignment.measure, alone=not assignment.shares_process)
 
     def live(self) -> None:
         assignment = self.assignment
@@ -113,8 +125,8 @@ class _ClientProcess:
             self.context.term()  # waits until the last records have left
 
     def _bear_strangers(self) -> None:
-        """Over Unix sockets there are none."""
-        if self.assignment.address.startswith("tcp://"):
+        """Over Unix sockets there are none; and a limit is one of the whole process."""
+        if self.assignment.address.startswith("tcp://") and not self.assignment.shares_process:
             bound_memory(self.assignment.memory)
             each = 4 if self.kernel is None else 8  # of a neighbour's present life and of the one before
             bound_connections(each * len(self.assignment.neighbours))
@@ -160,6 +172,7 @@ class _ClientProcess:
         size = self.client.theta.size
         print(
             f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
+            file=self.log,
             flush=True,
         )
 

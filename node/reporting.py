@@ -183,4 +183,5 @@ class Reporter:
             buffers=learner.buffer_bytes() + self._peers.inbox_bytes(),
         )
         with self._pace.sampling(now):
-            return [sample(node, now, state), *work(node, now, self._stopwatch.read(), flops)]
+            own = [] if self._assignment.shares_process else [sample(node, now, state)]
+            return [*own, *work(node, now, self._stopwatch.read(), flops)]

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
+
+class _Suspensions:
+    """Of this process's patience; there is one, as a debugger stands in the way of all."""
+
+    def __init__(self) -> None:
+        self.count = self.going_on = 0
+
+
+_suspensions = _Suspensions()
 _PART_S = 1.0
 _PARTS = 8  # at least
 _STOPPED_S = 0.5  # later than this is not for want of a processor alone
@@ -14,13 +24,25 @@ def parts_of(seconds: float) -> Iterator[float]:
     """A wait of ``seconds`` in parts: when the part that begins now ends (time.monotonic() seconds).
 
     A part that took far longer than it should does not count: this process was stopped meanwhile (SIGSTOP, a machine
-    that was suspended), and those it waits for are likely to have been so, too.
+    that was suspended), and those it waits for are likely to have been so, too. Nor does one in which the clock was
+    ``suspended``.
     """
     part = min(_PART_S, seconds / _PARTS)
     left = seconds
     while left > 1e-6:
-        began = time.monotonic()
+        began, before = time.monotonic(), _suspensions.count
         yield began + min(part, left)
         took = time.monotonic() - began
-        if took < part + _STOPPED_S:
+        if took < part + _STOPPED_S and before == _suspensions.count and not _suspensions.going_on:
             left -= max(took, 0.01)
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Where somebody looks at one thread of this process with a debugger, all others wait. For one thread at a time."""
+    _suspensions.count += 1
+    _suspensions.going_on += 1
+    try:
+        yield
+    finally:
+        _suspensions.going_on -= 1

@@ -22,12 +22,14 @@ class Stopwatch:
     spent blocked (what little CPU time that takes stays with the part that blocks), and ``io``, the CPU time of the
     process's other threads, which are ZeroMQ's.
 
-    One that is not ``running`` reads no clock and tells nothing.
+    One that is not ``running`` reads no clock and tells nothing; one that is not ``alone`` in its process tells no
+    ``io``: other threads are not ZeroMQ's only.
     """
 
-    def __init__(self, part: str, *, running: bool = True):
+    def __init__(self, part: str, *, running: bool = True, alone: bool = True):
         self._part = part
         self._running = running
+        self._alone = alone
         self._cpu: defaultdict[str, int] = defaultdict(int)  # nanoseconds
         self._wall: defaultdict[str, int] = defaultdict(int)
         self._cpu_mark = time.thread_time_ns()
@@ -62,6 +64,8 @@ class Stopwatch:
             return {}
         self.switch(self._part)
         spent = {part: Spent(self._cpu[part] / 1e9, wall / 1e9) for part, wall in self._wall.items()}
+        if not self._alone:
+            return spent
         others = time.process_time_ns() - time.thread_time_ns() - self._others
         return spent | {IO: Spent(max(others, 0) / 1e9, 0.0)}
 

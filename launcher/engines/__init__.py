@@ -11,7 +11,7 @@ from .local import LocalEngine
 __all__ = ["Engine", "EngineError", "EngineName", "LocalEngine", "open_engine"]
 
 
-EngineName = Literal["local", "ray"]
+EngineName = Literal["local", "threads", "ray"]
 
 
 def open_engine(name: EngineName = "local", address: str | None = None, libraries: Iterable[str] = ()) -> Engine:
@@ -19,6 +19,10 @@ def open_engine(name: EngineName = "local", address: str | None = None, librarie
     will need; others are loaded when they turn out to be needed. Raises EngineError."""
     if name == "local":
         return LocalEngine(libraries)
+    if name == "threads":
+        from .threads import ThreadsEngine
+
+        return ThreadsEngine()
     from .ray import RayEngine
 
     return RayEngine(address or "auto")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +20,10 @@ class EngineError(Exception):
     """Why an engine cannot be used; one line for the user."""
 
 
+def this_machine() -> Host:
+    return Host(socket.gethostname(), cores=os.cpu_count() or 1)
+
+
 class Engine(ABC):
     """Messages from clients and about them are those of the fork server: ``{"from": client, "message": ...}`` and
     ``{"exit": client, "status": ..., "told": ..., "heard": ...}``. An engine of several hosts adds to it, as
@@ -32,6 +38,9 @@ class Engine(ABC):
 
     spans_hosts = False
     """Whether its hosts may be machines of their own."""
+
+    shares_process = False
+    """Whether clients are no processes of their own: then nobody's memory and CPU time is measured."""
 
     def records_at(self, sockets: Path) -> str:
         """The address of a run's collector, whose Unix sockets are in this folder."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
@@ -15,7 +14,7 @@ from ...node.assignment import Assignment
 from ...node.resources import sample
 from ..forkserver import ForkServer
 from ..placement import Host
-from .base import Engine, EngineError, Message
+from .base import Engine, EngineError, Message, this_machine
 
 
 class LocalEngine(Engine):
@@ -28,7 +27,7 @@ class LocalEngine(Engine):
         self._before = self._tallies()
 
     def hosts(self) -> tuple[Host, ...]:
-        return (Host(socket.gethostname(), cores=os.cpu_count() or 1),)
+        return (this_machine(),)
 
     def fork(self, assignments: Iterable[Assignment]) -> None:
         self._server.fork(assignment.to_json() for assignment in assignments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -49,3 +50,20 @@ def test_time_in_which_a_process_was_stopped_does_not_count(clock, seconds):
 
 def test_a_process_that_is_a_little_late_has_waited_all_the_same(clock):
     assert waited(clock, 1.5, dict.fromkeys(range(100), 0.2)) < 1.5 + 0.4
+
+
+def test_time_in_which_somebody_looks_with_a_debugger_does_not_count(clock):
+    began = clock.now
+    for number, until in enumerate(patience.parts_of(60.0)):
+        with patience.suspended() if number in (1, 2, 5) else contextlib.nullcontext():
+            clock.now = until
+    assert clock.now - began == pytest.approx(60.0 + 3.0, abs=0.02)
+
+
+def test_a_debugger_that_is_left_before_a_part_has_ended_has_held_it_up_all_the_same(clock):
+    parts = patience.parts_of(1.0)
+    for _ in range(100):
+        until = next(parts)
+        with patience.suspended():
+            pass
+        clock.now = until
