@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..metrics.plain import plain
 from ..metrics.schema import RunFolderError
-from ..metrics.snapshot import Follower, Snapshot
+from ..metrics.snapshot import Event, Follower, Snapshot
 from .terminal import Plain, new_console
 from .wording import Place, line
 
@@ -50,10 +50,12 @@ class Display:
         self._due = 0.0
         self._behind = False
         self._news = ""
+        self._told: set[Event] = set()
 
     def follow(self, folder: Path, place: Place = Place(), *, anew: bool = False) -> None:
         """From here on it shows the run in ``folder``, the one at ``place``; ``anew`` as in Follower."""
         self._follower, self._place = Follower(folder, anew=anew), place
+        self._told.clear()
         self._due = time.monotonic() + (_PLAIN_S if self._manner == "lines" else 0.0)
 
     def __call__(self, news: str = "") -> None:
@@ -130,5 +132,9 @@ class Display:
             self._live = None
 
     def _write(self, snapshot: Snapshot) -> None:
+        for event in snapshot.events:
+            if event.kind == "waiting" and event not in self._told:
+                self._told.add(event)
+                self.tell(f"{snapshot.name}: client {event.node} {event.detail}")
         text = plain(line(snapshot, self._place))
         print(f"{text}, {self._news}" if self._news else text, file=sys.stderr, flush=True)

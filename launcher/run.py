@@ -39,6 +39,7 @@ from .engines import Engine, EngineError
 from .folder import unfinished_files
 from .lives import Lives
 from .preparation import Prepared
+from .waits import Wait, Waits
 
 _GRACE_S, _COMPANY_S = CONSTANTS.stop_grace_s, CONSTANTS.company_s
 _PATIENCE_S, _LOCKED_S = CONSTANTS.patience_s, CONSTANTS.locked_s
@@ -91,6 +92,7 @@ class Run:
         self._survives = prepared.config.time.deaths == "continue"
         self._told: Counter[tuple[object, ...]] = Counter(prepared.told)
         self._clients = _Clients()
+        self._waits = Waits(self._name)
         self._going = self._leaving = False
         self._parting: set[int] = set()  # clients that have said their last word
         self._lost_hosts: list[str] = []
@@ -250,6 +252,10 @@ class Run:
             if time.monotonic() > deadline:
                 raise _Failure(f"{len(self._clients.running)} clients did not leave within {seconds:g} s")
             self._begin_lives()
+            if news := self._waits.news(self._clients.done, time.monotonic()):
+                self._collector.write(
+                    EventRecord(time.monotonic() - self._epoch, None, news.node, "waiting", news.text)
+                )
             next_ = min(self._clients.returning.values(), default=math.inf) - time.monotonic()
             if not self._listen_once(max(0.0, min(0.25, next_))):
                 self._watch()
@@ -281,6 +287,10 @@ class Run:
                     self._clients.batches[self._clients.running[node].sender] = batches
                     self._parting.add(node)
                     self._clients.planes.append(OverheadRecord(node, COLLECTOR, "records", batches, size))
+                case {"from": node, "message": {"waits": []}}:
+                    self._waits.over(node)
+                case {"from": node, "message": {"waits": wanted, "round": round_, "sent": sent, "seconds": waited}}:
+                    self._waits.note(node, Wait.of(wanted, round_, sent), waited, time.monotonic())
                 case {"from": node, "message": {"failed": _, **_rest} as error}:
                     self._clients.errors[node] = error
                 case {"exit": node, "status": status, "told": told, "heard": heard, **rest}:
@@ -305,6 +315,7 @@ class Run:
     def _note_exit(self, node: int, status: int | None) -> None:
         clients = self._clients
         life = clients.running.pop(node)
+        self._waits.over(node)
         clients.addresses.pop(node, None)
         clients.ready.discard(node)
         if node in self._parting and not self._leaving and life.ending != "finish":
@@ -345,6 +356,8 @@ class Run:
             if status < 0 and node not in self._lost_nodes:
                 last = _last_line(self._log(node)) if -status == signal.SIGABRT else ""  # libraries say why
                 yield f"{self._name(node)} died in {_round(rounds, node)}: {_signal_name(-status)}{last}"
+        if self._waits.hopeless and self._clients.errors:
+            yield f"{self._name(self._waits.hopeless.node)} {self._waits.hopeless.text}"
         told: Counter[str] = Counter()
         for node, error in sorted(self._clients.errors.items()):
             alike = error.get("alike", "")

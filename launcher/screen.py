@@ -19,7 +19,7 @@ _FIXED_LINES = 13
 # Blue and vermilion of Okabe and Ito: told apart by every eye, and legible on black and on white.
 _ACCENT, _TROUBLE = "#0072b2", "bold #d55e00"
 _QUIET, _STRONG = "dim", "bold"
-_TROUBLES = ("crash", "death", "warning", "lost-records")
+_TROUBLES = ("crash", "death", "warning", "waiting", "lost-records")
 
 
 def draw(snapshot: Snapshot, place: Place, width: int, height: int, busy_with: str = "") -> Group:

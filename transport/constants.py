@@ -29,6 +29,8 @@ class Constants:
     """So long a client waits for messages alone, before it also listens to the launcher ..."""
     heed_every_s: float = 0.05
     """... whom it hears in any case so often while messages keep coming."""
+    tell_wait_s: float = 5.0
+    """After so long a wait a client tells the launcher for whom, and again whenever that has become twice as long."""
     last_words_s: float = 1.0
     """How long the last words of a neighbour that has died may take to come in."""
     last_words_wall_s: float = 0.5

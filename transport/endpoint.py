@@ -392,6 +392,10 @@ class Endpoint:
             raise Rejected("unknown peer")
         return int(match[1]), int(match[2] or 1)
 
+    def say(self, message: dict[str, Any]) -> None:
+        """To the launcher."""
+        self._control.send(message)
+
     def heed(self) -> None:
         """Sleeps until the launcher says something, or something other than a message comes, and acts on it."""
         self._act_on(dict(self._aside.poll()))

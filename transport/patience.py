@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -20,12 +20,12 @@ _PARTS = 8  # at least
 _STOPPED_S = 0.5  # later than this is not for want of a processor alone
 
 
-def parts_of(seconds: float) -> Iterator[float]:
+def parts_of(seconds: float, tell: Callable[[float], None] = lambda waited: None) -> Iterator[float]:
     """A wait of ``seconds`` in parts: when the part that begins now ends (time.monotonic() seconds).
 
     A part that took far longer than it should does not count: this process was stopped meanwhile (SIGSTOP, a machine
     that was suspended), and those it waits for are likely to have been so, too. Nor does one in which the clock was
-    ``suspended``.
+    ``suspended``. After a part that counts, ``tell`` is told how long that makes.
     """
     part = min(_PART_S, seconds / _PARTS)
     left = seconds
@@ -35,6 +35,7 @@ def parts_of(seconds: float) -> Iterator[float]:
         took = time.monotonic() - began
         if took < part + _STOPPED_S and before == _suspensions.count and not _suspensions.going_on:
             left -= max(took, 0.01)
+            tell(seconds - left)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -12,6 +13,7 @@ import numpy as np
 from ..metrics.records import Record, TrafficRecord
 from ..topology.seeds import generator
 from .codecs import Codec, Format, Tensors
+from .constants import CONSTANTS
 from .endpoint import Endpoint, Message, NeighbourTimeout, SentBytes, names_of
 from .envelope import Rejected
 from .patience import parts_of
@@ -210,15 +212,34 @@ class Peers:
 
     def _take_in_all(self, wanted: Mapping[Key, int]) -> None:
         missing = wanted.keys() - self._inbox.keys()
-        for until in parts_of(self._timeout) if missing else ():
-            try:
-                while missing:
-                    missing.discard(self._store(self._endpoint.receive(until)))
-                return
-            except NeighbourTimeout:
-                continue
-        if missing:
+        if not missing:
+            return
+        with self._waiting_for(lambda: missing) as parts:
+            for until in parts:
+                try:
+                    while missing:
+                        missing.discard(self._store(self._endpoint.receive(until)))
+                    return
+                except NeighbourTimeout:
+                    continue
             self._complain(wanted[key] for key in missing)
+
+    @contextmanager
+    def _waiting_for(self, missing: Callable[[], Collection[Key]]) -> Iterator[Iterator[float]]:
+        """The parts of a wait of ``timeout``. The launcher hears of a long one, and of its good end."""
+        due = CONSTANTS.tell_wait_s
+
+        def tell(seconds: float) -> None:
+            nonlocal due
+            if seconds >= due:
+                due = 2 * seconds
+                self._endpoint.say(
+                    {"waits": sorted(missing()), "round": self.round, "sent": self._sent, "seconds": seconds}
+                )
+
+        yield parts_of(self._timeout, tell)
+        if due > CONSTANTS.tell_wait_s:
+            self._endpoint.say({"waits": []})
 
     def _complain(self, silent: Iterable[int]) -> NoReturn:
         raise NeighbourTimeout(

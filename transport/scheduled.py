@@ -265,14 +265,16 @@ class PlannedPeers(ScheduledPeers):
     def _wait_for(self, node: int, round: int, phase: int) -> None:
         """Until the message is there; a neighbour that has died may have sent it just before."""
         key = node, round, phase
-        for until in parts_of(self._timeout) if key not in self._inbox else ():
-            while key not in self._inbox and time.monotonic() < until:
-                died = self._endpoint.gone.get(node, math.inf)
-                if not self._listen(min(until, died + _GRACE_S)) and time.monotonic() >= died + _GRACE_S:
+        if key in self._inbox:
+            return
+        with self._waiting_for(lambda: [key]) as parts:
+            for until in parts:
+                while key not in self._inbox and time.monotonic() < until:
+                    died = self._endpoint.gone.get(node, math.inf)
+                    if not self._listen(min(until, died + _GRACE_S)) and time.monotonic() >= died + _GRACE_S:
+                        return
+                if key in self._inbox:
                     return
-            if key in self._inbox:
-                return
-        if key not in self._inbox:
             self._complain([node])
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
