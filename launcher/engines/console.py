@@ -27,7 +27,8 @@ _QUIT = None
 class Console:
     """Readable when somebody has a question: then the main thread is to ``answer``.
 
-    As long as it is there, ``breakpoint()`` and ``pdb.set_trace()`` in other threads lead to it.
+    As long as it is there, ``breakpoint()`` and ``pdb.set_trace()`` in other threads lead to it, and threads print
+    whole lines.
     """
 
     def __init__(self) -> None:
@@ -36,8 +37,9 @@ class Console:
         self._questions: SimpleQueue[str | None] = SimpleQueue()
         self._answers: SimpleQueue[str | None] = SimpleQueue()
         self._is_open = False
-        self._set_trace = pdb.set_trace
+        self._set_trace, self._stdout = pdb.set_trace, sys.stdout
         pdb.set_trace = self._stop_here
+        sys.stdout = WholeLines(sys.stdout)
 
     def fileno(self) -> int:
         return self._ours.fileno()
@@ -56,7 +58,7 @@ class Console:
     def leave(self) -> None:
         """For good."""
         self.close()
-        pdb.set_trace = self._set_trace
+        pdb.set_trace, sys.stdout = self._set_trace, self._stdout
         self._ours.close()
         self._theirs.close()
 
@@ -106,6 +108,31 @@ class Console:
         is_main = threading.current_thread() is threading.main_thread()
         options.pop("header", None)
         (pdb.Pdb() if is_main else _Debugger(self)).set_trace(sys._getframe().f_back, **options)
+
+
+class WholeLines:
+    """A text stream for several threads: what one prints comes out line by line, and at once."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+        self._begun = threading.local()
+
+    def write(self, text: str) -> int:
+        begun = getattr(self._begun, "line", "") + text
+        end = begun.rfind("\n") + 1
+        self._begun.line = begun[end:]
+        if end:
+            self._stream.write(begun[:end])
+            self._stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.write(getattr(self._begun, "line", ""))
+        self._begun.line = ""
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class _Debugger(pdb.Pdb):

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import json
 import os
 import selectors
 import signal
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -77,8 +75,6 @@ class ThreadsEngine(Engine):
         self._console = Console()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._console, selectors.EVENT_READ)
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # what clients print comes out when they do
 
     def hosts(self) -> tuple[Host, ...]:
         return (this_machine(),)

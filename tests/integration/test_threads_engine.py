@@ -230,13 +230,15 @@ def test_ctrl_c_ends_a_run_whatever_its_clients_do(begin, tmp_path, body):
     assert RunFolder(tmp_path / "run").rows("SELECT kind FROM event WHERE kind = 'interrupt'")
 
 
-def test_a_run_of_processes_is_taken_up_by_threads_and_ends_with_the_same_bits(run, start):
+def test_a_run_of_processes_is_taken_up_by_threads_and_ends_with_the_same_bits(run, start, monkeypatch):
     text = CONFIG.format(seed=1, model="logistic").replace("rounds = 12", "rounds = 40")
     whole = run(text)
+    monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", "state renamed@node-0000=delay 0.3")
     going = start(text)
     going.until_round(8)
     going.process.send_signal(signal.SIGINT)
     assert going.end(60)[0] == 130
+    monkeypatch.delenv("SHEAFGOSSIP_FAILPOINTS")
     done = subprocess.run(
         [*CLI, "resume", str(going.folder.path), *THREADS], capture_output=True, text=True, timeout=100
     )
