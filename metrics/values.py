@@ -11,7 +11,7 @@ from .schema import RunFolderError
 _NODES = ("node", "src", "dst", "neighbour", "waited_for")
 _NUMBERS = {"round": 2**53, "used_round": 2**53, "phase": 2**31, "pid": 2**31 - 1}
 _LONGEST_TIME = 1e12  # seconds
-_NULLABLE = (int | None, float | None, float)  # SQLite stores NaN as NULL
+_OPTIONAL = (int | None, float | None)
 
 
 def require_values(records: sqlite3.Connection, path: object, tables: Collection[str]) -> None:
@@ -46,4 +46,5 @@ def _rules(table: str) -> Iterator[tuple[str, str]]:
             rule = f"{column} BETWEEN {-_LONGEST_TIME} AND {_LONGEST_TIME}"
         else:
             rule = f"{column} <= 9e999"  # every number, infinities too, and neither text nor blob
-        yield column, f"({column} IS NULL OR {rule})" if type_ in _NULLABLE else f"({rule})"
+        nullable = type_ in _OPTIONAL or (type_ is float and not column.endswith("_s"))  # SQLite stores NaN as NULL
+        yield column, f"({column} IS NULL OR {rule})" if nullable else f"({column} IS NOT NULL AND {rule})"

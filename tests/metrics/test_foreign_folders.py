@@ -93,6 +93,7 @@ def test_a_table_that_may_hold_rows_twice_is_refused(folder):
         ("round", "test_metric", "high"),
         ("round", "node", None),
         ("round", "virtual_s", float("inf")),
+        ("round", "wall_s", None),
         ("node", "pid", 2**40),
         ("overhead", "src", 10**12),
         ("traffic", "payload_bytes", b"\x00"),
