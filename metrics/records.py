@@ -121,7 +121,8 @@ class TrafficRecord(NamedTuple):
 
 class OverheadRecord(NamedTuple):
     """Bytes that ``src`` sent to ``dst`` outside the rounds; ``kind`` is greeting, ready, handshake (what keys add to
-    these two), hello, confirmation (of messages taken, where the run has a scenario), records or control."""
+    these two), hello, confirmation (of messages taken, where the run has a scenario), evaluation (what a server shows
+    clients that do not download it), records or control."""
 
     src: int
     dst: int

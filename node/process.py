@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -145,8 +145,14 @@ class _ClientProcess:
             self.stopwatch,
             life=assignment.life,
             keys=Ring(self.keys, {}, more=True) if self.keys and assignment.keyed else None,
-            **({"queue": queue_for(self.schedule)} if self.schedule else {}),
+            **self._queue(),
         )
+
+    def _queue(self) -> dict[str, int]:
+        """A server that nobody confirms messages to does not run far ahead of clients that only evaluate."""
+        if not self.assignment.bounded and issubclass(ALGORITHMS[self.assignment.algorithm["name"]], ServerAlgorithm):
+            return {"queue": CONSTANTS.queue_of_a_server}
+        return {"queue": queue_for(self.schedule)} if self.schedule else {}
 
     def _recorder(self) -> Recorder:
         assignment = self.assignment
@@ -271,14 +277,20 @@ class _ClientProcess:
             client.train_loss = None
             client.enter(round)
             self.learner.enter(round)
-            try:
+            with self._diverged_if_unsendable(round):
                 self.algorithm.round(client, self.peers)
-            except CannotEncode as error:
-                self._require_finite(round)
-                raise Diverged(
-                    f"a vector of client {assignment.node} cannot be sent in round {round}: {error}"
-                ) from None
             self._close_round(round)
+
+    @contextlib.contextmanager
+    def _diverged_if_unsendable(self, round: int) -> Iterator[None]:
+        """Raises Diverged."""
+        try:
+            yield
+        except CannotEncode as error:
+            self._require_finite(round)
+            raise Diverged(
+                f"a vector of client {self.assignment.node} cannot be sent in round {round}: {error}"
+            ) from None
 
     def _take_leave(self) -> None:
         """All that was sent to this client comes in, all that neighbours need of it is kept: then it may end."""
@@ -299,8 +311,7 @@ class _ClientProcess:
         assignment = self.assignment
         last = round == assignment.rounds
         theta_norm = self._require_finite(round)
-        evaluates = assignment.role == "client" and _due(round, assignment.evaluate_every, last)
-        figures = self._evaluate() if evaluates else (None, None, None)
+        figures = self._figures(round) if _due(round, assignment.evaluate_every, last) else (None, None, None)
         if _due(round, assignment.checkpoint_every, last):
             write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
             self.peers.forget(round)
@@ -314,6 +325,12 @@ class _ClientProcess:
             cause = self.algorithm.report.cause_of_divergence
             raise Diverged(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
         return norm
+
+    def _figures(self, round: int) -> tuple[float | None, float | None, float | None]:
+        """A server has none, but what its clients need for theirs."""
+        at_the_end = self.algorithm.as_at_the_end(self.client, self.peers)
+        with self._diverged_if_unsendable(round), at_the_end if round else contextlib.nullcontext():
+            return self._evaluate() if self.assignment.role == "client" else (None, None, None)
 
     def _evaluate(self) -> tuple[float, float, float | None]:
         """Test loss and metric of the client's model, and the metric of the one that all have in common."""

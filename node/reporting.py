@@ -142,6 +142,9 @@ class Reporter:
         self._recorder.write(
             *(OverheadRecord(self._node, j, "confirmation", *tally) for j, tally in self._peers.confirmations().items())
         )
+        self._recorder.write(
+            *(OverheadRecord(self._node, j, "evaluation", *tally) for j, tally in self._peers.evaluations().items())
+        )
         if early and self._assignment.measure:
             self._recorder.write(*self._measurements(now))
 

@@ -25,6 +25,8 @@ class Constants:
     window_most: int = 128
     """Beside those that the plan has wait, a sender has as many messages under way to a neighbour as fit
     ``window_bytes``, and at most so many; half as many are confirmed at once."""
+    queue_of_a_server: int = 8
+    """Messages that wait on a connection between a server and a client, each way, where nobody confirms them."""
     soon_s: float = 0.02
     """So long a client waits for messages alone, before it also listens to the launcher ..."""
     heed_every_s: float = 0.05

@@ -24,6 +24,9 @@ Vectors = Mapping[int, np.ndarray]
 Key = tuple[int, int, int]
 """Sender, round and phase of a message."""
 
+SHOWN = "shown_bytes"
+"""In a checkpoint: messages for evaluation to each neighbour, and their wire bytes."""
+
 _NOTHING = (0, 0, 0, 0)  # messages, and their bytes of payload, message, wire
 
 
@@ -42,6 +45,8 @@ class Link:
     """Of the vectors of a round, both ways; None: they travel as they are, as those that come before always do."""
     exact: tuple[int, ...] = ()
     """Message by message, numbers at the end that the codec leaves as they are; by default none."""
+    is_shown: bool = False
+    """Whether one message more may come in a round, like the last one: a server's answer to be evaluated only."""
 
     def sent_in(self, round: int) -> tuple[int, ...]:
         return self.opens + self.sends if round == 1 else self.sends
@@ -104,6 +109,7 @@ class Peers:
         self._sent = dict.fromkeys(self.neighbours, 0)
         self._taken = dict.fromkeys(self.neighbours, 0)
         self._traffic = dict.fromkeys(self.neighbours, _NOTHING)
+        self._shown = dict.fromkeys(self.neighbours, (0, 0))  # messages for evaluation, and their wire bytes
 
     def begin(self, round: int, life_began: int | None = None) -> None:
         """The first round to come; 1, unless the client goes on from a checkpoint. ``life_began`` is the first of this
@@ -145,22 +151,72 @@ class Peers:
         """Whether the run's scenario keeps this client from working for its server in this round."""
         return False
 
+    def lacks_answer(self, node: int, *, answered: bool) -> bool:
+        """Whether the server's answer of this round is to be shown for evaluation: the client does not get it.
+
+        ``node`` is the other end of the edge; ``answered`` tells whether the server sends its answer in this round.
+        """
+        return not answered
+
+    def show(self, vectors: Vectors) -> None:
+        """Sends clients the answers of this round that they lack, for evaluation only: this is no traffic of it."""
+        with self._stopwatch.during("evaluation"):
+            shared: dict[tuple[int, int], tuple[Tensors, list[int]]] = {}
+            for node, vector in vectors.items():
+                last = len(self._links[node].sent_in(self.round)) - 1  # encoded as the answer would be
+                tensors = self._tensors(node, last, vector)
+                if self._may_show(node, last + 1, tensors):
+                    shared.setdefault((id(tensors[0]), last + 1), (tensors, []))[1].append(node)
+            for (_, phase), (tensors, nodes) in shared.items():
+                self._send_to_show(nodes, self.round, phase, tensors)
+
+    def _may_show(self, node: int, phase: int, tensors: Tensors) -> bool:
+        """Whether the client is there."""
+        return True
+
+    def _send_to_show(self, nodes: Sequence[int], round: int, phase: int, tensors: Tensors) -> None:
+        for node, weight in self._endpoint.send(nodes, round=round, phase=phase, tensors=tensors).items():
+            messages, wire_bytes = self._shown[node]
+            self._shown[node] = messages + 1, wire_bytes + weight.wire
+
+    def shown(self, node: int) -> np.ndarray | None:
+        """The server's answer of this round, read-only, once it has been shown; None: the server is gone.
+
+        Raises NeighbourTimeout.
+        """
+        with self._stopwatch.during("evaluation"):
+            return self._take_shown(node, len(self._links[node].received_in(self.round)))
+
+    def _take_shown(self, node: int, phase: int) -> np.ndarray | None:
+        key = node, self.round, phase
+        self._take_in_all({key: node})
+        return self._inbox.pop(key)
+
+    def _is_shown(self, message: Message) -> bool:
+        link = self._links[message.src]
+        return link.is_shown and message.phase == len(link.received_in(message.round))
+
     def _send(self, vectors: Vectors) -> None:
         shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}
         for node, vector in vectors.items():
-            phase, link = self._sent[node], self._links[node]
-            announced = link.sent_in(self.round)
-            if vector.dtype != self._dtype or vector.shape != announced[phase : phase + 1]:
-                raise ValueError(
-                    f"message {phase} of a round to client {node} was announced with the lengths "
-                    f"{announced} ({self._dtype}), not as {vector.dtype} {vector.shape}"
-                )
-            tensors = (vector,) if link.codec is None else self._encode(node, phase, vector)
+            phase = self._sent[node]
+            tensors = self._tensors(node, phase, vector)
             self._sent[node] += 1
             for copy in range(self._copies(node, phase, tensors)):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
         for (_, phase, _copy), (tensors, nodes) in shared.items():  # one vector for many neighbours is copied once
             self._count(self._endpoint.send(nodes, round=self.round, phase=phase, tensors=tensors))
+
+    def _tensors(self, node: int, phase: int, vector: np.ndarray) -> Tensors:
+        """What travels of a vector. Raises ValueError where it is not as announced, and CannotEncode."""
+        link = self._links[node]
+        announced = link.sent_in(self.round)
+        if vector.dtype != self._dtype or vector.shape != announced[phase : phase + 1]:
+            raise ValueError(
+                f"message {phase} of a round to client {node} was announced with the lengths "
+                f"{announced} ({self._dtype}), not as {vector.dtype} {vector.shape}"
+            )
+        return (vector,) if link.codec is None else self._encode(node, phase, vector)
 
     def _encode(self, node: int, phase: int, vector: np.ndarray) -> Tensors:
         """With what earlier vectors have left out; what this one leaves out is noted in turn."""
@@ -267,13 +323,14 @@ class Peers:
     def _vector(self, message: Message) -> np.ndarray:
         """Raises Rejected unless it is one that the link announces."""
         link = self._links[message.src]
+        phase = message.phase - self._is_shown(message)
         if link.codec is not None:
-            formats = link.received_as(message.round, self._dtype)[message.phase : message.phase + 1]
+            formats = link.received_as(message.round, self._dtype)[phase : phase + 1]
             if not formats:
                 raise Rejected("wrong shape")
             return formats[0].decode(message.tensors)
         tensors = message.tensors
-        expected = link.received_in(message.round)[message.phase : message.phase + 1]
+        expected = link.received_in(message.round)[phase : phase + 1]
         if len(tensors) != 1 or tensors[0].shape != expected:
             raise Rejected("wrong shape")
         if tensors[0].dtype != self._dtype:
@@ -310,8 +367,10 @@ class Peers:
         return {}
 
     def state(self) -> dict[str, np.ndarray]:
-        """{"owed.NEIGHBOUR.MESSAGE": what codecs have left out so far}: what a later process needs to go on."""
-        return {f"owed.{node}.{place}": vector for (node, place), vector in self._owed.items()}
+        """{"owed.NEIGHBOUR.MESSAGE": what codecs have left out so far}, and what was shown for evaluation: what a later
+        process needs to go on."""
+        state = {f"owed.{node}.{place}": vector for (node, place), vector in self._owed.items()}
+        return state | ({SHOWN: np.array([*self._shown.values()])} if any(map(any, self._shown.values())) else {})
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Goes on from what ``state`` gave."""
@@ -319,6 +378,9 @@ class Peers:
             if name.startswith("owed."):
                 _, node, place = name.split(".")
                 self._owed[int(node), int(place)] = vector
+        if SHOWN in state:
+            tallies = map(tuple, state[SHOWN].tolist())
+            self._shown = dict(zip(self.neighbours, tallies, strict=True))
 
     def forget(self, round: int) -> None:
         """The checkpoint of ``round`` is written."""
@@ -330,6 +392,10 @@ class Peers:
     def confirmations(self) -> dict[int, tuple[int, int]]:
         """{neighbour: messages sent it that carry no vector but tell what was taken, and their wire bytes}"""
         return {}
+
+    def evaluations(self) -> dict[int, tuple[int, int]]:
+        """{client: messages sent it for evaluation only, and their wire bytes}"""
+        return {node: tally for node, tally in self._shown.items() if any(tally)}
 
     def inbox_bytes(self) -> int:
         """Memory of the vectors that came before their turn, and of what codecs have left out."""

@@ -51,6 +51,11 @@ class Schedule:
     """(K,) int32: the neighbour that came last, -1: none had to be waited for."""
     deadlines: np.ndarray
     """(K,) uint8: waits of the round that the deadline ended."""
+    shows: np.ndarray
+    """(K, g) uint8: where one end is a server, the life of its client that does a round without the server's answer:
+    it is shown for evaluation. 0 elsewhere."""
+    shown_at: np.ndarray
+    """(K,) float64: when the server has that answer; NaN without a server."""
     backlog: np.ndarray
     """(g,) int32: own messages to the neighbour that wait for their last use at once, at most."""
     backlog_in: np.ndarray

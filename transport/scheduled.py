@@ -145,7 +145,12 @@ class ScheduledPeers(Peers):
             self._heed(message)
             return
         try:
-            if not 1 <= message.round <= len(self.schedule.start) or message.phase >= self.schedule.comes.shape[1]:
+            if not 1 <= message.round <= len(self.schedule.start):
+                raise Rejected("round or phase out of turn")
+            if self._is_shown(message):
+                self._take_in_shown(message.src, message.round, message.phase, self._vector(message))
+                return
+            if message.phase >= self.schedule.comes.shape[1]:
                 raise Rejected("round or phase out of turn")
             silent = not message.tensors and self._links[message.src].may_be_quiet
             vector = _NOTHING if silent else self._vector(message)
@@ -165,6 +170,9 @@ class ScheduledPeers(Peers):
             flow.begin_again()
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         raise NotImplementedError
 
     def _taken_out(self, node: int) -> None:
@@ -230,8 +238,31 @@ class ScheduledPeers(Peers):
 class PlannedPeers(ScheduledPeers):
     """Virtual clock: each exchange uses exactly the messages that the plan names, however long they really take."""
 
+    _shown_in = 0  # the last round in which this client was shown the server's answer
+
     def left_out(self) -> bool:
         return bool(np.isnan(self.schedule.compute[self.round - 1]))
+
+    def lacks_answer(self, node: int, *, answered: bool) -> bool:
+        return bool(self.schedule.shows[self.round - 1, self._place[node]])
+
+    def _may_show(self, node: int, phase: int, tensors: Tensors) -> bool:
+        life = int(self.schedule.shows[self.round - 1, self._place[node]])
+        return node not in self._endpoint.gone and self._reach(node, life) and self._make_room(node, 1)
+
+    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        if round >= self.round and self.schedule.shows[round - 1, self._place[node]]:
+            self._inbox[node, round, phase] = vector
+        else:
+            self._taken_out(node)
+
+    def _take_shown(self, node: int, phase: int) -> np.ndarray | None:
+        self._wait_for(node, self.round, phase)
+        vector = self._inbox.pop((node, self.round, phase), None)
+        if vector is not None:
+            self._taken_out(node)
+            self._shown_in = self.round
+        return vector
 
     def _receive(self, nodes: Sequence[int], bounded: bool = True) -> dict[int, np.ndarray]:
         schedule, row = self.schedule, self.round - 1
@@ -287,8 +318,10 @@ class PlannedPeers(ScheduledPeers):
         row = self.round - 1
         if row < 0:
             return Waited(virtual_s=0.0)
-        whom = int(self.schedule.waited_for[row])
-        return Waited(float(self.schedule.idle[row]), None if whom < 0 else whom, float(self.schedule.end[row]))
+        whom, end = int(self.schedule.waited_for[row]), float(self.schedule.end[row])
+        if self._shown_in == self.round:  # what was evaluated is there then
+            end = max(end, float(self.schedule.shown_at[row]))
+        return Waited(float(self.schedule.idle[row]), None if whom < 0 else whom, end)
 
     def deadlines_passed(self) -> int:
         return int(self.schedule.deadlines[self.life_began - 1 : self.round - 1].sum())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..metrics.records import Record
 from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Message
@@ -52,6 +53,10 @@ class TimedPeers(ScheduledPeers):
         life = self.schedule.to_life
         self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1))
         self._sent_last: dict[tuple[int, int], tuple[int, Tensors]] = {}  # (neighbour, phase): round, what was sent
+        self._shown_last: dict[int, tuple[int, int, Tensors]] = {}  # client: round, phase, what was shown
+        self._looks: dict[int, np.ndarray] = {}  # round: the server's answer, shown for evaluation
+        self._unsent: set[int] = set()  # whom the plan keeps from getting this round's message
+        self._has_answer = False
         self._idle_s = 0.0
         self._longest_for: int | None = None
 
@@ -65,6 +70,8 @@ class TimedPeers(ScheduledPeers):
             return 0
         planned = self.schedule.to_life[row, phase, place] > 0  # else the plan had it away at this moment
         copies = int(self.schedule.copies[row, phase, place]) if planned else 1
+        if not copies:
+            self._unsent.add(node)
         return copies if self._make_room(node, copies) else 0
 
     def _is_gone(self, node: int) -> bool:
@@ -83,6 +90,49 @@ class TimedPeers(ScheduledPeers):
             if other == node:
                 self._count(self._endpoint.send([node], round=round, phase=phase, tensors=tensors))
                 self._flows[node].sent += 1
+        if node in self._shown_last:
+            self._send_to_show([node], *self._shown_last[node])
+
+    # -- for evaluation ------------------------------------------------------------------------------------------------
+
+    def lacks_answer(self, node: int, *, answered: bool) -> bool:
+        if self._is_server:
+            return not answered or node in self._unsent or self._is_gone(node)
+        return not self._has_answer
+
+    def _may_show(self, node: int, phase: int, tensors: Tensors) -> bool:
+        if self._comes_later[self._place[node]]:
+            self._shown_last[node] = self.round, phase, tuple(tensor.copy() for tensor in tensors)
+        return not self._is_gone(node)
+
+    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        """A client far behind keeps two: the next one that it needs, and the latest."""
+        if round >= self.round:
+            self._looks[round] = vector
+            for between in sorted(self._looks)[1:-1]:
+                del self._looks[between]
+
+    def _take_shown(self, node: int, phase: int) -> np.ndarray | None:
+        """The answer of this round, or the first one after it, be it shown or come too late to be used."""
+        for until in parts_of(self._timeout):
+            while (now := time.monotonic()) < until:
+                known = {round: vector for round, vector in self._known_answers(node) if round >= self.round}
+                if known:
+                    self._looks = {round: vector for round, vector in self._looks.items() if round > self.round}
+                    return known[min(known)]
+                if self._is_silent(node):
+                    return None
+                self._listen(min(until, now + _GRACE_S))
+        self._complain([node])
+
+    def _known_answers(self, node: int) -> Iterator[tuple[int, np.ndarray]]:
+        yield from self._looks.items()
+        opened = len(self._links[node].opened)
+        for phase in {0, opened}:  # the answer is message 0 of a round, but for what comes before it in the first
+            coming = [(round, vector) for _, round, vector in self._coming[node, phase]]
+            for round, vector in (*coming, *self._there[node, phase].items()):
+                if phase == (opened if round == 1 else 0):
+                    yield round, vector
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -145,12 +195,15 @@ class TimedPeers(ScheduledPeers):
         opened = len(self._links[node].opened)
         if self.round == 1 and phase >= opened > 0 and max(self._there[node, phase - opened], default=0) > 1:
             return True  # what comes after an opening is message 0 of later rounds
+        first = self._endpoint.first_rounds.get(node, 1)
+        early = self.round < first or (self._is_server and self.round == first > 1)
+        return (early or self._is_silent(node)) and not self._coming[node, phase]
+
+    def _is_silent(self, node: int) -> bool:
+        """Nothing more is to be expected of it."""
         endpoint = self._endpoint
-        silent = node in endpoint.gone or node in endpoint.left or node not in endpoint.lives
-        first = endpoint.first_rounds.get(node, 1)
-        silent |= self.round < first or (self._is_server and self.round == first > 1)
-        silent |= time.monotonic() - endpoint.finished.get(node, math.inf) > _GRACE_S
-        return silent and not self._coming[node, phase]
+        away = node in endpoint.gone or node in endpoint.left or node not in endpoint.lives
+        return away or time.monotonic() - endpoint.finished.get(node, math.inf) > _GRACE_S
 
     def _choose(self, phases: dict[int, int]) -> dict[int, np.ndarray]:
         vectors = {}
@@ -166,6 +219,7 @@ class TimedPeers(ScheduledPeers):
                 round = 0
             if round:
                 vectors[node] = there[round]
+                self._has_answer |= phase == len(self._links[node].received_in(self.round)) - 1
             self._note_use(node, phase, round, there.get(round))
         return vectors
 
@@ -184,6 +238,11 @@ class TimedPeers(ScheduledPeers):
         self._idle_s, self._longest_for = 0.0, None
         return waited
 
+    def next_round(self) -> list[Record]:
+        self._unsent.clear()
+        self._has_answer = False
+        return super().next_round()
+
     def state(self) -> dict[str, np.ndarray]:
         return super().state() | {DEADLINES: np.array([self._deadlines])}
 
@@ -197,4 +256,5 @@ class TimedPeers(ScheduledPeers):
 
     def inbox_bytes(self) -> int:
         coming = sum(vector.nbytes for queue in self._coming.values() for _, _, vector in queue)
-        return super().inbox_bytes() + coming + sum(v.nbytes for there in self._there.values() for v in there.values())
+        kept = (*self._there.values(), self._looks)
+        return super().inbox_bytes() + coming + sum(vector.nbytes for each in kept for vector in each.values())

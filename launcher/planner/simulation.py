@@ -33,6 +33,7 @@ import numpy as np
 
 from ...transport.schedule import Schedule
 from .draws import ComputeTimes, latencies, losses, strikes
+from .evaluation import with_evaluations
 from .plan import Life, Plan, PlanError, SentMessage
 from .scenario import Fault, Link, Scenario, Star
 
@@ -201,9 +202,10 @@ class _Simulation:
             now, _, number, _, action, arguments = heappop(self._heap)
             action(self.clients[number], now, *arguments)
         self._refuse_endless()
+        schedules, lives = _schedules(self._arrays), tuple(tuple(client.lives) for client in self.clients)
         return Plan(
-            schedules=_schedules(self._arrays),
-            lives=tuple(tuple(client.lives) for client in self.clients),
+            schedules=schedules if self.star is None else with_evaluations(schedules, lives, self.star.opening),
+            lives=lives,
             messages=tuple(starmap(SentMessage, self.sent)),
             events=tuple(sorted(self.events)),
             conditions=tuple(
@@ -563,6 +565,8 @@ def _schedules(everyone: list[_Arrays]) -> tuple[Schedule, ...]:
             idle=np.array(arrays.idle),
             waited_for=np.array(arrays.waited_for, np.int32),
             deadlines=np.array(arrays.deadlines, np.uint8),
+            shows=np.zeros((len(arrays.start), len(others)), np.uint8),
+            shown_at=np.full(len(arrays.start), math.nan),
             backlog=mirrored(backlogs),
             backlog_in=backlogs[i],
         )

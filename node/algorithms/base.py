@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -221,6 +222,11 @@ class Algorithm:
     def personal_model(self, client: Client) -> np.ndarray:
         """The parameters (d,) that the client itself would use: what is evaluated."""
         return client.theta
+
+    @contextmanager
+    def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[None]:
+        """With the models that the client would have if the run ended with this round: those are evaluated."""
+        yield
 
     def state_bytes(self) -> int:
         """Memory of what the algorithm keeps between rounds, theta apart."""

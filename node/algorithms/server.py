@@ -3,18 +3,25 @@
 In a round, the clients that take part upload a vector, the server makes something of what it has got, and those that
 take part in the next round download what they need for it; after the last round all do. Who takes part is drawn from
 the run's seed, so that both ends know. The first model needs no message either: it follows from the seed.
+
+Between downloads a client has an old model, or the one that it has trained itself. What is evaluated in a round is what
+it would have if the run ended there: the server shows it what it would download. That is measuring: it is no traffic
+of the round, is not subject to a scenario, and nothing is learnt from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt, Le
 
 from ...topology.seeds import generator
-from ...transport.peers import Peers
+from ...transport.peers import Link, Peers
+from ..assignment import Assignment, Neighbour
 from ..client import Client
 from .base import Algorithm, same_size
 
@@ -61,6 +68,10 @@ class ServerAlgorithm(Algorithm):
     @classmethod
     def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         return (d_i,)  # whole models, up and down; what sends something else says so in ``lengths``
+
+    @classmethod
+    def link(cls, settings: Any, own: Assignment, peer: Neighbour) -> Link:
+        return replace(super().link(settings, own, peer), is_shown=own.role == "client")
 
     @classmethod
     def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
@@ -119,6 +130,30 @@ class ServerAlgorithm(Algorithm):
             received = peers.receive(bounded=takes_part)
             if server in received:
                 self.download(client, received[server])
+
+    @contextmanager
+    def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[None]:
+        now, answered = self.participants(client, peers.round), self.receivers(client, peers.round)
+        download = range(client.clients) if self.answers == "next" else now  # at the end
+        if client.role == "server":
+            lacking = [j for j in download if peers.lacks_answer(j, answered=j in answered)]
+            peers.show({j: self.reply(client, j) for j in lacking})
+            yield
+            return
+        (server,) = client.neighbours
+        vector = None
+        if client.node in download and peers.lacks_answer(server, answered=client.node in answered):
+            vector = peers.shown(server)
+        if vector is None:
+            yield
+            return
+        theta, state = client.theta.copy(), {name: array.copy() for name, array in self.state().items()}
+        try:
+            self.download(client, vector)
+            yield
+        finally:
+            client.theta[:] = theta
+            self.load(state)
 
     def state_bytes(self) -> int:
         return self.global_model.nbytes if self._keeps_both else 0

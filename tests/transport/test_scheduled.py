@@ -42,6 +42,8 @@ def schedule(neighbours=(1,), *, uses=None, copies=None, comes=None, rounds=ROUN
         idle=np.zeros(rounds),
         waited_for=np.full(rounds, -1, np.int32),
         deadlines=np.zeros(rounds, np.uint8),
+        shows=np.zeros((rounds, len(neighbours)), np.uint8),
+        shown_at=np.full(rounds, np.nan),
         backlog=np.zeros(len(neighbours), np.int32),
         backlog_in=np.zeros(len(neighbours), np.int32),
     )
