@@ -65,7 +65,8 @@ class RoundRecord(NamedTuple):
     Where a scenario tells time: ``virtual_s`` is when the round ended, ``idle_s`` how long the client waited for its
     neighbours in it, ``waited_for`` the one that came last.
 
-    ``global_metric`` is that of the model that all clients have in common, as this client has it, on its test samples.
+    ``global_metric`` is that of the model that all clients have in common, on the client's test samples. With a server,
+    it and ``test_*`` are of the models that the client would have if the run ended with the round.
     """
 
     node: int

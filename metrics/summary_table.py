@@ -70,6 +70,9 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "wire between hosts, MB": lambda run: _between(run, "wire_bytes"),
     "opening connections, MB": lambda run: _mb(run, _overhead(run, "greeting", "ready", "handshake", "hello")),
     "of which keys, MB": lambda run: _mb(run, spent) if (spent := _overhead(run, "handshake")) else _UNKNOWN,
+    "models for evaluation only, MB": lambda run: (
+        _mb(run, sent) if (sent := _overhead(run, "evaluation")) else _UNKNOWN
+    ),
     "records to the collector, MB": lambda run: _mb(run, _overhead(run, "records")),
     "control lines, MB": lambda run: _mb(run, _overhead(run, "control")),
     "TFLOP of all clients": lambda run: _UNKNOWN if run.flops is None else _short(run.flops / 1e12),
@@ -87,7 +90,7 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "wall time, s": lambda run: f"{run.wall_s:,.1f}",
 }
 _ONLY_IF_KNOWN = ("test {metric} of the common model", "payload between hosts, MB", "wire between hosts, MB",
-                  "of which keys, MB")  # fmt: skip
+                  "of which keys, MB", "models for evaluation only, MB")  # fmt: skip
 _FIGURES_OF_A_SCENARIO: dict[str, Callable[[Conditions], str]] = {
     "virtual time, s": lambda what: _UNKNOWN if what.virtual_s is None else _short(what.virtual_s),
     "time clients waited, share": lambda what: _share(what.waited_share),

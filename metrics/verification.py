@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .reader import open_records
 
-_OPENING = "kind IN ('greeting', 'ready', 'handshake', 'hello')"
+_BETWEEN_CLIENTS = "kind IN ('greeting', 'ready', 'handshake', 'hello', 'evaluation')"  # of overhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def compare_with_kernel(run_folder: Path | str) -> Comparison:
     with open_records(run_folder, check=("traffic", "overhead", "kernel")) as records:
         sums = records.execute(
             "SELECT src, dst, sum(wire_bytes) FROM (SELECT src, dst, wire_bytes FROM traffic"
-            f" UNION ALL SELECT src, dst, wire_bytes FROM overhead WHERE {_OPENING}) GROUP BY src, dst"
+            f" UNION ALL SELECT src, dst, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}) GROUP BY src, dst"
         ).fetchall()
         ends = records.execute("SELECT node, local, peer, bytes_sent, bytes_received FROM kernel").fetchall()
     counted = {(src, dst): size for src, dst, size in sums}
@@ -128,11 +128,11 @@ def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: b
 
 
 def _bytes_by_edge(run_folder: Path | str, *, wire: bool) -> set[tuple]:
-    """Every row of traffic; with ``wire`` its framing too, and what opening the connections cost. The first two columns
+    """Every row of traffic; with ``wire`` its framing too, and what else went over the connections. The first two columns
     are the edge."""
     traffic = "SELECT src, dst, round, '', messages, payload_bytes, message_bytes, {} FROM traffic"
-    opening = f"SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead WHERE {_OPENING}"
+    overhead = f"SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}"
     with open_records(run_folder) as records:
         if not wire:
             return set(records.execute(traffic.format(0)))
-        return set(records.execute(f"{traffic.format('wire_bytes')} UNION ALL {opening}"))
+        return set(records.execute(f"{traffic.format('wire_bytes')} UNION ALL {overhead}"))

@@ -329,8 +329,8 @@ class _ClientProcess:
     def _figures(self, round: int) -> tuple[float | None, float | None, float | None]:
         """A server has none, but what its clients need for theirs."""
         at_the_end = self.algorithm.as_at_the_end(self.client, self.peers)
-        with self._diverged_if_unsendable(round), at_the_end if round else contextlib.nullcontext():
-            return self._evaluate() if self.assignment.role == "client" else (None, None, None)
+        with self._diverged_if_unsendable(round), at_the_end if round else contextlib.nullcontext(True) as known:
+            return self._evaluate() if known and self.assignment.role == "client" else (None, None, None)
 
     def _evaluate(self) -> tuple[float, float, float | None]:
         """Test loss and metric of the client's model, and the metric of the one that all have in common."""

@@ -180,7 +180,7 @@ class Peers:
             self._shown[node] = messages + 1, wire_bytes + weight.wire
 
     def shown(self, node: int) -> np.ndarray | None:
-        """The server's answer of this round, read-only, once it has been shown; None: the server is gone.
+        """The server's answer of this round, read-only, once it has been shown; None: it will not be.
 
         Raises NeighbourTimeout.
         """

@@ -244,11 +244,14 @@ class PlannedPeers(ScheduledPeers):
         return bool(np.isnan(self.schedule.compute[self.round - 1]))
 
     def lacks_answer(self, node: int, *, answered: bool) -> bool:
-        return bool(self.schedule.shows[self.round - 1, self._place[node]])
+        row, place = self.round - 1, self._place[node]
+        if not self._links[node].is_shown:  # this is the server
+            return bool(self.schedule.shows[row, place])
+        return not self.schedule.uses[row, len(self._links[node].received_in(self.round)) - 1, place]
 
     def _may_show(self, node: int, phase: int, tensors: Tensors) -> bool:
         life = int(self.schedule.shows[self.round - 1, self._place[node]])
-        return node not in self._endpoint.gone and self._reach(node, life) and self._make_room(node, 1)
+        return life > 0 and node not in self._endpoint.gone and self._reach(node, life) and self._make_room(node, 1)
 
     def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         if round >= self.round and self.schedule.shows[round - 1, self._place[node]]:
@@ -257,6 +260,8 @@ class PlannedPeers(ScheduledPeers):
             self._taken_out(node)
 
     def _take_shown(self, node: int, phase: int) -> np.ndarray | None:
+        if not self.schedule.shows[self.round - 1, self._place[node]]:
+            return None
         self._wait_for(node, self.round, phase)
         vector = self._inbox.pop((node, self.round, phase), None)
         if vector is not None:

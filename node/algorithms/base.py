@@ -224,9 +224,10 @@ class Algorithm:
         return client.theta
 
     @contextmanager
-    def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[None]:
-        """With the models that the client would have if the run ended with this round: those are evaluated."""
-        yield
+    def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[bool]:
+        """With the models that the client would have if the run ended with this round: those are evaluated. Gives
+        whether they are known."""
+        yield True
 
     def state_bytes(self) -> int:
         """Memory of what the algorithm keeps between rounds, theta apart."""

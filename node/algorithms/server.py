@@ -132,25 +132,26 @@ class ServerAlgorithm(Algorithm):
                 self.download(client, received[server])
 
     @contextmanager
-    def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[None]:
+    def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[bool]:
         now, answered = self.participants(client, peers.round), self.receivers(client, peers.round)
         download = range(client.clients) if self.answers == "next" else now  # at the end
         if client.role == "server":
             lacking = [j for j in download if peers.lacks_answer(j, answered=j in answered)]
             peers.show({j: self.reply(client, j) for j in lacking})
-            yield
+            yield False
             return
         (server,) = client.neighbours
-        vector = None
-        if client.node in download and peers.lacks_answer(server, answered=client.node in answered):
-            vector = peers.shown(server)
+        if client.node not in download or not peers.lacks_answer(server, answered=client.node in answered):
+            yield True
+            return
+        vector = peers.shown(server)
         if vector is None:
-            yield
+            yield False
             return
         theta, state = client.theta.copy(), {name: array.copy() for name, array in self.state().items()}
         try:
             self.download(client, vector)
-            yield
+            yield True
         finally:
             client.theta[:] = theta
             self.load(state)

@@ -43,7 +43,8 @@ FIGURES = "test_loss, test_metric, global_metric"
 
 
 def config_of(name: str) -> str:
-    return f"{CONFIG}name = {name!r}\n{OPTIONS[name]}\n"
+    text = f"{CONFIG}name = {name!r}\n{OPTIONS[name]}\n"
+    return text.replace(f"clients = {CLIENTS}", "clients = 4") if name == "flt" else text  # for speed
 
 
 def ending(text: str, round: int) -> str:
@@ -51,7 +52,9 @@ def ending(text: str, round: int) -> str:
 
 
 def figures(folder, round: int) -> list[tuple]:
-    return folder.rows(f"SELECT node, {FIGURES} FROM round WHERE round = {round} AND node < {CLIENTS} ORDER BY node")
+    return folder.rows(
+        f"SELECT node, {FIGURES} FROM round WHERE round = {round} AND test_metric IS NOT NULL ORDER BY node"
+    )
 
 
 def assert_alike(long, short, end: int) -> None:
@@ -60,9 +63,9 @@ def assert_alike(long, short, end: int) -> None:
         assert figures(long, round) == figures(short, round), round
     found = long.payload()
     for edge, sent in short.payload().items():
-        if edge[2] < end or edge[1] == CLIENTS:  # all download at last
+        if edge[2] < end:  # in which all download
             assert found[edge] == sent
-    assert len(figures(long, end)) == CLIENTS
+    assert long.rows("SELECT count(*) FROM node WHERE role = 'client'") == [(len(figures(long, end)),)]
 
 
 @pytest.mark.parametrize("name", OPTIONS)

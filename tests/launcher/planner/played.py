@@ -51,7 +51,7 @@ class Wire:
     codec: object = None
 
     def link(self) -> Link:
-        return Link(self.lengths, self.lengths, self.opening, self.opening, codec=self.codec)
+        return Link(self.lengths, self.lengths, self.opening, self.opening, codec=self.codec, is_shown=True)
 
     def vector(self, phase: int, round: int) -> np.ndarray:
         """Zeros that take no memory, however many they are."""
@@ -117,6 +117,7 @@ class Stage:
     def __init__(self, scenario: Scenario, plan: Plan, wire: Wire, clock: str, seed: int, timeout: float = 1e4):
         self.scenario, self.plan, self.wire, self.clock = scenario, plan, wire, clock
         self.timeout = timeout
+        self.evaluate_every = 1 + seed % 3
         self.now = 0.0
         self.there: dict[int, Process] = {}
         self.used: dict[tuple[int, int, int, int], int | None] = {}
@@ -251,6 +252,8 @@ class _Player:
         plays = self._all_neighbours if self.stage.scenario.star is None else self._star
         for round in range(self.life.first, self.life.last + 1):
             plays(round)
+            if self.stage.scenario.star is not None and round % self.stage.evaluate_every == 0:
+                self._evaluates(round)
             for record in self.peers.next_round():
                 if type(record).__name__ == "UsedRecord":
                     key = record.node, record.round, record.phase, record.neighbour
@@ -266,6 +269,15 @@ class _Player:
             self.peers.exchange(self._vectors(phase, round, self.peers.neighbours))
             if phase == 0:
                 self.peers.sleep(0.0)
+
+    def _evaluates(self, round: int) -> None:
+        star, peers, server = self.stage.scenario.star, self.peers, self.stage.scenario.clients - 1
+        answered, phase = star.receivers[round - 1], star.opening if round == 1 else 0
+        if self.node == server:
+            lacking = [j for j in peers.neighbours if peers.lacks_answer(j, answered=j in answered)]
+            peers.show(self._vectors(phase, round, lacking))
+        elif peers.lacks_answer(server, answered=self.node in answered):
+            peers.shown(server)
 
     def _star(self, round: int) -> None:
         star, peers = self.stage.scenario.star, self.peers
