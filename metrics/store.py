@@ -74,6 +74,7 @@ class Store:
         for name, record_class in TABLES.items():
             if "round" in record_class._fields:
                 self._connection.execute(f"DELETE FROM {name} WHERE round > ?", [round])
+        self._connection.execute("DELETE FROM overhead WHERE kind = 'evaluation'")  # in all is told again at the end
 
     def forget_ends(self, round: int) -> None:
         """Removes what clients told of themselves when they ended after ``round``: they go on, and tell it at their

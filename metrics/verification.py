@@ -128,8 +128,8 @@ def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: b
 
 
 def _bytes_by_edge(run_folder: Path | str, *, wire: bool) -> set[tuple]:
-    """Every row of traffic; with ``wire`` its framing too, and what else went over the connections. The first two columns
-    are the edge."""
+    """Every row of traffic; with ``wire`` its framing too, and what else went over the connections. The first two
+    columns are the edge."""
     traffic = "SELECT src, dst, round, '', messages, payload_bytes, message_bytes, {} FROM traffic"
     overhead = f"SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}"
     with open_records(run_folder) as records:

@@ -301,7 +301,11 @@ class Checker:
             norm, metric = norms.get((node, round), (math.nan, None))
             if not math.isclose(norm, np.linalg.norm(theta), rel_tol=1e-4, abs_tol=1e-6):
                 yield f"client {node}, round {round}: norm {norm} on record, {np.linalg.norm(theta)} in its state"
-            if metric is not None and not self._is_shown(node) and abs(metric - self._accuracy(node, theta, metric)) > 1e-6:
+            if (
+                metric is not None
+                and not self._is_shown(node)
+                and abs(metric - self._accuracy(node, theta, metric)) > 1e-6
+            ):
                 yield f"client {node}, round {round}: accuracy {metric} on record, not what its state has"
 
     def _is_shown(self, node: int) -> bool:

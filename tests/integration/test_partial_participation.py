@@ -8,6 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from sheafgossip.metrics.verification import compare_with_kernel
+
 from .conftest import _CLI, RunFolder
 
 CLIENTS, ROUNDS, END = 10, 7, 5
@@ -126,6 +128,23 @@ def test_who_was_away_or_was_not_heard_is_shown_the_common_model_of_the_round(ru
         for node, _, metric, common in figures(folder, round):
             assert metric == common == accuracy(w, shards[node]), (round, node)
     assert folder.rows("SELECT count(*) FROM round WHERE node = 2") < [(ROUNDS + 1,)]
+
+
+def test_on_the_wall_clock_a_client_that_was_not_drawn_has_a_common_model_no_older_than_the_round(run):
+    folder = run(PLANNED.replace("virtual", "wall").replace("0.1", "0.01") + "[checkpoints]\nevery = 1\n")
+    shards, common = folder.shards(), {round: folder.theta(round)[CLIENTS] for round in range(ROUNDS + 1)}
+    for round in range(ROUNDS + 1):
+        for node, _, metric, of_common in figures(folder, round):
+            later = {accuracy(common[at], shards[node]) for at in range(round, ROUNDS + 1)}
+            assert metric == of_common in later, (round, node)
+
+
+def test_the_bytes_of_evaluation_are_those_of_the_kernel(run):
+    folder = run(config_of("fedavg") + '[transport]\nprotocol = "tcp"\n[measuring]\nkernel = true\n')
+    assert folder.rows("SELECT count(*) > 0 FROM overhead WHERE kind = 'evaluation'") == [(1,)]
+    comparison = compare_with_kernel(folder.path)
+    assert comparison.connections == CLIENTS
+    assert comparison.differing == comparison.loose_ends == ()
 
 
 def accuracy(theta: np.ndarray, shard: dict[str, np.ndarray]) -> float:
