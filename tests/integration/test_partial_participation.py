@@ -36,7 +36,7 @@ OPTIONS = {
     "flt": 'embedding = 8\nmanifold = "pca"\ncase = "related"\ncentroids = 2',
     "fedsak": "",
     "fedavg-c": 'share = "head"\n[model]\nkind = "mlp"\nhidden = [16]',
-    "sfmtl-graph": 'lam = 0.1\n[model]\nkind = "mlp"\nhidden = [16]',
+    "sfmtl-graph": 'lam = 0.5\n[model]\nkind = "mlp"\nhidden = [16]',
     "pfedhn": "eta = 0.01\nhidden = 16\nembedding = 4",
     "ghn": "eta = 0.01\nhidden = 16\nembedding = 4\nembedding_rounds = 3",
     "shn": "eta = 0.01\nhidden = 16\nembedding = 4\nembedding_rounds = 3",
@@ -46,7 +46,11 @@ FIGURES = "test_loss, test_metric, global_metric"
 
 def config_of(name: str) -> str:
     text = f"{CONFIG}name = {name!r}\n{OPTIONS[name]}\n"
-    return text.replace(f"clients = {CLIENTS}", "clients = 4") if name == "flt" else text  # for speed
+    if name == "flt":  # for speed
+        return text.replace(f"clients = {CLIENTS}", "clients = 4")
+    if name == "sfmtl-graph":  # communities are of clients that share classes
+        return text.replace("classes_per_client = 2", "classes_per_client = 8")
+    return text
 
 
 def ending(text: str, round: int) -> str:
