@@ -104,14 +104,19 @@ class Checker:
         """On the virtual clock the records' times are the plan's."""
         if not (self.plan and self.virtual):
             return
-        for node, round, virtual_s, idle_s, whom in self._rows(
-            "SELECT node, round, virtual_s, idle_s, waited_for FROM round"
+        for node, round, virtual_s, idle_s, whom, metric in self._rows(
+            "SELECT node, round, virtual_s, idle_s, waited_for, test_metric FROM round"
         ):
             part, row = self.plan[node], round - 1
             expected: tuple[float | None, ...] = (0.0, None, None)
             if round:
                 waited = int(part["waited_for"][row])
-                expected = float(part["end"][row]), float(part["idle"][row]), None if waited < 0 else waited
+                end = float(part["end"][row])
+                if (
+                    metric is not None and part["shows"][row].any() and virtual_s != end
+                ):  # what was evaluated came later
+                    end = max(end, float(part["shown_at"][row]))
+                expected = end, float(part["idle"][row]), None if waited < 0 else waited
             if (virtual_s, idle_s, whom) != expected:
                 yield f"client {node}, round {round}: {(virtual_s, idle_s, whom)}, planned {expected}"
 

@@ -50,8 +50,8 @@ class Wire:
     dtype: str = "float64"
     codec: object = None
 
-    def link(self) -> Link:
-        return Link(self.lengths, self.lengths, self.opening, self.opening, codec=self.codec, is_shown=True)
+    def link(self, is_shown: bool = False) -> Link:
+        return Link(self.lengths, self.lengths, self.opening, self.opening, codec=self.codec, is_shown=is_shown)
 
     def vector(self, phase: int, round: int) -> np.ndarray:
         """Zeros that take no memory, however many they are."""
@@ -232,8 +232,9 @@ class _Player:
 
     def _peers(self, process: Process) -> ScheduledPeers:
         stage, execution, node = self.stage, self.stage.scenario.execution, self.node
-        links = {j: stage.wire.link() for j in stage.scenario.neighbours[node]}
         star, last = stage.scenario.star, stage.scenario.clients - 1
+        is_shown = star is not None and node < last
+        links = {j: stage.wire.link(is_shown) for j in stage.scenario.neighbours[node]}
         options = {
             "fallback": "stale" if execution.silence == "stale" and (star is None or node == last) else "skip",
             "bounded": stage.clock == "wall" or not stage.plan.synchronous,
