@@ -131,7 +131,7 @@ class DataSection(Section):
         "table",
     ] = "digits"
     """digits comes with scikit-learn (1,797 images of 8x8), synthetic is drawn; npz is your own file with arrays x, y
-    and optionally client, table one with named columns. Each is described in docs/data.md."""
+    and optionally their owners, table one with named columns. Each is described in docs/data.md."""
     root: Path | None = None
     """Folder with the data set's files, or the file where it is one; without it, mnist, fashion-mnist and cifar10 are
     downloaded to a cache."""
@@ -139,8 +139,20 @@ class DataSection(Section):
     """npz, table, synthetic: what the target is; school and sensors are regression, the others classification."""
     target: str = "target"
     """table: the column to be predicted."""
-    client: str = "client"
-    """table: the column that names the owner of a row; "" where there is none."""
+    client: str | None = None
+    """npz, table: the array or column that names the owner of a sample; "" says that there is none. Without this key it
+    is "client", where there is one."""
+    series: bool = False
+    """npz: x of shape (n, steps, features) holds series, and not images of one channel."""
+    features: tuple[str, ...] = ()
+    """table: the columns to learn from; without this key all but target, client and those of data.drop."""
+    drop: tuple[str, ...] = ()
+    """table: columns that are left out."""
+    text: Literal["refuse", "one-hot"] = "refuse"
+    """table: what to do with columns of text. one-hot: each of its texts becomes a feature that is 1 in rows with this
+    text and 0 in the others; a column of more than 64 different texts is refused all the same."""
+    missing: Literal["refuse", "drop"] = "refuse"
+    """table: what to do with rows in which a value is missing. drop: they are left out."""
     window: Count = 12
     """sensors: how many past values a sample shows."""
     horizon: Count = 1
@@ -170,6 +182,8 @@ class DataSection(Section):
     """quantity: client k (in a random order) gets a share proportional to k**-exponent."""
     samples_each: Count = 20
     """overlapping: how many samples a client holds; no sample twice."""
+    min_samples: Annotated[int, Field(ge=0)] = 0
+    """natural: owners with fewer samples are left out."""
     rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
     mask: Annotated[int, Field(ge=0)] = 0
@@ -354,7 +368,7 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     """Every random draw of the run follows from it."""
     clients: Count = 20
-    """Client processes."""
+    """Client processes. "all" makes them as many as the samples have owners."""
     rounds: Count = 100
     """Rounds of local work and exchange."""
     topology: TopologySection = TopologySection()
@@ -411,7 +425,7 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     if "compare" in wanted:
         raise ConfigError("--set compare: [[compare]] tables are written in the file")
     tree, last = _merge(tree, wanted), _tree(setting or {}, "--grid")
-    return [validate(_merge(_merge(tree, variant), last)) for variant in variants or [{}]]
+    return [validate(_counted(_merge(_merge(tree, variant), last))) for variant in variants or [{}]]
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
@@ -452,6 +466,20 @@ def validate(tree: dict[str, Any]) -> RunConfig:
         raise ConfigError("\n".join(_explain(problem, tree) for problem in error.errors())) from None
 
 
+def _counted(tree: dict[str, Any]) -> dict[str, Any]:
+    """With the number of clients that "all" stands for. Raises ConfigError."""
+    if tree.get("clients") != _ALL:
+        return tree
+    from .data import DataError, count_clients
+
+    config = validate(tree | {"clients": 1})
+    try:
+        return tree | {"clients": count_clients(config.data, config.seed)}
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+
+
+_ALL = "all"
 _PATH_KEYS = (("topology", "path"), ("data", "root"), ("stragglers", "path"), ("algorithm", "encoder"))
 
 

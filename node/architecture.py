@@ -74,9 +74,10 @@ class Architecture:
             )
         if self.kind == "gru":
             if len(self.input_shape) not in (1, 2):
+                hint = "; data.series = true reads them as series" if self.input_shape[0] == 1 else ""
                 raise ArchitectureError(
                     "model.kind = 'gru' needs series of shape (steps,) or (steps, features), the data has samples of "
-                    f"shape {self.input_shape}"
+                    f"shape {self.input_shape}{hint}"
                 )
             if len(self.hidden) != 1:
                 raise ArchitectureError(

@@ -3,7 +3,7 @@
 from .errors import DataError
 from .partition import split
 from .pool import Pool
-from .prepare import ClientSummary, DataSummary, prepare, shard_path
+from .prepare import ClientSummary, DataSummary, count_clients, prepare, shard_path
 from .sets import load
 from .shards import Shard, cut, write
 
@@ -13,6 +13,7 @@ __all__ = [
     "DataSummary",
     "Pool",
     "Shard",
+    "count_clients",
     "cut",
     "load",
     "prepare",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,12 @@ def wrong(path: Path, what: str) -> DataError:
 def first_line(error: Exception) -> str:
     """Of what it says; its name where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def some(names: Sequence[str], most: int = 10) -> str:
+    """Names for a line: all, or the first of them and how many there are more."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def root_of(section: DataSection, wanted: str) -> Path:
@@ -90,9 +97,11 @@ def targets(path: Path, name: str, y: np.ndarray, task: Task) -> tuple[np.ndarra
     if task == "regression":
         if y.ndim > 2 or y.size == 0:
             raise wrong(path, f"{name} has shape {y.shape}; regression allows (n,) and (n, targets)")
+        if y.dtype.kind in "US":
+            raise wrong(path, f'{name} is text (such as "{y[0]}"); write data.task = "classification"')
         values = finite(path, name, y).reshape(len(y), -1)
         return values, values.shape[1]
-    classes, numbers = codes(path, name, y)
+    classes, numbers = codes(path, name, y, ', or data.task = "regression"')
     if len(classes) < 2:
         raise wrong(path, f'{name} holds one class only; data.task = "classification" needs at least two')
     return numbers, len(classes)
@@ -111,8 +120,9 @@ def finite(path: Path, name: str, values: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def codes(path: Path, name: str, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct labels, sorted, and each label's place among them, int64 (n,)."""
+def codes(path: Path, name: str, labels: np.ndarray, or_else: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """The distinct labels, sorted, and each label's place among them, int64 (n,); ``or_else``: another way out of
+    fractions."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or labels.dtype.kind not in "biufUS":
@@ -123,6 +133,7 @@ def codes(path: Path, name: str, labels: np.ndarray) -> tuple[np.ndarray, np.nda
         # NaN differs from its own floor too.
         fractions = np.flatnonzero(labels != np.floor(labels))
         if len(fractions):
-            raise wrong(path, f"{name} holds {labels[fractions[0]]} in row {fractions[0]}; allowed are whole numbers")
+            found = f"{name} holds {labels[fractions[0]]} in row {fractions[0]}"
+            raise wrong(path, f"{found}; allowed are whole numbers{or_else}")
     distinct, codes = np.unique(labels, return_inverse=True)
     return distinct, codes.astype(np.int64)

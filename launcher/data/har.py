@@ -30,8 +30,8 @@ def load_har(section: DataSection) -> Pool:
     if train.shape[1] != test.shape[1]:
         raise wrong(root, f"training samples have {train.shape[1]} features, test samples {test.shape[1]}")
     x, y, subject = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    owners = np.unique(subject, return_inverse=True)[1]
-    return Pool(x, y, "classification", outputs=ACTIVITIES, client=owners)
+    people, owner = np.unique(subject, return_inverse=True)
+    return Pool(x, y, "classification", outputs=ACTIVITIES, client=owner, owners=tuple(map(str, people)))
 
 
 def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

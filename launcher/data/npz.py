@@ -1,4 +1,4 @@
-"""The user's own data: a NumPy .npz file with arrays x, y and optionally client."""
+"""The user's own data: a NumPy .npz file with arrays x, y and optionally one that names owners."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from .arrays import codes, finite, npz_array, open_npz, root_of, targets, wrong
 from .pool import Pool
+from .table import CLIENT
 
 if TYPE_CHECKING:
     from ..config import DataSection
@@ -21,47 +22,59 @@ COLOURS = (1, 3)
 
 def load_npz(section: DataSection) -> Pool:
     """x: (n, features), (n, height, width), (n, height, width, channels) or (n, channels, height, width) with 1 or
-    3 channels; bytes that are images run from 0 to 255. y: (n,), for regression also (n, targets).
-    client: (n,), anything that sorts. x_train, y_train, x_test, y_test are taken as one x, y. Raises DataError.
+    3 channels; bytes that are images run from 0 to 255; with data.series (n, steps, features). y: (n,), for regression
+    also (n, targets). data.client: (n,), anything that sorts. x_train, x_test and so on are taken as one. Raises
+    DataError.
     """
     path = root_of(section, "the .npz file")
-    arrays = _read(path)
-    x, scale = _inputs(path, arrays["x"])
-    owners = arrays.get("client")
-    for name in ("y", "client"):
-        if name in arrays and len(arrays[name]) != len(x):
+    arrays, client = _read(path, section.client)
+    x, scale = _inputs(path, arrays["x"], section.series)
+    for name in arrays:
+        if len(arrays[name]) != len(x):
             raise wrong(path, f"x has {len(x)} samples and {name} has {len(arrays[name])}")
-    client = None if owners is None else codes(path, "client", owners)[1]
+    owners, owner = codes(path, client, arrays[client]) if client else (None, None)
     y, outputs = targets(path, "y", arrays["y"], section.task)
-    return Pool(x, y, section.task, outputs, scale, client)
+    names = None if owners is None else tuple(map(str, owners))
+    return Pool(x, y, section.task, outputs, scale, owner, names)
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    """x, y and, where the file has it, client."""
+def _read(path: Path, wanted: str | None) -> tuple[dict[str, np.ndarray], str]:
+    """x, y and, where samples have owners, the array that names these; and what it is called, or ""."""
     with open_npz(path) as file:
-        names = set(file.files)
-        if set(SPLIT) <= names and not set(WHOLE) & names:
-            return {
-                name: _join(path, name, [npz_array(file, path, f"{name}_{part}") for part in PARTS]) for name in WHOLE
-            }
-        if not set(WHOLE) <= names:
+        there = set(file.files)
+        in_parts = set(SPLIT) <= there and not set(WHOLE) & there
+        if not in_parts and not set(WHOLE) <= there:
             raise wrong(
                 path,
                 f"it holds arrays {', '.join(file.files) or '(none)'}; needed are {', '.join(WHOLE)} "
-                f"(and client, if you like) or {', '.join(SPLIT)}",
+                f"(and {CLIENT}, if you like) or {', '.join(SPLIT)}",
             )
-        return {name: npz_array(file, path, name) for name in (*WHOLE, "client") if name in names}
+
+        def arrays_of(name: str) -> tuple[str, ...]:
+            return tuple(f"{name}_{part}" for part in PARTS) if in_parts else (name,)
+
+        client = (CLIENT if there.issuperset(arrays_of(CLIENT)) else "") if wanted is None else wanted
+        if client in WHOLE or (client and not there.issuperset(arrays_of(client))):
+            needed = " and ".join(arrays_of(client))
+            raise wrong(path, f'data.client = "{client}": needed is {needed}; it holds arrays {", ".join(file.files)}')
+        names = [*WHOLE, *filter(None, [client])]
+        return {name: _join(path, [(n, npz_array(file, path, n)) for n in arrays_of(name)]) for name in names}, client
 
 
-def _join(path: Path, name: str, parts: list[np.ndarray]) -> np.ndarray:
-    train, test = parts
-    if train.shape[1:] != test.shape[1:]:
-        raise wrong(path, f"{name}_train has shape {train.shape}, which does not fit {name}_test, {test.shape}")
-    return np.concatenate(parts)
+def _join(path: Path, parts: list[tuple[str, np.ndarray]]) -> np.ndarray:
+    (first, array), *others = parts
+    for name, other in others:
+        if array.shape[1:] != other.shape[1:]:
+            raise wrong(path, f"{first} has shape {array.shape}, which does not fit {name}, {other.shape}")
+    return np.concatenate([array for _, array in parts]) if others else array
 
 
-def _inputs(path: Path, x: np.ndarray) -> tuple[np.ndarray, float]:
+def _inputs(path: Path, x: np.ndarray, series: bool) -> tuple[np.ndarray, float]:
     """x with its axes in our order, and its scale."""
+    if series:
+        if x.ndim != 3 or x.size == 0:
+            raise wrong(path, f"x has shape {x.shape}; data.series = true needs (n, steps, features)")
+        return finite(path, "x", x), 1.0
     if x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[3] in COLOURS and x.shape[1] not in COLOURS:

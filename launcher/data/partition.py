@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...topology.seeds import generator
+from .arrays import some
 from .errors import DataError
 from .pool import Pool
 
@@ -25,6 +27,11 @@ Partition = list[np.ndarray]
 def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partition:
     """At least MINIMUM samples a client. Raises DataError where that can't be."""
     name = chosen(section, pool)
+    if section.min_samples and name != "natural":
+        raise DataError(
+            f"data.min_samples = {section.min_samples}: has an effect on owners only, and samples are split "
+            f"{name!r} here: allowed is 0"
+        )
     if name != "overlapping" and len(pool) < MINIMUM * clients:
         raise DataError(
             f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each), "
@@ -34,9 +41,14 @@ def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partitio
     owned = PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
     smallest = min(range(clients), key=lambda client: len(owned[client]))
     if len(owned[smallest]) < MINIMUM:
+        way_out = (
+            f"; data.min_samples = {MINIMUM} leaves out {some(Owners.of(pool, MINIMUM).left_out)}"
+            if name == "natural"
+            else ""
+        )
         raise DataError(
             f'data.partition = "{name}" leaves client {smallest} with {len(owned[smallest])} samples: '
-            f"at least {MINIMUM} are needed"
+            f"at least {MINIMUM} are needed{way_out}"
         )
     return owned
 
@@ -46,6 +58,17 @@ def chosen(section: DataSection, pool: Pool) -> str:
     if section.partition == "auto":
         return "even" if pool.client is None else "natural"
     return section.partition
+
+
+def count_owners(section: DataSection, pool: Pool) -> int:
+    """Who can each be a client. Raises DataError where samples do not go to their owners."""
+    if chosen(section, pool) != "natural":
+        raise DataError(
+            f'clients = "all" stands for the owners of the samples, but data.dataset = "{section.dataset}" '
+            + ("names none" if pool.client is None else f'is split by data.partition = "{section.partition}"')
+            + "; write a number"
+        )
+    return len(Owners.of(pool, section.min_samples).rows)
 
 
 def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
@@ -169,18 +192,35 @@ def overlapping(section: DataSection, pool: Pool, clients: int, rng: np.random.G
     return [rng.choice(len(pool), section.samples_each, replace=False) for _ in range(clients)]
 
 
+@dataclass(frozen=True)
+class Owners:
+    """``rows`` of each owner with at least so many samples, in sorted order, and who has fewer, with how many."""
+
+    rows: list[np.ndarray]
+    left_out: tuple[str, ...]
+
+    @classmethod
+    def of(cls, pool: Pool, least: int) -> Owners:
+        assert pool.client is not None
+        numbers, owner = np.unique(pool.client, return_inverse=True)
+        every = _group(owner, len(numbers))
+        few = tuple(f"{pool.owner(rows)} ({len(rows)})" for rows in every if len(rows) < least)
+        return cls([rows for rows in every if len(rows) >= least], few)
+
+
 def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
     """Owners in sorted order are clients 0, 1, ...; where there are more of them than clients, a random choice is."""
     if pool.client is None:
         raise DataError(f'data.partition = "natural" needs clients, and data.dataset = "{section.dataset}" has none')
-    owners, owner = np.unique(pool.client, return_inverse=True)
-    if clients > len(owners):
+    owners = Owners.of(pool, section.min_samples)
+    there = len(owners.rows)
+    if clients > there:
+        without = f" without {len(owners.left_out)} below data.min_samples" if owners.left_out else ""
         raise DataError(
-            f'data.partition = "natural": the data has {len(owners)} clients, the run has {clients}; '
-            f"allowed are 1 to {len(owners)}"
+            f'data.partition = "natural": the data has {there} clients{without}, the run has {clients}; '
+            f'allowed are 1 to {there}, or clients = "all"'
         )
-    rows_of_owner = _group(owner, len(owners))
-    return [rows_of_owner[taken] for taken in np.sort(rng.permutation(len(owners))[:clients])]
+    return [owners.rows[taken] for taken in np.sort(rng.permutation(there)[:clients])]
 
 
 PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Partition]] = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .constant import ConstantPredictor
+from .partition import Owners, chosen, count_owners
 from .pool import Task
 from .sets import load
 from .shards import cut, write
@@ -28,14 +30,27 @@ class ClientSummary:
     """Of its model."""
     classes: tuple[int, ...] = ()
     """Classification: those of its training samples, ascending."""
+    owner: str = ""
+    """Whose samples it has; "" where nobody with a name owns them."""
 
 
 @dataclass(frozen=True)
 class DataSummary:
     """What is known of the data without opening a shard."""
 
+    samples: int
+    """Before they were split."""
+    partition: str
+    """How they were split; never "auto"."""
+    owners: int
+    """Who could each have been a client; 0 where samples were not left with their owners."""
+    left_out: tuple[str, ...]
+    """Owners that have too few samples, with how many."""
+    told: tuple[str, ...]
+    """How the data set's files were read."""
+
     input_shape: tuple[int, ...]
-    """Of one sample: (channels, height, width) or (features,)."""
+    """Of one sample: (channels, height, width), (features,) or (steps, features)."""
     outputs: int
     """Of the first client's model; only data.tasks gives others another number."""
     task: Task
@@ -48,9 +63,17 @@ def shard_path(folder: Path, client: int) -> Path:
     return folder / f"node-{client:04d}.safetensors"
 
 
+@lru_cache(maxsize=16)  # the runs of a file, and of a sweep, mostly have one data set
+def count_clients(section: DataSection, seed: int) -> int:
+    """How many clients the data set names, as owners of its samples. Raises DataError."""
+    return count_owners(section, load(section, seed))
+
+
 def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> DataSummary:
     """Writes the shard of every client into ``folder``, one in memory at a time. Raises DataError."""
     pool = load(section, seed, clients)
+    partition = chosen(section, pool)
+    everyone = Owners.of(pool, section.min_samples) if partition == "natural" else Owners([], ())
     shards = cut(section, pool, clients, seed)
     folder.mkdir(parents=True, exist_ok=True)
     summaries, constant = [], ConstantPredictor(section.tasks)
@@ -59,5 +82,16 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
         constant.add(shard)
         classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
         sizes = len(shard.x_train), len(shard.x_test)
-        summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes))
-    return DataSummary(pool.input_shape, summaries[0].outputs, pool.task, tuple(summaries), constant.metric())
+        summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes, shard.owner))
+    return DataSummary(
+        samples=len(pool),
+        partition=partition,
+        owners=len(everyone.rows),
+        left_out=everyone.left_out,
+        told=pool.told,
+        input_shape=pool.input_shape,
+        outputs=summaries[0].outputs,
+        task=pool.task,
+        clients=tuple(summaries),
+        constant_metric=constant.metric(),
+    )

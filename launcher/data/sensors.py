@@ -26,7 +26,7 @@ def load_sensors(section: DataSection) -> Pool:
     read. Values are taken as they are. Raises DataError.
     """
     path = root_of(section, "the .csv, .npz or .parquet file")
-    values = _values(path)
+    values, names = _values(path)
     moments, sensors = values.shape
     length = section.window + section.horizon
     if moments < length:
@@ -37,16 +37,17 @@ def load_sensors(section: DataSection) -> Pool:
     spans = np.lib.stride_tricks.sliding_window_view(values, length, axis=0).reshape(-1, length)
     owners = np.tile(np.arange(sensors), moments - length + 1)
     x, y = np.ascontiguousarray(spans[:, : section.window]), np.ascontiguousarray(spans[:, section.window :])
-    return Pool(x, y, "regression", outputs=section.horizon, client=owners, in_time_order=True)
+    return Pool(x, y, "regression", outputs=section.horizon, client=owners, owners=names, in_time_order=True)
 
 
-def _values(path: Path) -> np.ndarray:
-    """float32 (moments, sensors)."""
+def _values(path: Path) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """float32 (moments, sensors), and what the sensors are called."""
     if not path.name.endswith(".npz"):
-        columns = {name: column for name, column in read_columns(path).items() if name != TIME}
+        columns = {name: column for name, column in read_columns(path).by_name.items() if name != TIME}
         if not columns:
             raise wrong(path, "it has no column of a sensor")
-        return np.stack([finite(path, name, column) for name, column in columns.items()], axis=1)
+        values = np.stack([finite(path, name, column.values) for name, column in columns.items()], axis=1)
+        return values, tuple(columns)
     with open_npz(path) as file:
         name = next((name for name in ARRAYS if name in file.files), None)
         if name is None:
@@ -54,4 +55,4 @@ def _values(path: Path) -> np.ndarray:
         values = npz_array(file, path, name)
     if values.ndim not in (2, 3) or values.size == 0:
         raise wrong(path, f"{name} has shape {values.shape}; allowed are (moments, sensors) and (.., channels)")
-    return finite(path, name, values if values.ndim == 2 else values[:, :, 0])
+    return finite(path, name, values if values.ndim == 2 else values[:, :, 0]), None

@@ -40,6 +40,8 @@ class Shard:
     """The input features that this client sees, ascending; None for all."""
     drifted: tuple[np.ndarray, np.ndarray] | None = None
     """x_train and x_test as they are once the task has changed; None where it never does."""
+    owner: str = ""
+    """Who owns its samples, where somebody with a name does."""
 
 
 def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
@@ -56,6 +58,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     owned = split(section, pool, clients, seed)
     reduced = _reduced_clients(section, clients, seed)
     groups = _groups(section, pool, owned)
+    named = pool.owners is not None and chosen(section, pool) == "natural"
     if section.partition == "clusters":
         groups = np.array([cluster_of(client, clients, section) for client in range(clients)])
     divided = []
@@ -89,7 +92,8 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         drifted = None if section.drift is None else inputs(section.drift.rotations[turn])
         tasks = list(dict.fromkeys(section.tasks))
         group = turn * len(tasks) + tasks.index(task) if groups is None else int(groups[client])
-        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted)
+        owner = pool.owner(owned[client]) if named else ""
+        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted, owner)
 
     return map(shard, range(clients))
 

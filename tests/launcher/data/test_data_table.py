@@ -75,8 +75,16 @@ def test_an_empty_name_says_that_there_are_no_clients(read):
         ),
         (FRAME, {"client": "client"}, r'no column "client" \(data\.client\)'),
         (FRAME, {"client": "ill"}, 'data.target and data.client are both "ill"'),
-        (FRAME, {"client": "smokes"}, "who has type .*; allowed are whole and real numbers"),
-        (FRAME.assign(age=[1, np.nan, 3, 4]), {}, "age holds NaN.* in row 1"),
+        (
+            FRAME,
+            {"client": "smokes"},
+            r'text, not numbers, in who \(such as "bo"\): write data\.drop = \["who"\], or data\.text = "one-hot"',
+        ),
+        (
+            FRAME.assign(age=[1, np.nan, 3, 4]),
+            {},
+            r"age is empty in row 1, and 1 of 4 rows lack a value, in age \(1\): write",
+        ),
         (FRAME.assign(age=[1, 2, np.inf, 4]), {}, "age holds NaN, an infinity.* in row 2"),
         (FRAME.assign(ill=True), {}, "ill holds one class only"),
         (FRAME.assign(ill=[0.5, 1, 2, 3]), {}, r"ill holds 0\.5 in row 0; allowed are whole numbers"),
