@@ -145,9 +145,7 @@ def test_all_clients_are_as_many_as_have_enough_samples(tmp_path):
 
 def test_more_clients_than_owners_are_told_of_all(tmp_path, read):
     pool = read(OWNED, target="ill", client="who")
-    with pytest.raises(
-        DataError, match=re.escape('has 4 clients, the run has 5; allowed are 1 to 4, or clients = "all"')
-    ):
+    with pytest.raises(DataError, match=r'the run has 5; allowed are 1 to 4, or clients = "all"$'):
         cut(section(tmp_path, target="ill", client="who"), pool, 5, 0)
 
 
