@@ -84,6 +84,7 @@ def run(
 
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
+    from .banner import Banner
     from .config import load
     from .display import Display, manner
     from .kept import Left, left_of
@@ -93,6 +94,7 @@ def run(
 
     configs = load(config, set_ or [])
     plain |= engine == "threads"  # what clients print comes between
+    banner = Banner()
     before = begun_folder(out, configs)
     there = nullcontext(before) if before else new_folder(out, config)
     with there as root, Display(manner(quiet=quiet, plain=plain)) as display:
@@ -102,6 +104,7 @@ def run(
             display.tell(f"{len(folders) - len(left)} of {len(folders)} runs finished before")
 
         def watch(prepared: Prepared) -> Display:
+            display.tell("\n".join(banner.lines(prepared)))
             if (need := need_of(prepared)).worth_telling:
                 display.tell(need.text)
             if prepared.resumed_at:
@@ -154,6 +157,7 @@ def sweep(
     from ..metrics.comparison_csv import write_groups, write_runs
     from ..metrics.notices import notices
     from ..metrics.seeds import summarize_all
+    from .banner import Banner
     from .kept import is_finished
     from .session import new_folder
     from .sweep.grid import parse_grids
@@ -167,7 +171,9 @@ def sweep(
         claim = stack.enter_context(alone_in(root))
         stages = zip(planned.runs, planned.stages(), strict=True)
         missing = [run for run, stage in stages if stage != "finished"]
-        prepare(missing)
+        for prepared in prepare(missing)[:1]:  # what is told of the first holds for all, but for what is swept
+            if not quiet:
+                say("\n".join(Banner().lines(prepared)), err=True)
         lines = Lines(len(planned.runs), len(missing), jobs, silent=quiet)
         with Crew(jobs, claim.descriptor) as crew:
             ended = crew.run_all(missing, lines)
@@ -246,6 +252,7 @@ def resume(
     """Take up an interrupted run after its last complete checkpoint; it ends as if nothing had happened."""
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
+    from .banner import Banner
     from .display import Display, manner
     from .session import Prepared
     from .session import resume as take_up
@@ -253,6 +260,7 @@ def resume(
     with Display(manner(quiet=quiet, plain=plain or engine == "threads")) as display:
 
         def watch(prepared: Prepared) -> Display:
+            display.tell("\n".join(Banner().lines(prepared)))
             if not quiet:
                 say(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}", err=True)
             display.follow(prepared.folder, anew=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..metrics.owners import packed
 from ..metrics.schema import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
@@ -47,6 +48,7 @@ class Prepared:
     """Of each client, its first life."""
     samples: tuple[int, ...]
     """Training samples of each client; 0 for a server."""
+    data: DataSummary
     plan: Plan | None = None
     resumed_at: int = 0
     """The round after which an interrupted run is taken up again."""
@@ -138,10 +140,12 @@ def work_out(
     facts = {
         "metric": "accuracy" if data.task == "classification" else "mse",
         "groups": ",".join(str(client.group) for client in data.clients),
+        **packed([client.owner for client in data.clients]),
     }
     if data.constant_metric is not None:
         facts[CONSTANT_METRIC] = repr(data.constant_metric)
-    return Prepared(config, folder, graphs.union, assignments, samples, plan, keyed_records=keyed_records, facts=facts)
+    graph = graphs.union
+    return Prepared(config, folder, graph, assignments, samples, data, plan, keyed_records=keyed_records, facts=facts)
 
 
 def write_down(prepared: Prepared) -> Store:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ..metrics.owners import client_name
 from ..metrics.reader import open_records
 from ..metrics.records import (
     COLLECTOR,
@@ -373,7 +374,9 @@ class Run:
         return self._prepared.folder / "log" / f"{name_of(node)}.log"
 
     def _name(self, node: int) -> str:
-        return "the server" if self._prepared.assignments[node].role == "server" else f"client {node}"
+        if self._prepared.assignments[node].role == "server":
+            return "the server"
+        return client_name(node, {k: each.owner for k, each in enumerate(self._prepared.data.clients) if each.owner})
 
     def _introductions(self) -> Iterator[Record]:
         yield NodeRecord(LAUNCHER, "launcher", "", 0, 0, 0, 0, socket.gethostname(), os.getpid(), "")

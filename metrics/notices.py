@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from .divergence import divergence_of
+from .owners import client_name, owners_of
 from .reader import metric_of, open_records
 from .records import COLLECTOR, LAUNCHER
 from .summary import status_of
@@ -35,6 +36,7 @@ def notices(run_folder: Path | str) -> list[str]:
             f"SELECT kind, node, detail FROM event WHERE kind IN ({marks}) ORDER BY wall_s, node", _KINDS
         ).fetchall()
         diverged = divergence_of(records, metric_of(records)) if status_of(records) == "finished" else None
+        owners = owners_of(records)
         planned = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     alike: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for kind, node, detail in events:
@@ -43,7 +45,7 @@ def notices(run_folder: Path | str) -> list[str]:
     for (kind, _), told in alike.items():
         node, detail = told[0]
         others = len({other for other, _ in told} - {node})
-        who = _OTHERS.get(node, f"client {node}") + (f" and {others} more" if others else "")
+        who = _OTHERS.get(node, client_name(node, owners)) + (f" and {others} more" if others else "")
         match kind:
             case "death":
                 lines.append(f"{who} died: {detail}")

@@ -50,6 +50,7 @@ class RunReader:
     round_total = _Frame("round_total")
     round_cumulative = _Frame("round_cumulative")
     edge_total = _Frame("edge_total")
+    owner = _Frame("owner")
     client_total = _Frame("client_total")
     last_test_metric = _Frame("last_test_metric")
     cpu_total = _Frame("cpu_total")

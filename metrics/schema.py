@@ -86,6 +86,10 @@ WHERE next IS NULL OR next < cpu_s + elapsed_s GROUP BY node, part;
 CREATE VIEW IF NOT EXISTS last_test_metric AS
 SELECT node, max(round) AS round, test_metric FROM round WHERE test_metric IS NOT NULL GROUP BY node;
 
+CREATE VIEW IF NOT EXISTS owner AS
+SELECT key AS node, value AS owner
+FROM json_each((SELECT value FROM meta WHERE key = 'owners')) WHERE value <> '';
+
 CREATE VIEW IF NOT EXISTS client_total AS
 WITH sent AS (SELECT src AS node, sum(payload_bytes) AS payload_bytes_sent, sum(message_bytes) AS message_bytes_sent,
                      sum(wire_bytes) AS wire_bytes_sent FROM traffic GROUP BY src),
@@ -96,9 +100,10 @@ WITH sent AS (SELECT src AS node, sum(payload_bytes) AS payload_bytes_sent, sum(
      time AS (SELECT node, sum(idle_s) AS idle_s, max(virtual_s) AS virtual_s FROM round GROUP BY node)
 SELECT node.node, payload_bytes_sent, message_bytes_sent, wire_bytes_sent,
        payload_bytes_received, message_bytes_received, wire_bytes_received,
-       last_test_metric.round AS test_round, test_metric, peak_rss, cpu_s, idle_s, virtual_s
+       last_test_metric.round AS test_round, test_metric, peak_rss, cpu_s, idle_s, virtual_s, owner
 FROM node LEFT JOIN sent USING (node) LEFT JOIN received USING (node) LEFT JOIN last_test_metric USING (node)
      LEFT JOIN memory USING (node) LEFT JOIN cpu_total USING (node) LEFT JOIN time USING (node)
+     LEFT JOIN owner USING (node)
 WHERE role = 'client';
 
 -- The mean over clients of each one's latest evaluation: every evaluation changes the sum by what is new in it.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
 
 FORMATS = (".csv", ".csv.gz", ".npz", ".parquet")
-_SEPARATORS = {",": ",", ";": ";", "\t": "a tab", "|": "|"}
+_SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 _LONGEST_LINE = 1 << 20
 _DECIMAL_COMMA = r"\s*[-+]?\d+,\d+\s*"
 

@@ -161,10 +161,10 @@ def worst_clients(methods: Sequence[Method], count: int = 5) -> list[tuple[str, 
     for method in methods:
         latest = method.latest_metric().sort_values("test_metric", ascending=method.is_accuracy, kind="stable")
         digits = ".1f" if method.is_accuracy else ".4g"
-        several = len(method.folders) > 1
         texts = (
-            f"{client}{f' (seed {seed})' if several else ''}: {method.unit * value:{digits}}"
-            for seed, client, value in latest.head(count).itertuples(index=False)
+            f"{row.owner or row.client}{f' (seed {row.seed})' if len(method.folders) > 1 else ''}: "
+            f"{method.unit * row.test_metric:{digits}}"
+            for row in latest.head(count).itertuples(index=False)
         )
         lines.append((method.name, ", ".join(texts)))
     return [(name, text) for name, text in lines if text]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...metrics import open_run
+from ...metrics.owners import read_owners
 from ...metrics.plain import label
 from ...metrics.run_reader import RunReader
 from ...metrics.seeds import Group, summarize_all
@@ -55,7 +56,7 @@ class Method:
         return "test accuracy, %" if self.is_accuracy else "test MSE"
 
     def latest_metric(self) -> DataFrame:
-        """seed, client, test_metric: the last evaluation of each client of each seed. The client of a number has other
+        """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed. The client of a number has other
         data in another seed, so nothing is averaged."""
         import pandas
 
@@ -63,8 +64,9 @@ class Method:
         for run, folder in zip(self.group.runs, self.folders, strict=True):
             latest = open_run(folder).last_test_metric
             latest = latest[latest.node.isin(self.clients)]
-            frames.append(latest.rename(columns={"node": "client"}).assign(seed=run.seed))
-        return pandas.concat(frames)[["seed", "client", "test_metric"]].reset_index(drop=True)
+            owners = latest.node.map(read_owners(folder)).astype(object).fillna("")
+            frames.append(latest.rename(columns={"node": "client"}).assign(seed=run.seed, owner=owners))
+        return pandas.concat(frames)[["seed", "client", "owner", "test_metric"]].reset_index(drop=True)
 
 
 def methods_of(folders: Sequence[Path]) -> list[Method]:

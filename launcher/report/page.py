@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 
 from ...metrics.config_file import config_text
+from ...metrics.owners import client_name, read_owners
 from ...metrics.plain import label
 from ...metrics.seeds import Estimate
 from ...metrics.summary_table import flaw_of
@@ -141,11 +142,11 @@ def _events(methods: Sequence[Method]) -> str:
     rows, total = "", 0
     for method in methods:
         events, nodes = method.reader.events, method.reader.nodes
-        others = nodes[nodes.node < 0]
+        others, owners = nodes[nodes.node < 0], read_owners(method.folders[0])
         names = dict(zip(others.node, named(others), strict=True))
         total += len(events)
         for event in events.head(_EVENTS_SHOWN).itertuples():
-            who = names.get(event.node, f"client {event.node}")
+            who = names.get(event.node, client_name(event.node, owners))
             when = [f"{event.wall_s:.2f}", "" if math.isnan(event.virtual_s) else f"{event.virtual_s:.2f}"]
             cells = [method.name, *when, who, label(event.kind), _beginning(event.detail)]
             rows += "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"

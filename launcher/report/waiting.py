@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...metrics.owners import client_name, read_owners
 from ...topology.picture import INK
-from .drawn import Drawn, new_figure, plain
+from .drawn import Drawn, literal, new_figure, plain
 from .methods import Method
 
 _TOP = 12
@@ -33,11 +34,11 @@ def waiting(method: Method) -> list[Drawn]:
     left.set_ylabel("client")
     plain(left, grid="none")
 
-    total = method.reader.waited_total
+    total, owners = method.reader.waited_total, read_owners(method.folders[0])
     total = total[total.waited_for >= 0]
     caused = total.groupby("waited_for").idle_s.sum().sort_values(ascending=False).head(_TOP)
     right.barh(range(len(caused)), caused, height=0.66, color="#0072B2")
-    right.set_yticks(range(len(caused)), [f"client {node}" for node in caused.index])
+    right.set_yticks(range(len(caused)), [literal(client_name(node, owners)) for node in caused.index])
     right.set_ylim(max(len(caused), 1) - 0.5, -0.5)
     right.set_xlabel(f"others waited for it, {clock} s")
     plain(right, grid="x")

@@ -17,7 +17,7 @@ from .. import interrupts
 from ..config import ConfigError
 from ..folder import Claim
 from ..kept import begin_anew, clear
-from ..preparation import prepare_run
+from ..preparation import Prepared, prepare_run
 from ..resumption import still_going_on
 from .job import Job
 from .plan import Planned
@@ -44,21 +44,23 @@ def alone_in(folder: Path) -> Claim:
         raise ConfigError(f"--out {folder}: cannot be used: {error.strerror or error}") from error
 
 
-def prepare(runs: Sequence[Planned]) -> None:
-    """Makes every run ready to be taken up. Raises ConfigError, and leaves nothing of runs that were not there.
+def prepare(runs: Sequence[Planned]) -> list[Prepared]:
+    """Makes every run ready to be taken up, and returns those that begin. Raises ConfigError, and leaves nothing of
+    runs that were not there.
 
     What has a checkpoint is left as it is; what has none begins anew, once all that is new has been found right.
     """
     new = [run for run in runs if not run.folder.exists()]
     begun = [run for run in runs if run not in new]
     made: list[Planned] = []
+    prepared: list[Prepared] = []
     nowhere = Path("/nowhere")  # the job that takes a run up knows where its sockets are
     try:
         for run in (*new, *begun):
             if begin_anew(run.folder):
                 made.append(run)
                 with Claim(run.folder, still_going_on(run.folder)):
-                    prepare_run(run.config, run.folder, sockets=nowhere, records=f"ipc://{nowhere}")
+                    prepared.append(prepare_run(run.config, run.folder, sockets=nowhere, records=f"ipc://{nowhere}"))
     except BaseException as error:
         for each in made:
             if each in new:
@@ -69,6 +71,7 @@ def prepare(runs: Sequence[Planned]) -> None:
             reason = error.strerror if isinstance(error, OSError) else None
             raise ConfigError(f"{run.folder}: cannot be written: {reason or error}") from error
         raise
+    return prepared
 
 
 class Crew:

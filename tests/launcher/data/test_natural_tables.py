@@ -44,7 +44,7 @@ def test_what_stands_between_columns_is_found_out_and_told(read, separator):
 def test_commas_in_numbers_are_read_between_semicolons(read):
     pool = read("a;b;c\n1,5;2;0\n-3;,25;1\n".replace(",25", "0,25"), target="c")
     assert pool.x.tolist() == [[1.5, 2], [-3, 0.25]]
-    assert "; stands between its columns, a comma in its numbers" in pool.told
+    assert "a semicolon stands between its columns, a comma in its numbers" in pool.told
 
 
 def test_a_separator_within_quotes_is_none(read):

@@ -1,0 +1,99 @@
+"""What a run tells before it starts."""
+
+import pytest
+
+from sheafgossip.launcher.banner import Banner
+from sheafgossip.launcher.config import load
+from sheafgossip.launcher.preparation import prepare_run
+from sheafgossip.metrics.owners import read_owners
+from sheafgossip.metrics.run_reader import RunReader
+
+TABLE = "who;age;smokes;ill\n" + "".join(
+    f"{name};{age};{'yes' if age % 3 else 'no'};{age % 2}\n"
+    for name, rows in (("Ann", 9), ("Bo", 2), ("Cy", 8), ("Di", 3), ("Ed", 12))
+    for age in range(rows)
+)
+CONFIG = """
+rounds = 3
+[topology]
+kind = "ring"
+[data]
+dataset = "table"
+root = "mine.csv"
+target = "ill"
+text = "one-hot"
+"""
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    (tmp_path / "mine.csv").write_text(TABLE)
+
+    def prepared(text, *overrides, name="run"):
+        (tmp_path / "run.toml").write_text(text)
+        (config,) = load(tmp_path / "run.toml", overrides)
+        return prepare_run(config, tmp_path / name, sockets=tmp_path, records="ipc:///nowhere")
+
+    return prepared
+
+
+def told(prepared):
+    return {line[:12].rstrip(): line[12:] for line in Banner().lines(prepared)}
+
+
+def test_folder_clients_owners_split_local_work_and_model_are_told(prepared, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = told(prepared(CONFIG, "clients=2", "data.client=who", "data.min_samples=4", "seed=1"))
+    assert lines == {
+        "run folder": "run",
+        "run": "sheaf-fmtl, 3 rounds, seed 1",
+        "data": "table mine.csv: 34 samples, 3 features, classification; a semicolon stands between its columns; "
+        "features: age, smokes=no, smokes=yes",
+        "clients": lines["clients"],
+        "split": "each client has those of one owner; left out, with fewer than 4: Bo (2), Di (3); "
+        f"a client has {lines['split'].partition('a client has ')[2]}",
+        "local work": "one step on all training samples a round, alpha 0.1",
+        "model": "logistic, 3 inputs, 2 outputs, 8 parameters",
+    }
+    assert lines["clients"].startswith("2 of 3 owners, drawn by the seed: ")
+
+
+def test_an_even_split_for_want_of_owners_is_told(prepared):
+    lines = told(prepared(CONFIG, "clients=2", "data.client=''", "data.drop=['who']"))
+    assert lines["clients"] == "2"
+    assert lines["split"].startswith(
+        "shuffled and split evenly, as nobody owns them (data.client names owners); a client has 13 for training, 4 "
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["training.work=steps", "training.steps=5"], "5 mini-batches of 32 samples a round, alpha 0.1"),
+        (
+            ["training.work=epochs", "training.batch_size=7", "training.l2=0.5"],
+            "1 pass over the training samples in mini-batches of 7 a round, alpha 0.1, l2 0.5",
+        ),
+    ],
+)
+def test_what_local_work_means_is_told(prepared, overrides, text):
+    assert told(prepared("clients = 5\n[data]\nsamples = 200", *overrides))["local work"] == text
+
+
+def test_of_the_next_run_only_what_differs_is_told(prepared):
+    banner = Banner()
+    banner.lines(prepared("clients = 5\n[data]\nsamples = 200", name="a"))
+    news = banner.lines(prepared("clients = 5\n[data]\nsamples = 200", "training.alpha=0.5", name="b"))
+    assert [line[:12].rstrip() for line in news] == ["run folder", "local work"]
+
+
+def test_owners_keep_their_names_in_the_records(prepared):
+    folder = prepared(CONFIG, "clients=all", "data.client=who", "data.min_samples=4").folder
+    assert read_owners(folder) == {0: "Ann", 1: "Cy", 2: "Ed"}
+    assert RunReader(folder).owner.values.tolist() == [[0, "Ann"], [1, "Cy"], [2, "Ed"]]
+
+
+def test_who_has_no_name_is_not_given_one(prepared):
+    folder = prepared("clients = 5\n[data]\nsamples = 200").folder
+    assert read_owners(folder) == {}
+    assert RunReader(folder).owner.empty
