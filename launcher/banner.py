@@ -10,6 +10,7 @@ from pathlib import Path
 from .config import DataSection, RunConfig
 from .data import ClientSummary, DataSummary
 from .data.arrays import some
+from .effects import without_effect
 from .preparation import Prepared
 
 _SPLIT: Mapping[str, Callable[[DataSection], str]] = {
@@ -32,7 +33,9 @@ class Banner:
     def lines(self, prepared: Prepared) -> list[str]:
         news = {name: text for name, text in _lines(prepared) if self._told.get(name) != text}
         self._told |= news
-        return [f"{name:<12}{text}" for name, text in news.items()]
+        return [
+            f"{name.partition(' ')[0] if name.startswith('note') else name:<12}{text}" for name, text in news.items()
+        ]
 
 
 def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
@@ -44,6 +47,8 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
     yield "split", _split(config.data, data)
     yield "local work", _local_work(config)
     yield "model", _models(prepared)
+    for key, why in without_effect(config).items():
+        yield f"note: {key}", why
 
 
 def _near(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, model_validator
 
+from ..node.needs import Needs
 from .section import Count, Fraction, NotNegative, Positive, Section
 
 
@@ -32,7 +33,7 @@ class TimeSection(Section):
     Only wait may go without a deadline."""
     deadline_s: Positive | None = None
     """Seconds that a client waits for its neighbours in one exchange, on the run's clock."""
-    notice_s: NotNegative = 0.0
+    notice_s: Annotated[NotNegative, Needs("clock", "virtual")] = 0.0
     """virtual: seconds from a client's end until its neighbours know of it and wait no more."""
     deaths: Literal["fail", "continue"] = "fail"
     """What the run does when a client dies that should not: end with an error, or go on without it."""
@@ -60,19 +61,19 @@ class StragglerSection(Section):
     kind: Literal["none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace"] = "none"
     """fixed: always by ``factor``; lognormal: by exp(sigma z) in each round, z normal; exponential: by 1 + Exp(mean);
     pareto: by a Pareto factor of at least 1; on-off: by ``factor`` in spells; trace: as a file says."""
-    fraction: Fraction = 0.2
+    fraction: Annotated[Fraction, Needs("kind", "fixed", "lognormal", "exponential", "pareto", "on-off")] = 0.2
     """Share of the clients that straggle, drawn at random."""
-    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
+    factor: Annotated[float, Field(ge=1, allow_inf_nan=False), Needs("kind", "fixed", "on-off")] = 10.0
     """fixed, on-off: how many times as long local work takes."""
-    sigma: NotNegative = 1.0
+    sigma: Annotated[NotNegative, Needs("kind", "lognormal")] = 1.0
     """lognormal: deviation of the factor's logarithm."""
-    mean: NotNegative = 1.0
+    mean: Annotated[NotNegative, Needs("kind", "exponential")] = 1.0
     """exponential: mean of what is added to 1."""
-    shape: Positive = 2.0
+    shape: Annotated[Positive, Needs("kind", "pareto")] = 2.0
     """pareto: the smaller, the heavier the tail."""
-    on_s: Positive = 10.0
+    on_s: Annotated[Positive, Needs("kind", "on-off")] = 10.0
     """on-off: mean length of a slow spell, in seconds."""
-    off_s: Positive = 40.0
+    off_s: Annotated[Positive, Needs("kind", "on-off")] = 40.0
     """on-off: mean time between two spells, in seconds."""
     path: Path | None = None
     """trace: a CSV file with the columns client, round, factor."""
@@ -105,9 +106,9 @@ class LinksSection(Section):
     Drawn for each message."""
     latency_s: NotNegative = 0.0
     """Seconds from the end of sending to arrival."""
-    latency_high_s: NotNegative = 0.0
+    latency_high_s: Annotated[NotNegative, Needs("latency", "uniform")] = 0.0
     """uniform: the upper end."""
-    latency_sigma: NotNegative = 0.5
+    latency_sigma: Annotated[NotNegative, Needs("latency", "lognormal")] = 0.5
     """lognormal: deviation of the logarithm."""
     bandwidth: NotNegative = 0.0
     """Bytes a second on each link; 0 is unlimited."""
@@ -137,7 +138,7 @@ class FaultTable(Section):
     """crash, leave, join, slow: who. Of messages: all links of these clients."""
     edges: tuple[Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2, max_length=2)], ...] = ()
     """Of messages: these links, both ways; without clients and edges, all."""
-    groups: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] = ()
+    groups: Annotated[tuple[tuple[Annotated[int, Field(ge=0)], ...], ...], Needs("kind", "partition")] = ()
     """partition: clients that can still talk to each other; who is in none of them talks to all."""
     at_round: Count | None = None
     """crash, leave, join: before this round."""
@@ -149,9 +150,9 @@ class FaultTable(Section):
     """The others: from and until, in seconds."""
     probability: Fraction = 1.0
     """Of messages: the share that is hit."""
-    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
+    factor: Annotated[float, Field(ge=1, allow_inf_nan=False), Needs("kind", "slow")] = 10.0
     """slow: how many times as long."""
-    delay_s: NotNegative = 1.0
+    delay_s: Annotated[NotNegative, Needs("kind", "delay", "reorder")] = 1.0
     """delay, reorder: seconds."""
     restart_after: Count | None = None
     """crash, leave: the client comes back from its last checkpoint so many rounds later."""
@@ -184,7 +185,7 @@ class ChaosSection(Section):
 
     crash: Fraction = 0.0
     """Clients that crash, at a random round."""
-    restart: Fraction = 0.5
+    restart: Annotated[Fraction, Needs("crash")] = 0.5
     """Of those, the share that comes back after a tenth of the rounds."""
     leave: Fraction = 0.0
     """Clients that leave for good."""

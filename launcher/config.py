@@ -10,7 +10,7 @@ import difflib
 import ipaddress
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -21,9 +21,11 @@ from pydantic import Field, ValidationError, model_validator
 from ..metrics.config_file import parse as parse_toml
 from ..metrics.config_file import read_text
 from ..node.algorithms import ALGORITHMS
+from ..node.needs import Needs
 from ..transport.codecs import CodecName
 from .conditions import ChaosSection, ComputeSection, EdgeTable, FaultTable, LinksSection, StragglerSection, TimeSection
-from .section import Count, Fraction, NotNegative, Positive, Section
+from .effects import flat, refuse
+from .section import ConfigError, Count, Fraction, NotNegative, Positive, Section
 
 
 class TopologySection(Section):
@@ -44,19 +46,19 @@ class TopologySection(Section):
     ] = "erdos-renyi"
     """The family of graphs, or "file" to read one. exponential: client i sends to i + 1, i + 2, i + 4, ... (modulo the
     number of clients); one-peer-exponential: to one of these a round, in turn. Both are directed."""
-    p: Fraction = 0.2
+    p: Annotated[Fraction, Needs("kind", "erdos-renyi", "watts-strogatz")] = 0.2
     """erdos-renyi: probability of an edge or arc; watts-strogatz: probability of rewiring one."""
-    k: Count = 4
+    k: Annotated[Count, Needs("kind", "watts-strogatz", "random-regular")] = 4
     """watts-strogatz: neighbours of a client before rewiring (even); random-regular: neighbours of a client."""
-    m: Count = 2
+    m: Annotated[Count, Needs("kind", "barabasi-albert")] = 2
     """barabasi-albert: edges that a new client brings."""
-    rows: Annotated[int, Field(ge=0)] = 0
+    rows: Annotated[int, Field(ge=0), Needs("kind", "torus")] = 0
     """torus: rows of the grid; 0 takes the most nearly square grid."""
-    path: Path | None = None
+    path: Annotated[Path | None, Needs("kind", "file")] = None
     """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
     connected: bool = True
     """false, with file and an undirected graph: it may fall into several parts, which know nothing of each other."""
-    tries: Count = 100
+    tries: Annotated[Count, Needs("kind", "erdos-renyi", "watts-strogatz", "barabasi-albert", "random-regular")] = 100
     """How many graphs may be drawn until one is connected, strongly so if it is directed."""
     directed: bool = False
     """erdos-renyi: each arc i -> j is drawn by itself; ring: i sends to i + 1; file: a line is an arc from the first
@@ -76,7 +78,7 @@ class SyntheticTable(Section):
     """Groups of clients, of equal size, with one task in common but for the deviation."""
     dimensions: Count = 20
     """Features of a sample."""
-    classes: Annotated[int, Field(ge=2)] = 2
+    classes: Annotated[int, Field(ge=2), Needs("data.task", "classification")] = 2
     """classification: how many classes."""
     samples: Annotated[int, Field(ge=4)] = 100
     """Samples of a client, for training and for testing together."""
@@ -99,7 +101,7 @@ class ClustersTable(Section):
     exponent: Annotated[float, Field(ge=0)] = 0.0
     """0: the samples of a cluster are split evenly over its clients; above: its m-th client has about smallest +
     exp(b m**exponent) of them, with a b that deals out all."""
-    smallest: Count = 20
+    smallest: Annotated[Count, Needs("exponent")] = 20
     """With an exponent: samples of the smallest client, less one."""
 
 
@@ -111,6 +113,10 @@ class DriftTable(Section):
     rotations: tuple[Literal[0, 90, 180, 270], ...]
     """The angles of the groups from then on, as many as data.rotations. Each client keeps its images, those that it is
     tested on too, and turns them so."""
+
+
+Task = Literal["classification", "regression"]
+_IN_FILES = ("mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "npz", "table")
 
 
 class DataSection(Section):
@@ -132,32 +138,34 @@ class DataSection(Section):
     ] = "digits"
     """digits comes with scikit-learn (1,797 images of 8x8), synthetic is drawn; npz is your own file with arrays x, y
     and optionally their owners, table one with named columns. Each is described in docs/data.md."""
-    root: Path | None = None
+    root: Annotated[Path | None, Needs("dataset", *_IN_FILES)] = None
     """Folder with the data set's files, or the file where it is one; without it, mnist, fashion-mnist and cifar10 are
     downloaded to a cache."""
-    task: Literal["classification", "regression"] = "classification"
+    task: Annotated[Literal["classification", "regression"], Needs("dataset", "npz", "table", "synthetic")] = (
+        "classification"
+    )
     """npz, table, synthetic: what the target is; school and sensors are regression, the others classification."""
-    target: str = "target"
+    target: Annotated[str, Needs("dataset", "table")] = "target"
     """table: the column to be predicted."""
-    client: str | None = None
+    client: Annotated[str | None, Needs("dataset", "npz", "table")] = None
     """npz, table: the array or column that names the owner of a sample; "" says that there is none. Without this key it
     is "client", where there is one."""
-    series: bool = False
+    series: Annotated[bool, Needs("dataset", "npz")] = False
     """npz: x of shape (n, steps, features) holds series, and not images of one channel."""
-    features: tuple[str, ...] = ()
+    features: Annotated[tuple[str, ...], Needs("dataset", "table")] = ()
     """table: the columns to learn from; without this key all but target, client and those of data.drop."""
-    drop: tuple[str, ...] = ()
+    drop: Annotated[tuple[str, ...], Needs("dataset", "table")] = ()
     """table: columns that are left out."""
-    text: Literal["refuse", "one-hot"] = "refuse"
+    text: Annotated[Literal["refuse", "one-hot"], Needs("dataset", "table")] = "refuse"
     """table: what to do with columns of text. one-hot: each of its texts becomes a feature that is 1 in rows with this
     text and 0 in the others; a column of more than 64 different texts is refused all the same."""
-    missing: Literal["refuse", "drop"] = "refuse"
+    missing: Annotated[Literal["refuse", "drop"], Needs("dataset", "table")] = "refuse"
     """table: what to do with rows in which a value is missing. drop: they are left out."""
-    window: Count = 12
+    window: Annotated[Count, Needs("dataset", "sensors")] = 12
     """sensors: how many past values a sample shows."""
-    horizon: Count = 1
+    horizon: Annotated[Count, Needs("dataset", "sensors")] = 1
     """sensors: how many values that follow are to be predicted."""
-    synthetic: SyntheticTable = SyntheticTable()
+    synthetic: Annotated[SyntheticTable, Needs("dataset", "synthetic")] = SyntheticTable()
     """synthetic: how tasks and samples are drawn."""
     samples: Annotated[int, Field(ge=0)] = 0
     """Use only this many samples, drawn at random; 0 uses all."""
@@ -169,20 +177,20 @@ class DataSection(Section):
     client draws samples_each from all samples, so that several may hold the same one, and one client's test sample may
     be another's training sample; natural: each client has the samples of one owner (a random choice of owners where
     clients is smaller); auto: natural where samples have owners, else even."""
-    classes_per_client: Count = 2
+    classes_per_client: Annotated[Count, Needs("partition", "classes")] = 2
     """classes: how many classes a client holds."""
-    imbalance: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    imbalance: Annotated[float, Field(ge=0, lt=1), Needs("partition", "classes")] = 0.0
     """classes: those who hold a class share its samples in proportion to weights drawn from 1 - imbalance to
     1 + imbalance; 0 shares them evenly."""
-    clusters: ClustersTable = ClustersTable()
+    clusters: Annotated[ClustersTable, Needs("partition", "clusters")] = ClustersTable()
     """clusters: how many, of which classes, how uneven."""
-    beta: Positive = 0.5
+    beta: Annotated[Positive, Needs("partition", "dirichlet")] = 0.5
     """dirichlet: concentration; smaller is more skewed."""
-    exponent: Positive = 1.5
+    exponent: Annotated[Positive, Needs("partition", "quantity")] = 1.5
     """quantity: client k (in a random order) gets a share proportional to k**-exponent."""
-    samples_each: Count = 20
+    samples_each: Annotated[Count, Needs("partition", "overlapping")] = 20
     """overlapping: how many samples a client holds; no sample twice."""
-    min_samples: Annotated[int, Field(ge=0)] = 0
+    min_samples: Annotated[int, Field(ge=0), Needs("partition", "auto", "natural")] = 0
     """natural: owners with fewer samples are left out."""
     rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
     """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
@@ -202,7 +210,7 @@ class DataSection(Section):
     training samples, held out of them, while the test samples are in no shard: for choosing settings."""
     reduced_clients: Fraction = 0.0
     """Share of the clients (drawn at random) whose training data is cut."""
-    reduced_to: Annotated[float, Field(gt=0, le=1)] = 0.2
+    reduced_to: Annotated[float, Field(gt=0, le=1), Needs("reduced_clients")] = 0.2
     """What is left of the training data of those clients: 0.2 keeps a fifth."""
     features_held: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the input features that each client sees, drawn at random; a server sees all of them. Below 1 the
@@ -219,17 +227,17 @@ class ArchitectureSection(Section):
     kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = "logistic"
     """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer; gru:
     for series, a gated recurrent unit whose last state a linear layer reads."""
-    filters: tuple[Count, ...] = (32, 64)
+    filters: Annotated[tuple[Count, ...], Needs("kind", "cnn")] = (32, 64)
     """cnn: filters of each convolution (ReLU, 2x2 max-pool after each)."""
-    kernel: Count = 3
+    kernel: Annotated[Count, Needs("kind", "cnn")] = 3
     """cnn: weights of a convolution's filter a side."""
-    padding: bool = False
+    padding: Annotated[bool, Needs("kind", "cnn")] = False
     """cnn: whether convolutions keep the size of the image, zeros around it."""
-    norm_groups: Annotated[int, Field(ge=0)] = 0
+    norm_groups: Annotated[int, Field(ge=0), Needs("kind", "cnn")] = 0
     """cnn: channels are normalized in so many groups after each convolution (GroupNorm); 0 leaves them as they are."""
-    hidden: tuple[Count, ...] = ()
+    hidden: Annotated[tuple[Count, ...], Needs("kind", "mlp", "cnn", "gru")] = ()
     """mlp, cnn: widths of the hidden fully connected layers; gru: the width of its state, one number."""
-    share: Positive = 1.0
+    share: Annotated[Positive, Needs("model.mix")] = 1.0
     """With several architectures: this one's share of the clients, relative to the others."""
 
 
@@ -254,11 +262,11 @@ class TrainingSection(Section):
     """full: one step on all training samples; steps: mini-batch steps; epochs: passes over the training samples."""
     alpha: Positive = 0.1
     """Learning rate."""
-    steps: Count = 1
+    steps: Annotated[Count, Needs("work", "steps")] = 1
     """steps: mini-batch steps a round."""
-    epochs: Count = 1
+    epochs: Annotated[Count, Needs("work", "epochs")] = 1
     """epochs: passes a round."""
-    batch_size: Count = 32
+    batch_size: Annotated[Count, Needs("work", "steps", "epochs")] = 32
     """Samples of a mini-batch."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of SGD, kept between rounds."""
@@ -287,9 +295,9 @@ class TransportSection(Section):
 
     protocol: Literal["ipc", "tcp"] = "ipc"
     """ipc: Unix sockets in a private folder; tcp: ports of ``host``."""
-    host: str = "127.0.0.1"
+    host: Annotated[str, Needs("protocol", "tcp")] = "127.0.0.1"
     """tcp: the IPv4 address of this machine that data sockets are bound to."""
-    keys: bool = True
+    keys: Annotated[bool, Needs("protocol", "tcp")] = True
     """tcp: clients prove who they are with keys made for the run, and nobody else can read what they send (see
     docs/security.md); false: plain, allowed on loopback addresses (127.x.x.x) only."""
     timeout: Positive = 600.0
@@ -300,7 +308,7 @@ class TransportSection(Section):
     the next vector. See docs/codecs.md."""
     codec_between: Literal[CodecName, "same"] = "same"
     """The same on edges between clients on two hosts, where bytes cost more."""
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.1
+    keep: Annotated[float, Field(gt=0, le=1), Needs("codec or codec_between", "top-k")] = 0.1
     """top-k: share of the entries that are sent, each with its place: 8 bytes with model.dtype = "float32"."""
 
     @property
@@ -344,10 +352,10 @@ class MeasuringSection(Section):
 
     enabled: bool = True
     """false: traffic, edges, memory, CPU time and work are not recorded; rounds, events and processes are."""
-    every: Positive = 1.0
+    every: Annotated[Positive, Needs("enabled")] = 1.0
     """Seconds between two samples of a client's memory and CPU time (taken at the end of a round); more where samples
     would take over 0.5% of its CPU time."""
-    kernel: bool = False
+    kernel: Annotated[bool, Needs("enabled"), Needs("transport.protocol", "tcp")] = False
     """tcp on Linux: also record the kernel's own byte counters of every connection."""
 
 
@@ -407,10 +415,6 @@ class RunConfig(Section):
         return tomli_w.dumps(RunConfig.__pydantic_serializer__.to_python(self, mode="json", exclude_none=True))
 
 
-class ConfigError(ValueError):
-    """What is wrong with a configuration: a line for each key at fault."""
-
-
 def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:
     """The runs that a configuration file describes: one, or one for each of its [[compare]] tables.
 
@@ -420,12 +424,57 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     """
     tree = read(path)
     tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
-    variants = tree.pop("compare", [])
-    wanted = _overrides(overrides)
+    variants = tree.pop("compare", None) or [{}]
+    wanted, last = _overrides(overrides), _tree(setting or {}, "--grid")
     if "compare" in wanted:
         raise ConfigError("--set compare: [[compare]] tables are written in the file")
-    tree, last = _merge(tree, wanted), _tree(setting or {}, "--grid")
-    return [validate(_counted(_merge(_merge(tree, variant), last))) for variant in variants or [{}]]
+
+    def runs(wanted: dict[str, Any], last: dict[str, Any]) -> list[RunConfig]:
+        below = _merge(tree, wanted)
+        return [validate(_counted(_merge(_merge(below, variant), last))) for variant in variants]
+
+    _require_a_taker(flat(wanted).keys() - flat(last).keys(), _merge(tree, wanted), variants)
+    configs = runs(wanted, last)
+    try:
+        as_written = runs({}, {}) if wanted or last else configs
+    except ConfigError:  # only with what the command line adds is the file whole
+        as_written = configs
+    _require_effects(path, as_written)
+    if not last:  # else the sweep sees to all points of its grids
+        refuse_without_effect(overrides, configs)
+    return configs
+
+
+def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig], option: str = "--set") -> None:
+    """Raises ConfigError where an override of the command line has no effect in any of the runs."""
+    refuse({key: f"{option} {text}: " for text in overrides for key in flat(_overrides([text]))}, configs)
+
+
+def _require_effects(path: Path, configs: Sequence[RunConfig]) -> None:
+    """What a file says itself, and not the one that it starts from, has an effect. Raises ConfigError."""
+    tree = parse_toml(read_text(path))
+    variants = tree.pop("compare", [])
+    refuse(dict.fromkeys(flat(tree), ""), configs)
+    for variant, config in zip(variants, configs, strict=False):
+        refuse(dict.fromkeys(flat(variant), ""), [config])
+
+
+def _require_a_taker(wanted: Iterable[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
+    """Raises ConfigError where [[compare]] tables leave nothing of an override."""
+    for key in sorted(wanted):
+        if not any(_comes_through(key, below, variant) for variant in variants):
+            raise ConfigError(
+                f"--set {key}: every [[compare]] table of the file sets it, or another algorithm, and wins; change it "
+                "there, or take a file without [[compare]] tables"
+            )
+
+
+def _comes_through(key: str, below: dict[str, Any], variant: dict[str, Any]) -> bool:
+    """Whether a [[compare]] table leaves ``key`` of what is outside of it as it is."""
+    section = key.partition(".")[0]
+    if section == "algorithm" and _names_another(below.get(section), variant.get(section)):
+        return False
+    return not any(key == set_ or key.startswith(f"{set_}.") for set_ in flat(variant))
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
@@ -504,11 +553,16 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         below = merged.get(key)
         if isinstance(value, dict) and isinstance(below, dict):
-            other = key == "algorithm" and value.get("name", below.get("name")) != below.get("name")
-            merged[key] = value if other else _merge(below, value)
+            merged[key] = value if key == "algorithm" and _names_another(below, value) else _merge(below, value)
         else:
             merged[key] = value
     return merged
+
+
+def _names_another(below: Any, over: Any) -> bool:
+    """Whether a table [algorithm] starts anew."""
+    name = below.get("name") if isinstance(below, dict) else None
+    return isinstance(over, dict) and over.get("name", name) != name
 
 
 def _overrides(texts: Sequence[str]) -> dict[str, Any]:

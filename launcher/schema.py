@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import Algorithm
+from ..node.needs import Needs
 from .conditions import EdgeTable, FaultTable
 from .config import ArchitectureSection, ClustersTable, DriftTable, ModelSection, RunConfig, Section, SyntheticTable
 
@@ -25,9 +26,10 @@ class _Key:
     values: str
     default: str
     meaning: str
+    needs: str = ""
 
     def __str__(self) -> str:
-        head = " · ".join(filter(None, [f"- **`{self.name}`**", self.values, self.default]))
+        head = " · ".join(filter(None, [f"- **`{self.name}`**", self.values, self.default, self.needs]))
         return f"{head}\n\n  {_escaped(self.meaning)}" if self.meaning else head
 
 
@@ -88,9 +90,11 @@ def _settings(algorithm: type[Algorithm]) -> Iterator[_Key]:
     for field in fields(algorithm.Settings):
         if field.name == "name":
             continue
-        texts = [text for text in getattr(hints[field.name], "__metadata__", ()) if isinstance(text, str)]
+        metadata = getattr(hints[field.name], "__metadata__", ())
+        texts = [text for text in metadata if isinstance(text, str)]
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        yield _Key(field.name, _values(hints[field.name]), _default(default), _one_line(" ".join(texts)))
+        meaning = _one_line(" ".join(texts))
+        yield _Key(field.name, _values(hints[field.name]), _default(default), meaning, _needs(metadata))
 
 
 def _is_table(key: str) -> bool:
@@ -105,7 +109,18 @@ def _repeated(key: str) -> type[Section] | None:
 
 
 def _key_of(name: str, field: FieldInfo) -> _Key:
-    return _Key(name, _values(field.annotation, field.metadata), _default(field.default), _one_line(field.description))
+    values, meaning = _values(field.annotation, field.metadata), _one_line(field.description)
+    return _Key(name, values, _default(field.default), meaning, _needs(field.metadata))
+
+
+def _needs(metadata: Iterable[Any]) -> str:
+    """In which configurations the key has an effect, where not in all."""
+    texts = []
+    for needs in (each for each in metadata if isinstance(each, Needs)):
+        keys = " or ".join(f"`{key}`" for key in needs.keys)
+        values = " or ".join(f"`{_toml(value)}`" for value in needs.values)
+        texts.append(f"{keys} = {values}" if values else keys)
+    return f"only with {' and '.join(texts)}" if texts else ""
 
 
 def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
@@ -190,7 +205,8 @@ _INTRODUCTION = """\
 # Configuration
 
 A run is described by a [TOML](https://toml.io) file. Every key may be left out: its default holds. A key that does not
-exist, or a value that is not allowed, is refused with one line that names it before anything is started.
+exist or has no effect beside the others, or a value that is not allowed, is refused with one line that names it before
+anything is started.
 `sheafgossip config show FILE` prints a configuration with every key filled in; this page is what
 `sheafgossip config schema` prints.
 
@@ -218,7 +234,8 @@ algorithm = { name = "sheaf-fmtl", gamma = 0.1 }
 training = { alpha = 0.05 }
 ```
 
-Tables inside a `[[compare]]` table merge key by key with those outside. `algorithm` does so as long as the name stays
+A key outside of them has to have an effect in one of the runs at least. Tables
+inside a `[[compare]]` table merge key by key with those outside. `algorithm` does so as long as the name stays
 the same; another name starts again from that algorithm's defaults."""
 
 _BASE = """\
@@ -226,7 +243,8 @@ _BASE = """\
 
 `base = "other.toml"`, outside any table, starts from another file, named from this one's folder: what this file says
 holds in place of what the other says, key by key, and its `[[compare]]` tables in place of all of the other's. A table
-`[reproduction]` is no part of a run: it holds what [`sheafgossip reproduce`](reproduce.md) says of it.
+`[reproduction]` is no part of a run: it holds what [`sheafgossip reproduce`](reproduce.md) says of it. Keys of the
+other file that have no effect beside those of this one are told before the run starts.
 
     base = "demo.toml"
     clients = 8
@@ -237,5 +255,6 @@ _SET = """\
 
 `run`, `sweep`, `plan`, `config show` and `topology show` take any number of these. The key is written with dots
 (`--set training.alpha=0.05`), the value as in TOML; text needs no quotes unless it could be read as something else.
-An override wins over the file, and a `[[compare]]` table wins over an override. Relative paths in an override start at
-the current folder."""
+An override wins over the file, and a `[[compare]]` table wins over an override; one whose key all of these tables set
+themselves is refused, and so is one without effect. What an override leaves without
+effect is told before the run starts. Relative paths in an override start at the current folder."""

@@ -14,3 +14,7 @@ Count = Annotated[int, Field(ge=1)]
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ConfigError(ValueError):
+    """What is wrong with a configuration: a line for each key at fault."""

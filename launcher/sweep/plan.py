@@ -11,7 +11,8 @@ from typing import Any
 
 from ...metrics import lock
 from ...metrics.comparison import differing, flat, short_names
-from ..config import ConfigError, RunConfig, load
+from ..config import ConfigError, RunConfig, load, refuse_without_effect
+from ..effects import refuse
 from ..kept import Stage, configuration, stage
 from ..session import slug
 from .grid import Grid, settings
@@ -66,6 +67,8 @@ def plan(file: Path, overrides: Sequence[str], grids: Sequence[Grid], seeds: int
     """The product of grids, [[compare]] tables and seeds, from the file's seed on. Raises ConfigError."""
     loaded = [load(file, overrides, setting) for setting in settings(grids)]
     configs = [config for of_point in loaded for config in of_point]
+    refuse_without_effect(overrides, configs)
+    refuse({grid.key: f"--grid {grid.key}: " for grid in grids}, configs)
     naming = partial(_name, [grid.key for grid in grids], len(loaded[0]) > 1)
     names = [naming(config) for config in configs]
     if twice := [name for number, name in enumerate(names) if name in names[:number]]:

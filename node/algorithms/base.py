@@ -178,6 +178,11 @@ class Algorithm:
         return 0
 
     @classmethod
+    def mixes(cls, settings: Any) -> bool:
+        """Whether the run's mixing weights W_ij have a part in it."""
+        return not cls.map_rows(settings, 1, 1, 1)
+
+    @classmethod
     def numbers_at_server(cls, settings: Any, d_0: int, clients: int) -> int:
         """The same of the server, with d_0 parameters."""
         return 0

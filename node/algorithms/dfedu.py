@@ -47,6 +47,10 @@ class DFedU(SheafFMTL):
         return d_i
 
     @classmethod
+    def mixes(cls, settings: DFedUSettings) -> bool:
+        return settings.weights == "mixing"
+
+    @classmethod
     def numbers_kept(cls, settings: DFedUSettings, d_i: int, d_j: Sequence[int], rounds: int) -> int:
         return 0  # identity maps are not stored
 

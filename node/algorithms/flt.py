@@ -29,6 +29,7 @@ from ...transport.peers import Peers
 from ..architecture import Architecture
 from ..client import Client
 from ..encoder import Autoencoder, EncoderError
+from ..needs import Needs
 from .base import SettingsError, Way
 from .server import Fraction, ServerAlgorithm, Uploads, weighted_mean
 
@@ -60,10 +61,15 @@ class FLTSettings:
         "What maps all centroids to few dimensions; auto: umap where umap-learn is installed, else pca, and says so.",
     ] = "auto"
     dimensions: Annotated[int, Ge(1), "Of what it maps them to."] = 2
-    neighbours: Annotated[int, Ge(2), "umap: how many neighbours of a centroid it looks at."] = 15
+    neighbours: Annotated[
+        int, Ge(2), Needs("manifold", "auto", "umap"), "umap: how many neighbours of a centroid it looks at."
+    ] = 15
     gamma: Annotated[float, Gt(0), "Clients at most so far apart there are related."] = 1.0
     clusters: Annotated[
-        int, Ge(0), "How many clusters; 0: as many as there are before the largest step in the heights of Ward's tree."
+        int,
+        Ge(0),
+        Needs("case", "clusters"),
+        "How many clusters; 0: as many as there are before the largest step in the heights of Ward's tree.",
     ] = 0
 
 

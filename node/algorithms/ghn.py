@@ -17,6 +17,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from ..client import Client
+from ..needs import Needs
 from .pfedhn import PFedHN, PFedHNSettings, Width
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class GHNSettings(PFedHNSettings):
         "Relation graph: each client and its k most similar ones, all pairs at least as similar as tau, or [topology]. "
         "Similar is the cosine of two embeddings.",
     ] = "knn"
-    k: Annotated[int, Ge(1), "knn: how many most similar clients each is linked with."] = 3
-    tau: Annotated[float, Ge(-1), Le(1), "cosine: least cosine of two linked clients."] = 0.9
+    k: Annotated[int, Ge(1), Needs("graph", "knn"), "knn: how many most similar clients each is linked with."] = 3
+    tau: Annotated[float, Ge(-1), Le(1), Needs("graph", "cosine"), "cosine: least cosine of two linked clients."] = 0.9
     layers: Annotated[Width, "Layers of message passing."] = 2
     activation: Annotated[Literal["tanh", "elu"], "s, after each of these layers."] = "tanh"
 

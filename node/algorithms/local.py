@@ -19,6 +19,10 @@ class Local(Algorithm):
     directed_graphs = "all"
 
     @classmethod
+    def mixes(cls, settings: LocalSettings) -> bool:
+        return False
+
+    @classmethod
     def may_lose(cls, settings: LocalSettings) -> Literal["entries"]:
         return "entries"  # of nothing
 

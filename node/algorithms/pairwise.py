@@ -33,6 +33,10 @@ class Pairwise(Algorithm):
     with_everyone = False
 
     @classmethod
+    def mixes(cls, settings: PairwiseSettings) -> bool:
+        return False
+
+    @classmethod
     def vectors(cls, settings: PairwiseSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         return (d_i,)
 

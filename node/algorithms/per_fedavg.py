@@ -17,6 +17,7 @@ import numpy as np
 from annotated_types import Gt
 
 from ..client import Client
+from ..needs import Needs
 from .server import Fraction, ServerAlgorithm, Uploads
 
 
@@ -29,7 +30,9 @@ class PerFedAvgSettings:
         Literal["first-order", "hessian-free"],
         "What becomes of the second derivatives: left out, or taken from a difference of gradients.",
     ] = "first-order"
-    delta: Annotated[float, Gt(0), "hessian-free: how far apart these are, as a multiple of v."] = 0.001
+    delta: Annotated[
+        float, Gt(0), Needs("variant", "hessian-free"), "hessian-free: how far apart these are, as a multiple of v."
+    ] = 0.001
 
 
 class PerFedAvg(ServerAlgorithm):

@@ -36,6 +36,10 @@ class PushSum(Algorithm):
         self.w = np.ones(1, client.theta.dtype)
 
     @classmethod
+    def mixes(cls, settings: PushSumSettings) -> bool:
+        return False
+
+    @classmethod
     def vectors(cls, settings: PushSumSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
         return (d_i + 1,)
 

@@ -26,16 +26,19 @@ from ..client import Client
 from ..maps import FactoredMaps, Maps, SelectionMaps, Storage, starting_maps, store
 from ..maps.base import FixedMaps, Vectors
 from ..maps.start import TransformStart, shared_rows
+from ..needs import Needs
 from .base import Algorithm, SettingsError, same_size
 from .stability import StabilityWatch
+
+_NEED_ROWS = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared")
 
 
 @dataclass(frozen=True)
 class SheafFMTLSettings:
     name: Literal["sheaf-fmtl"] = "sheaf-fmtl"
-    gamma: Annotated[float, Gt(0), Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j)))."] = (
-        0.01
-    )
+    gamma: Annotated[
+        float, Gt(0), Le(1), _NEED_ROWS, "Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j)))."
+    ] = 0.01
     lam: Annotated[
         float, Ge(0), "Weight lambda of the neighbours' agreement in the objective (8), which counts each edge once."
     ] = 0.001
@@ -49,7 +52,7 @@ class SheafFMTLSettings:
         "the same orthonormal rows). All times start_scale. Fixed, with eta = 0: selection (the parameters that both "
         "ends have, where clients see different features).",
     ] = "gaussian"
-    start_scale: Annotated[float, Gt(0), "Factor on the starting maps; zero maps would never learn."] = 1.0
+    start_scale: Annotated[float, Gt(0), _NEED_ROWS, "Factor on the starting maps; zero maps would never learn."] = 1.0
     server: Annotated[
         bool,
         "With selection maps: the clients talk to a server without a loss of its own; each of its parameters is the "
@@ -62,6 +65,7 @@ class SheafFMTLSettings:
     ] = 0
     exchange: Annotated[
         Literal["two-phase", "fused"],
+        Needs("eta"),
         "two-phase: as Algorithm 1 is written; fused: the same iterates from one message a round, which also carries "
         "||theta||^2.",
     ] = "two-phase"
@@ -73,6 +77,7 @@ class SheafFMTLSettings:
     rank_cap: Annotated[
         int,
         Ge(0),
+        Needs("eta"),
         "At most so many rows of history in factored maps, the rest approximated, with a bound on the error in the "
         "records; 0 keeps all, exactly.",
     ] = 0

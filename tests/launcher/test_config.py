@@ -198,7 +198,13 @@ def test_of_two_overrides_the_later_wins(write):
 
 
 def test_values_of_overrides_are_toml_and_words_need_no_quotes(write):
-    overrides = ["topology.kind=ring", 'name="5"', "model.hidden=[8, 4]", "checkpoints.save_maps=true"]
+    overrides = [
+        "topology.kind=ring",
+        'name="5"',
+        "model.kind=mlp",
+        "model.hidden=[8, 4]",
+        "checkpoints.save_maps=true",
+    ]
     (run,) = load(write(""), overrides)
     assert (run.topology.kind, run.name) == ("ring", "5")
     assert (run.model.hidden, run.checkpoints.save_maps) == ((8, 4), True)
@@ -231,7 +237,8 @@ def test_relative_paths_start_at_the_files_folder_and_those_of_overrides_at_the_
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    path = write("data.root = 'mine'\ntopology.path = '../edges.txt'", "configs/run.toml")
+    text = "data = { dataset = 'npz', root = 'mine' }\ntopology = { kind = 'file', path = '../edges.txt' }"
+    path = write(text, "configs/run.toml")
     (run,) = load(path)
     assert (run.data.root, run.topology.path) == (tmp_path / "configs" / "mine", tmp_path / "edges.txt")
     (run,) = load(path, ["data.root=mine"])
@@ -239,7 +246,7 @@ def test_relative_paths_start_at_the_files_folder_and_those_of_overrides_at_the_
 
 
 def test_relative_paths_of_a_compare_table_start_at_the_files_folder(write, tmp_path):
-    (run,) = load(write("[[compare]]\ndata.root = 'mine'"))
+    (run,) = load(write("[[compare]]\ndata = { dataset = 'npz', root = 'mine' }"))
     assert run.data.root == tmp_path / "mine"
 
 
