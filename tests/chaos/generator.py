@@ -147,7 +147,22 @@ def cases(draw: Draw) -> Case:
     if kills.what == "clients":
         config["time"]["deaths"] = "continue"
     constants = {name: draw(st.sampled_from(values[1:])) for name, values in CONSTANTS.items() if draw(_one_in(2))}
+    _drop_what_has_no_effect(config, kind)
     return Case({key: value for key, value in config.items() if value != {} and value != []}, constants, kills)
+
+
+def _drop_what_has_no_effect(config: Tree, kind: str) -> None:
+    """A run is refused with it. It is drawn all the same, so that a number stands for the same case as ever."""
+    if kind in _WITH_SERVER:
+        config["topology"] = {}
+    elif kind not in ("d-psgd", "d2", "gradient-tracking") and config["algorithm"].get("weights") != "mixing":
+        del config["topology"]["weights"]
+    if config["stragglers"].get("kind") not in ("fixed", "on-off"):
+        config["stragglers"].pop("factor", None)
+    if "crash" not in config["chaos"]:
+        config["chaos"].pop("restart", None)
+    if "top-k" not in (config["transport"]["codec"], config["transport"]["codec_between"]):
+        del config["transport"]["keep"]
 
 
 def _one_in(count: int) -> st.SearchStrategy[bool]:

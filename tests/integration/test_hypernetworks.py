@@ -20,8 +20,6 @@ CONFIG = f"""
 clients = {CLIENTS}
 rounds = {ROUNDS}
 seed = {SEED}
-[topology]
-kind = "ring"
 [data]
 samples = 480
 partition = "classes"
@@ -187,7 +185,8 @@ def test_it_is_what_its_paper_says(run, diffuse, shapes, settings):
     stages = {"embedding_rounds": FIRST, "stalk": STALK} if settings["name"] == "shn" else {}
     stages |= {"embedding_rounds": FIRST} if settings["name"] == "ghn" else {}
     lines = settings | stages | {"fraction": fraction}
-    folder = run(CONFIG + "\n".join(f"{key} = {value!r}" for key, value in lines.items()))
+    ring = "topology.kind = 'ring'\n" if settings.get("graph") == "topology" else ""
+    folder = run(ring + CONFIG + "\n".join(f"{key} = {value!r}" for key, value in lines.items()))
     shards, start = folder.shards(), folder.theta(0)
     theta = {k: torch.from_numpy(start[k].copy()) for k in range(CLIENTS)}
     drawn, expected_traffic, A = dict.fromkeys(range(CLIENTS), 0), set(), None

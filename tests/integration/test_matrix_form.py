@@ -27,7 +27,6 @@ work = "full"
 alpha = 0.5
 [checkpoints]
 every = {ROUNDS}
-save_maps = true
 """
 SHEAF = """
 [algorithm]
@@ -134,7 +133,7 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 def test_sheaf_fmtl_equals_its_matrix_form(run, dtype, start, scale, extra):
     lam, eta, alpha = 0.05, 0.05, 0.5
     settings = SHEAF.format(gamma=0.05, lam=lam, eta=eta, start=start, scale=scale)
-    folder = run(BASE + model(dtype, extra) + settings)
+    folder = run(BASE + model(dtype, extra) + settings, "--set", "checkpoints.save_maps=true")
     network = Network(folder)
     P, H = network.maps()
     P0 = P.copy()

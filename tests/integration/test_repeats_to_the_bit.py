@@ -18,8 +18,7 @@ p = 0.5
 samples = 800
 reduced_clients = 0.5
 [model]
-kind = "{model}"
-filters = [8]
+{model}
 [training]
 work = "epochs"
 alpha = 0.1
@@ -32,6 +31,7 @@ start_scale = 0.1
 [checkpoints]
 every = 4
 """
+MODELS = {"logistic": 'kind = "logistic"', "cnn": 'kind = "cnn"\nfilters = [8]'}
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def same_states(one, other, round: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("model", ["logistic", "cnn"])
+@pytest.mark.parametrize("model", MODELS)
 def test_one_seed_gives_identical_states_and_traffic_also_under_load(run, model, request):
-    alone = run(CONFIG.format(seed=1, model=model))
+    alone = run(CONFIG.format(seed=1, model=MODELS[model]))
     request.getfixturevalue("load")
-    loaded = run(CONFIG.format(seed=1, model=model))
+    loaded = run(CONFIG.format(seed=1, model=MODELS[model]))
     for round in (0, 4, 8, 12):
         assert same_states(alone, loaded, round)
     assert alone.payload() == loaded.payload()
@@ -67,23 +67,30 @@ def test_one_seed_gives_identical_states_and_traffic_also_under_load(run, model,
 
 
 def test_another_seed_gives_another_run(run):
-    one, other = run(CONFIG.format(seed=1, model="logistic")), run(CONFIG.format(seed=2, model="logistic"))
+    one, other = (
+        run(CONFIG.format(seed=1, model=MODELS["logistic"])),
+        run(CONFIG.format(seed=2, model=MODELS["logistic"])),
+    )
     assert not same_states(one, other, 0)
     assert one.edges() != other.edges()
 
 
 def test_running_the_resolved_configuration_repeats_the_run(run):
-    first = run(CONFIG.format(seed=5, model="logistic"))
+    first = run(CONFIG.format(seed=5, model=MODELS["logistic"]))
     again = run((first.path / "config.toml").read_text())
     assert same_states(first, again, 12)
 
 
 def test_ipc_and_tcp_carry_the_same_bits(run):
-    ipc = run(CONFIG.format(seed=1, model="logistic"))
+    ipc = run(CONFIG.format(seed=1, model=MODELS["logistic"]))
     tcp = run(
-        CONFIG.format(seed=1, model="logistic"), "--set", "transport.protocol=tcp", "--set", "transport.keys=false"
+        CONFIG.format(seed=1, model=MODELS["logistic"]),
+        "--set",
+        "transport.protocol=tcp",
+        "--set",
+        "transport.keys=false",
     )
-    keyed = run(CONFIG.format(seed=1, model="logistic"), "--set", "transport.protocol=tcp")
+    keyed = run(CONFIG.format(seed=1, model=MODELS["logistic"]), "--set", "transport.protocol=tcp")
     assert same_states(keyed, tcp, 12)
     assert {edge: row[:3] for edge, row in keyed.payload().items()} == {
         edge: row[:3] for edge, row in tcp.payload().items()

@@ -16,8 +16,7 @@ CLIENTS, FEATURES, ALPHA = 6, 5, 0.05
 BASE = """
 clients = {clients}
 rounds = {rounds}
-[topology]
-kind = "{kind}"
+{topology}
 [data]
 dataset = "npz"
 root = "{data}"
@@ -47,8 +46,9 @@ def problem(tmp_path):
     np.savez(tmp_path / "tasks.npz", x=x, y=y, client=client)
 
     def configuration(algorithm: str, *, kind="ring", rounds=3000, alpha=ALPHA, extra="") -> str:
+        topology = "" if "server = true" in algorithm else f'topology.kind = "{kind}"'
         head = BASE.format(
-            clients=CLIENTS, rounds=rounds, kind=kind, data=tmp_path / "tasks.npz", alpha=alpha, extra=extra
+            clients=CLIENTS, rounds=rounds, topology=topology, data=tmp_path / "tasks.npz", alpha=alpha, extra=extra
         )
         return head + algorithm
 
