@@ -56,8 +56,8 @@ class Method:
         return "test accuracy, %" if self.is_accuracy else "test MSE"
 
     def latest_metric(self) -> DataFrame:
-        """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed. The client of a number has other
-        data in another seed, so nothing is averaged."""
+        """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed.
+        The client of a number has other data in another seed, so nothing is averaged."""
         import pandas
 
         frames = []
