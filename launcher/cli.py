@@ -10,10 +10,11 @@ if __name__ == "__main__":  # before what is heavy is imported; this module is, 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..transport.errors import UserError
 from . import one_thread
 from .terminal import say, show
 
@@ -23,17 +24,18 @@ if TYPE_CHECKING:
     from .session import Finished
 
 app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,  # it would take words in brackets for markup
     pretty_exceptions_enable=False,
-    help="Decentralized federated learning in which every client is a real process.",
 )
-config_app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
-topology_app = typer.Typer(no_args_is_help=True, help="Look at graphs.")
+config_app = typer.Typer(help="Look at configurations.")
+topology_app = typer.Typer(help="Look at graphs.")
 app.add_typer(config_app, name="config")
 app.add_typer(topology_app, name="topology")
-encoder_app = typer.Typer(no_args_is_help=True, help="Encoders for FLT.")
+encoder_app = typer.Typer(help="Encoders for FLT.")
 app.add_typer(encoder_app, name="encoder")
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Of a command line that cannot be understood; what it is called depends on the version of typer."""
 
 _EXIT_CODES = {"finish": 0, "failure": 1, "interrupt": 130}
 _CAUSES_SHOWN = 3
@@ -62,6 +64,22 @@ Engines = Annotated[
 ]
 Address = Annotated[str | None, typer.Option(help="--engine ray: address of the cluster; by default it is looked for.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Progress as a line now and then, not as a picture that moves.")]
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Decentralized federated learning in which every client is a real process."""
+    if version:
+        from importlib.metadata import version as of
+
+        typer.echo(f"sheafgossip {of('sheafgossip')}")
+        raise typer.Exit()
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -637,28 +655,21 @@ def _relative(path: Path) -> Path:
 def main() -> None:
     """Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 interrupted."""
     try:
-        app()
-    except KeyboardInterrupt:
+        sys.exit(app(standalone_mode=False) or 0)
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         sys.exit(130)
-    except Exception as error:
-        if not isinstance(error, _user_mistakes()):
-            raise
-        say(f"error: {_one_line(error)}", err=True)
+    except UserError as error:
+        say(f"error: {error}", err=True)
+        sys.exit(2)
+    except _UsageError as error:
+        say(f"error: {_in_our_words(error)}", err=True)
         sys.exit(2)
 
 
-def _one_line(error: Exception) -> str:
-    """Only a configuration may have several mistakes, a line each."""
-    from .config import ConfigError
-
-    return str(error) if isinstance(error, ConfigError) else " ".join(str(error).split("\n"))
-
-
-def _user_mistakes() -> tuple[type[Exception], ...]:
-    from ..metrics.schema import ExportError, RunFolderError
-    from ..topology import TopologyError
-    from .config import ConfigError
-    from .engines import EngineError
-
-    return ConfigError, EngineError, TopologyError, RunFolderError, ExportError
+def _in_our_words(error: Any) -> str:
+    """What typer says of a command line, in one line, and where to read on."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    for theirs, ours in (("Value error, ", ""), ("Input should be", "must be")):
+        text = text.replace(theirs, ours)
+    return f"{text[0].lower()}{text[1:]}; see {error.ctx.command_path if error.ctx else 'sheafgossip'} --help"

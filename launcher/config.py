@@ -6,12 +6,9 @@ The sections of algorithms are not here: each algorithm declares its own setting
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
@@ -23,8 +20,9 @@ from ..metrics.config_file import read_text
 from ..node.algorithms import ALGORITHMS
 from ..node.needs import Needs
 from ..transport.codecs import CodecName
-from .conditions import ChaosSection, ComputeSection, EdgeTable, FaultTable, LinksSection, StragglerSection, TimeSection
+from .conditions import ChaosSection, ComputeSection, FaultTable, LinksSection, StragglerSection, TimeSection
 from .effects import flat, refuse
+from .explanation import explain
 from .section import ConfigError, Count, Fraction, NotNegative, Positive, Section
 
 
@@ -371,13 +369,13 @@ else:
 class RunConfig(Section):
     """One run, completely: the same values give the same bits."""
 
-    name: str = ""
+    name: Annotated[str, Field(max_length=100)] = ""
     """What the run is called in tables; by default the algorithm's name."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Every random draw of the run follows from it."""
-    clients: Count = 20
+    clients: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     """Client processes. "all" makes them as many as the samples have owners."""
-    rounds: Count = 100
+    rounds: Annotated[int, Field(ge=1, le=1_000_000_000)] = 100
     """Rounds of local work and exchange."""
     topology: TopologySection = TopologySection()
     data: DataSection = DataSection()
@@ -397,6 +395,12 @@ class RunConfig(Section):
     faults: tuple[FaultTable, ...] = ()
     """What goes wrong, and when."""
     chaos: ChaosSection = ChaosSection()
+
+    @model_validator(mode="after")
+    def _placed(self) -> RunConfig:
+        if self.placement.hosts > self.clients:
+            raise ValueError(f"placement.hosts = {self.placement.hosts}: allowed are 0 to {self.clients}, one a client")
+        return self
 
     @property
     def has_scenario(self) -> bool:
@@ -424,6 +428,7 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     """
     tree = read(path)
     tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
+    several = bool(tree.get("compare"))
     variants = tree.pop("compare", None) or [{}]
     wanted, last = _overrides(overrides), _tree(setting or {}, "--grid")
     if "compare" in wanted:
@@ -431,7 +436,10 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
 
     def runs(wanted: dict[str, Any], last: dict[str, Any]) -> list[RunConfig]:
         below = _merge(tree, wanted)
-        return [validate(_counted(_merge(_merge(below, variant), last))) for variant in variants]
+        return [
+            _validated(_merge(_merge(below, variant), last), setting or {}, number if several else 0)
+            for number, variant in enumerate(variants, 1)
+        ]
 
     _require_a_taker(flat(wanted).keys() - flat(last).keys(), _merge(tree, wanted), variants)
     configs = runs(wanted, last)
@@ -443,6 +451,16 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     if not last:  # else the sweep sees to all points of its grids
         refuse_without_effect(overrides, configs)
     return configs
+
+
+def _validated(tree: dict[str, Any], setting: Mapping[str, Any], table: int) -> RunConfig:
+    """``table`` numbers the [[compare]] table that it comes from; 0: there is none. Raises ConfigError."""
+    try:
+        return validate(_counted(tree))
+    except ConfigError as error:
+        run = [f"{key} = {value}" for key, value in setting.items()]
+        run += [f"[[compare]] table {table}"] if table else []
+        raise ConfigError(*(f"{line} ({', '.join(run)})" if run else line for line in error.args)) from None
 
 
 def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig], option: str = "--set") -> None:
@@ -482,14 +500,15 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
 
     ``above`` are the files that this one is the base of.
     """
+    included = f" (the base of {above[0]})" if above else ""
     try:
         text = read_text(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}{included}") from None
     try:
         tree = parse_toml(text)
     except ValueError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        raise ConfigError(f"{path}: not valid TOML: {error}{included}") from None
     variants = tree.get("compare", [])
     if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
         raise ConfigError(f"{path}: compare must be written as [[compare]] tables")
@@ -499,9 +518,11 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     if base is None:
         return tree
     below = path.parent / str(base)
-    if not isinstance(base, str) or _resolved(path.parent, base, f"{path}: base") in {
-        file.resolve() for file in (path, *above)
-    }:
+    if (
+        not isinstance(base, str)
+        or not base
+        or _resolved(path.parent, base, f"{path}: base") in {file.resolve() for file in (path, *above)}
+    ):
         raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
     return _merge(read(below, (path, *above)), tree)
 
@@ -512,7 +533,7 @@ def validate(tree: dict[str, Any]) -> RunConfig:
         # Strict, so that true is no number; as JSON, so that a list may become a tuple all the same
         return RunConfig.model_validate_json(json.dumps(tree, default=str), strict=True)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(problem, tree) for problem in error.errors())) from None
+        raise ConfigError(*explain(error, tree, RunConfig)) from None
 
 
 def _counted(tree: dict[str, Any]) -> dict[str, Any]:
@@ -568,6 +589,8 @@ def _names_another(below: Any, over: Any) -> bool:
 def _overrides(texts: Sequence[str]) -> dict[str, Any]:
     values = {}
     for text in texts:
+        if not text.isascii() and "\ufffd" in text.encode(errors="replace").decode(errors="replace"):
+            raise ConfigError(f"--set {text}: is not UTF-8 text")
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {text}: write it as key=value, for example --set training.alpha=0.05")
@@ -578,8 +601,8 @@ def _overrides(texts: Sequence[str]) -> dict[str, Any]:
 def parse(value: str) -> Any:
     """As in TOML; bare words need no quotes."""
     try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {value}")["value"]
+    except ValueError:
         return value.strip()
 
 
@@ -588,6 +611,8 @@ def _tree(values: Mapping[str, Any], option: str) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
+        if not all((*sections, last)):
+            raise ConfigError(f"{option} {key}: a part of the key is missing, as in training.alpha")
         table = tree
         for section in sections:
             table = table.setdefault(section, {})
@@ -595,51 +620,3 @@ def _tree(values: Mapping[str, Any], option: str) -> dict[str, Any]:
                 raise ConfigError(f"{option} {key}: {section} is a value, not a section")
         table[last] = value
     return _absolute_paths(tree, Path.cwd())
-
-
-_SHAPES = {
-    "model_type": "a table",
-    "dataclass_type": "a table",
-    "model_attributes_type": "a table",
-    "dict_type": "a table",
-    "tuple_type": "a list",
-}
-
-
-def _explain(problem: Any, tree: dict[str, Any]) -> str:
-    """One line: the key, the value given, what is allowed."""
-    kind, value = problem["type"], problem["input"]
-    where = list(problem["loc"])
-    if where[0] == "algorithm":
-        del where[1:2]  # the algorithm's name, which pydantic puts between the section and its key
-    key = ".".join(map(str, where)) or "the configuration"
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        allowed = _allowed_keys(where[:-1], tree)
-        close = difflib.get_close_matches(str(where[-1]), allowed, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        return f"{key}: unknown key{hint}; allowed here: {', '.join(allowed)}"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        given = value.get("name") if isinstance(value, dict) else value
-        said = "is missing" if kind == "union_tag_not_found" else f"= {given!r}"
-        return f"{key}.name {said}; allowed: {', '.join(map(repr, ALGORITHMS))}"
-    if kind == "literal_error":
-        return f"{key} = {value!r}; allowed: {problem['ctx']['expected']}"
-    if kind in _SHAPES:
-        return f"{key} = {value!r}: must be {_SHAPES[kind]}"
-    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"{key} = {value!r}: {message[0].lower()}{message[1:]}"
-
-
-_LISTS: dict[str, type[Section]] = {"mix": ArchitectureSection, "faults": FaultTable, "edges": EdgeTable}
-
-
-def _allowed_keys(where: Sequence[Any], tree: dict[str, Any]) -> list[str]:
-    section: Any = RunConfig
-    for part in where:
-        if part == "algorithm":
-            name = tree.get("algorithm", {}).get("name", "sheaf-fmtl")
-            return [field.name for field in fields(ALGORITHMS[name].Settings)]
-        if isinstance(part, int):
-            continue
-        section = _LISTS.get(part) or section.model_fields[part].annotation
-    return list(section.model_fields) + (["base", "compare"] if section is RunConfig else [])

@@ -29,7 +29,7 @@ def refuse(keys: Mapping[str, str], configs: Sequence[RunConfig]) -> None:
     whys = {key: [_why(key, of_run) for of_run in idle] for key in keys}
     lines = dict.fromkeys(f"{keys[key]}{of_runs[0]}" for key, of_runs in whys.items() if all(of_runs))
     if lines:
-        raise ConfigError("\n".join(lines))
+        raise ConfigError(*lines)
 
 
 def _why(key: str, idle: Mapping[str, str]) -> str:

@@ -11,14 +11,14 @@ from ..node.algorithms.flt import FLTSettings
 from ..node.encoder import Autoencoder, EncoderError
 from ..topology.seeds import generator
 from .config import ConfigError, RunConfig
-from .data import DataError, load
+from .data import load
 
 
 def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Path) -> Iterator[tuple[int, float]]:
     """Trains an autoencoder on all images of the configuration's data set, as they are, and saves it.
 
     Yields (epoch, mean squared error). The embedding is that of the algorithm, where that is FLT, unless given. Raises
-    ConfigError.
+    UserError.
     """
     if out.exists():
         raise ConfigError(f"--out {out}: is there already; nothing is overwritten, choose another name")
@@ -27,8 +27,6 @@ def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Pa
     try:
         pool = load(config.data, config.seed, config.clients)
         autoencoder = Autoencoder(pool.input_shape, embedding)
-    except DataError as error:
-        raise ConfigError(str(error)) from None
     except EncoderError as error:
         raise ConfigError(f"data.dataset = {config.data.dataset!r}: an encoder {error}") from None
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..node.algorithms import ALGORITHMS
 from ..node.algorithms.base import Algorithm
-from ..topology import Digraph, Graph, GraphSequence, TopologyError, TopologySpec, draw_sequence
+from ..topology import Digraph, Graph, GraphSequence, TopologySpec, draw_sequence
 from .config import ConfigError, RunConfig
 
 
@@ -13,7 +13,7 @@ def has_server(config: RunConfig) -> bool:
 
 
 def draw_graphs(config: RunConfig) -> GraphSequence:
-    """[topology]'s, or a star around the server, the process that comes after the clients. Raises ConfigError."""
+    """[topology]'s, or a star around the server, the process that comes after the clients. Raises UserError."""
     if has_server(config):
         star = Graph.of(config.clients + 1, [(client, config.clients) for client in range(config.clients)])
         return GraphSequence((star,))
@@ -21,7 +21,7 @@ def draw_graphs(config: RunConfig) -> GraphSequence:
 
 
 def relation_edges(config: RunConfig) -> tuple[tuple[int, int], ...]:
-    """Those of [topology] where there is a server, which is told them. Raises ConfigError."""
+    """Those of [topology] where there is a server, which is told them. Raises UserError."""
     graphs = _drawn(config)
     if graphs.changes or graphs.directed:
         raise ConfigError(
@@ -33,10 +33,7 @@ def relation_edges(config: RunConfig) -> tuple[tuple[int, int], ...]:
 
 def _drawn(config: RunConfig) -> GraphSequence:
     spec = TopologySpec(**config.topology.model_dump(exclude={"weights"}))
-    try:
-        return draw_sequence(spec, config.clients, config.seed, config.rounds)
-    except TopologyError as error:
-        raise ConfigError(str(error)) from None
+    return draw_sequence(spec, config.clients, config.seed, config.rounds)
 
 
 def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Literal
 from ..metrics import lock
 from ..metrics.schema import RunFolderError
 from ..metrics.summary import summarize
+from ..transport.errors import UserError
 from .config import ConfigError, RunConfig
 from .folder import STORING_S, Claim, remove_empty, require_plain
 from .resumption import read_config, read_run, still_going_on
@@ -88,7 +89,7 @@ def configuration(folder: Path) -> RunConfig | None:
     """None where there is none that this program understands."""
     try:
         return read_config(folder)
-    except (RunFolderError, ConfigError):
+    except UserError:
         return None
 
 

@@ -17,7 +17,7 @@ from ..transport.envelope import Header, pack_header
 from ..transport.wire import message_wire_bytes
 from .conditions import FaultTable
 from .config import ConfigError, RunConfig
-from .planner import Compute, Execution, Fault, Latency, Link, Plan, PlanError, Scenario, Star, Stragglers, simulate
+from .planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, Star, Stragglers, simulate
 from .planner.chaos import Rates, draw_faults
 from .planner.scenario import Edge
 
@@ -30,15 +30,12 @@ def plan_run(
     step_s: float,
     star: Star | None = None,
 ) -> Plan:
-    """The plan of a configuration. Raises ConfigError where it would never end.
+    """The plan of a configuration. Raises UserError where it would never end.
 
     ``messages`` are what travels on each directed edge in the first round, ``steps`` the local steps of each client's
     round, of ``step_s`` seconds each.
     """
-    try:
-        return simulate(scenario_of(config, graph, messages, steps, step_s, star))
-    except PlanError as error:
-        raise ConfigError(str(error)) from None
+    return simulate(scenario_of(config, graph, messages, steps, step_s, star))
 
 
 def scenario_of(

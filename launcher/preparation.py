@@ -15,9 +15,8 @@ from ..metrics.owners import packed
 from ..metrics.schema import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS
-from ..node.algorithms.base import SettingsError
 from ..node.algorithms.server import ServerAlgorithm, participants
-from ..node.architecture import Architecture, ArchitectureError
+from ..node.architecture import Architecture
 from ..node.assignment import Assignment, LocalWork, Neighbour, Turn
 from ..topology import Graph, GraphSequence
 from ..topology.matchings import matchings
@@ -25,7 +24,7 @@ from ..topology.weights import mixing_row
 from ..transport.failpoints import failpoint
 from ..transport.keys import there_are_keys
 from .config import ConfigError, RunConfig
-from .data import DataError, DataSummary, prepare
+from .data import DataSummary, prepare
 from .folder import digest_of_config, kept_digest
 from .graphs import check_graphs, draw_graphs, has_server, relation_edges
 from .origin import origin
@@ -90,7 +89,7 @@ def prepare_run(
     hosts: Sequence[Host] = (Host("this-host"),),
     calibrate: Calibrate | None = None,
 ) -> Prepared:
-    """Fills a run folder: shards, resolved configuration, plan, empty database. Raises ConfigError.
+    """Fills a run folder: shards, resolved configuration, plan, empty database. Raises UserError.
 
     ``sockets`` is a folder for the run's Unix sockets, ``records`` the address of its collector (tcp://ADDRESS:*: it
     picks a port), ``hosts`` are those that its clients are placed on. What is there already from an earlier preparation
@@ -119,13 +118,10 @@ def work_out(
     check_graphs(config, graphs)
     if config.transport.protocol == "tcp" and not hosts[0].address:
         check_reach(config.transport.host, graphs.union)
-    try:
-        data = prepare(config.data, config.clients, config.seed, folder / "shards")
-        architectures = deal_architectures(config, data)
-        assignments = _assign(config, folder, graphs, architectures, data, sockets, records)
-        assignments = _placed(config, graphs.union, assignments, hosts)
-    except (DataError, ArchitectureError, SettingsError) as error:
-        raise ConfigError(str(error)) from None
+    data = prepare(config.data, config.clients, config.seed, folder / "shards")
+    architectures = deal_architectures(config, data)
+    assignments = _assign(config, folder, graphs, architectures, data, sockets, records)
+    assignments = _placed(config, graphs.union, assignments, hosts)
     plan = None
     if config.has_scenario:
         if config.compute.step_s is None:

@@ -17,7 +17,7 @@ from ..metrics.store import Store
 from ..metrics.summary import status_of
 from ..transport.array_file import DamagedFile, digest_of
 from ..transport.failpoints import failpoint
-from .config import ConfigError, RunConfig, validate
+from .config import RunConfig, validate
 from .folder import digest_of_config, kept, kept_digest, require_plain, unfinished_files
 from .lives import Lives, rounds_of
 from .origin import machine
@@ -93,8 +93,6 @@ def read_config(folder: Path) -> RunConfig:
         return validate(parse(read_text(folder / "config.toml")))
     except OSError as error:
         raise RunFolderError(f"{folder}: config.toml cannot be read: {error.strerror or error}") from None
-    except ConfigError:
-        raise
     except ValueError as error:
         raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
 

@@ -6,6 +6,7 @@ import re
 import sqlite3
 from typing import Any
 
+from ..transport.errors import UserError
 from .records import TABLES, columns
 
 VERSION = "1"
@@ -130,11 +131,11 @@ VIEWS = tuple(re.findall(r"CREATE VIEW IF NOT EXISTS (\w+)", _VIEWS))
 _ROW_NUMBERS = ("rowid", "oid", "_rowid_")
 
 
-class RunFolderError(Exception):
+class RunFolderError(UserError):
     """A folder that holds no run of this version; the message is one line for the user."""
 
 
-class ExportError(Exception):
+class ExportError(UserError):
     """Why nothing was exported; one line for the user."""
 
 

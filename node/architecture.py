@@ -9,12 +9,13 @@ from typing import Literal
 import numpy as np
 
 from ..topology.seeds import generator
+from ..transport.errors import UserError
 
 LINEAR = frozenset({"logistic", "linear"})
 """The kinds of models that are one linear layer."""
 
 
-class ArchitectureError(ValueError):
+class ArchitectureError(UserError):
     """A model that does not fit its data; the message is one line for the user."""
 
 

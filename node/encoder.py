@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..transport.errors import UserError
+
 if TYPE_CHECKING:  # the launcher knows shapes, and must not load torch for it
     from torch import Tensor
 
@@ -24,7 +26,7 @@ _DEEP, _FLAT = 16, 4  # channels of the two convolutions
 _CHUNK = 512
 
 
-class EncoderError(ValueError):
+class EncoderError(UserError):
     """An encoder that does not fit; the message is one line for the user."""
 
 

@@ -17,6 +17,7 @@ BELOW = {
 FOR_ALL = (
     "metrics.records",
     "transport.constants",
+    "transport.errors",
     "transport.failpoints",
     "transport.keys",
     "transport.limits",

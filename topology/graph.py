@@ -8,8 +8,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
 
+from ..transport.errors import UserError
 
-class TopologyError(ValueError):
+
+class TopologyError(UserError):
     """A graph that cannot be drawn, read or used; the message is one line for the user."""
 
 

@@ -1,5 +1,7 @@
 """What is wrong with the user's data, in one line."""
 
+from ...transport.errors import UserError
 
-class DataError(ValueError):
+
+class DataError(UserError):
     """The message names the key or the file, its value, and what is allowed."""

@@ -11,12 +11,13 @@ from typing import Any
 
 from ...metrics.records import Record
 from ...node.assignment import Assignment
+from ...transport.errors import UserError
 from ..placement import Host
 
 Message = dict[str, Any]
 
 
-class EngineError(Exception):
+class EngineError(UserError):
     """Why an engine cannot be used; one line for the user."""
 
 

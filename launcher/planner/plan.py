@@ -7,10 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from ...transport.errors import UserError
 from ...transport.schedule import Schedule
 
 
-class PlanError(ValueError):
+class PlanError(UserError):
     """A scenario that never ends; the message is one line for the user."""
 
 

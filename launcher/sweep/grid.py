@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from ...metrics.config_file import parse as parse_toml
 from ..config import ConfigError, parse
 
 _EXAMPLE = 'for example --grid "algorithm.gamma=0.01,0.03"'
@@ -47,8 +47,8 @@ def settings(grids: Sequence[Grid]) -> Iterator[dict[str, Any]]:
 
 def _values(text: str, values: str) -> tuple[Any, ...]:
     try:
-        found = tomllib.loads(f"values = [{values}]")["values"]
-    except tomllib.TOMLDecodeError:
+        found = parse_toml(f"values = [{values}]")["values"]
+    except ValueError:
         found = [parse(value) for value in values.split(",")]
     if "" in found:
         raise ConfigError(f"--grid {text}: a value between the commas is missing")

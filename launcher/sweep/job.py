@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ...metrics.lifetime import end_with_parent
-from ...metrics.schema import RunFolderError
 from ...transport.control import Control, ControlClosed
+from ...transport.errors import UserError
 from .. import interrupts
 
 _PATIENCE_S = 60.0
@@ -73,7 +73,6 @@ class Job:
 
 
 def _work(line: Control) -> None:
-    from ..config import ConfigError
     from ..engines import open_engine
     from ..session import take_up
 
@@ -87,7 +86,7 @@ def _work(line: Control) -> None:
                     line.send({"status": outcome.status, "causes": outcome.causes})
                     if outcome.status == "interrupt":
                         return
-                except (ConfigError, RunFolderError) as error:
+                except UserError as error:
                     line.send({"status": "failure", "causes": [str(error)]})
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...transport.control import ControlClosed
+from ...transport.errors import UserError
 from .. import interrupts
 from ..config import ConfigError
 from ..folder import Claim
@@ -65,7 +66,7 @@ def prepare(runs: Sequence[Planned]) -> list[Prepared]:
         for each in made:
             if each in new:
                 clear(each.folder)
-        if isinstance(error, ConfigError):
+        if isinstance(error, UserError):
             raise ConfigError(f"{run.name}: {error}") from None
         if isinstance(error, OSError | sqlite3.Error):
             reason = error.strerror if isinstance(error, OSError) else None

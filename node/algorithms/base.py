@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from ...transport.errors import UserError
 from ...transport.peers import Link, Peers
 from ..architecture import Architecture
 from ..assignment import Assignment, Neighbour
@@ -16,7 +17,7 @@ from ..client import Client
 from ..maps import Maps
 
 
-class SettingsError(ValueError):
+class SettingsError(UserError):
     """Settings that do not fit the clients; ``key`` is the configuration key at fault."""
 
     def __init__(self, key: str, message: str):

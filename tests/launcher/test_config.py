@@ -96,7 +96,7 @@ MISTAKES = {
     "a number below what is allowed": ({"clients": 0}, ["clients = 0", "greater than or equal to 1"]),
     "a number above what is allowed": ({"topology": {"p": 1.5}}, ["topology.p = 1.5", "less than or equal to 1"]),
     "text for a number": ({"rounds": "many"}, ["rounds = 'many'", "integer"]),
-    "true for a number": ({"clients": True}, ["clients = True", "integer"]),
+    "true for a number": ({"clients": True}, ["clients = true", "integer"]),
     "a fraction for a whole number": ({"rounds": 2.5}, ["rounds = 2.5", "integer"]),
     "a value for a table": ({"model": 3}, ["model = 3", "a table"]),
     "a value for a list": ({"model": {"filters": 3}}, ["model.filters = 3", "a list"]),
@@ -288,7 +288,7 @@ def test_what_is_said_about_a_reproduction_is_no_part_of_the_run(write):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "224.0.0.1", "localhost", "::1", "10.0.0.300", ""])
 def test_a_host_that_neighbours_cannot_connect_to_is_refused(host):
-    with pytest.raises(ConfigError, match=r"^transport = .*: host = "):
+    with pytest.raises(ConfigError, match=r"^transport\.host = "):
         validate({"transport": {"host": host}})
 
 

@@ -1,0 +1,14 @@
+"""What counts as a user's mistake. Every room may import this module, so it imports nothing of ours."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """What was asked for cannot be had; the message is for the user: what is wrong, where, and what is allowed.
+
+    The command line tells it and ends with 2; any other exception is a fault of the program. Each argument is one line,
+    whatever it quotes; only a configuration may have several mistakes.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(" ".join(str(line).splitlines()) for line in self.args)
