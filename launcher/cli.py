@@ -110,6 +110,8 @@ def run(
     from .session import Prepared, begun_folder, folders_of, new_folder, run_each
     from .wording import Place
 
+    if address is not None and engine != "ray":
+        raise UserError(f"--address {address}: is where a Ray cluster is; add --engine ray, or leave it out")
     configs = load(config, set_ or [])
     plain |= engine == "threads"  # what clients print comes between
     banner = Banner()
@@ -159,7 +161,7 @@ def sweep(
         list[str] | None,
         typer.Option(metavar="KEY=VALUES", help="Values to try, e.g. algorithm.gamma=0.01,0.03; may be repeated."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the file's seed on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many seeds, from the file's seed on.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
@@ -248,9 +250,10 @@ def plan(
             typer.echo("no scenario, nothing to plan\n")
             continue
         timeline, stretches = timeline_of(planned), stretches_of(planned)
-        say("\n".join([*report(resolved, timeline, stretches, width, lines), f"{need} on this machine"]))
         if path is not None:
             draw(timeline, stretches, path, f"{resolved.label}, {timeline.clients} clients")
+        say("\n".join([*report(resolved, timeline, stretches, width, lines), f"{need} on this machine"]))
+        if path is not None:
             typer.echo(f"picture: {path}")
         if len(configs) > 1:
             typer.echo()
@@ -358,9 +361,10 @@ def compare(
     if to_csv is not None and to_csv.exists():
         raise ExportError(f"--csv {to_csv}: exists; nothing is overwritten, choose another name")
     comparison = Comparison.of(_summarized(folders, target))
-    _show(comparison, target)
     if to_csv is not None:
         write_groups(to_csv, comparison)
+    _show(comparison, target)
+    if to_csv is not None:
         show(f"written: {_relative(to_csv.resolve())}")
 
 
@@ -383,7 +387,7 @@ def report(
     from .report import write_report
 
     page = (folders[0] / "report.html") if out is None else out
-    if out is None and (page.is_symlink() or (page.exists() and not page.is_file())):
+    if page.is_dir() or (out is None and (page.is_symlink() or (page.exists() and not page.is_file()))):
         raise ConfigError(f"{page}: is there, and no plain file; remove it, or name another page with --out")
     try:
         files = write_report([run for folder in folders for run in runs_in(folder)], page, figures)
@@ -599,8 +603,7 @@ def topology_show(
 
     resolved = load(config, set_ or [])[0]
     graphs = draw_graphs(resolved)
-    for name, value in figures_of(resolved, graphs).items():
-        typer.echo(f"{name:<30}{value}")
+    figures = figures_of(resolved, graphs)
     if picture is not None:
         from ..topology.picture import draw_picture
 
@@ -608,7 +611,9 @@ def topology_show(
             draw_picture(graphs, picture, title=f"{resolved.topology.kind}, {resolved.clients} clients")
         except OSError as error:
             raise ConfigError(f"--picture {picture}: cannot be written: {error.strerror}") from error
-        typer.echo(f"{'picture':<30}{picture}")
+        figures["picture"] = f"{picture}"
+    for name, value in figures.items():
+        typer.echo(f"{name:<30}{value}")
 
 
 def _tell(result: Finished, *, of_several: bool) -> None:
@@ -655,12 +660,17 @@ def _relative(path: Path) -> Path:
 def main() -> None:
     """Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked for, 130 interrupted."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(prog_name="sheafgossip", standalone_mode=False) or 0)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         sys.exit(130)
     except UserError as error:
         say(f"error: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:  # what the system refuses, such as a name that is too long
+        if error.filename is None:
+            raise
+        say(f"error: {' '.join(f'{error.filename}: {error.strerror}'.splitlines())}", err=True)
         sys.exit(2)
     except _UsageError as error:
         say(f"error: {_in_our_words(error)}", err=True)

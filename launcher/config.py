@@ -589,7 +589,7 @@ def _names_another(below: Any, over: Any) -> bool:
 def _overrides(texts: Sequence[str]) -> dict[str, Any]:
     values = {}
     for text in texts:
-        if not text.isascii() and "\ufffd" in text.encode(errors="replace").decode(errors="replace"):
+        if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes of a shell that are no letters
             raise ConfigError(f"--set {text}: is not UTF-8 text")
         key, equals, value = text.partition("=")
         if not equals or not key.strip():

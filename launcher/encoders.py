@@ -29,6 +29,12 @@ def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Pa
         autoencoder = Autoencoder(pool.input_shape, embedding)
     except EncoderError as error:
         raise ConfigError(f"data.dataset = {config.data.dataset!r}: an encoder {error}") from None
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.touch(exist_ok=False)  # nobody shall wait for what cannot be kept
+        out.unlink()
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     import torch
 
     torch.set_num_threads(1)  # as in the clients: the same bits whatever the machine, and no waste where it is busy
@@ -36,8 +42,4 @@ def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Pa
     vector = autoencoder.start(generator(config.seed, "encoder")).astype(np.float32)
     errors = autoencoder.train(vector, images, epochs, generator(config.seed, "training of the encoder"))
     yield from enumerate(errors, 1)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        autoencoder.save(vector, out)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+    autoencoder.save(vector, out)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ..node.algorithms import ALGORITHMS
 from .section import Section
 
+_LONGEST_SHOWN = 120
 _TABLES = ("model_type", "dataclass_type", "model_attributes_type", "dict_type")
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _MISSING = ("missing", "missing_argument", "union_tag_not_found")
@@ -64,7 +65,7 @@ def _wanted(problem: Any, where: Sequence[Any], root: type[Section]) -> str:
         return "must be a table" + (f"; write {'.'.join(map(str, where))}.{hint} = {value!r}" if hint else "")
     if kind == "tuple_type":
         entries = value.strip("[] ").split(",") if isinstance(value, str) else [value]
-        plain = not isinstance(value, dict | list)
+        plain = not isinstance(value, dict | list) and len(entries) < 5 and len(str(value)) < _LONGEST_SHOWN
         return "must be a list" + (f", such as {[_stripped(entry) for entry in entries]}" if plain else "")
     if kind in ("too_short", "too_long"):
         limit = problem["ctx"]["min_length" if kind == "too_short" else "max_length"]
@@ -131,4 +132,5 @@ def _values(where: Sequence[Any], root: type[Section]) -> Iterator[tuple[str, tu
 
 
 def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

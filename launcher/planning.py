@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from .planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, S
 from .planner.chaos import Rates, draw_faults
 from .planner.scenario import Edge
 
+_MOST_MESSAGES = 100_000_000
+_LONGEST_WAIT_S = 1e8
+"""Three years: a clock cannot be asked for ever more."""
+
 
 def plan_run(
     config: RunConfig,
@@ -35,7 +40,20 @@ def plan_run(
     ``messages`` are what travels on each directed edge in the first round, ``steps`` the local steps of each client's
     round, of ``step_s`` seconds each.
     """
-    return simulate(scenario_of(config, graph, messages, steps, step_s, star))
+    sent = config.rounds * sum(map(len, messages.values()))
+    if sent > _MOST_MESSAGES:
+        raise ConfigError(
+            f"rounds = {config.rounds}: a scenario is planned message by message, at most {_MOST_MESSAGES:,} of them, "
+            f"and these rounds would have {sent:,}; use fewer rounds or links, or leave the scenario out"
+        )
+    plan = simulate(scenario_of(config, graph, messages, steps, step_s, star))
+    longest = _LONGEST_WAIT_S if config.time.clock == "wall" else sys.float_info.max
+    if not plan.end_s <= longest:
+        raise ConfigError(
+            f"time.clock = {config.time.clock!r}: this scenario would end after {plan.end_s:.3g} s, and allowed are "
+            f"{longest:.3g}; look at compute.step_s, [stragglers] and [links]"
+        )
+    return plan
 
 
 def scenario_of(
@@ -111,6 +129,11 @@ def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:
 
 def faults_of(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
     """Those that are written down, then those that chaos draws."""
+    there = set(graph.edges)
+    for number, table in enumerate(config.faults):
+        for i, j in table.edges:
+            if max(i, j) < config.clients and (min(i, j), max(i, j)) not in there:
+                raise ConfigError(f"faults.{number}.edges: [{i}, {j}]: the graph has no such edge")
     written = tuple(_fault(config, number, table) for number, table in enumerate(config.faults))
     joining = [client for fault in written if fault.kind == "join" for client in fault.clients]
     if twice := {client for client in joining if joining.count(client) > 1}:
@@ -149,7 +172,10 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
     try:
         require_plain_file(path)
         with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
+            reader = csv.DictReader(file)
+            if not {"client", "round", "factor"} <= set(reader.fieldnames or ()):
+                raise ValueError(f"its columns are {', '.join(reader.fieldnames or ['(none)'])}")
+            for row in reader:
                 client, round, factor = int(row["client"]), int(row["round"]), float(row["factor"])
                 if not 0 <= client < clients or round < 1 or not 0 < factor < math.inf:
                     raise ValueError(f"client {client}, round {round}, factor {factor:g}")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Pairs = Iterable[tuple[int, int]]
 
+_MOST_LINKS = 10_000_000
+"""Of all graphs of a run together: no machine could run more."""
+
 
 @dataclass(frozen=True)
 class TopologySpec:
@@ -85,7 +88,25 @@ def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> G
         turns = len(_hops(clients))
     elif clients > 1 and spec.redraw_every:
         turns, rounds_each = math.ceil(rounds / spec.redraw_every), spec.redraw_every
+    if (links := turns * _expected_links(spec, clients)) > _MOST_LINKS:
+        graphs = f"{turns:,} {spec.kind} graphs" if turns > 1 else f"the {spec.kind} graph"
+        raise TopologyError(
+            f"clients = {clients}: {graphs} would have about {links:,.0f} links, at most {_MOST_LINKS:,} are drawn; "
+            f"use fewer clients or a sparser graph{', or a larger topology.redraw_every' if turns > 1 else ''}"
+        )
     return GraphSequence(tuple(draw(spec, clients, seed, turn) for turn in range(turns)), rounds_each)
+
+
+def _expected_links(spec: TopologySpec, clients: int) -> float:
+    all_others = (clients - 1) / (1 if spec.directed else 2)
+    sent_by_each = {
+        "erdos-renyi": spec.p * all_others,
+        "complete": all_others,
+        "watts-strogatz": spec.k / 2,
+        "random-regular": spec.k / 2,
+        "barabasi-albert": spec.m,
+    }
+    return clients * sent_by_each.get(spec.kind, 1)
 
 
 def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int, turn: int) -> Graph | Digraph:

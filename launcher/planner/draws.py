@@ -8,7 +8,10 @@ from bisect import bisect_right
 import numpy as np
 
 from ...topology.seeds import generator
+from .plan import PlanError
 from .scenario import Fault, Latency, Scenario, Stragglers
+
+_MOST_SPELLS = 50_000
 
 
 class ComputeTimes:
@@ -47,6 +50,11 @@ class ComputeTimes:
         switches = self._switches.setdefault(client, [0.0])
         while switches[-1] <= now:
             number = len(switches)
+            if number > _MOST_SPELLS:
+                raise PlanError(
+                    f"stragglers.on_s = {self._stragglers.on_s:g} and off_s = {self._stragglers.off_s:g}: more than "
+                    f"{_MOST_SPELLS:,} spells of one client; they must be longer for rounds of this length"
+                )
             mean = self._stragglers.off_s if number % 2 else self._stragglers.on_s
             rng = generator(self._seed, "on-off straggler", client, number)
             switches.append(switches[-1] + float(rng.exponential(mean)))

@@ -24,14 +24,14 @@ def write_report(folders: Sequence[Path], page_file: Path | None, figures: Path 
     from .page import page
 
     methods = methods_of(folders)
+    for folder in filter(None, (page_file and page_file.parent, figures)):
+        folder.mkdir(parents=True, exist_ok=True)
     together, each = _draw(methods)
     files = []
     if page_file is not None:
-        page_file.parent.mkdir(parents=True, exist_ok=True)
         page_file.write_text(plain(page(methods, together, each)), encoding="utf-8")
         files.append(page_file)
     if figures is not None:
-        figures.mkdir(parents=True, exist_ok=True)
         for drawn in [*together, *(one for _, own in each for one in own)]:
             files += drawn.save(figures)
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from ..effects import refuse
 from ..kept import Stage, configuration, stage
 from ..session import slug
 from .grid import Grid, settings
+
+_MOST_RUNS = 100_000
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Plan:
 
 def plan(file: Path, overrides: Sequence[str], grids: Sequence[Grid], seeds: int, out: Path) -> Plan:
     """The product of grids, [[compare]] tables and seeds, from the file's seed on. Raises ConfigError."""
+    if (count := seeds * math.prod(len(grid.values) for grid in grids)) > _MOST_RUNS:
+        raise ConfigError(f"sweep: these grids and seeds make {count:,} runs; at most {_MOST_RUNS:,} are made")
     loaded = [load(file, overrides, setting) for setting in settings(grids)]
     configs = [config for of_point in loaded for config in of_point]
     refuse_without_effect(overrides, configs)
