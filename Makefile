@@ -140,4 +140,4 @@ docs: setup  ## Make the pages that are made from the code.
 
 clean:  ## Remove what was built; .venv and runs/ stay.
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find api $(ROOMS) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,7 +16,7 @@ import typer
 
 from ..transport.errors import UserError
 from . import one_thread
-from .terminal import say, show
+from .terminal import say, show, width
 
 if TYPE_CHECKING:
     from ..metrics.comparison import Comparison
@@ -93,7 +93,7 @@ def run(
     engine: Engines = "local",
     address: Address = None,
 ) -> None:
-    """Start the client processes, let them learn, and show what it came to.
+    """Start the clients, let them learn, and show what it came to.
 
     A file with compare tables describes several runs; they go one after the other and end in one table. The same
     command with the same --out goes on where it was: finished runs are kept.
@@ -144,7 +144,7 @@ def run(
             address=address,
         )
     not_begun = {run.folder for run in left} - {result.prepared.folder for result in results}
-    show(render(summarize_all([folder for folder in folders if folder not in not_begun])))
+    show(render(summarize_all([folder for folder in folders if folder not in not_begun]), width=width()))
     show(f"{'run folder' if len(configs) == 1 else 'run folders in'}: {_relative(root)}")
     for result in results:
         _tell(result, of_several=len(configs) > 1)
@@ -167,8 +167,9 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run the product of all grids with a number of seeds, and show means with standard errors.
+    """Run all combinations of values, each with a number of seeds.
 
+    What is shown are means with standard errors over seeds.
     The same command with the same --out goes on where it was: finished runs are kept.
     """
     from contextlib import ExitStack
@@ -226,12 +227,11 @@ def plan(
     ] = None,
     lines: Annotated[int, typer.Option(min=1, help="How many clients the timeline here shows.")] = 20,
 ) -> None:
-    """Show what a scenario comes to before anything is run: its timeline, and how long it takes in all.
+    """Show the timeline of a scenario before anything is run.
 
-    A file with compare tables describes several runs; they are shown one after the other.
+    Also how long it takes in all. A file with compare tables describes several runs; they are shown one after the
+    other.
     """
-    import shutil
-
     from .config import load
     from .planner.timeline import stretches_of, timeline_of
     from .preview import picture_paths, plans_of
@@ -242,7 +242,6 @@ def plan(
     if picture is not None:
         check_format(picture)
     paths = [None] * len(configs) if picture is None else picture_paths(picture, configs)
-    width = min(100, shutil.get_terminal_size().columns)
     for path, (resolved, planned, need) in zip(paths, plans_of(configs), strict=True):
         if len(configs) > 1:
             say(f"== {resolved.label} ==")
@@ -252,7 +251,7 @@ def plan(
         timeline, stretches = timeline_of(planned), stretches_of(planned)
         if path is not None:
             draw(timeline, stretches, path, f"{resolved.label}, {timeline.clients} clients")
-        say("\n".join([*report(resolved, timeline, stretches, width, lines), f"{need} on this machine"]))
+        say("\n".join([*report(resolved, timeline, stretches, min(100, width()), lines), f"{need} on this machine"]))
         if path is not None:
             typer.echo(f"picture: {path}")
         if len(configs) > 1:
@@ -270,7 +269,10 @@ def resume(
     engine: Engines = "local",
     address: Address = None,
 ) -> None:
-    """Take up an interrupted run after its last complete checkpoint; it ends as if nothing had happened."""
+    """Take up an interrupted run after its last complete checkpoint.
+
+    It ends as if nothing had happened.
+    """
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
     from .banner import Banner
@@ -289,7 +291,7 @@ def resume(
 
         result = take_up(folder.resolve(), watch, engine, address, rounds=rounds)
         display.end()
-    show(render(summarize_all([result.prepared.folder])))
+    show(render(summarize_all([result.prepared.folder]), width=width()))
     show(f"run folder: {_relative(result.prepared.folder)}")
     _tell(result, of_several=False)
     raise typer.Exit(_EXIT_CODES[result.outcome.status])
@@ -300,9 +302,9 @@ def watch_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
     plain: Plain = False,
 ) -> None:
-    """Look at a run that goes on in another terminal, until it ends; the run takes no notice of it.
+    """Look at a run that goes on in another terminal, until it ends.
 
-    The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
+    The run takes no notice of it. The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
     """
     from ..metrics.reader import runs_in
     from .display import Display, manner
@@ -326,6 +328,7 @@ def summary(
         float | None, typer.Option(help="Also what it took to reach this test metric: accuracy 0 to 1, or mse.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every figure of a single run.")] = False,
 ) -> None:
     """Show what finished (or running) runs came to. A folder of several runs stands for all of them.
 
@@ -339,7 +342,7 @@ def summary(
         seeds = [group.as_dict() for group in groups if len(group.runs) > 1]
         typer.echo(json.dumps({"target": target, "runs": runs, "seeds": seeds}, indent=2))
     else:
-        show(render(groups, target))
+        show(render(groups, target, width(), every=every))
 
 
 @app.command()
@@ -350,7 +353,7 @@ def compare(
     ] = None,
     to_csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write every figure there too.")] = None,
 ) -> None:
-    """Show runs side by side: the settings in which they differ, and who is best in what.
+    """Show runs side by side: what differs, who is best in what.
 
     A folder of several runs stands for all of them. Finished runs that differ only in seed and name are one.
     """
@@ -378,7 +381,9 @@ def report(
         Path | None, typer.Option(help="Also every figure as SVG, PNG and PDF, with its data as CSV, in this folder.")
     ] = None,
 ) -> None:
-    """Write one HTML page of what runs came to: curves, costs, graphs, maps, waiting, events, configuration.
+    """Write one HTML page of what runs came to.
+
+    It shows curves, costs, graphs, maps, waiting, events and the configuration.
 
     A folder of several runs stands for all of them; runs that differ only in their seed are one method.
     """
@@ -406,7 +411,7 @@ def export(
         Path | None, typer.Option(help="Folder of the files; by default export in the run's folder.")
     ] = None,
 ) -> None:
-    """Write every table and view of a run as a file of its own, or its rounds for TensorBoard.
+    """Write the tables of a run as files, for other programs.
 
     Of a folder of several runs each file holds all of them, with a column for each key in which they differ.
     """
@@ -430,7 +435,9 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Run a published table or figure again, and print our figures beside those of the paper.
+    """Run a published table or figure again, beside the paper's.
+
+    Our figures are printed beside those of the paper.
 
     Interrupted, it goes on where it was: the same command takes finished runs as they are.
     """
@@ -492,7 +499,10 @@ def verify(
     every: Annotated[bool, typer.Option("--all", help="Show every connection, not only those that differ.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to keep the runs in; by default none are kept.")] = None,
 ) -> None:
-    """Hold the recorded bytes of small runs against the kernel's own counters of their TCP connections."""
+    """Hold recorded bytes against the kernel's own counters.
+
+    The runs are small, and each TCP connection of theirs is compared.
+    """
     import tempfile
 
     from ..metrics.verification_table import render_directions, render_runs
@@ -524,7 +534,10 @@ def verify(
 
 @app.command()
 def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
-    """Hold a run on a convex problem against the convergence bound of Sheaf-FMTL (Theorem 1 of its paper)."""
+    """Hold a run against the convergence bound of Sheaf-FMTL.
+
+    That is Theorem 1 of its paper, for convex problems.
+    """
     from .theory import check_theorem
 
     check = check_theorem(folder)
@@ -645,11 +658,9 @@ def _summarized(folders: list[Path], target: float | None) -> list[Group]:
 
 
 def _show(comparison: Comparison, target: float | None = None) -> None:
-    import shutil
-
     from ..metrics.comparison_table import render
 
-    for part in render(comparison, target, shutil.get_terminal_size().columns):
+    for part in render(comparison, target, width()):
         show(part)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import typer
 
 from ..metrics.plain import plain
+
+_OF_A_FILE = 1000
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -19,14 +22,19 @@ def say(text: object, *, err: bool = False) -> None:
 
 def show(what: RenderableType) -> None:
     """A line, or a table."""
-    new_console().print(Plain(what), soft_wrap=isinstance(what, str))
+    new_console(width=width()).print(Plain(what), soft_wrap=isinstance(what, str))
 
 
-def new_console(*, stderr: bool = False) -> Console:
+def width() -> int:
+    """Columns of what standard output leads to. A file has as many as a table takes."""
+    return shutil.get_terminal_size(fallback=(_OF_A_FILE, 0)).columns
+
+
+def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
     """Text in cells and titles is text: "[b]" and ":smile:" stay as they are."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 class Plain:

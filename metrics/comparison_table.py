@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .comparison import Comparison, Mark, short_names
-from .summary_table import Column, all_columns, caption_of, figure_columns, name_of
+from .summary_table import DISPENSABLE, Column, all_columns, caption_of, figure_columns, name_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,9 +17,6 @@ _SIGNS: dict[Mark, str] = {"best": " *", "close": " ≈", "": "  "}
 _LEGEND = """* best by more than the standard error of the difference; ≈ too close to tell
 differences are paired where seeds and clients are the same
 no sign where all are equal, or where single runs tell no standard error"""
-_DISPENSABLE = ("clients_pss", "flops", "clients_cpu_s", "waited_share", "worst_10", "wall_s")
-"""Figures that make place for keys, in this order; those of a target stay."""
-
 _FEW = 3
 """So many groups are compared best from left to right, key by key and figure by figure."""
 
@@ -53,7 +50,7 @@ def _one_below_the_other(comparison: Comparison, target: float | None, width: in
     heads = _heads(comparison)
     columns = {column.title: column for column in figure_columns(comparison.groups, target)}
     figures = {title: _marked(comparison, column) for title, column in columns.items()}
-    dispensable = [title for name in _DISPENSABLE for title in columns if columns[title].figure == name]
+    dispensable = [title for name in DISPENSABLE[:6] for title in columns if columns[title].figure == name]
     needed = 1 + sum(_width(title, texts) for title, texts in heads.items())
     while needed + sum(_width(title, texts) for title, texts in figures.items()) > width:
         if not dispensable:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _UNKNOWN = "–"
+_LONGEST_NAME = 40
+"""Longer ones take more than one line where that makes room for figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,22 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "CPU of the other processes, s": lambda run: _of_processes(run, f"{run.others_cpu_s:,.1f}"),
     "wall time, s": lambda run: f"{run.wall_s:,.1f}",
 }
+_FIRST = (
+    "status",
+    "rounds completed by all",
+    "test {metric}, mean over clients ± standard error",
+    "mean of the worst 10% of clients",
+    "test {metric} of the common model",
+    "payload (vectors alone), MB",
+    "wire (with framing), MB",
+    "memory of all clients (PSS), MB",
+    "CPU of all clients, s",
+    "wall time, s",
+)
+DISPENSABLE = ("clients_pss", "flops", "clients_cpu_s", "waited_share", "worst_10", "wall_s", "global_metric",
+               "wire_bytes", "virtual_s", "payload_bytes")  # fmt: skip
+"""Figures that make place for names and keys, in this order; those of a target stay."""
+
 _ONLY_IF_KNOWN = ("test {metric} of the common model", "payload between hosts, MB", "wire between hosts, MB",
                   "of which keys, MB", "models for evaluation only, MB")  # fmt: skip
 _FIGURES_OF_A_SCENARIO: dict[str, Callable[[Conditions], str]] = {
@@ -109,27 +127,30 @@ _ONLY_IF_ANY = ("crashes", "restarts", "clients that joined late", "clients that
                 "messages dropped")  # fmt: skip
 
 
-def render(groups: Sequence[Group], target: float | None = None) -> Table:
-    """One run: every figure, one below the other. Several: a line each, with the figures that are compared most.
+def render(groups: Sequence[Group], target: float | None = None, width: int = 80, *, every: bool = False) -> Table:
+    """One run: its figures one below the other, the first ones or ``every`` one. Several: a line each, with as many of
+    the figures that are compared most as the width takes beside the names.
 
     ``target`` is the one that the runs were summarized with.
     """
     if len(groups) == 1 and len(groups[0].runs) == 1:
-        return _one(groups[0].runs[0], target)
-    return _several(groups, target)
+        return _one(groups[0].runs[0], target, every)
+    return _several(groups, target, width)
 
 
-def _one(run: RunSummary, target: float | None) -> Table:
+def _one(run: RunSummary, target: float | None, every: bool) -> Table:
     from rich.table import Table  # rich costs every process that imports it, and most only want the numbers
 
-    table = Table(title=run.name, show_header=False)
+    table = Table(title=run.name, show_header=False, caption=None if every else "summary --all shows every figure")
     table.add_column()
     table.add_column(justify="right")
-    for title, figure in _ALL_FIGURES.items():
-        text = figure(run)
+    for title in (*_FIRST, *(title for title in _ALL_FIGURES if every and title not in _FIRST)):
+        text = _ALL_FIGURES[title](run)
         if text != _UNKNOWN or title not in _ONLY_IF_KNOWN:
             table.add_row(title.format(metric=run.metric), text)
-    if run.conditions is not None:
+    if run.conditions is not None and not every and run.conditions.virtual_s is not None:
+        table.add_row("virtual time, s", _short(run.conditions.virtual_s))
+    if run.conditions is not None and every:
         if confirmed := _overhead(run, "confirmation"):
             table.add_row("confirmations of messages, MB", _mb(run, confirmed))
         for title, figure_of in _FIGURES_OF_A_SCENARIO.items():
@@ -156,11 +177,11 @@ def _between(run: RunSummary, what: str) -> str:
     return _UNKNOWN if run.between_hosts is None else _mb(run, getattr(run.between_hosts, what))
 
 
-def _several(groups: Sequence[Group], target: float | None) -> Table:
+def _several(groups: Sequence[Group], target: float | None, width: int) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    columns = figure_columns(groups, target)
+    columns = fitting(figure_columns(groups, target), groups, width - _of_names(groups))
     caption = caption_of(groups, explain=target is None)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     table.add_column("method", overflow="fold")
@@ -169,6 +190,21 @@ def _several(groups: Sequence[Group], target: float | None) -> Table:
     for group in groups:
         table.add_row(name_of(group), *(column.text(group) for column in columns))
     return table
+
+
+def _of_names(groups: Sequence[Group]) -> int:
+    """Columns that the names take, with the space around the table."""
+    return 3 + min(_LONGEST_NAME, max(len("method"), *(len(name_of(group)) for group in groups)))
+
+
+def fitting(columns: Sequence[Column], groups: Sequence[Group], width: int) -> list[Column]:
+    """Those for which there is room; the metric and what a target took stay."""
+    there = list(columns)
+    for figure in DISPENSABLE:
+        needed = sum(2 + max(map(len, (*each.title.split("\n"), *map(each.text, groups)))) for each in there)
+        if needed > width:
+            there = [each for each in there if each.figure != figure]
+    return there
 
 
 def figure_columns(groups: Sequence[Group], target: float | None = None) -> list[Column]:

@@ -123,12 +123,8 @@ class Architecture:
                 if min(sides) < 1:
                     raise ArchitectureError(
                         f"model.filters = {list(self.filters)} leaves nothing of images of {self.input_shape[1]}x"
-                        f"{self.input_shape[2]} pixels after layer {depth + 1}; "
-                        + (
-                            f"use fewer than {depth + 1} layers"
-                            if depth
-                            else f"model.kernel = {self.kernel} is too large"
-                        )
+                        f"{self.input_shape[2]} pixels after layer {depth + 1}; lower model.kernel = {self.kernel}, or "
+                        f"use fewer than {depth + 1} layers"
                     )
             width = channels * math.prod(sides)
         for depth, hidden in enumerate(self.hidden if self.kind in ("cnn", "mlp") else ()):

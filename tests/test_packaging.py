@@ -1,5 +1,6 @@
 """The rooms stand at the top of the repository: nothing finds them but the lists in pyproject.toml."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("launcher", "metrics", "node", "topology", "transport")
+API = "api"
 CONFIGURATIONS = "examples/paper"
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
@@ -30,8 +32,8 @@ def files_of_the_checkout():
 
 
 def test_every_folder_of_code_is_a_package_by_its_place():
-    folders = [*folders_with_code(), CONFIGURATIONS]
-    assert SETUPTOOLS["package-dir"] == {f"sheafgossip.{name.replace('/', '.')}": name for name in folders}
+    folders = {f"sheafgossip.{name.replace('/', '.')}": name for name in (*folders_with_code(), CONFIGURATIONS)}
+    assert SETUPTOOLS["package-dir"] == {"sheafgossip": API} | folders
 
 
 def test_every_package_is_listed_for_the_wheel():
@@ -47,16 +49,34 @@ def test_no_folder_of_the_checkout_can_be_taken_for_the_installed_package():
     assert not (ROOT / "sheafgossip").exists()
 
 
-def test_a_wheel_built_from_a_clean_checkout_holds_every_file_of_the_rooms_and_what_reproduce_runs(tmp_path):
-    names = files_of_the_checkout()
-    for name in names:
-        copy = tmp_path / "checkout" / name
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a clean checkout."""
+    place = tmp_path_factory.mktemp("wheel")
+    for name in files_of_the_checkout():
+        copy = place / "checkout" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copyfile(ROOT / name, copy)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path / "dist"]
-    result = subprocess.run([*build, tmp_path / "checkout"], capture_output=True, text=True)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place / "dist"]
+    result = subprocess.run([*build, place / "checkout"], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    (wheel,) = (place / "dist").glob("*.whl")
+    return wheel
+
+
+def test_a_wheel_holds_every_file_of_the_rooms_and_what_reproduce_runs(wheel):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    names = files_of_the_checkout()
     folders = tuple(f"{folder}/" for folder in (*ROOMS, CONFIGURATIONS))
-    assert packed == {f"sheafgossip/{name}" for name in names if name.startswith(folders)}
+    of_rooms = {f"sheafgossip/{name}" for name in names if name.startswith(folders)}
+    assert packed == of_rooms | {
+        f"sheafgossip/{name.removeprefix('api/')}" for name in names if name.startswith("api/")
+    }
+
+
+def test_the_package_itself_is_the_command(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    words = [sys.executable, "-m", "sheafgossip", "run", "nowhere.toml"]
+    result = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: nowhere.toml: cannot be read: No such file or directory\n"

@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -41,6 +42,42 @@ def config(folder):
         return folder / "run.toml"
 
     return write
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["encoder", "train"], ["topology", "show"], ["reproduce"]])
+def test_help_keeps_every_word_at_any_width(sheafgossip, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80" if not words else "60")
+    code, shown, _ = sheafgossip(*words, "--help")
+    text = " ".join(shown.split())
+    expected = {
+        "run": "Override a key, e.g. --set algorithm.gamma=0.03.",
+        "encoder": "Train an encoder on the images of [data], and save it for algorithm.encoder of FLT.",
+        "topology": "Print figures of the configuration's graph, and save a picture of it if asked.",
+        "reproduce": "Our figures are printed beside those of the paper.",
+    }
+    assert code == 0
+    assert expected.get(words[0] if words else "", "in which every client is a real process.") in text
+    assert words or not any(line.endswith("...") for line in shown.splitlines()[1:])
+    assert max(map(len, shown.splitlines())) <= (60 if words else 80)
+
+
+def test_the_version_is_told(sheafgossip):
+    from importlib.metadata import version
+
+    assert sheafgossip("--version") == (0, f"sheafgossip {version('sheafgossip')}\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete_commands_and_options(shell):
+    environment = {**os.environ, "_SHEAFGOSSIP_COMPLETE": f"complete_{shell}", "COMP_CWORD": "1"}
+    environment |= {
+        "COMP_WORDS": "sheafgossip su",
+        "_TYPER_COMPLETE_ARGS": "sheafgossip su",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    shown = subprocess.run([SCRIPT], capture_output=True, text=True, env=environment).stdout
+    assert "summary" in shown
+    assert "sweep" not in shown
 
 
 def test_help_names_the_commands():
@@ -313,6 +350,24 @@ def test_summary_of_a_folder_of_runs_has_a_line_for_runs_that_differ_in_their_se
     assert code == 0
     assert "dfedu (2 seeds)" in shown
     assert "80.0 ± 10.0" in shown
+
+
+def test_a_table_is_as_wide_as_the_terminal_and_in_a_file_as_it_needs(sheafgossip, folder, finished, monkeypatch):
+    monkeypatch.setattr(sys, "__stdout__", (folder / "file").open("w"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    finished("long", 0.7)
+    other = finished("other", 0.9)
+    (other / "config.toml").write_text(f"name = '{'a name ' * 20}'\n[algorithm]\nname = 'local'\n")
+    lines = {}
+    for columns in (None, "60"):
+        if columns:
+            monkeypatch.setenv("COLUMNS", columns)
+        code, shown, _ = sheafgossip("summary", "long", "other")
+        assert (code, "long" in shown, "accuracy" in shown) == (0, True, True)
+        lines[columns] = shown.splitlines()
+    assert max(map(len, lines["60"])) <= 60
+    assert any("a name " * 20 in line and "wall" not in line for line in lines[None])
+    assert any("wall" in line for line in lines[None])
 
 
 def test_summary_with_a_target_tells_rounds_megabytes_and_seconds(sheafgossip, finished):

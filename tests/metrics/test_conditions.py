@@ -65,7 +65,7 @@ def folder(tmp_path):
 
 def shown(folder, target=None, width=80) -> str:
     console = Console(width=width, file=StringIO())
-    console.print(render(summarize_all([folder], target), target))
+    console.print(render(summarize_all([folder], target), target, every=True))
     return console.file.getvalue()
 
 

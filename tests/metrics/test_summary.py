@@ -166,9 +166,9 @@ def test_the_dictionary_is_plain_json(run):
     assert json.loads(json.dumps(summary.as_dict(), allow_nan=False))["final"]["standard_error"] is None
 
 
-def shown(groups, target=None, width=80) -> str:
+def shown(groups, target=None, width=80, *, every=False) -> str:
     console = Console(width=width, file=StringIO())
-    console.print(render(groups, target))
+    console.print(render(groups, target, width, every=every))
     return console.file.getvalue()
 
 
@@ -344,3 +344,25 @@ def test_a_broken_configuration_is_refused_with_its_path(run, tmp_path):
     (tmp_path / "config.toml").write_text("name = ")
     with pytest.raises(RunFolderError, match=r"config\.toml"):
         run()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_keeps_the_names_and_the_metric(make_run, width):
+    names = {"Sheaf-FMTL, one tenth": "dfedu", "local": "local"}
+    folders = [make_run(algorithm, config=config(1, name, algorithm)) for name, algorithm in names.items()]
+    text = shown(summarize_all(folders), width=width)
+    assert all(name in text for name in names)
+    assert "accuracy" in text
+    assert "…" not in text
+
+
+def test_a_single_run_shows_what_it_came_to_and_the_rest_on_request(make_run):
+    groups = summarize_all([make_run()])
+    few, all_ = (shown(groups, every=every).splitlines() for every in (False, True))
+    assert len(few) < 20 < len(all_)
+    first = [
+        next(number for number, line in enumerate(few) if word in line) for word in ("accuracy", "wire", "PSS", "wall")
+    ]
+    assert first == sorted(first)
+    assert any("standard deviation" in line for line in all_)
+    assert not any("standard deviation" in line for line in few)
