@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..topology import Graph
 from ..topology.seeds import generator
+from ..transport.errors import install
 from .config import ConfigError, PlacementSection
 
 
@@ -92,9 +93,7 @@ def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
     try:
         import pymetis
     except ImportError:
-        raise ConfigError(
-            "placement.by = 'partition' needs pymetis: pip install 'sheafgossip[ray]', or use 'round-robin'"
-        ) from None
+        raise ConfigError(f"placement.by = 'partition' needs pymetis: {install('ray')}, or use 'round-robin'") from None
     neighbours = [list(graph.neighbours(node)) for node in range(graph.clients)]
     used = [host for host, share in enumerate(shares) if share]
     weights = [shares[host] / sum(shares) for host in used]

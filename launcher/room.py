@@ -75,6 +75,7 @@ def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
         steps = local_steps(prepared.config, samples) if samples else 0
         memory += memory_of(assignment, plan)
         work_s += _work_of(assignment, _learnt(prepared.config, samples, steps), steps)
+        work_s += _opening_work_of(assignment, samples)
     most_links = max(len(assignment.neighbours) for assignment in prepared.assignments)
     files = max(len(prepared.assignments), most_links) + _FILES_BESIDE
     if one_process:
@@ -150,8 +151,9 @@ def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
     if assignment.role == "client":
         total += assignment.shard.stat().st_size
-        if not architecture.is_linear:
+        if not architecture.is_linear or "torch.nn.functional" in algorithm.libraries:
             total += _OF_TRAINING
+        if not architecture.is_linear:
             numbers += min(_WIDEST_PASS, 512 * architecture.widest())
     return total + np.dtype(assignment.dtype).itemsize * numbers + (_of_messages(assignment, plan) if plan else 0)
 
@@ -178,6 +180,12 @@ def _work_of(assignment: Assignment, samples: int, steps: int) -> float:
     messages = 2 * len(assignment.neighbours)
     round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
     return _OF_A_START_S + assignment.rounds * round_s
+
+
+def _opening_work_of(assignment: Assignment, samples: int) -> float:
+    algorithm = ALGORITHMS[assignment.algorithm["name"]]
+    settings = algorithm.Settings(**assignment.algorithm)
+    return algorithm.opening_flops(settings, assignment.architecture, samples) / _FLOPS_A_SECOND
 
 
 def _cores() -> int:

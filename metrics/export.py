@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..transport.errors import install
 from .event_file import NAME as EVENT_FILE
 from .event_file import write_events
 from .reader import open_records, relations, runs_in
@@ -35,7 +36,7 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
     if to not in (*_WRITERS, "tensorboard"):
         raise ExportError(f"--to {to}: allowed: {', '.join(_WRITERS)}, tensorboard")
     if to in _NEEDS and importlib.util.find_spec(_NEEDS[to]) is None:
-        raise ExportError(f"--to {to} needs {_NEEDS[to]}: pip install 'sheafgossip[{to}]'")
+        raise ExportError(f"--to {to} needs {_NEEDS[to]}: {install(to)}")
     folder = Path(run_folder) / "export" if out is None else out
     if out is None and folder.is_symlink():
         raise ExportError(f"{folder}: is a symbolic link; remove it, or choose another folder with --out")

@@ -74,6 +74,13 @@ class Autoencoder:
     def encoder_size(self) -> int:
         return sum(math.prod(shape) for name, shape in self.blocks() if name.startswith("encoder"))
 
+    @property
+    def encoding_flops(self) -> int:
+        """Of one image on its way through the encoder."""
+        places = 16 * math.prod(self.sides)  # pixels of the image, and a quarter of them behind the first pooling
+        convolutions = 9 * (self.image[0] * _DEEP * places + _DEEP * _FLAT * places // 4)
+        return 2 * (convolutions + _FLAT * math.prod(self.sides) * self.embedding)
+
     def start(self, rng: np.random.Generator) -> np.ndarray:
         """(size,): uniform in +-1/sqrt(fan-in) of each layer."""
         parts, bound = [], 1.0

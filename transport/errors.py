@@ -1,4 +1,7 @@
-"""What counts as a user's mistake. Every room may import this module, so it imports nothing of ours."""
+"""What counts as a user's mistake, and how to install what is missing.
+
+Every room may import this module, so it imports nothing of ours.
+"""
 
 from __future__ import annotations
 
@@ -12,3 +15,8 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(" ".join(str(line).splitlines()) for line in self.args)
+
+
+def install(extra: str) -> str:
+    """How to install what an optional part needs; the package is in no registry."""
+    return f".venv/bin/pip install -e '.[{extra}]' in the checkout"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...transport.errors import install
 from .arrays import first_line, npz_array, open_npz, wrong
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _frame(path: Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
         else:
             frame, told = _csv(path)
     except ImportError as error:
-        raise wrong(path, "Parquet needs pyarrow: pip install 'sheafgossip[parquet]', or use .csv or .npz") from error
+        raise wrong(path, f"Parquet needs pyarrow: {install('parquet')}, or use .csv or .npz") from error
     except Exception as error:  # whatever the parsers of pandas and pyarrow raise, the bytes are at fault
         raise wrong(path, f"it can't be read: {first_line(error)}") from error
     if not frame.columns.is_unique:

@@ -23,6 +23,7 @@ import zmq
 from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record, ResourceRecord
 from ...node.assignment import Assignment
 from ...transport.control import ControlClosed, Tally
+from ...transport.errors import install
 from ...transport.keys import Gate, KeyPair, listen_with, speaker
 from ..placement import Host
 from .agent import Agent
@@ -360,7 +361,7 @@ def _joined(address: str) -> Any:
         import ray
         import ray.util.scheduling_strategies
     except ImportError:
-        raise EngineError("--engine ray needs Ray: pip install 'sheafgossip[ray]'") from None
+        raise EngineError(f"--engine ray needs Ray: {install('ray')}") from None
     try:
         _knock(address)  # Ray itself would try for minutes
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)

@@ -101,6 +101,11 @@ class Algorithm:
         self.report = RoundReport()
 
     @classmethod
+    def opening_flops(cls, settings: Any, model: Architecture, samples: int) -> int:
+        """Of what a client with so many training samples computes once, before the first round."""
+        return 0
+
+    @classmethod
     def is_told_relations(cls, settings: Any) -> bool:
         """Whether the server is told the edges of [topology], over which nothing is sent: ``client.relations``."""
         return False

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Gt
 
+from ...transport.errors import install
 from ...transport.peers import Peers
 from ..architecture import Architecture
 from ..client import Client
@@ -76,7 +77,7 @@ class FLTSettings:
 class FLT(ServerAlgorithm):
     Settings = FLTSettings
     has_common_model = False
-    libraries = ("sklearn.cluster",)
+    libraries = ("torch.nn.functional", "sklearn.cluster")  # once, not 160 MB and a second in each client
 
     def __init__(self, settings: Any, client: Client):
         super().__init__(settings, client)
@@ -106,6 +107,12 @@ class FLT(ServerAlgorithm):
                     autoencoder.load(Path(settings.encoder))
                 except EncoderError as error:
                     raise SettingsError(f"algorithm.encoder = {settings.encoder!r}", str(error)) from None
+
+    @classmethod
+    def opening_flops(cls, settings: Any, model: Architecture, samples: int) -> int:
+        autoencoder = Autoencoder(model.input_shape, settings.embedding)
+        trained = 2 * 3 * settings.fine_tune_epochs  # encoder and decoder, about alike; back takes twice as much
+        return samples * (1 + trained) * autoencoder.encoding_flops
 
     # -- once ----------------------------------------------------------------------------------------------------------
 
@@ -169,11 +176,11 @@ class FLT(ServerAlgorithm):
             except ImportError:
                 if manifold == "umap":
                     raise RuntimeError(
-                        "algorithm.manifold = 'umap' needs umap-learn: pip install 'sheafgossip[flt]', or use 'pca'"
+                        f"algorithm.manifold = 'umap' needs umap-learn: {install('flt')}, or use 'pca'"
                     ) from None
                 text = "umap-learn is not installed: principal components take the place of UMAP"
                 print(text, flush=True)
-                self.report.warnings.append(f"{text}; pip install 'sheafgossip[flt]', or set algorithm.manifold")
+                self.report.warnings.append(f"{text}; {install('flt')}, or set algorithm.manifold")
             else:
                 umap = UMAP(
                     n_components=dimensions,

@@ -8,12 +8,14 @@ import sys
 
 import numpy as np
 import pytest
+from foreign import sheafgossip
 from safetensors.numpy import load_file
-from scipy.signal import correlate
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from sheafgossip.topology.seeds import generator
+
+from .conftest import RunFolder
 
 CLIENTS, ROUNDS, ALPHA, SEED = 10, 5, 0.3, 2
 SERVER = CLIENTS
@@ -31,42 +33,70 @@ alpha = {ALPHA}
 dtype = "float64"
 [algorithm]
 name = "flt"
+encoder = "encoder.safetensors"
 fraction = 0.6
 manifold = "pca"
 dimensions = 4
 centroids = {K}
 embedding = {E}
 gamma = {GAMMA}
+[[compare]]
+name = "related"
+algorithm = {{ case = "related" }}
+[[compare]]
+name = "clusters"
+algorithm = {{ case = "clusters" }}
+[[compare]]
+name = "finding"
+clients = 15
+rounds = 2
+seed = 0
+data = {{ clusters = {{ classes = 2, overlap = 0, exponent = 0.0 }} }}
+model = {{ dtype = "float32" }}
+algorithm = {{ fraction = 1.0, dimensions = 10, gamma = 0.5, clusters = 5 }}
+[[compare]]
+name = "fine-tuned"
+clients = 4
+rounds = 1
+data = {{ samples = 200, partition = "even" }}
+model = {{ dtype = "float32" }}
+algorithm = {{ encoder = "", embedding = 6, fine_tune_epochs = 2, manifold = "auto" }}
 """
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    """Trained on all digits, by the command."""
-    folder = tmp_path_factory.mktemp("encoder")
-    (folder / "digits.toml").write_text("[data]\ndataset = 'digits'\n")
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "encoder", "train", str(folder / "digits.toml")]
-    command += ["--out", str(folder / "encoder.safetensors"), "--embedding", str(E), "--epochs", "25"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    errors = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("epoch")]
-    assert len(errors) == 25
+def runs(tmp_path_factory):
+    """{name: run} of one command, with an encoder that another has trained on all digits."""
+    folder = tmp_path_factory.mktemp("flt")
+    (folder / "flt.toml").write_text(SETUP)
+    epochs, encoder = 25, folder / "encoder.safetensors"
+    code, out, err = sheafgossip(
+        "encoder", "train", folder / "flt.toml", "--out", encoder, "--epochs", epochs, "--set", "seed=0"
+    )
+    assert code == 0, err
+    errors = [float(line.split()[-1]) for line in out.splitlines() if line.startswith("epoch")]
+    assert len(errors) == epochs
     assert errors[-1] < 0.7 * errors[0]
-    return folder / "encoder.safetensors"
+    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", folder / "flt.toml", "--out", folder / "runs"]
+    (folder / "umap.py").write_text("raise ImportError")
+    paths = {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env={**os.environ, **paths})
+    assert done.returncode == 0, done.stderr
+    return {path.name: RunFolder(path) for path in (folder / "runs").iterdir() if path.is_dir()}
 
 
 def encoded(weights, images):
-    """By correlations, pixel by pixel, instead of a library for networks."""
+    """By sums over windows, instead of a library for networks."""
 
     def layer(x, name):
         w, b = (weights[f"encoder.{name}.{part}"].astype(float) for part in ("weight", "bias"))
-        padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
-        y = np.array([sum(correlate(padded[c], w[o, c], "valid") for c in range(len(x))) + b[o] for o in range(len(w))])
-        y = np.maximum(y, 0)
-        return y.reshape(len(y), y.shape[1] // 2, 2, y.shape[2] // 2, 2).max(axis=(2, 4))
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+        y = np.maximum(np.einsum("nchwij,ocij->nohw", windows, w, optimize=True) + b[:, None, None], 0)
+        n, channels, height, width = y.shape
+        return y.reshape(n, channels, height // 2, 2, width // 2, 2).max(axis=(3, 5))
 
-    flat = [layer(layer(image.astype(float), "conv0"), "conv1").ravel() for image in images]
-    return np.array(flat) @ weights["encoder.linear.weight"].T.astype(float) + weights["encoder.linear.bias"]
+    flat = layer(layer(images.astype(float), "conv0"), "conv1").reshape(len(images), -1)
+    return flat @ weights["encoder.linear.weight"].T.astype(float) + weights["encoder.linear.bias"]
 
 
 def relations(shards, weights):
@@ -100,9 +130,10 @@ def participants(round):
 
 
 @pytest.mark.parametrize("case", ["related", "clusters"])
-def test_it_is_what_its_paper_says_and_sends_one_encoder_and_one_signature_a_client(run, encoder, case):
-    folder = run(SETUP + f'case = "{case}"\nencoder = "{encoder}"')
-    weights, shards, start = load_file(encoder), folder.shards(), folder.theta(0)[SERVER]
+def test_it_is_what_its_paper_says_and_sends_one_encoder_and_one_signature_a_client(runs, case):
+    folder = runs[case]
+    shards, start = folder.shards(), folder.theta(0)[SERVER]
+    weights = load_file(folder.path.parents[1] / "encoder.safetensors")
     related = relations(shards, weights)
     assert 0 < (related.sum() - CLIENTS) < CLIENTS * (CLIENTS - 1)
     if case == "clusters":
@@ -141,29 +172,16 @@ def test_it_is_what_its_paper_says_and_sends_one_encoder_and_one_signature_a_cli
     assert {edge: row[:2] for edge, row in folder.payload().items()} == traffic
 
 
-FINDING = """
-clients = 15
-rounds = 2
-[data]
-partition = "clusters"
-[algorithm]
-name = "flt"
-centroids = 2
-dimensions = 10
-"""
-
-
-def test_its_clusters_are_those_of_the_clients(run, encoder):
-    folder = run(FINDING + f'embedding = {E}\nmanifold = "pca"\ngamma = 0.5\nclusters = 5\nencoder = "{encoder}"')
+def test_its_clusters_are_those_of_the_clients_and_libraries_are_loaded_once(runs):
+    folder = runs["finding"]
     groups = folder.rows("SELECT value FROM meta WHERE key = 'groups'")[0][0].split(",")
     assert adjusted_rand_score(groups, folder.states(2)[15]["model_of"]) >= 0.9
+    ((own,),) = folder.rows("SELECT max(uss) FROM resource WHERE node BETWEEN 0 AND 14")
+    assert own < 60e6  # in each client they take 160 MB
 
 
-def test_fine_tuning_sends_the_whole_autoencoder_and_without_umap_it_says_so(run, tmp_path, monkeypatch):
-    (tmp_path / "umap.py").write_text("raise ImportError")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    folder = run("clients = 4\nrounds = 1\n[data]\nsamples = 200\n[model]\ndtype = 'float32'\n"
-                     "[algorithm]\nname = 'flt'\nembedding = 6\nfine_tune_epochs = 2\n")  # fmt: skip
+def test_fine_tuning_sends_the_whole_autoencoder_and_without_umap_it_says_so(runs):
+    folder = runs["fine-tuned"]
     once = 16 * 9 + 16 + 4 * 16 * 9 + 4 + 16 * 6 + 6 + 6 * 16 + 16 + 4 * 16 * 4 + 16 + 16 * 4 + 1
     assert folder.payload()[4, 0, 1][:2] == (2, 4 * (once + 650))
     ((text,),) = folder.rows("SELECT detail FROM event WHERE kind = 'warning'")

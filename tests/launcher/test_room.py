@@ -48,6 +48,14 @@ def test_more_local_work_takes_longer(tmp_path):
     assert epochs.seconds > steps.seconds
 
 
+def test_what_flt_does_before_the_first_round_is_counted(tmp_path):
+    """Each client encodes its images by torch, and trains the encoder if asked to."""
+    plain = need(tmp_path / "a", algorithm={"name": "fedavg"})
+    tuned = need(tmp_path / "b", algorithm={"name": "flt", "fine_tune_epochs": 500})
+    assert tuned.clients_memory - plain.clients_memory > 4 * 10e6
+    assert tuned.seconds > 10 * plain.seconds
+
+
 def test_a_run_that_needs_more_memory_than_is_free_is_refused_in_one_line():
     huge = replace(SMALL, memory=1e15, clients=900)
     with pytest.raises(ConfigError, match=r"^900 clients need about 1000000\.0 GB of memory, .* GB are free;.*--force"):

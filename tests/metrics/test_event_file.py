@@ -55,6 +55,6 @@ def test_the_worst_clients_are_those_with_the_largest_error(make_run):
 def test_without_tensorboard_the_command_that_installs_it_is_told(make_run, monkeypatch):
     folder = make_run()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ExportError, match=r"needs tensorboard: pip install 'sheafgossip\[tensorboard\]'"):
+    with pytest.raises(ExportError, match=r"needs tensorboard: .venv/bin/pip install -e '.\[tensorboard\]'"):
         export(folder, "tensorboard")
     assert not (folder / "export").exists()

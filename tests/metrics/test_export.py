@@ -80,7 +80,7 @@ def test_parquet_keeps_values_and_types(make_run):
 def test_without_pyarrow_parquet_is_refused_before_anything_is_written(make_run, monkeypatch):
     folder = make_run()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ExportError, match=r"pyarrow: pip install 'sheafgossip\[parquet\]'"):
+    with pytest.raises(ExportError, match=r"pyarrow: .venv/bin/pip install -e '.\[parquet\]'"):
         export(folder, "parquet")
     assert not (folder / "export").exists()
 

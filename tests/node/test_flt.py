@@ -150,7 +150,7 @@ def test_umap_is_given_all_centroids_and_the_runs_seed(monkeypatch):
 
 def test_asked_for_umap_without_its_library_it_fails_and_tells_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(RuntimeError, match=r"pip install 'sheafgossip\[flt\]'"):
+    with pytest.raises(RuntimeError, match=r"pip install -e '.\[flt\]'"):
         related_by({"manifold": "umap"}, SIGNATURES)
 
 
