@@ -226,7 +226,7 @@ name = "learning"
 algorithm = {{ eta = 0.2, start = "identity" }}
 [[compare]]
 name = "frozen"
-algorithm = {{ eta = 0.0, exchange = "fused", start = "identity" }}
+algorithm = {{ eta = 0.0, start = "identity" }}
 training = {{ work = "steps", steps = 2 }}
 [[compare]]
 name = "rotating"
