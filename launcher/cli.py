@@ -390,12 +390,14 @@ def report(
     from ..metrics.reader import runs_in
     from .config import ConfigError
     from .report import write_report
+    from .terminal import news
 
     page = (folders[0] / "report.html") if out is None else out
     if page.is_dir() or (out is None and (page.is_symlink() or (page.exists() and not page.is_file()))):
         raise ConfigError(f"{page}: is there, and no plain file; remove it, or name another page with --out")
     try:
-        files = write_report([run for folder in folders for run in runs_in(folder)], page, figures)
+        with news() as tell:
+            files = write_report([run for folder in folders for run in runs_in(folder)], page, figures, tell)
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
     show(f"report: {_relative(page.resolve())}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
@@ -35,6 +38,20 @@ def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+
+@contextmanager
+def news() -> Iterator[Callable[[str], None]]:
+    """In a terminal a line that changes and goes, to say what is at work; elsewhere nothing."""
+
+    def tell(text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{plain(text)}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        tell("")
 
 
 class Plain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +79,15 @@ def _draw_graph(axes: Axes, graph: Graph | Digraph, positions: np.ndarray, group
         _draw_numbers(axes, positions, sizes, groups)
 
 
+@lru_cache(maxsize=8)  # methods that are compared stand on one graph
 def layout(graph: Graph) -> np.ndarray:
-    """Positions (n, 2), the same for the same graph; clients on a circle go clockwise from the top."""
+    """Positions (n, 2), the same for the same graph; clients on a circle go clockwise from the top. Read-only."""
+    positions = _layout(graph)
+    positions.flags.writeable = False
+    return positions
+
+
+def _layout(graph: Graph) -> np.ndarray:
     if _is_star(graph):
         return np.vstack([[0.0, 0.0], _circle(graph.clients - 1)])
     if _follows_circle(graph):

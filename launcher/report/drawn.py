@@ -42,6 +42,14 @@ class Drawn:
     figure: Figure
     data: DataFrame
 
+    def __post_init__(self) -> None:
+        """Lays the figure out once; its engine would do it each time that the figure is written."""
+        engine = self.figure.get_layout_engine()
+        assert engine is not None
+        with _look():
+            engine.execute(self.figure)
+        self.figure.set_layout_engine(None)
+
     def save(self, folder: Path) -> list[Path]:
         """The figure in every format, and its data as CSV."""
         files = [folder / f"{self.name}.csv"]
@@ -50,7 +58,8 @@ class Drawn:
             for ending in FORMATS:
                 files.append(folder / f"{self.name}.{ending}")
                 dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-                self.figure.savefig(files[-1], dpi=300, facecolor="white", metadata=dates)
+                options = {"pil_kwargs": {"compress_level": 3}} if ending == "png" else {}
+                self.figure.savefig(files[-1], dpi=300, facecolor="white", metadata=dates, **options)
         return files
 
     def inline_svg(self) -> str:
