@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...topology.picture import COLOURS, INK, MARKERS
 
@@ -58,7 +58,7 @@ class Drawn:
             for ending in FORMATS:
                 files.append(folder / f"{self.name}.{ending}")
                 dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-                options = {"pil_kwargs": {"compress_level": 3}} if ending == "png" else {}
+                options: Any = {"pil_kwargs": {"compress_level": 3}} if ending == "png" else {}
                 self.figure.savefig(files[-1], dpi=300, facecolor="white", metadata=dates, **options)
         return files
 
