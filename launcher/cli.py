@@ -283,9 +283,9 @@ def resume(
     with Display(manner(quiet=quiet, plain=plain or engine == "threads")) as display:
 
         def watch(prepared: Prepared) -> Display:
-            display.tell("\n".join(Banner().lines(prepared)))
             if not quiet:
                 say(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}", err=True)
+            display.tell("\n".join(Banner().lines(prepared)))
             display.follow(prepared.folder, anew=True)
             return display
 

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from .conftest import RunFolder
-from .test_repeats_to_the_bit import CONFIG
+from .test_repeats_to_the_bit import CONFIG, MODELS
 from .test_scenarios import ASYNCHRONOUS, LOSS_AND_CRASH, STRAGGLERS, assert_same
 
 THREADS = ("--engine", "threads")
-PLAIN = CONFIG.format(seed=1, model="cnn").replace("= 800", "= 200").replace("clients = 8", "clients = 5")
+PLAIN = CONFIG.format(seed=1, model=MODELS["cnn"]).replace("= 800", "= 200").replace("clients = 8", "clients = 5")
 CONFIGS = {
     "d-psgd": re.sub(r"\[algorithm\](.|\n)*?\[check", '[algorithm]\nname = "d-psgd"\n[check', PLAIN).replace(
         "reduced_clients = 0.5\n", ""
@@ -34,7 +34,7 @@ fraction = 0.5
 every = 4
 """,
     "a plan with faults": STRAGGLERS.format(rounds=20, time=ASYNCHRONOUS, links=LOSS_AND_CRASH),
-    "tcp with keys": CONFIG.format(seed=1, model="logistic") + '[transport]\nprotocol = "tcp"\nkeys = true\n',
+    "tcp with keys": CONFIG.format(seed=1, model=MODELS["logistic"]) + '[transport]\nprotocol = "tcp"\nkeys = true\n',
 }
 SMALL = """
 clients = 4
@@ -101,8 +101,8 @@ def test_what_belongs_to_a_process_is_unknown_of_a_thread(run):
     assert folder.rows("SELECT count(*) FROM resource JOIN node USING (node) WHERE role <> 'collector'") == [(0,)]
     assert folder.rows("SELECT count(*) FROM work WHERE part = 'io'") == [(0,)]
     assert folder.rows("SELECT DISTINCT peak_rss, cpu_s FROM client_total") == [(None, None)]
-    table = subprocess.run([*CLI, "summary", str(folder.path)], capture_output=True, text=True, timeout=60).stdout
-    unknown = [line for line in table.splitlines() if "memory" in line or "CPU" in line]
+    table = subprocess.run([*CLI, "summary", "--all", folder.path], capture_output=True, text=True, timeout=60)
+    unknown = [line for line in table.stdout.splitlines() if "memory" in line or "CPU" in line]
     assert len(unknown) >= 5
     assert all(re.search(r"│\s+–\s+│$", line) for line in unknown)
 
@@ -135,8 +135,8 @@ def test_what_an_algorithm_prints_comes_out_and_the_logs_tell_what_clients_say_t
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 0, said
     assert sorted(re.findall(rb"client \d has 40", said)) == [b"client %d has 40" % node for node in range(4)]
-    assert "training samples" in (tmp_path / "run/log/node-0002.log").read_text()
-    assert b"training samples" not in said
+    assert "parameters" in (tmp_path / "run/log/node-0002.log").read_text()
+    assert b"client 2: " not in said
 
 
 def test_an_exception_is_told_with_its_cause_and_ends_the_run_with_1(begin):
@@ -231,7 +231,7 @@ def test_ctrl_c_ends_a_run_whatever_its_clients_do(begin, tmp_path, body):
 
 
 def test_a_run_of_processes_is_taken_up_by_threads_and_ends_with_the_same_bits(run, start, monkeypatch):
-    text = CONFIG.format(seed=1, model="logistic").replace("rounds = 12", "rounds = 40")
+    text = CONFIG.format(seed=1, model=MODELS["logistic"]).replace("rounds = 12", "rounds = 40")
     whole = run(text)
     monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", "state renamed@node-0000=delay 0.3")
     going = start(text)

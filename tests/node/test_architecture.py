@@ -72,7 +72,9 @@ def test_convolutions_on_data_that_are_no_images_are_refused_by_their_key():
 
 
 def test_a_gru_on_images_is_refused_by_its_key():
-    with pytest.raises(ArchitectureError, match=r"^model.kind = 'gru' needs series .* shape \(1, 8, 8\)$"):
+    with pytest.raises(
+        ArchitectureError, match=r"^model.kind = 'gru' needs series .* shape \(1, 8, 8\); data.series = true"
+    ):
         Architecture("gru", (1, 8, 8), 10, hidden=(16,))
 
 
