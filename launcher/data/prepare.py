@@ -73,7 +73,8 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     """Writes the shard of every client into ``folder``, one in memory at a time. Raises DataError."""
     pool = load(section, seed, clients)
     partition = chosen(section, pool)
-    everyone = Owners.of(pool, section.min_samples) if partition == "natural" else Owners([], ())
+    owned = partition == "natural" and pool.client is not None
+    everyone = Owners.of(pool, section.min_samples) if owned else Owners([], ())
     shards = cut(section, pool, clients, seed)
     folder.mkdir(parents=True, exist_ok=True)
     summaries, constant = [], ConstantPredictor(section.tasks)

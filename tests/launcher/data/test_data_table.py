@@ -144,7 +144,7 @@ def test_parquet_without_its_library_says_what_to_install(tmp_path, monkeypatch)
         raise ImportError("Unable to find a usable engine")
 
     monkeypatch.setattr(pd, "read_parquet", missing)
-    with pytest.raises(DataError, match=r"Parquet needs pyarrow: .*sheafgossip\[parquet\]"):
+    with pytest.raises(DataError, match=r"Parquet needs pyarrow: .*pip install -e '\.\[parquet\]'"):
         load(DataSection(dataset="table", root=tmp_path / "t.parquet"), 0)
 
 
