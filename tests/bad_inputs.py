@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +131,7 @@ def write(folder: Path) -> None:
     make_run(folder / "run")
     for name in ("lowered", "damaged"):  # interrupted, and changed since
         make_run(folder / name)
-        with sqlite3.connect(folder / name / "run.sqlite") as records:
+        with closing(sqlite3.connect(folder / name / "run.sqlite")) as records, records:
             records.execute("DELETE FROM event WHERE kind = 'finish'")
     (folder / "lowered" / "config.toml").write_text(CONFIG.replace("rounds = 2", "rounds = 1"))
     (folder / "damaged" / "config.toml").write_text(CONFIG[:30])

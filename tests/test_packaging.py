@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("launcher", "metrics", "node", "topology", "transport")
-API = "api"
-CONFIGURATIONS = "examples/paper"
+OTHERS = {"sheafgossip": "api", "sheafgossip.paper": "examples/paper"}
+"""Packages that do not have the place of their folder."""
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
@@ -32,8 +32,8 @@ def files_of_the_checkout():
 
 
 def test_every_folder_of_code_is_a_package_by_its_place():
-    folders = {f"sheafgossip.{name.replace('/', '.')}": name for name in (*folders_with_code(), CONFIGURATIONS)}
-    assert SETUPTOOLS["package-dir"] == {"sheafgossip": API} | folders
+    folders = {f"sheafgossip.{name.replace('/', '.')}": name for name in folders_with_code()}
+    assert SETUPTOOLS["package-dir"] == OTHERS | folders
 
 
 def test_every_package_is_listed_for_the_wheel():
@@ -67,10 +67,13 @@ def wheel(tmp_path_factory):
 def test_a_wheel_holds_every_file_of_the_rooms_and_what_reproduce_runs(wheel):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     names = files_of_the_checkout()
-    folders = tuple(f"{folder}/" for folder in (*ROOMS, CONFIGURATIONS))
-    of_rooms = {f"sheafgossip/{name}" for name in names if name.startswith(folders)}
-    assert packed == of_rooms | {
-        f"sheafgossip/{name.removeprefix('api/')}" for name in names if name.startswith("api/")
+    places = {f"{folder}/": f"sheafgossip/{folder}/" for folder in ROOMS}
+    places |= {f"{folder}/": f"{package.replace('.', '/')}/" for package, folder in OTHERS.items()}
+    assert packed == {
+        place + name.removeprefix(folder)
+        for folder, place in places.items()
+        for name in names
+        if name.startswith(folder)
     }
 
 

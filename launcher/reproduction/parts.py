@@ -71,7 +71,7 @@ class Part:
 
 def paper_folder() -> Path:
     """examples/paper, also where the program was installed from a wheel."""
-    return Path(str(files("sheafgossip.examples.paper")))
+    return Path(str(files("sheafgossip.paper")))
 
 
 def names() -> list[str]:
