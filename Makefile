@@ -24,7 +24,7 @@ demo: setup  ## Run twenty client processes and compare five algorithms.
 	$(BIN)/sheafgossip run examples/demo.toml
 
 test: setup  ## Run all tests.
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 chaos: setup  ## Hold random runs full of faults and kills against their plans; SEEDS=0-499, SHRINK=SEED (5 s a seed).
 	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SHRINK),--shrink $(SHRINK),--seeds $(or $(SEEDS),0-49)) --jobs $(or $(JOBS),2)
