@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
+from ..metrics.config_file import flat, read_text
 from ..metrics.config_file import parse as parse_toml
-from ..metrics.config_file import read_text
 from ..node.algorithms import ALGORITHMS
 from ..node.needs import Needs
 from ..transport.codecs import CodecName
 from .conditions import ChaosSection, ComputeSection, FaultTable, LinksSection, StragglerSection, TimeSection
-from .effects import flat, refuse
+from .effects import refuse
 from .explanation import explain
 from .section import ConfigError, Count, Fraction, NotNegative, Positive, Section
 
@@ -441,7 +441,7 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
             for number, variant in enumerate(variants, 1)
         ]
 
-    _require_a_taker(flat(wanted).keys() - flat(last).keys(), _merge(tree, wanted), variants)
+    _require_a_taker(_keys(wanted) - _keys(last), _merge(tree, wanted), variants)
     configs = runs(wanted, last)
     try:
         as_written = runs({}, {}) if wanted or last else configs
@@ -465,16 +465,21 @@ def _validated(tree: dict[str, Any], setting: Mapping[str, Any], table: int) -> 
 
 def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig], option: str = "--set") -> None:
     """Raises ConfigError where an override of the command line has no effect in any of the runs."""
-    refuse({key: f"{option} {text}: " for text in overrides for key in flat(_overrides([text]))}, configs)
+    refuse({key: f"{option} {text}: " for text in overrides for key in _keys(_overrides([text]))}, configs)
 
 
 def _require_effects(path: Path, configs: Sequence[RunConfig]) -> None:
     """What a file says itself, and not the one that it starts from, has an effect. Raises ConfigError."""
     tree = parse_toml(read_text(path))
     variants = tree.pop("compare", [])
-    refuse(dict.fromkeys(flat(tree), ""), configs)
+    refuse(dict.fromkeys(_keys(tree), ""), configs)
     for variant, config in zip(variants, configs, strict=False):
-        refuse(dict.fromkeys(flat(variant), ""), [config])
+        refuse(dict.fromkeys(_keys(variant), ""), [config])
+
+
+def _keys(tree: Mapping[str, Any]) -> KeysView[str]:
+    """a.b of {"a": {"b": 1}}; tables in a list are numbered."""
+    return flat(tree, lists=True).keys()
 
 
 def _require_a_taker(wanted: Iterable[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
@@ -492,7 +497,7 @@ def _comes_through(key: str, below: dict[str, Any], variant: dict[str, Any]) -> 
     section = key.partition(".")[0]
     if section == "algorithm" and _names_another(below.get(section), variant.get(section)):
         return False
-    return not any(key == set_ or key.startswith(f"{set_}.") for set_ in flat(variant))
+    return not any(key == set_ or key.startswith(f"{set_}.") for set_ in _keys(variant))
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:

@@ -37,16 +37,6 @@ def _why(key: str, idle: Mapping[str, str]) -> str:
     return next((why for there, why in idle.items() if f"{key}.".startswith(f"{there}.")), "")
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a.b": 1} of {"a": {"b": 1}}; tables in a list are numbered."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, list) and any(isinstance(each, dict) for each in value):
-            value = {str(number): each for number, each in enumerate(value)}
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
 def _of_section(section: Section, prefix: str, config: RunConfig) -> Iterator[tuple[str, str]]:
     for name, field in type(section).model_fields.items():
         value, key = getattr(section, name), f"{prefix}{name}"

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics.comparison import flat
-from ..metrics.config_file import parse, read_text
+from ..metrics.config_file import flat, parse, read_text
 from ..metrics.reader import open_records
 from ..metrics.schema import CONFIG, EXTENDED_AFTER, RunFolderError
 from ..metrics.store import Store
@@ -73,7 +72,7 @@ def _as_it_began(folder: Path, config: RunConfig, rounds: int | None) -> RunConf
 
 def differences(before: RunConfig, now: RunConfig) -> dict[str, str]:
     """{key: how it was changed}"""
-    old, new = (flat(tree) | {"seed": tree["seed"], "name": tree["name"]} for tree in map(_tree_of, (before, now)))
+    old, new = (flat(_tree_of(config)) for config in (before, now))
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     return {key: f"{key} = {_value(new.get(key))}, was {_value(old.get(key))}" for key in keys}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .config_file import read_config
+from .config_file import flat, read_config
 from .fairness import mean, standard_error
 from .reader import open_records
 from .seeds import FIGURES, Estimate, Group
@@ -37,7 +37,7 @@ class Comparison:
     def of(cls, groups: Sequence[Group], keys: Sequence[str] | None = None) -> Comparison:
         """``keys``: by default those that differ. Raises RunFolderError."""
         configs = [read_config(group.folders[0]) for group in groups]
-        settings = [flat(config) for config in configs]
+        settings = [setting_of(config) for config in configs]
         named = len({config.get("name") for config in configs}) > 1
         return cls(tuple(groups), tuple(differing(settings) if keys is None else keys), tuple(settings), named)
 
@@ -118,15 +118,9 @@ def last_metrics(folder: Path) -> dict[int, float]:
         )
 
 
-def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """{key with dots: value} of a configuration, without seed and name."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{above}{key}.")
-        elif above or key not in ("seed", "name"):
-            found[f"{above}{key}"] = value
-    return found
+    return {key: value for key, value in flat(config).items() if key not in ("seed", "name")}
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

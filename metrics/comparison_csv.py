@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .comparison import Comparison, flat
+from .comparison import Comparison, setting_of
 from .config_file import read_config
 from .schema import ExportError, RunFolderError
 from .seeds import FIGURES, Estimate
@@ -43,7 +43,7 @@ def _row_of_run(folder: Path, keys: Sequence[str]) -> dict[str, Any]:
         config, run = read_config(folder), summarize(folder)
     except RunFolderError:
         return {"folder": folder.name, "status": "missing"}
-    setting = flat(config)
+    setting = setting_of(config)
     row = {"folder": folder.name} | {key: _value(setting.get(key)) for key in keys}
     row |= {"seed": run.seed, "status": run.status, "rounds": run.rounds, "metric": run.metric}
     if run.status == "finished":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,16 @@ def _at(config: dict[str, Any], key: str) -> Any:
     section, _, name = key.rpartition(".")
     table = config.get(section, {}) if section else config
     return table.get(name) if isinstance(table, dict) else table
+
+
+def flat(tree: Mapping[str, Any], above: str = "", *, lists: bool = False) -> dict[str, Any]:
+    """{"a.b": 1} of {"a": {"b": 1}}; with ``lists`` tables in a list are numbered, else a list is a value."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if lists and isinstance(value, list) and any(isinstance(each, dict) for each in value):
+            value = {str(number): each for number, each in enumerate(value)}
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{above}{key}.", lists=lists)
+        else:
+            found[f"{above}{key}"] = value
+    return found

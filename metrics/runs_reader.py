@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .comparison import differing, flat
+from .comparison import differing
+from .config_file import flat
 from .reader import open_records, relations, runs_in
 from .run_reader import RunReader
 from .schema import RunFolderError
@@ -27,7 +28,7 @@ class RunsReader(RunReader):
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
         self.runs = tuple(RunReader(each) for each in runs_in(self.folder))
-        settings = [_setting(reader.config) for reader in self.runs]
+        settings = [flat(reader.config) for reader in self.runs]
         keys = differing(settings)
         self.keys: list[dict[str, Any]] = [
             {"run": reader.folder.name} | {key: _plain(setting.get(key)) for key in keys}
@@ -76,10 +77,6 @@ class RunsReader(RunReader):
 
     def _of_one(self, what: str) -> RunFolderError:
         return RunFolderError(f"{self.folder}: holds {len(self.runs)} runs, each with a {what} of its own: see .runs")
-
-
-def _setting(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: config[key] for key in ("name", "seed") if key in config} | flat(config)
 
 
 def _plain(value: Any) -> Any:

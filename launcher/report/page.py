@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
 
+from ...metrics.comparison import setting_of
 from ...metrics.config_file import config_text
 from ...metrics.owners import client_name, read_owners
 from ...metrics.plain import label
@@ -181,9 +182,9 @@ def _configuration(methods: Sequence[Method]) -> str:
 
 
 def _differences(methods: Sequence[Method]) -> str:
-    flat = [dict(_flat(method.reader.config)) for method in methods]
-    keys = dict.fromkeys(key for config in flat for key in config)
-    differing = [key for key in keys if key not in ("name", "seed") and len({str(c.get(key, "–")) for c in flat}) > 1]
+    configs = [setting_of(method.reader.config) for method in methods]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    differing = [key for key in keys if len({str(config.get(key, "–")) for config in configs}) > 1]
     if len(methods) < 2 or not differing:
         return ""
     head = "".join(f"<th>{escape(key)}</th>" for key in differing)
@@ -191,17 +192,9 @@ def _differences(methods: Sequence[Method]) -> str:
         f'<tr><th scope="row">{escape(method.name)}</th>'
         + "".join(f"<td>{escape(str(config.get(key, '–')))}</td>" for key in differing)
         + "</tr>"
-        for method, config in zip(methods, flat, strict=True)
+        for method, config in zip(methods, configs, strict=True)
     )
     return (
         f"<h3>Keys that differ</h3><div class=wide><table class=text><thead><tr><th>method</th>{head}</tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
     )
-
-
-def _flat(tree: dict, above: str = "") -> Iterable[tuple[str, object]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...metrics import lock
-from ...metrics.comparison import differing, flat, short_names
+from ...metrics.comparison import differing, setting_of, short_names
 from ..config import ConfigError, RunConfig, load, refuse_without_effect
 from ..effects import refuse
 from ..kept import Stage, configuration, stage
@@ -107,7 +107,7 @@ def _short(value: Any) -> str:
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
-    return flat(tomllib.loads(config.to_toml()))
+    return setting_of(tomllib.loads(config.to_toml()))
 
 
 def _without(config: RunConfig, keys: Sequence[str]) -> dict[str, Any]:

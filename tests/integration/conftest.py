@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -218,3 +219,34 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+_ADDED = '''
+"""One that does what a test wants."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .base import Algorithm
+
+
+@dataclass(frozen=True)
+class Settings:
+    name: Literal["added"] = "added"
+
+
+class Added(Algorithm):
+    Settings = Settings
+
+    @classmethod
+    def vectors(cls, settings, d_i, d_j, common=0):
+        return (d_i,)
+
+    def round(self, client, peers):
+'''
+
+
+@pytest.fixture
+def with_round(with_algorithm: Callable[[str, str], dict[str, str]]) -> Callable[[str], dict[str, str]]:
+    """The environment of runs that have an algorithm "added", of which this is a round."""
+    return lambda body: with_algorithm(_ADDED + textwrap.indent(body, 8 * " "), '"added": Added')

@@ -44,35 +44,14 @@ kind = "ring"
 [algorithm]
 name = "added"
 """
-ALGORITHM = '''
-"""One that does what a test wants, in its first round."""
-
-from dataclasses import dataclass
-from typing import Literal
-
-from .base import Algorithm
-
-
-@dataclass(frozen=True)
-class Settings:
-    name: Literal["added"] = "added"
-
-
-class Added(Algorithm):
-    Settings = Settings
-
-    @classmethod
-    def vectors(cls, settings, d_i, d_j, common=0):
-        return (d_i,)
-
-    def round(self, client, peers):
-        client.learn()
-        answer = 40
-        if peers.round == 1:
-            {body}
-            print("client", client.node, "has", answer)
-        peers.exchange(dict.fromkeys(client.neighbours, client.theta))
-'''
+ROUND = """
+client.learn()
+answer = 40
+if peers.round == 1:
+    {body}
+    print("client", client.node, "has", answer)
+peers.exchange(dict.fromkeys(client.neighbours, client.theta))
+"""
 
 
 def payload_and_states(run: RunFolder) -> tuple:
@@ -111,11 +90,11 @@ CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
 
 
 @pytest.fixture
-def begin(tmp_path, with_algorithm) -> Callable[..., subprocess.Popen[bytes]]:
+def begin(tmp_path, with_round) -> Callable[..., subprocess.Popen[bytes]]:
     """Starts a run whose clients do this in their first round."""
 
     def begin(body: str, rounds: int = 3, **options: object) -> subprocess.Popen[bytes]:
-        environment = with_algorithm(ALGORITHM.replace("{body}", body), '"added": Added')
+        environment = with_round(ROUND.format(body=body))
         (tmp_path / "mine.toml").write_text(SMALL.format(rounds=rounds))
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
         command = [*CLI, "run", "mine.toml", "--out", "run", *THREADS]

@@ -12,29 +12,9 @@ import time
 
 import pytest
 
-ALGORITHM = """
-from dataclasses import dataclass
-from typing import Literal
-
-from .base import Algorithm
-
-
-@dataclass(frozen=True)
-class Settings:
-    name: Literal["added"] = "added"
-
-
-class Added(Algorithm):
-    Settings = Settings
-
-    @classmethod
-    def vectors(cls, settings, d_i, d_j, common=0):
-        return (d_i,)
-
-    def round(self, client, peers):
-        client.learn()
-        next_, before = (client.node + 1) % client.clients, (client.node - 1) % client.clients
-        {body}
+ROUND = """
+client.learn()
+next_, before = (client.node + 1) % client.clients, (client.node - 1) % client.clients
 """
 SMALL = """
 clients = 4
@@ -52,12 +32,12 @@ ONE_IS_LATE = "client.node == 1 and __import__('time').sleep(600); peers.exchang
 
 
 @pytest.fixture
-def waiting(tmp_path, with_algorithm):
+def waiting(tmp_path, with_round):
     """Starts a run in which somebody waits; returns it, and what is recorded of that."""
     processes = []
 
     def waiting(body: str, *options: str) -> tuple[subprocess.Popen, list[tuple[int, str]]]:
-        environment = with_algorithm(ALGORITHM.replace("{body}", body), '"added": Added')
+        environment = with_round(ROUND + body)
         (tmp_path / "mine.toml").write_text(SMALL)
         process = subprocess.Popen(
             [sys.executable, "-m", "sheafgossip.launcher.cli", "run", "mine.toml", "--out", "run", *options],
@@ -110,8 +90,8 @@ def test_who_waits_for_a_client_at_work_is_told_of_it_by_name(waiting):
     assert "circle" not in told[0][1]
 
 
-def test_the_failure_in_the_end_says_it_first(tmp_path, with_algorithm):
-    environment = with_algorithm(ALGORITHM.replace("{body}", TO_ONE_ONLY), '"added": Added')
+def test_the_failure_in_the_end_says_it_first(tmp_path, with_round):
+    environment = with_round(ROUND + TO_ONE_ONLY)
     (tmp_path / "mine.toml").write_text(SMALL.replace("300.0", "3.0"))
     done = subprocess.run(
         [sys.executable, "-m", "sheafgossip.launcher.cli", "run", "mine.toml", "--quiet"],

@@ -54,7 +54,7 @@ def files_of(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_size if path.is_file() else -1 for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(("line", "said"), bad_inputs.cases(), ids=lambda text: text)
+@pytest.mark.parametrize(("line", "said"), list(bad_inputs.cases()), ids=lambda text: text)
 def test_a_bad_input_is_one_line_and_2_and_leaves_nothing_behind(folder, line, said):
     before = files_of(folder)
     code, out, err = sheafgossip(*shlex.split(line))

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sheafgossip.metrics.comparison import Comparison, differing, flat, short_names
+from sheafgossip.metrics.comparison import Comparison, differing, setting_of, short_names
 from sheafgossip.metrics.comparison_csv import write_groups, write_runs
 from sheafgossip.metrics.comparison_table import render
 from sheafgossip.metrics.schema import ExportError
@@ -47,15 +47,15 @@ def shown(comparison, target=None, width=80) -> str:
 
 def test_keys_that_differ_are_found_also_where_some_do_not_have_them():
     settings = [
-        flat({"seed": 1, "name": "a", "rounds": 5, "time": {"clock": "wall"}}),
-        flat({"seed": 2, "name": "b", "rounds": 5, "time": {"clock": "virtual", "deadline_s": 2.0}}),
+        setting_of({"seed": 1, "name": "a", "rounds": 5, "time": {"clock": "wall"}}),
+        setting_of({"seed": 2, "name": "b", "rounds": 5, "time": {"clock": "virtual", "deadline_s": 2.0}}),
     ]
     assert differing(settings) == ["time.clock", "time.deadline_s"]
 
 
 def test_settings_of_one_algorithm_alone_go_without_saying():
     algorithms = [{"name": "local"}, {"name": "dfedu", "lam": 0.1}, {"name": "sheaf-fmtl", "lam": 0.2, "gamma": 0.1}]
-    settings = [flat({"algorithm": algorithm}) for algorithm in algorithms]
+    settings = [setting_of({"algorithm": algorithm}) for algorithm in algorithms]
     assert differing(settings) == ["algorithm.name", "algorithm.lam"]
     assert differing(settings[:2]) == ["algorithm.name"]
 
