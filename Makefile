@@ -4,6 +4,9 @@ INSTALLED := .venv/.installed
 ROOMS := topology transport node launcher metrics
 TYPES := build/types
 
+# Each of a run's processes would compile all its modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test chaos damage failpoints liveness fuzz soak lint format typecheck bench bench-codecs \
 	bench-collaboration bench-digits \
 	bench-drift bench-efficiency bench-exchange bench-groups bench-maps bench-measuring bench-memory bench-placement \

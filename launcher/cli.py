@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..transport.errors import UserError
-from . import one_thread
 from .terminal import say, show, width
 
 if TYPE_CHECKING:
@@ -47,19 +46,11 @@ Overrides = Annotated[
 ]
 
 
-def _prepare_for(engine: str) -> str:
-    """What has to be done before anything heavy is imported."""
-    if engine == "threads":
-        one_thread.choose()
-    return engine
-
-
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Engines = Annotated[
     Literal["local", "threads", "ray"],
     typer.Option(
-        callback=_prepare_for,
-        help="local: each client a process; threads: all in one, for debugging; ray: on the hosts of a Ray cluster.",
+        help="local: each client a process; threads: all in one, for debugging; ray: on the hosts of a Ray cluster."
     ),
 ]
 Address = Annotated[str | None, typer.Option(help="--engine ray: address of the cluster; by default it is looked for.")]

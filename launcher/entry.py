@@ -1,11 +1,11 @@
-"""Where a command begins: signals are heeded and outlets secured before anything heavy is imported."""
+"""Where a command begins: what has to be done before anything heavy is imported."""
 
 from __future__ import annotations
 
 import sys
 import traceback
 
-from . import interrupts, outlets
+from . import interrupts, one_thread, outlets
 
 _MAKES_RUNS = ("run", "resume", "sweep", "reproduce", "verify")
 """Commands whose result is in their folders, whatever becomes of what they print."""
@@ -14,6 +14,7 @@ _MAKES_RUNS = ("run", "resume", "sweep", "reproduce", "verify")
 def main() -> None:
     """The whole life of a process; its exit codes are those of ``cli.main``."""
     outlets.secure()
+    one_thread.choose()
     code = 130
     try:
         code = _attempt()

@@ -114,7 +114,11 @@ def unfinished_files(folder: Path) -> list[Path]:
 def require_plain(folder: Path) -> None:
     """Raises RunFolderError where a path that a run writes to leads elsewhere, or is neither file nor folder."""
     for path in _below(folder):
-        kind, name = path.lstat().st_mode, path.relative_to(folder).as_posix()
+        name = path.relative_to(folder).as_posix()
+        try:
+            kind = path.lstat().st_mode
+        except FileNotFoundError:  # a run that goes on has given it another name meanwhile
+            continue
         if stat.S_ISLNK(kind):
             wrong = "a symbolic link"
         elif not stat.S_ISDIR(kind) and _FOLDERS.fullmatch(name):

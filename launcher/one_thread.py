@@ -1,4 +1,5 @@
-"""One thread for the libraries of a client: another number of them adds in another order, and gives other bits."""
+"""One thread for the libraries: another number of them adds in another order, and gives other bits; and to start them
+takes longer than all that a launcher computes."""
 
 from __future__ import annotations
 

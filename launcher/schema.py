@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -40,7 +44,7 @@ def describe() -> str:
 
 def _top_level() -> Iterator[str]:
     yield "## Keys outside any table"
-    yield from (str(_key_of(name, field)) for name, field in RunConfig.model_fields.items() if not _is_table(name))
+    yield from map(str, _keys_of(RunConfig, [name for name in RunConfig.model_fields if not _is_table(name)]))
 
 
 def _tables() -> Iterator[str]:
@@ -65,7 +69,7 @@ def _tables() -> Iterator[str]:
 def _table(title: str, section: type[Section]) -> Iterator[str]:
     yield f"## `{title}`"
     yield _escaped(_one_line(section.__doc__)) + (" There may be any number of these tables." if "[[" in title else "")
-    yield from (str(_key_of(key, field)) for key, field in section.model_fields.items())
+    yield from map(str, _keys_of(section, section.model_fields))
 
 
 def _algorithms() -> Iterator[str]:
@@ -108,9 +112,25 @@ def _repeated(key: str) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def _key_of(name: str, field: FieldInfo) -> _Key:
-    values, meaning = _values(field.annotation, field.metadata), _one_line(field.description)
-    return _Key(name, values, _default(field.default), meaning, _needs(field.metadata))
+def _keys_of(section: type[Section], names: Iterable[str]) -> Iterator[_Key]:
+    meanings = _meanings(section)
+    for name in names:
+        field = section.model_fields[name]
+        values, meaning = _values(field.annotation, field.metadata), _one_line(meanings.get(name))
+        yield _Key(name, values, _default(field.default), meaning, _needs(field.metadata))
+
+
+def _meanings(section: type[Section]) -> dict[str, str]:
+    """{key: the text below it}, as the classes are written; to read that takes longer than all else of a start."""
+    found = {}
+    for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section)]):
+        written = ast.parse(dedent(inspect.getsource(kind))).body[0]
+        assert isinstance(written, ast.ClassDef)
+        for line, below in pairwise(written.body):
+            match line, below:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    found[key] = meaning
+    return found
 
 
 def _needs(metadata: Iterable[Any]) -> str:

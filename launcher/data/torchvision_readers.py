@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -30,9 +29,11 @@ def read_cifar10(folder: Path, *, download: bool) -> tuple[np.ndarray, np.ndarra
 
 
 def _dataset(name: str, folder: Path, **options: bool):
+    from http.client import HTTPException  # with it comes all of SSL
+
     try:
         return getattr(_import_datasets(), name)(folder, **options)
-    except (OSError, RuntimeError, http.client.HTTPException) as error:
+    except (OSError, RuntimeError, HTTPException) as error:
         # torchvision lists every mirror on a line of its own; the last line is the reason.
         raise Failed((str(error).strip().splitlines() or [type(error).__name__])[-1]) from error
 

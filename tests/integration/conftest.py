@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -136,6 +137,16 @@ def whole_run(tmp_path: Path) -> Callable[..., RunFolder]:
     return run
 
 
+def assert_same_states(one: RunFolder, other: RunFolder, round: int) -> None:
+    """To the bit, of all clients."""
+    ours, theirs = one.states(round), other.states(round)
+    assert ours.keys() == theirs.keys()
+    for node in ours:
+        assert ours[node].keys() == theirs[node].keys()
+        for name in ours[node]:
+            assert np.array_equal(ours[node][name], theirs[node][name]), (round, node, name)
+
+
 @dataclass
 class Going:
     """A run in progress, to be disturbed."""
@@ -145,18 +156,25 @@ class Going:
 
     def until_round(self, round: int, seconds: float = 150, away: int = 0) -> None:
         """Waits until every client has completed a round, but for those that are ``away`` in it."""
+
+        def done() -> bool:
+            with contextlib.suppress(sqlite3.Error):
+                of = "FROM node WHERE role = 'client'"
+                ((clients, far),) = self.folder.rows(
+                    f"SELECT count(*), sum(node IN (SELECT node FROM round WHERE round = {round})) {of}"
+                )
+                return clients > 0 and far >= max(1, clients - away)
+            return False
+
+        self.until(done, seconds)
+
+    def until(self, reached: Callable[[], bool], seconds: float = 150) -> None:
+        """Waits for it, while the run goes on."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while not reached():
             assert self.process.poll() is None, self.process.communicate()
-            try:
-                clients = self.folder.rows("SELECT count(*) FROM node WHERE role = 'client'")[0][0]
-                done = self.folder.rows(f"SELECT count(*) FROM round WHERE round = {round}")[0][0]
-            except sqlite3.Error:
-                clients = done = 0
-            if done and done >= clients - away:
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"round {round} was not reached within {seconds} s")
+            assert time.monotonic() < deadline, f"the run did not come so far within {seconds} s"
+            time.sleep(0.05)
 
     def pid(self, node: int, seconds: float = 150) -> int:
         """Others may be rounds ahead before a client's own records are stored."""
@@ -209,6 +227,27 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Going]]:
                 process.kill()
             going.process.communicate()
             pytest.fail("the run did not end")
+
+
+@pytest.fixture
+def cut(start: Callable[..., Going], monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunFolder]:
+    """Runs a configuration text until its launcher is killed while client 0 stands at its checkpoint of a round, and
+    the one before is on record of all clients, but for those that are ``away`` then."""
+
+    def cut(text: str, round: int, away: int = 0) -> RunFolder:
+        every = int("".join(*re.findall(r"\[checkpoints\]\nevery = (\d+)|checkpoints\.every = (\d+)", text)))
+        number = 1 + round // every  # there is one of round 0
+        monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", f"state renamed@node-0000:{number}=delay 150")
+        monkeypatch.setenv("SHEAFGOSSIP_TEST_CONSTANTS", "gather_s=0")  # client 0 keeps no records to itself then
+        going = start(text)
+        monkeypatch.delenv("SHEAFGOSSIP_FAILPOINTS")
+        monkeypatch.delenv("SHEAFGOSSIP_TEST_CONSTANTS")
+        going.until(lambda: (going.folder.path / f"state/round-{round:06d}/node-0000.safetensors").exists())
+        going.until_round(round - every, away=away)
+        going.kill()
+        return going.folder
+
+    return cut
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:

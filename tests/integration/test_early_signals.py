@@ -19,6 +19,12 @@ MOMENTS = [0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.2, 2.0]
 """Seconds after signals are heeded."""
 
 
+def heeded_again() -> None:
+    """SIGINT is ignored where tests run in the background, and SIGHUP under nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def heeds(process: psutil.Process, number: int) -> bool:
     """Whether a process has a handler of its own for this signal."""
     status = Path(f"/proc/{process.pid}/status").read_text()
@@ -39,15 +45,16 @@ def test_a_signal_at_any_moment_of_the_start_ends_a_run_with_130_and_no_process_
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"TMPDIR": str(tmp_path)},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heeded_again,
         ) as process:
             launcher = psutil.Process(process.pid)
             while not heeds(launcher, signal.SIGHUP):
+                assert process.poll() is None
                 time.sleep(0.001)
             time.sleep(moment)
             processes = [launcher, *launcher.children(recursive=True)]
             process.send_signal(number)
-            _, said = process.communicate(timeout=30)
+            said = process.communicate(timeout=30)[1]
         assert process.returncode == 130, said
         assert "Traceback" not in said
         assert alive(processes) == []

@@ -158,14 +158,12 @@ def accuracy(theta: np.ndarray, shard: dict[str, np.ndarray]) -> float:
 
 
 @pytest.mark.parametrize("text", [config_of("per-fedavg"), PLANNED], ids=["per-fedavg", "planned"])
-def test_an_interrupted_run_records_what_an_unbroken_one_does(start, run, text):
-    text = text.replace(f"rounds = {ROUNDS}", "rounds = 60") + "[checkpoints]\nevery = 5\n"
-    going = start(text)
-    going.until_round(12)
-    going.kill()
-    going.folder.resume()
+def test_an_interrupted_run_records_what_an_unbroken_one_does(cut, run, text):
+    text += "[checkpoints]\nevery = 3\n"
+    broken = cut(text, round=6)
+    broken.resume()
     whole = run(text)
     every = f"SELECT round, node, {FIGURES}, virtual_s FROM round ORDER BY round, node"
-    assert going.folder.rows(every) == whole.rows(every)
+    assert broken.rows(every) == whole.rows(every)
     evaluation = "SELECT src, dst, messages, wire_bytes FROM overhead WHERE kind = 'evaluation' ORDER BY dst"
-    assert going.folder.rows(evaluation) == whole.rows(evaluation) != []
+    assert broken.rows(evaluation) == whole.rows(evaluation) != []

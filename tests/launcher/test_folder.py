@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from sheafgossip.launcher import folder
 from sheafgossip.launcher.config import ConfigError
 from sheafgossip.launcher.folder import Claim, own_files, require_plain, unfinished_files
 from sheafgossip.launcher.session import new_folder
@@ -42,6 +43,13 @@ def run_folder(tmp_path):
 def test_what_a_run_wrote_is_told_from_other_files(run_folder):
     assert {path.relative_to(run_folder).as_posix() for path in own_files(run_folder)} == {*OWN, *UNFINISHED}
     assert {path.relative_to(run_folder).as_posix() for path in unfinished_files(run_folder)} == {*UNFINISHED}
+
+
+def test_a_file_that_a_run_renames_meanwhile_is_no_obstacle(run_folder, monkeypatch):
+    listed = list(folder._below(run_folder))
+    (run_folder / UNFINISHED[1]).rename(run_folder / OWN[-2])
+    monkeypatch.setattr(folder, "_below", lambda of: listed)
+    require_plain(run_folder)
 
 
 def test_clearing_a_folder_leaves_what_this_program_did_not_write(run_folder):
