@@ -1,4 +1,4 @@
-"""Where a run comes from: the versions of what computes it, the machine, and the command line."""
+"""Where a run comes from: the versions of what computes it, the machine, the command line, and when that was."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import platform
 import shlex
 import socket
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from ..metrics.schema import PREPARED
 
 _PACKAGES = {"sheafgossip": "sheafgossip", "torch": "torch", "numpy": "numpy", "zmq": "pyzmq"}
 _OURS = ("cli.py", "__main__.py", "sheafgossip")
@@ -16,7 +19,7 @@ _OURS = ("cli.py", "__main__.py", "sheafgossip")
 
 def origin() -> dict[str, str]:
     """Facts for table ``meta``."""
-    return machine() | {"command": _command()}
+    return machine() | {"command": _command(), PREPARED: datetime.now(UTC).isoformat(timespec="microseconds")}
 
 
 def machine() -> dict[str, str]:

@@ -174,13 +174,10 @@ def _keyed_records(config: RunConfig, records: str) -> bool:
 
 
 def _write_config(config: RunConfig, path: Path) -> None:
-    """Whole or not at all, for others tell by it what run this is; one that is there keeps its date, by which runs are
-    in the order in which they were planned."""
-    text = config.to_toml()
-    if not path.exists() or path.read_text() != text:
-        unfinished = path.with_name(f"{path.name}.part")
-        unfinished.write_text(text)
-        unfinished.replace(path)
+    """Whole or not at all, for others tell by it what run this is."""
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(config.to_toml())
+    unfinished.replace(path)
 
 
 def _check_algorithm(config: RunConfig) -> None:

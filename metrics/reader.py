@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .records import TABLES
-from .schema import VIEWS, RunFolderError, create_views, require_tables, require_version
+from .schema import PREPARED, VIEWS, RunFolderError, create_views, require_tables, require_version
 from .values import require_values
 
 _BESIDE = ("-wal", "-shm", "-journal")
@@ -92,13 +92,19 @@ def _mode(path: Path) -> str:
 
 def runs_in(folder: Path) -> list[Path]:
     """The run folder itself, or those below a folder of several runs, as they stand in the configuration."""
-    below = [path.parent for path in folder.glob("*/run.sqlite")]
-    below.sort(key=lambda run: _written(run / "config.toml"))
+    below = sorted((path.parent for path in folder.glob("*/run.sqlite")), key=_prepared)
     return below if below and not (folder / "run.sqlite").exists() else [folder]
 
 
-def _written(file: Path) -> int:
-    return file.stat().st_mtime_ns if file.exists() else 0
+def _prepared(run: Path) -> tuple[str, int]:
+    """When: as the run itself tells, or, of one that does not, its configuration's date."""
+    try:
+        with open_records(run) as records:
+            told = records.execute("SELECT max(value) FROM meta WHERE key = ?", [PREPARED]).fetchone()[0]
+    except RunFolderError:  # told when it is read
+        told = None
+    config = run / "config.toml"
+    return str(told or ""), config.stat().st_mtime_ns if config.exists() else 0
 
 
 def metric_of(records: sqlite3.Connection) -> str:

@@ -12,7 +12,7 @@ from .records import TABLES, columns
 VERSION = "1"
 """Kept in ``meta`` under "schema"; raised whenever a reader of the old layout would be misled."""
 
-CONFIG_DIGEST = "config_sha256"
+CONFIG_DIGEST, PREPARED = "config_sha256", "prepared"
 """Kept in ``meta``: the digest of config.toml. Runs that have it hold a lock while they go on."""
 
 CONFIG = "config"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sqlite3
+from contextlib import closing
 
 import pandas as pd
 import pytest
 
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.export import export
+from sheafgossip.metrics.reader import runs_in
 from sheafgossip.metrics.run_reader import RunReader
 from sheafgossip.metrics.schema import ExportError, RunFolderError
 
@@ -19,11 +22,13 @@ CONFIG = 'seed = {seed}\nclients = {clients}\n[algorithm]\nname = "dfedu"\nlam =
 
 @pytest.fixture
 def folder(make_run, tmp_path):
-    """Runs "b" and "a", written in this order."""
+    """Runs "b" and "a", prepared in this order, and touched in the other."""
     (tmp_path / "runs").mkdir()
     for when, (name, lam, seed, clients) in enumerate([("b", 0.1, 0, 2), ("a", 0.2, 1, 3)]):
         run = make_run(f"runs/{name}", config=CONFIG.format(seed=seed, lam=lam, clients=clients))
-        os.utime(run / "config.toml", (when, when))
+        with closing(sqlite3.connect(run / "run.sqlite")) as records, records:
+            records.execute("INSERT INTO meta VALUES ('prepared', ?)", [f"2026-11-22T18:30:00.00000{when}+00:00"])
+        os.utime(run / "config.toml", (9 - when, 9 - when))
     return tmp_path / "runs"
 
 
@@ -35,6 +40,13 @@ def test_frames_of_all_runs_have_a_column_for_each_differing_key(folder):
     assert rounds[["run", "seed", "algorithm.lam"]].drop_duplicates().values.tolist() == [["b", 0, 0.1], ["a", 1, 0.2]]
     of_one = rounds[rounds.run == "a"].drop(columns=rounds.columns[:4]).reset_index(drop=True)
     pd.testing.assert_frame_equal(of_one, RunReader(folder / "a").rounds)
+
+
+def test_runs_of_before_they_told_when_are_in_the_order_of_their_dates(folder):
+    for run in folder.iterdir():
+        with closing(sqlite3.connect(run / "run.sqlite")) as records, records:
+            records.execute("DELETE FROM meta WHERE key = 'prepared'")
+    assert [run.name for run in runs_in(folder)] == ["a", "b"]
 
 
 def test_a_key_that_is_called_as_a_column_is_told_apart(folder):
