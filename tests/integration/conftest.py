@@ -13,7 +13,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,9 @@ import numpy as np
 import psutil
 import pytest
 from safetensors.numpy import load_file
+
+from sheafgossip.launcher.config import RunConfig, load
+from sheafgossip.launcher.session import Finished, run_all
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +125,11 @@ def run(whole_run: Callable[..., RunFolder]) -> Callable[..., RunFolder]:
 
 @pytest.fixture
 def whole_run(tmp_path: Path) -> Callable[..., RunFolder]:
-    """Runs a configuration text to its end, which must be a good one."""
+    """Runs a configuration text to its end, which must be a good one.
+
+    This process is its launcher: half of a small run is a launcher's imports. One with options, or with variables of
+    this program in its environment, has a launcher of its own.
+    """
     count = 0
 
     def run(text: str, *options: str) -> RunFolder:
@@ -130,11 +137,26 @@ def whole_run(tmp_path: Path) -> Callable[..., RunFolder]:
         count += 1
         config, folder = tmp_path / f"config-{count}.toml", tmp_path / f"run-{count}"
         config.write_text(text)
-        done = subprocess.run(_command(config, folder, *options), capture_output=True, text=True, timeout=150)
-        assert done.returncode == 0, done.stdout + done.stderr
+        if options or any(name.startswith("SHEAFGOSSIP_") for name in os.environ):
+            done = subprocess.run(_command(config, folder, *options), capture_output=True, text=True, timeout=150)
+            assert done.returncode == 0, done.stdout + done.stderr
+        else:
+            finished = run_here(load(config), folder)
+            assert all(each.outcome.status == "finish" for each in finished), [each.outcome for each in finished]
         return RunFolder(folder)
 
     return run
+
+
+def run_here(configs: Sequence[RunConfig], folder: Path) -> list[Finished]:
+    """With this process as launcher, whose handlers of signals are afterwards those that it had before."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        return run_all(configs, folder, lambda _: lambda *_: None, lambda _: None)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def assert_same_states(one: RunFolder, other: RunFolder, round: int) -> None:

@@ -32,13 +32,17 @@ from sheafgossip.launcher.session import _prepare
 from sheafgossip.metrics.records import COLLECTOR, EventRecord, pack_batch, pack_end
 from sheafgossip.transport.keys import KeyPair, dial_with
 
-ROUNDS = 600  # a run must last longer than it takes strangers to come
+ROUNDS = 300
+HOLDS = "; ".join(f"state renamed@node-0000:{time}=delay 1" for time in range(3, 7))
+"""A run that is attacked lasts longer than it takes strangers to come: client 0 dwells on its checkpoints."""
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[LocalEngine]:
-    with LocalEngine() as engine:
-        yield engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHEAFGOSSIP_FAILPOINTS", HOLDS)
+        with LocalEngine() as engine:
+            yield engine
 
 
 @dataclass
@@ -73,6 +77,7 @@ def carry_out(
             "training": {"work": "steps", "steps": 5},
             "transport": {"protocol": "tcp", "timeout": 30.0} | transport,
             "evaluation": {"every": 0},
+            "checkpoints": {"every": ROUNDS // 6 if attack else 0},
         }
     )
     sockets = engine.sockets / f"{len(list(engine.sockets.iterdir()))}"
@@ -302,9 +307,10 @@ def within(namespace: str) -> Iterator[None]:
             ctypes.CDLL(None).setns(before.fileno(), 0)
 
 
-def test_strangers_on_another_machine_change_nothing_in_a_run_and_are_told(namespaces, tmp_path):
+def test_strangers_on_another_machine_change_nothing_in_a_run_and_are_told(namespaces, tmp_path, monkeypatch):
     """Which is a network namespace of its own, with a cable to that of the run."""
     here, there = namespaces
+    monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", HOLDS)
     with within(here), LocalEngine() as engine:
         quiet = carry_out(engine, tmp_path / "quiet", f"tcp://{HERE}:*", host=HERE)
         attack = functools.partial(Attack, namespace=there)

@@ -56,7 +56,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     commands = {
         "demo": ["run", str(EXAMPLES / "demo.toml"), "--set", "rounds=6", "--set", "clients=10"],
         "stragglers": ["run", str(root / "stragglers.toml")],
-        "sweep": ["sweep", str(root / "seeds.toml"), "--grid", "algorithm.name=d-psgd,dfedu", "--seeds", "5"],
+        "sweep": ["sweep", str(root / "seeds.toml"), "--grid", "algorithm.name=d-psgd,dfedu", "--seeds", "3"],
     }
     for name, command in commands.items():
         _sheafgossip(*command, "--quiet", "--out", str(root / name))
@@ -104,9 +104,9 @@ def test_a_report_is_one_file_that_needs_nothing_else(folders, name):
 
 def test_a_report_tells_the_figures_of_its_runs_and_how_to_repeat_them(folders):
     page = folders["sweep"].with_suffix(".html").read_text()
-    assert "5 seeds" in page
+    assert "3 seeds" in page
     assert "standard error over runs with different seeds" in page
-    assert "Seeds: 0, 1, 2, 3, 4." in page
+    assert "Seeds: 0, 1, 2." in page
     assert "[topology]" in page
     waiting = folders["stragglers"].with_suffix(".html").read_text()
     assert "Who waited for whom" in waiting

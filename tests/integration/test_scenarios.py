@@ -144,8 +144,9 @@ def test_a_run_is_taken_up_after_its_launcher_was_killed_and_ends_with_the_same_
     assert folder.rows("SELECT count(*) FROM event WHERE kind = 'finish'") == [(1,)]
 
 
-def test_a_run_that_goes_on_is_not_taken_up(start):
-    going = start(STRAGGLERS.format(rounds=5000, time="", links=""))
+def test_a_run_that_goes_on_is_not_taken_up(start, monkeypatch):
+    monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", "state renamed@node-0000=delay 2")
+    going = start(STRAGGLERS.format(rounds=500, time="", links=""))
     going.until_round(1)
     assert "still going on" in going.folder.resume(code=2)
     going.process.send_signal(signal.SIGINT)
@@ -178,7 +179,7 @@ def test_the_others_finish_all_rounds_when_a_client_is_killed_that_should_not_di
 
 
 def test_without_leave_to_go_on_a_death_ends_the_run(start):
-    going = start(STRAGGLERS.format(rounds=2000, time='silence = "skip"\ndeadline_s = 5.0', links=""))
+    going = start(STRAGGLERS.format(rounds=500, time='silence = "skip"\ndeadline_s = 5.0', links=""))
     going.until_round(3)
     os.kill(going.pid(4), signal.SIGKILL)
     code, said = going.end(60)
