@@ -41,7 +41,7 @@ def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[
 def _table(records: Records, name: str) -> Counter:
     columns = [column for column in records.columns(name) if column not in _REAL.get(name, ())]
     where = f"WHERE kind NOT IN {_OF_A_PROCESS} AND detail NOT LIKE '%{_GONE}'" if name == "event" else ""
-    where = "WHERE key <> 'command'" if name == "meta" else where
+    where = "WHERE key NOT IN ('command', 'prepared')" if name == "meta" else where
     return Counter(records.rows(f"SELECT {', '.join(columns)} FROM {name} {where}"))
 
 

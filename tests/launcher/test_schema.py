@@ -1,14 +1,16 @@
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from sheafgossip.launcher import schema
 from sheafgossip.launcher.conditions import EdgeTable, FaultTable
 from sheafgossip.launcher.config import RunConfig, Section
-from sheafgossip.launcher.schema import describe
 from sheafgossip.node.algorithms import ALGORITHMS
 
+describe = cache(schema.describe)
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
