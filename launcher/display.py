@@ -135,6 +135,6 @@ class Display:
         for event in snapshot.events:
             if event.kind == "waiting" and event not in self._told:
                 self._told.add(event)
-                self.tell(f"{snapshot.name}: client {event.node} {event.detail}")
+                self.tell(f"{snapshot.name}: {event.who} {event.detail}")
         text = plain(line(snapshot, self._place))
         print(f"{text}, {self._news}" if self._news else text, file=sys.stderr, flush=True)

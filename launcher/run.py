@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..metrics.owners import client_name
+from ..metrics.owners import SERVER_NAME, client_name
 from ..metrics.reader import open_records
 from ..metrics.records import (
     COLLECTOR,
@@ -375,7 +375,7 @@ class Run:
 
     def _name(self, node: int) -> str:
         if self._prepared.assignments[node].role == "server":
-            return "the server"
+            return SERVER_NAME
         return client_name(node, {k: each.owner for k, each in enumerate(self._prepared.data.clients) if each.owner})
 
     def _introductions(self) -> Iterator[Record]:

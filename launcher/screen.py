@@ -120,7 +120,7 @@ def _figures(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
     yield "memory", memory
     waiting = Text(UNKNOWN if snapshot.waited is None else f"{100 * snapshot.waited:<.0f} %".ljust(10), style=_STRONG)
     if snapshot.waited is not None:
-        longest = "" if snapshot.waited_for is None else f", longest for client {snapshot.waited_for}"
+        longest = "" if snapshot.waited_for is None else f", longest for {snapshot.waited_for}"
         waiting.append(f"of the clients' time{longest}", style=_QUIET)
     yield "waiting", waiting
     if snapshot.virtual_s is not None:

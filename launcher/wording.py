@@ -122,6 +122,6 @@ def _kin(event: Event) -> tuple[str, str]:
 
 
 def _who(alike: Sequence[Event]) -> str:
-    latest = alike[-1].node
-    others = len({event.node for event in alike} - {latest})
-    return (f"client {latest}" if latest >= 0 else "the collector") + (f" and {others} more" if others else "")
+    latest = alike[-1]
+    others = len({event.node for event in alike} - {latest.node})
+    return latest.who + (f" and {others} more" if others else "")

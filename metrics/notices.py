@@ -6,16 +6,14 @@ import re
 from pathlib import Path
 
 from .divergence import divergence_of
-from .owners import client_name, owners_of
+from .owners import name_of
 from .reader import metric_of, open_records
-from .records import COLLECTOR, LAUNCHER
 from .summary import status_of
 
 _KINDS = ("warning", "drop", "lost-records", "death", "host-lost")
 _COMPARED = 200
 """Characters of a detail: the search for numbers takes the square of them."""
 
-_OTHERS = {LAUNCHER: "the launcher", COLLECTOR: "the collector"}
 _OF_THE_SCENARIO = {
     "crash": ("crash", "crashes"),
     "restart": ("restart", "restarts"),
@@ -36,7 +34,7 @@ def notices(run_folder: Path | str) -> list[str]:
             f"SELECT kind, node, detail FROM event WHERE kind IN ({marks}) ORDER BY wall_s, node", _KINDS
         ).fetchall()
         diverged = divergence_of(records, metric_of(records)) if status_of(records) == "finished" else None
-        owners = owners_of(records)
+        names = {node: name_of(node, records) for node in {node for _, node, _ in events}}
         planned = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     alike: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for kind, node, detail in events:
@@ -45,7 +43,7 @@ def notices(run_folder: Path | str) -> list[str]:
     for (kind, _), told in alike.items():
         node, detail = told[0]
         others = len({other for other, _ in told} - {node})
-        who = _OTHERS.get(node, client_name(node, owners)) + (f" and {others} more" if others else "")
+        who = names[node] + (f" and {others} more" if others else "")
         match kind:
             case "death":
                 lines.append(f"{who} died: {detail}")

@@ -1,4 +1,4 @@
-"""Who owns the samples of each client, where the data set says so."""
+"""What processes are called: a client by its number, and whose samples it has, where the data set says so."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .plain import label
 from .reader import open_records
+from .records import COLLECTOR, FORK_SERVER, LAUNCHER
 
 KEY = "owners"
 """Kept in ``meta``: the name of each client's owner, as a list in JSON; views read it, too."""
@@ -32,3 +33,17 @@ def read_owners(run_folder: Path | str) -> dict[int, str]:
 
 def client_name(node: int, owners: Mapping[int, str]) -> str:
     return f"client {node} ({owners[node]})" if node in owners else f"client {node}"
+
+
+_OTHERS = {LAUNCHER: "the launcher", COLLECTOR: "the collector", FORK_SERVER: "the fork server"}
+SERVER_NAME = "the server"
+
+
+def name_of(node: int, records: sqlite3.Connection) -> str:
+    """Of any process of a run."""
+    if node in _OTHERS:
+        return _OTHERS[node]
+    if records.execute("SELECT 1 FROM node WHERE node = ? AND role = 'server'", [node]).fetchone():
+        return SERVER_NAME
+    owner = records.execute("SELECT owner FROM owner WHERE node = ?", [node]).fetchone()
+    return client_name(node, {node: label(str(owner[0]))} if owner else {})

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from .conditions import gone_clients, seconds_away
 from .config_file import read_config
+from .owners import name_of
 from .plain import label
 from .reader import metric_of, open_records
 from .records import TABLES
@@ -33,6 +34,8 @@ class Event(NamedTuple):
     node: int
     kind: str
     detail: str
+    who: str
+    """What that process is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Snapshot:
     memory_bytes: int | None
     memory_of: int
     waited: float | None
-    waited_for: int | None
+    waited_for: str | None
     elapsed_s: float
     left_s: float | None
     virtual_s: float | None
@@ -113,6 +116,7 @@ class Follower:
         self._name, self._algorithm = labels_of(self._folder, config)
         self._rounds: int = config.get("rounds", 0)
         self._clients: int = config.get("clients", 0)
+        self._names: dict[int, str] = {}
         self._measured: bool = config.get("measuring", {}).get("enabled", True)
         self._start = -1
         self._ignored = -1
@@ -182,7 +186,7 @@ class Follower:
                 elapsed_s=elapsed_s,
                 left_s=self._left_s(there, elapsed_s) if state == "running" and not behind else None,
                 virtual_s=max((p.virtual_s for p in self._processes.values() if p.virtual_s is not None), default=None),
-                events=_events(records),
+                events=self._events(records),
                 counts={kind: count for kind, count in counts.items() if kind not in _UNTOLD},
                 cause=_cause(records) if state == "failed" else "",
                 behind=behind,
@@ -263,7 +267,24 @@ class Follower:
             self._recent_payload -= self._recent.popleft()[1]
         return self._recent_payload / min(window_s, elapsed_s) if paces and elapsed_s else None
 
-    def _waiting(self, records: sqlite3.Connection) -> tuple[float | None, int | None]:
+    def _events(self, records: sqlite3.Connection) -> tuple[Event, ...]:
+        kinds = ", ".join(f"'{kind}'" for kind in _UNTOLD)
+        latest = records.execute(
+            f"SELECT wall_s, node, substr(kind, 1, {_SHOWN}), substr(detail, 1, {_SHOWN}) FROM event"
+            f" WHERE kind NOT IN ({kinds}) ORDER BY rowid DESC LIMIT {_EVENTS}"
+        ).fetchall()
+        return tuple(
+            Event(wall_s, node, label(kind), detail, self._name_of(node, records))
+            for wall_s, node, kind, detail in reversed(latest)
+        )
+
+    def _name_of(self, node: int, records: sqlite3.Connection) -> str:
+        """Looked up once: names stay as they are."""
+        if node not in self._names:
+            self._names[node] = name_of(node, records)
+        return self._names[node]
+
+    def _waiting(self, records: sqlite3.Connection) -> tuple[float | None, str | None]:
         if self._idle_s is None:
             waited_s, total_s = records.execute(_WAITING).fetchone()
             return (waited_s / total_s if total_s else None), None
@@ -273,8 +294,8 @@ class Follower:
             for process in self._processes.values()
             if process.ends
         ) - seconds_away(records, "virtual_s" if virtual else "wall_s")
-        longest = self._waited_for.most_common(1)
-        return (min(1.0, self._idle_s / there_s) if there_s > 0 else None), (longest[0][0] if longest else None)
+        whom = next((self._name_of(node, records) for node, _ in self._waited_for.most_common(1)), None)
+        return (min(1.0, self._idle_s / there_s) if there_s > 0 else None), whom
 
 
 _ROUND = """SELECT round, wall_s, virtual_s, idle_s, waited_for, test_metric,
@@ -299,15 +320,6 @@ def _latest_start(records: sqlite3.Connection) -> int:
 def _memory(records: sqlite3.Connection, nodes: Collection[int]) -> list[int]:
     latest = [records.execute(_MEMORY, (node,)).fetchone() for node in nodes]
     return [row[0] for row in latest if row is not None]
-
-
-def _events(records: sqlite3.Connection) -> tuple[Event, ...]:
-    kinds = ", ".join(f"'{kind}'" for kind in _UNTOLD)
-    latest = records.execute(
-        f"SELECT wall_s, node, substr(kind, 1, {_SHOWN}), substr(detail, 1, {_SHOWN}) FROM event"
-        f" WHERE kind NOT IN ({kinds}) ORDER BY rowid DESC LIMIT {_EVENTS}"
-    ).fetchall()
-    return tuple(Event(wall_s, node, label(kind), detail) for wall_s, node, kind, detail in reversed(latest))
 
 
 def _cause(records: sqlite3.Connection) -> str:

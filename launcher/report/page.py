@@ -143,7 +143,7 @@ def _events(methods: Sequence[Method]) -> str:
     rows, total = "", 0
     for method in methods:
         events, nodes = method.reader.events, method.reader.nodes
-        others, owners = nodes[nodes.node < 0], read_owners(method.folders[0])
+        others, owners = nodes[nodes.role != "client"], read_owners(method.folders[0])
         names = dict(zip(others.node, named(others), strict=True))
         total += len(events)
         for event in events.head(_EVENTS_SHOWN).itertuples():

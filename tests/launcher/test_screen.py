@@ -29,14 +29,17 @@ GOING = Snapshot(
     memory_bytes=412_000_000,
     memory_of=198,
     waited=0.34,
-    waited_for=13,
+    waited_for="client 13",
     elapsed_s=41.0,
     left_s=3700.0,
     virtual_s=412.3,
     events=(
-        *(Event(20.0, node, "warning", f"step {node} is above 1: " + "the maps may diverge " * 9) for node in range(4)),
-        Event(30.0, 7, "crash", "before round 12"),
-        Event(35.0, 7, "restart", "takes part from round 15"),
+        *(
+            Event(20.0, node, "warning", f"step {node} is above 1: " + "the maps may diverge " * 9, f"client {node}")
+            for node in range(4)
+        ),
+        Event(30.0, 7, "crash", "before round 12", "client 7"),
+        Event(35.0, 7, "restart", "takes part from round 15", "client 7"),
     ),
     counts={"warning": 4, "crash": 1, "restart": 1},
     cause="",
@@ -126,10 +129,13 @@ def test_the_sparkline_goes_as_far_as_the_rounds_that_are_evaluated():
 
 
 def test_alike_events_that_follow_each_other_are_told_once():
-    drops = [Event(1.0, 3, "drop", "2 x wrong shape"), Event(2.0, 5, "drop", "7 x wrong shape")]
-    crash = Event(3.0, -2, "lost-records", "1 from sender 3")
+    drops = [
+        Event(1.0, 3, "drop", "2 x wrong shape", "client 3"),
+        Event(2.0, 5, "drop", "7 x wrong shape", "client 5 (Ann)"),
+    ]
+    crash = Event(3.0, -2, "lost-records", "1 from sender 3", "the collector")
     assert [text for _, _, text in told([*drops, crash])] == [
-        "client 5 and 1 more: 7 x wrong shape",
+        "client 5 (Ann) and 1 more: 7 x wrong shape",
         "the collector: 1 from sender 3",
     ]
 

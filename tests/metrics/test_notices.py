@@ -1,5 +1,5 @@
 from sheafgossip.metrics.notices import notices
-from sheafgossip.metrics.records import EventRecord
+from sheafgossip.metrics.records import EventRecord, NodeRecord
 from sheafgossip.metrics.store import Store
 
 
@@ -19,6 +19,15 @@ def test_alike_warnings_of_many_clients_are_one_line_with_their_number(tmp_path)
 
 def test_starts_and_ends_are_no_notices(tmp_path):
     assert told(tmp_path, (-1, "start", "ready"), (-1, "finish", "")) == []
+
+
+def test_the_server_and_owners_are_told_by_name(tmp_path):
+    store = Store(tmp_path / "run.sqlite")
+    store.describe(owners='["", "Ann"]')
+    store.write([NodeRecord(2, "server", "", 0, 0, 0, 0, "here", 1, "")])
+    store.close()
+    lines = told(tmp_path, (2, "warning", "one"), (1, "warning", "two"))
+    assert lines == ["warning: the server: one", "warning: client 1 (Ann): two"]
 
 
 def test_lost_records_are_told_of_the_collector(tmp_path):

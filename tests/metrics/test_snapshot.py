@@ -156,7 +156,7 @@ def test_waiting_in_a_scenario_is_a_share_of_the_time_that_clients_were_there(ru
     run.add(done(0, 1, virtual_s=10.0, idle_s=2.0, waited_for=1), done(1, 1, virtual_s=10.0, idle_s=3.0, waited_for=0))
     run.add(done(0, 0, virtual_s=0.0, idle_s=0.0), done(1, 0, virtual_s=0.0, idle_s=0.0))
     snapshot = run.look()
-    assert (snapshot.waited, snapshot.waited_for, snapshot.virtual_s) == (pytest.approx(0.25), 0, 10.0)
+    assert (snapshot.waited, snapshot.waited_for, snapshot.virtual_s) == (pytest.approx(0.25), "client 0", 10.0)
     assert summarize(run.folder).conditions.waited_share == pytest.approx(0.25)
 
 
@@ -195,7 +195,7 @@ def test_the_clock_goes_on_between_rounds_and_never_back(run):
 def test_events_are_the_latest_without_the_launchers_own_and_counted_by_kind(run):
     run.add(START, event(1, "crash", 3.0, "before round 4"), event(1, "restart", 5.0, "takes part from round 6"))
     snapshot = run.add(event(0, "crash", 6.0, "before round 9")).look()
-    assert snapshot.events[0] == Event(3.0, 1, "crash", "before round 4")
+    assert snapshot.events[0] == Event(3.0, 1, "crash", "before round 4", "client 1")
     assert [event.kind for event in snapshot.events] == ["crash", "restart", "crash"]
     assert snapshot.counts == {"crash": 2, "restart": 1}
 
