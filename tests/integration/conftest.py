@@ -81,16 +81,16 @@ class RunFolder:
 
     def resume(self, code: int = 0) -> str:
         """Takes the run up; it must end with ``code``. Returns what it says on stderr."""
-        done = subprocess.run([*_CLI, "resume", str(self.path)], capture_output=True, text=True, timeout=150)
+        done = subprocess.run([*CLI, "resume", str(self.path)], capture_output=True, text=True, timeout=150)
         assert done.returncode == code, done.stderr
         return done.stderr
 
 
-_CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
+CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
 
 
 def _command(config: Path, folder: Path, *options: str) -> list[str]:
-    return [*_CLI, "run", str(config), "--out", str(folder), *options]
+    return [*CLI, "run", str(config), "--out", str(folder), *options]
 
 
 ROOT = Path(__file__).parents[2]
@@ -222,6 +222,12 @@ class Going:
         return self.process.returncode, out + err
 
 
+def heeding_signals() -> None:
+    """In a process that is about to begin: SIGINT is ignored where tests run in the background, SIGHUP under nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Going]]:
     """Starts a configuration text and returns at once; what is left of it at the end is killed and fails the test."""
@@ -235,9 +241,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Going]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # ignored where tests run in the background
+            preexec_fn=heeding_signals,
         )
         started.append(Going(process, RunFolder(folder)))
         return started[-1]

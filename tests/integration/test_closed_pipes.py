@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import RunFolder
+from .conftest import CLI, RunFolder
 from .test_when_things_go_wrong import LONG
 
-CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
 DIVERGES = 'name = "dfedu"\nlam = 1e6\n[model]\nkind="mlp"\nhidden=[8]'
 
 

@@ -12,17 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .conftest import alive
+from .conftest import alive, heeding_signals
 from .test_when_things_go_wrong import LONG
 
 MOMENTS = [0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.2, 2.0]
 """Seconds after signals are heeded."""
-
-
-def heeded_again() -> None:
-    """SIGINT is ignored where tests run in the background, and SIGHUP under nohup."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def heeds(process: psutil.Process, number: int) -> bool:
@@ -45,7 +39,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_a_run_with_130_and_no_process_
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"TMPDIR": str(tmp_path)},
-            preexec_fn=heeded_again,
+            preexec_fn=heeding_signals,
         ) as process:
             launcher = psutil.Process(process.pid)
             while not heeds(launcher, signal.SIGHUP):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import numpy as np
 
 from sheafgossip.launcher.report import write_report
 from sheafgossip.metrics import open_run
 
-CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
+from .conftest import CLI
+
 TABLE = """
 clients = "all"
 rounds = 5

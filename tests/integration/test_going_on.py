@@ -6,13 +6,12 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 
 import numpy as np
 import pytest
 
-from .conftest import RunFolder
+from .conftest import CLI, RunFolder
 
 CONFIG = """
 clients = 3
@@ -38,7 +37,6 @@ name = "third"
 algorithm = {name = "dfedu"}
 """
 NAMES = ("first", "second", "third")
-CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
 
 
 def sheafgossip(*words: object, code: int = 0) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,7 +20,7 @@ from sheafgossip.launcher.session import take_up
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.summary import summarize
 
-from .conftest import RunFolder
+from .conftest import CLI, RunFolder
 
 CONFIG = """
 clients = 4
@@ -73,7 +72,6 @@ FEDAVG = (
     + '[algorithm]\nname = "fedavg"\nfraction = 0.5\n[training]\nwork = "epochs"\n'
 )
 CODED = '[algorithm]\nname = "sheaf-fmtl"\n[transport]\ncodec = "float16"\n'
-CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
 NUMBER = iter(range(1, 10_000))
 
 

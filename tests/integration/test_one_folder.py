@@ -18,6 +18,8 @@ import pytest
 
 from sheafgossip.metrics import lock
 
+from .conftest import CLI, heeding_signals
+
 SHORT = """
 clients = 3
 rounds = {rounds}
@@ -30,7 +32,6 @@ every = 4
 [algorithm]
 name = "dfedu"
 """
-CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
 
 
 def until(reached: Callable[[], object], process: subprocess.Popen[str] | None = None, seconds: float = 60) -> None:
@@ -44,7 +45,7 @@ def until(reached: Callable[[], object], process: subprocess.Popen[str] | None =
 def begin(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*CLI, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heeding_signals,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sheafgossip.metrics.verification import compare_with_kernel
 
-from .conftest import _CLI, RunFolder
+from .conftest import CLI, RunFolder
 
 CLIENTS, ROUNDS, END = 10, 7, 5
 CONFIG = f"""
@@ -87,7 +87,7 @@ def test_a_target_is_reached_in_the_round_in_which_a_run_that_ends_there_has_rea
     short = run(ending(config_of("fedavg"), best))
     for folder in (long, short):
         told = subprocess.run(
-            [*_CLI, "summary", str(folder.path), "--target", str(means[best])], capture_output=True, text=True
+            [*CLI, "summary", str(folder.path), "--target", str(means[best])], capture_output=True, text=True
         )
         assert re.search(rf"rounds to reach .* {best} ", told.stdout), told.stdout
 

@@ -16,6 +16,8 @@ from sheafgossip.launcher.session import run_all
 from sheafgossip.launcher.sweep.grid import parse_grids
 from sheafgossip.launcher.sweep.plan import plan
 
+from .conftest import heeding_signals
+
 CONFIG = """
 clients = 4
 rounds = {rounds}
@@ -38,7 +40,7 @@ def start(config: Path, out: Path, *options: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+        preexec_fn=heeding_signals,
     )
 
 

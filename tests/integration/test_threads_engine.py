@@ -7,13 +7,12 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 
 import psutil
 import pytest
 
-from .conftest import RunFolder
+from .conftest import CLI, RunFolder, heeding_signals
 from .test_repeats_to_the_bit import CONFIG, MODELS
 from .test_scenarios import ASYNCHRONOUS, LOSS_AND_CRASH, STRAGGLERS, assert_same
 
@@ -86,9 +85,6 @@ def test_what_belongs_to_a_process_is_unknown_of_a_thread(run):
     assert all(re.search(r"│\s+–\s+│$", line) for line in unknown)
 
 
-CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
-
-
 @pytest.fixture
 def begin(tmp_path, with_round) -> Callable[..., subprocess.Popen[bytes]]:
     """Starts a run whose clients do this in their first round."""
@@ -102,7 +98,7 @@ def begin(tmp_path, with_round) -> Callable[..., subprocess.Popen[bytes]]:
             command,
             cwd=tmp_path,
             env=environment,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heeding_signals,
             **pipes,
         )
 

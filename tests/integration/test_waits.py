@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from .conftest import heeding_signals
+
 ROUND = """
 client.learn()
 next_, before = (client.node + 1) % client.clients, (client.node - 1) % client.clients
@@ -45,7 +47,7 @@ def waiting(tmp_path, with_round):
             env=environment | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.5"},
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heeding_signals,
         )
         processes.append(process)
         while not (told := _told(tmp_path / "run" / "run.sqlite")):
