@@ -132,7 +132,7 @@ def cases(draw: Draw) -> Case:
         "checkpoints": _checkpoints(draw, kind, numbers),
         "transport": _transport(draw, kind),
         "placement": {
-            "hosts": draw(st.sampled_from((0, 0, 2, 3))),
+            "hosts": min(clients, draw(st.sampled_from((0, 0, 2, 3)))),
             "by": draw(st.sampled_from(("round-robin", "random", "partition"))),
         },
         "measuring": {"every": draw(st.sampled_from((1.0, 0.01)))},
