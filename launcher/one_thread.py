@@ -1,5 +1,4 @@
-"""One thread for the libraries: another number of them adds in another order, and gives other bits; and to start them
-takes longer than all that a launcher computes."""
+"""One thread for the libraries: another number of them adds in another order, and gives other bits."""
 
 from __future__ import annotations
 

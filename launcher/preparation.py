@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..metrics.owners import packed
+from ..metrics.names import packed
 from ..metrics.schema import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC
 from ..metrics.store import Store
 from ..node.algorithms import ALGORITHMS

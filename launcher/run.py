@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..metrics.owners import SERVER_NAME, client_name
+from ..metrics.names import SERVER_NAME, client_name
 from ..metrics.reader import open_records
 from ..metrics.records import (
     COLLECTOR,
@@ -245,9 +245,7 @@ class Run:
             interrupts.check()
             if seconds < math.inf and signs != (signs := self._collector.signs()):
                 deadline = time.monotonic() + seconds
-            if self._clients.errors or self._clients.deaths:
-                self._listen(_COMPANY_S)
-                raise _Failure
+            self._require_all_well()
             if not self._collector.alive:
                 raise _Failure(f"the collector of the records ended unexpectedly{_last_line(self._collector.log)}")
             if time.monotonic() > deadline:
@@ -260,6 +258,12 @@ class Run:
             next_ = min(self._clients.returning.values(), default=math.inf) - time.monotonic()
             if not self._listen_once(max(0.0, min(0.25, next_))):
                 self._watch()
+        self._require_all_well()  # the last to go may have died
+
+    def _require_all_well(self) -> None:
+        if self._clients.errors or self._clients.deaths:
+            self._listen(_COMPANY_S)
+            raise _Failure
 
     def _listen(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

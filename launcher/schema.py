@@ -121,7 +121,7 @@ def _keys_of(section: type[Section], names: Iterable[str]) -> Iterator[_Key]:
 
 
 def _meanings(section: type[Section]) -> dict[str, str]:
-    """{key: the text below it}, as the classes are written; to read that takes longer than all else of a start."""
+    """{key: the text below it}, as the classes are written."""
     found = {}
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section)]):
         written = ast.parse(dedent(inspect.getsource(kind))).body[0]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from .divergence import divergence_of
-from .owners import name_of
+from .names import name_of
 from .reader import metric_of, open_records
 from .summary import status_of
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from .conditions import gone_clients, seconds_away
 from .config_file import read_config
-from .owners import name_of
+from .names import name_of
 from .plain import label
 from .reader import metric_of, open_records
 from .records import TABLES

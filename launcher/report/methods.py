@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...metrics import open_run
-from ...metrics.owners import read_owners
+from ...metrics.names import read_owners
 from ...metrics.plain import label
 from ...metrics.run_reader import RunReader
 from ...metrics.seeds import Group, summarize_all

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...metrics.comparison import setting_of
 from ...metrics.config_file import config_text
-from ...metrics.owners import client_name, read_owners
+from ...metrics.names import client_name, read_owners
 from ...metrics.plain import label
 from ...metrics.seeds import Estimate
 from ...metrics.summary_table import flaw_of

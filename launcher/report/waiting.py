@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...metrics.owners import client_name, read_owners
+from ...metrics.names import client_name, read_owners
 from ...topology.picture import INK
 from .drawn import Drawn, literal, new_figure, plain
 from .methods import Method

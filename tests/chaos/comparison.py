@@ -14,6 +14,8 @@ _REAL = {  # columns that are real time, or numbers of processes
 }
 _TABLES = ("node", "round", "traffic", "edge", "used", "event", "meta")
 _OF_A_PROCESS = ("start", "finish", "failure", "interrupt")  # one for each time that the run was taken up
+_OF_THE_KILLED = ("lost-records",)
+"""What records a client that is killed takes with it; its rounds are done again."""
 _GONE = "neighbour is gone, message not sent"
 """A confirmation to one that has just ended, as planned, is a matter of moments; what counts is in table traffic."""
 _OPENED = ("greeting", "ready", "handshake", "hello")
@@ -24,7 +26,7 @@ def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[
     """``interrupted``: the other one was taken up again, so it opened connections anew; where clients come and go, how
     many are opened is a matter of moments, too."""
     for table in _TABLES:
-        yield from _rows(table, _table(one, table), _table(other, table))
+        yield from _rows(table, *(_table(each, table, interrupted=interrupted) for each in (one, other)))
     if not interrupted and not _fates(one):
         yield from _rows("overhead", _opened(one), _opened(other))
     for folder in ("shards", "plan", "state"):
@@ -38,9 +40,10 @@ def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[
         yield "config.toml differs"
 
 
-def _table(records: Records, name: str) -> Counter:
+def _table(records: Records, name: str, *, interrupted: bool) -> Counter:
     columns = [column for column in records.columns(name) if column not in _REAL.get(name, ())]
-    where = f"WHERE kind NOT IN {_OF_A_PROCESS} AND detail NOT LIKE '%{_GONE}'" if name == "event" else ""
+    left_out = _OF_A_PROCESS + (_OF_THE_KILLED if interrupted else ())
+    where = f"WHERE kind NOT IN {left_out} AND detail NOT LIKE '%{_GONE}'" if name == "event" else ""
     where = "WHERE key NOT IN ('command', 'prepared')" if name == "meta" else where
     return Counter(records.rows(f"SELECT {', '.join(columns)} FROM {name} {where}"))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from .conftest import alive, heeding_signals
+from .conftest import CLI, alive, heeding_signals
 from .test_when_things_go_wrong import LONG
 
 MOMENTS = [0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.2, 2.0]
@@ -33,7 +32,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_a_run_with_130_and_no_process_
     config.write_text(LONG)
     for moment in MOMENTS if number == signal.SIGTERM else MOMENTS[::3]:
         out = tmp_path / f"{moment}"
-        command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(out)]
+        command = [*CLI, "run", str(config), "--out", str(out)]
         with subprocess.Popen(
             command,
             stderr=subprocess.PIPE,
@@ -60,7 +59,7 @@ def test_a_run_under_nohup_goes_on_when_its_terminal_is_lost(start, tmp_path):
     config = tmp_path / "short.toml"
     config.write_text(LONG.replace("rounds = 100000", "rounds = 300"))
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(out)]
+    command = [*CLI, "run", str(config), "--out", str(out)]
     ignoring = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     with ignoring as process:
         while not (out / "run.sqlite").exists():

@@ -165,7 +165,7 @@ def test_each_algorithm_with_a_server_lives_with_a_crash_losses_and_a_straggler(
 
 def test_an_interrupted_run_with_a_scenario_goes_on_to_the_same_bits(run, cut):
     text = TROUBLE + OTHERS["sfmtl-graph"]
-    broken = cut(text, round=4, away=1)
+    broken = cut(text, round=10, away=1)  # of clients, one has crashed and is back, one has joined
     broken.resume()
     assert_same_states(broken, run(text), ROUNDS)
 

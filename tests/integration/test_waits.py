@@ -7,12 +7,11 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 
 import pytest
 
-from .conftest import heeding_signals
+from .conftest import CLI, heeding_signals
 
 ROUND = """
 client.learn()
@@ -42,7 +41,7 @@ def waiting(tmp_path, with_round):
         environment = with_round(ROUND + body)
         (tmp_path / "mine.toml").write_text(SMALL)
         process = subprocess.Popen(
-            [sys.executable, "-m", "sheafgossip.launcher.cli", "run", "mine.toml", "--out", "run", *options],
+            [*CLI, "run", "mine.toml", "--out", "run", *options],
             cwd=tmp_path,
             env=environment | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.5"},
             stderr=subprocess.PIPE,
@@ -96,7 +95,7 @@ def test_the_failure_in_the_end_says_it_first(tmp_path, with_round):
     environment = with_round(ROUND + TO_ONE_ONLY)
     (tmp_path / "mine.toml").write_text(SMALL.replace("300.0", "3.0"))
     done = subprocess.run(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", "run", "mine.toml", "--quiet"],
+        [*CLI, "run", "mine.toml", "--quiet"],
         cwd=tmp_path,
         env=environment | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.5"},
         capture_output=True,
@@ -115,7 +114,7 @@ def test_slow_clients_of_a_wall_clock_scenario_are_no_news(tmp_path):
         + '[time]\nclock = "wall"\n[compute]\nstep_s = 0.05\nslowdown = [1, 1, 1, 20]\n'
     )
     done = subprocess.run(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", "run", "mine.toml", "--out", "run"],
+        [*CLI, "run", "mine.toml", "--out", "run"],
         cwd=tmp_path,
         env=os.environ | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.2"},
         capture_output=True,

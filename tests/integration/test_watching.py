@@ -15,6 +15,8 @@ import time
 import psutil
 import pytest
 
+from .conftest import CLI
+
 SHORT = """
 clients = 4
 rounds = 5
@@ -27,7 +29,7 @@ TWO = SHORT + "[[compare]]\nname = 'first'\n[[compare]]\nname = 'second'\nalgori
 
 
 def watching(folder, *options) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "watch", str(folder), *options]
+    command = [*CLI, "watch", str(folder), *options]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -49,7 +51,7 @@ def in_a_terminal(*arguments: str, seconds: float = 150, interrupt_at: str | Non
     if not pid:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ |= {"TERM": "xterm-256color", "PYTHONUTF8": "1", "COLUMNS": "80", "LINES": "24"}
-        os.execv(sys.executable, [sys.executable, "-m", "sheafgossip.launcher.cli", *arguments])
+        os.execv(sys.executable, [*CLI, *arguments])
     written, deadline = b"", time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

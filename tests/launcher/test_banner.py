@@ -5,7 +5,7 @@ import pytest
 from sheafgossip.launcher.banner import Banner
 from sheafgossip.launcher.config import load
 from sheafgossip.launcher.preparation import prepare_run
-from sheafgossip.metrics.owners import read_owners
+from sheafgossip.metrics.names import read_owners
 from sheafgossip.metrics.run_reader import RunReader
 
 TABLE = "who;age;smokes;ill\n" + "".join(
