@@ -16,7 +16,7 @@ from typing import Any
 from digits import METHODS, problem
 from study import RESULTS, against, over_seeds, read, run_several
 
-from sheafgossip.launcher.config import validate
+from sheafgossip.launcher.config.sections import validate
 from sheafgossip.metrics.summary import summarize
 
 Codecs = dict[str, dict[str, Any]]

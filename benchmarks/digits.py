@@ -16,7 +16,7 @@ from typing import Any
 
 from study import RESULTS, over_seeds, run
 
-from sheafgossip.launcher.config import validate
+from sheafgossip.launcher.config.sections import validate
 from sheafgossip.metrics.summary import RunSummary, summarize
 
 PROBLEMS = {"upright": [0], "rotated": [0, 90, 180, 270]}

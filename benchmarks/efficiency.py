@@ -30,8 +30,8 @@ from exchange import bare
 if TYPE_CHECKING:  # the loop's process alone loads torch
     from torch.nn import Module
 
-    from sheafgossip.node.architecture import Architecture
-    from sheafgossip.node.learner import Learner
+    from sheafgossip.node.model.architecture import Architecture
+    from sheafgossip.node.model.learner import Learner
 
 CNN = """
 clients = 40
@@ -132,9 +132,9 @@ def loop(kind: str, config: Path, exchange: str) -> float:
     """CPU seconds of the gradient steps of a run, in one plain loop; or of processes that take and exchange them."""
     import torch
 
-    from sheafgossip.launcher.config import load
-    from sheafgossip.launcher.preparation import prepare_run
-    from sheafgossip.node.learner import Learner
+    from sheafgossip.launcher.config.sections import load
+    from sheafgossip.launcher.prepare.preparation import prepare_run
+    from sheafgossip.node.model.learner import Learner
 
     torch.set_num_threads(1)
     (resolved,) = load(config, [])

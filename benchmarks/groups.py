@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from study import RESULTS, Result, over_seeds, read, run
 
-from sheafgossip.launcher.config import validate
-from sheafgossip.launcher.encoders import train_encoder
+from sheafgossip.launcher.config.sections import validate
+from sheafgossip.launcher.prepare.encoders import train_encoder
 
 DIGITS = {"dataset": "digits"}
 FLT: dict[str, Any] = {

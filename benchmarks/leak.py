@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from sheafgossip.launcher.config import validate
-from sheafgossip.launcher.session import run_all
+from sheafgossip.launcher.config.sections import validate
+from sheafgossip.launcher.studies.session import run_all
 
 ROUNDS = (1, 2, 5, 10, 20, 40)
 GAMMA = 0.1

@@ -26,8 +26,8 @@ from pathlib import Path
 import psutil
 import zmq
 
+from sheafgossip.metrics.recorder import Recorder
 from sheafgossip.metrics.records import EdgeRecord, RoundRecord, TrafficRecord, pack_end
-from sheafgossip.transport.recorder import Recorder
 
 RESULTS = Path(__file__).parent / "results"
 

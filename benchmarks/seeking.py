@@ -18,7 +18,7 @@ from typing import Any
 from selective import CLIENTS, ON, SELECTIVE, like, problem, within_groups
 from study import RESULTS, over_seeds, read, run_several
 
-from sheafgossip.launcher.config import validate
+from sheafgossip.launcher.config.sections import validate
 from sheafgossip.metrics import open_run
 
 GROUPS, P = 4, 0.2

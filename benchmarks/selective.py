@@ -20,8 +20,8 @@ from typing import Any
 
 from study import RESULTS, against, over_seeds, read, run_several
 
-from sheafgossip.launcher.config import validate
-from sheafgossip.launcher.graphs import draw_graphs
+from sheafgossip.launcher.config.sections import validate
+from sheafgossip.launcher.prepare.graphs import draw_graphs
 from sheafgossip.metrics import open_run
 
 CLIENTS, ROUNDS, LAM = 20, 200, 1.0

@@ -20,7 +20,7 @@ import school
 import selective
 from study import RESULTS, over_seeds, read, run_several
 
-from sheafgossip.launcher.config import validate
+from sheafgossip.launcher.config.sections import validate
 from sheafgossip.metrics import open_run
 
 ROTATING = {"name": "sheaf-fmtl", "start": "shared", "rotate_every": 1, "eta": 0.0}

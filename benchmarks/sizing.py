@@ -3,7 +3,8 @@
     make sizing
 
 Preparing is measured here, with two sizes of run: what the launcher takes for each client more. The other constants are
-those of ``sheafgossip run``'s own estimate (launcher/room.py) and of the collector's benchmark (make bench-measuring).
+those of ``sheafgossip run``'s own estimate (launcher/prepare/memory.py) and of the collector's benchmark
+(make bench-measuring).
 Clients learn logistic regression on digits by D-PSGD, on a graph with four neighbours each.
 """
 
@@ -18,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sheafgossip.launcher import room
+from sheafgossip.launcher.prepare import memory
 from sheafgossip.transport.wire import message_wire_bytes
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -45,8 +46,8 @@ name = "d-psgd"
 
 def prepare(clients: int) -> dict[str, float]:
     """In this process: seconds, and the most memory that it took."""
-    from sheafgossip.launcher.config import load
-    from sheafgossip.launcher.preparation import prepare_run
+    from sheafgossip.launcher.config.sections import load
+    from sheafgossip.launcher.prepare.preparation import prepare_run
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -72,7 +73,7 @@ def measured() -> tuple[float, float, float]:
 
 def table() -> str:
     prepare_s, launcher_bytes, line = measured()
-    client = room.OF_A_CLIENT + room.OF_PAGE_TABLES + NEIGHBOURS * room.OF_A_LINK + 4 * 4 * PARAMETERS
+    client = memory.OF_A_CLIENT + memory.OF_PAGE_TABLES + NEIGHBOURS * memory.OF_A_LINK + 4 * 4 * PARAMETERS
     message = message_wire_bytes([HEADER_BYTES, 4 * PARAMETERS], sealed=True)
     rows = [
         ["clients", *(f"{clients:,}" for clients in SIZES)],
@@ -84,7 +85,7 @@ def table() -> str:
         ["launcher: memory, GB", *(f"{clients * launcher_bytes / 1e9:,.2g}" for clients in SIZES)],
         ["launcher: assignments sent, GB", *(f"{clients * line / 1e9:,.2g}" for clients in SIZES)],
         ["collector: open connections", *(f"{clients:,}" for clients in SIZES)],
-        ["collector: memory of connections, GB", *(f"{clients * room.OF_A_LINK / 1e9:,.2g}" for clients in SIZES)],
+        ["collector: memory of connections, GB", *(f"{clients * memory.OF_A_LINK / 1e9:,.2g}" for clients in SIZES)],
         ["collector: CPU seconds a round", *(f"{clients * RECORDS_A_ROUND * COLLECTOR_S:,.2g}" for clients in SIZES)],
         [f"seconds to start, {HOST_GB} GB hosts of 2 cores", *(_start(clients, client) for clients in SIZES)],
     ]

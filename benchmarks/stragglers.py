@@ -26,8 +26,8 @@ matplotlib.use("svg")
 
 from matplotlib import pyplot as plt
 
-from sheafgossip.launcher.config import RunConfig, validate
-from sheafgossip.launcher.session import run_all
+from sheafgossip.launcher.config.sections import RunConfig, validate
+from sheafgossip.launcher.studies.session import run_all
 from sheafgossip.metrics import open_run
 
 HERE = Path(__file__).parent

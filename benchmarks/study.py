@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sheafgossip.launcher.config import RunConfig, validate
-from sheafgossip.launcher.session import run_all, run_each
+from sheafgossip.launcher.config.sections import RunConfig, validate
+from sheafgossip.launcher.studies.session import run_all, run_each
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.summary import summarize
 

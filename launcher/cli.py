@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..transport.errors import UserError
-from .terminal import say, show, width
+from ..metrics.terminal import say, show, width
+from ..topology.errors import UserError
 
 if TYPE_CHECKING:
     from ..metrics.comparison import Comparison
     from ..metrics.seeds import Group
-    from .session import Finished
+    from .studies.session import Finished
 
 app = typer.Typer(
     rich_markup_mode=None,  # it would take words in brackets for markup
@@ -93,13 +93,13 @@ def run(
 
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
-    from .banner import Banner
-    from .config import load
-    from .display import Display, manner
-    from .kept import Left, left_of
-    from .room import need_of
-    from .session import Prepared, begun_folder, folders_of, new_folder, run_each
-    from .wording import Place
+    from ..metrics.watch.progress import Place
+    from .config.sections import load
+    from .prepare.memory import need_of
+    from .run.banner import Banner
+    from .run.display import Display, manner
+    from .run.earlier import Left, left_of
+    from .studies.session import Prepared, begun_folder, folders_of, new_folder, run_each
 
     if address is not None and engine != "ray":
         raise UserError(f"--address {address}: is where a Ray cluster is; add --engine ray, or leave it out")
@@ -169,13 +169,13 @@ def sweep(
     from ..metrics.comparison_csv import write_groups, write_runs
     from ..metrics.notices import notices
     from ..metrics.seeds import summarize_all
-    from .banner import Banner
-    from .kept import is_finished
-    from .session import new_folder
-    from .sweep.grid import parse_grids
-    from .sweep.plan import plan as plan_sweep
-    from .sweep.progress import Lines
-    from .sweep.runs import Crew, alone_in, prepare
+    from .run.banner import Banner
+    from .run.earlier import is_finished
+    from .studies.session import new_folder
+    from .studies.sweep.grid import parse_grids
+    from .studies.sweep.plan import plan as plan_sweep
+    from .studies.sweep.progress import Lines
+    from .studies.sweep.runs import Crew, alone_in, prepare
 
     with ExitStack() as stack:
         root = stack.enter_context(new_folder(None, config)) if out is None else out.resolve()
@@ -223,11 +223,11 @@ def plan(
     Also how long it takes in all. A file with compare tables describes several runs; they are shown one after the
     other.
     """
-    from .config import load
+    from .commands.plan import picture_paths, plans_of
+    from .config.sections import load
     from .planner.timeline import stretches_of, timeline_of
-    from .preview import picture_paths, plans_of
-    from .timeline_picture import check_format, draw
-    from .timeline_text import report
+    from .planner.timeline_picture import check_format, draw
+    from .planner.timeline_text import report
 
     configs = load(config, set_ or [])
     if picture is not None:
@@ -266,10 +266,10 @@ def resume(
     """
     from ..metrics.seeds import summarize_all
     from ..metrics.summary_table import render
-    from .banner import Banner
-    from .display import Display, manner
-    from .session import Prepared
-    from .session import resume as take_up
+    from .run.banner import Banner
+    from .run.display import Display, manner
+    from .studies.session import Prepared
+    from .studies.session import resume as take_up
 
     with Display(manner(quiet=quiet, plain=plain or engine == "threads")) as display:
 
@@ -298,8 +298,8 @@ def watch_command(
     The run takes no notice of it. The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
     """
     from ..metrics.reader import runs_in
-    from .display import Display, manner
-    from .watching import watch
+    from .commands.watch import watch
+    from .run.display import Display, manner
 
     try:
         with Display(manner(plain=plain)) as display:
@@ -379,9 +379,9 @@ def report(
     A folder of several runs stands for all of them; runs that differ only in their seed are one method.
     """
     from ..metrics.reader import runs_in
-    from .config import ConfigError
-    from .report import write_report
-    from .terminal import news
+    from ..metrics.report import write_report
+    from ..metrics.terminal import news
+    from .config.sections import ConfigError
 
     page = (folders[0] / "report.html") if out is None else out
     if page.is_dir() or (out is None and (page.is_symlink() or (page.exists() and not page.is_file()))):
@@ -434,12 +434,12 @@ def reproduce(
 
     Interrupted, it goes on where it was: the same command takes finished runs as they are.
     """
-    from .display import Display, manner
-    from .reproduction.parts import names, parts_of, titles, with_data
-    from .reproduction.pictures import draw
-    from .reproduction.runs import planned, results, run_missing
-    from .reproduction.table import remarks, render
-    from .session import Prepared
+    from .run.display import Display, manner
+    from .studies.reproduction.parts import names, parts_of, titles, with_data
+    from .studies.reproduction.pictures import draw
+    from .studies.reproduction.runs import planned, results, run_missing
+    from .studies.reproduction.table import remarks, render
+    from .studies.session import Prepared
 
     if what is None or listed:
         for name in names():
@@ -499,8 +499,8 @@ def verify(
     import tempfile
 
     from ..metrics.verification_table import render_directions, render_runs
-    from .session import new_folder
-    from .verify import LENGTHS, verify
+    from .commands.verify import LENGTHS, verify
+    from .studies.session import new_folder
 
     def done(finished: Finished) -> None:
         if finished.outcome.status == "finish":
@@ -531,7 +531,7 @@ def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folde
 
     That is Theorem 1 of its paper, for convex problems.
     """
-    from .theory import check_theorem
+    from .commands.theory import check_theorem
 
     check = check_theorem(folder)
     met = f"{check.averaged_gradient:.6g}"
@@ -561,7 +561,7 @@ def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folde
 @config_app.command("show")
 def config_show(config: ConfigFile, set_: Overrides = None) -> None:
     """Print the resolved configuration, every key included."""
-    from .config import load
+    from .config.sections import load
 
     for resolved in load(config, set_ or []):
         typer.echo(resolved.to_toml())
@@ -570,7 +570,7 @@ def config_show(config: ConfigFile, set_: Overrides = None) -> None:
 @config_app.command("schema")
 def config_schema() -> None:
     """Describe every key, its default and what is allowed, as Markdown."""
-    from .schema import describe
+    from .config.reference import describe
 
     typer.echo(describe())
 
@@ -589,8 +589,8 @@ def encoder_train(
 
     With --set data.dataset=... it learns from another data set than that of the run.
     """
-    from .config import load
-    from .encoders import train_encoder
+    from .config.sections import load
+    from .prepare.encoders import train_encoder
 
     for epoch, error in train_encoder(load(config, set_ or [])[0], epochs, embedding, out):
         typer.echo(f"epoch {epoch}: mean squared error {error:.5f}")
@@ -604,8 +604,8 @@ def topology_show(
     picture: Annotated[Path | None, typer.Option(help="Save a picture of the graph: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Print figures of the configuration's graph, and save a picture of it if asked."""
-    from .config import ConfigError, load
-    from .graphs import draw_graphs, figures_of
+    from .config.sections import ConfigError, load
+    from .prepare.graphs import draw_graphs, figures_of
 
     resolved = load(config, set_ or [])[0]
     graphs = draw_graphs(resolved)
@@ -642,7 +642,7 @@ def _summarized(folders: list[Path], target: float | None) -> list[Group]:
     """What summary and compare show; a folder of several runs stands for all of them."""
     from ..metrics.reader import runs_in
     from ..metrics.seeds import summarize_all
-    from .config import ConfigError
+    from .config.sections import ConfigError
 
     groups = summarize_all([run for folder in folders for run in runs_in(folder)], target)
     if target is not None and not 0 <= target <= 1 and any(run.metric == "accuracy" for g in groups for run in g.runs):

@@ -24,6 +24,7 @@ import zmq
 from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
 from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
+from ..transport.lifetime import allow_open_files, end_with_parent, stop_requests
 from ..transport.limits import (
     bound_connections,
     bound_memory,
@@ -32,7 +33,6 @@ from ..transport.limits import (
     keep_own_files,
 )
 from ..transport.monitor import next_event
-from .lifetime import allow_open_files, end_with_parent, stop_requests
 from .records import (
     COLLECTOR,
     LAUNCHER,

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..transport.errors import install
+from ..topology.errors import install
 from .event_file import NAME as EVENT_FILE
 from .event_file import write_events
 from .reader import open_records, relations, runs_in

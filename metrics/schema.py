@@ -6,7 +6,7 @@ import re
 import sqlite3
 from typing import Any
 
-from ..transport.errors import UserError
+from ..topology.errors import UserError
 from .records import TABLES, columns
 
 VERSION = "1"

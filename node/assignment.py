@@ -11,7 +11,7 @@ import numpy as np
 
 from ..metrics.records import sender_of
 from ..transport.codecs import Codec, CodecName, codec
-from .architecture import Architecture
+from .model.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..topology.seeds import generator
+from ..topology.randomness import generator
 from ..transport.stopwatch import Stopwatch
 from .assignment import Assignment, Neighbour, Turn
 
 if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for it
-    from .learner import Learner
+    from .model.learner import Learner
 
 
 Batch = Any

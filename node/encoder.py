@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..transport.errors import UserError
+from ..topology.errors import UserError
 
 if TYPE_CHECKING:  # the launcher knows shapes, and must not load torch for it
     from torch import Tensor

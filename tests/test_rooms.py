@@ -73,7 +73,7 @@ def test_what_every_room_may_import_imports_nothing_else_of_ours(module):
 @pytest.mark.parametrize(
     ("place", "line", "target"),
     [
-        ("node/process.py", "from ..metrics.records import COLLECTOR", "metrics.records.COLLECTOR"),
+        ("node/process/main.py", "from ..metrics.records import COLLECTOR", "metrics.records.COLLECTOR"),
         ("node/algorithms/base.py", "from ...transport.peers import Peers", "transport.peers.Peers"),
         ("node/algorithms/base.py", "from . import local", "node.algorithms.local"),
         ("node/algorithms/base.py", "from ... import launcher", "launcher"),

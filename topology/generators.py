@@ -139,7 +139,7 @@ def _from_file(spec: TopologySpec, clients: int) -> Graph | Digraph:
 
 
 def _rng(seed: int, turn: int, attempt: int) -> np.random.Generator:
-    from .seeds import generator
+    from .randomness import generator
 
     # The first turn is drawn as the one graph of a run is, whether others follow it or not.
     return generator(seed, "topology", *((turn, attempt) if turn else (attempt,)))

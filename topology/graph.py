@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
 
-from ..transport.errors import UserError
+from .errors import UserError
 
 
 class TopologyError(UserError):

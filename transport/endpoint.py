@@ -21,8 +21,8 @@ from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
 from .limits import hurry_strangers
 from .monitor import next_event
-from .patience import parts_of
 from .stopwatch import Stopwatch
+from .waiting import parts_of
 from .wire import HANDSHAKE_FRAME, SEAL_BYTES, message_wire_bytes
 
 _LATER_LIFE = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")

@@ -11,12 +11,12 @@ from typing import NoReturn
 import numpy as np
 
 from ..metrics.records import Record, TrafficRecord
-from ..topology.seeds import generator
+from ..topology.randomness import generator
 from .codecs import Codec, Format, Tensors
 from .constants import CONSTANTS
 from .endpoint import Endpoint, Message, NeighbourTimeout, SentBytes, names_of
 from .envelope import Rejected
-from .patience import parts_of
+from .waiting import parts_of
 
 Vectors = Mapping[int, np.ndarray]
 """{neighbour: vector}"""

@@ -13,9 +13,9 @@ from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
 from .envelope import Rejected
-from .patience import parts_of
 from .peers import Key, Link, Peers, Waited
 from .schedule import Schedule
+from .waiting import parts_of
 from .window import flow
 
 _GRACE_S = CONSTANTS.last_words_s

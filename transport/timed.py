@@ -14,9 +14,9 @@ from ..metrics.records import Record
 from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Message
-from .patience import parts_of
 from .peers import Waited
 from .scheduled import ScheduledPeers
+from .waiting import parts_of
 
 _GRACE_S = CONSTANTS.last_words_wall_s
 

@@ -17,7 +17,7 @@ from .errors import DataError
 from .pool import Task
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 
 _DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)

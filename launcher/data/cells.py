@@ -11,7 +11,7 @@ from .arrays import codes, finite, root_of, wrong
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 CELLS = ("X", "Y")
 

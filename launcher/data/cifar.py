@@ -12,7 +12,7 @@ from .errors import DataError
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 WANTED = "the unchanged folder cifar-10-batches-py of cifar-10-python.tar.gz"
 

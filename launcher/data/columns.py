@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...transport.errors import install
+from ...topology.errors import install
 from .arrays import first_line, npz_array, open_npz, wrong
 
 if TYPE_CHECKING:

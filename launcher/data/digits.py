@@ -12,7 +12,7 @@ from .errors import DataError
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 
 def load_digits(section: DataSection) -> Pool:

@@ -1,6 +1,6 @@
 """What is wrong with the user's data, in one line."""
 
-from ...transport.errors import UserError
+from ...topology.errors import UserError
 
 
 class DataError(UserError):

@@ -14,7 +14,7 @@ from .idx import read_idx
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 PARTS = ("train", "t10k")
 CLASSES = 10

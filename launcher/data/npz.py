@@ -12,7 +12,7 @@ from .pool import Pool
 from .table import CLIENT
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 WHOLE = ("x", "y")
 PARTS = ("train", "test")

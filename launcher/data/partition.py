@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from .arrays import some
 from .errors import DataError
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 MINIMUM = 4
 """Samples of the smallest client: three to train on and one to test with, at a quarter for testing."""

@@ -16,7 +16,7 @@ from .sets import load
 from .shards import cut, write
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 
 @dataclass(frozen=True)

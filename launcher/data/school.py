@@ -9,7 +9,7 @@ from .cells import load_cells
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 
 def load_school(section: DataSection) -> Pool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from .cifar import load_cifar10
 from .digits import load_digits
 from .errors import DataError
@@ -23,7 +23,7 @@ from .table import load_table
 from .vehicle import load_vehicle
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     "digits": load_digits,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from ...transport.array_file import ArrayFile, DamagedFile, digest_of
 from .errors import DataError
 from .partition import Partition, chosen, cluster_of, split
 from .pool import Pool, Task
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 
 @dataclass(frozen=True)

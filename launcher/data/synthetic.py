@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from .errors import DataError
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 
 def draw_synthetic(section: DataSection, seed: int, clients: int) -> Pool:

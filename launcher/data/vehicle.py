@@ -8,7 +8,7 @@ from .cells import load_two_classes
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config import DataSection
+    from ..config.sections import DataSection
 
 
 def load_vehicle(section: DataSection) -> Pool:

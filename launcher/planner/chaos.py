@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from .scenario import Edge, Fault
 
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from .plan import PlanError
 from .scenario import Fault, Latency, Scenario, Stragglers
 

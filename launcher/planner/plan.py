@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...transport.errors import UserError
+from ...topology.errors import UserError
 from ...transport.schedule import Schedule
 
 

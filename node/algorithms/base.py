@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...transport.errors import UserError
+from ...topology.errors import UserError
 from ...transport.peers import Link, Peers
-from ..architecture import Architecture
 from ..assignment import Assignment, Neighbour
 from ..client import Client
 from ..maps import Maps
+from ..model.architecture import Architecture
 
 
 class SettingsError(UserError):

@@ -25,11 +25,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Gt
 
-from ...transport.errors import install
+from ...topology.errors import install
 from ...transport.peers import Peers
-from ..architecture import Architecture
 from ..client import Client
 from ..encoder import Autoencoder, EncoderError
+from ..model.architecture import Architecture
 from ..needs import Needs
 from .base import SettingsError, Way
 from .server import Fraction, ServerAlgorithm, Uploads, weighted_mean

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from ...transport.peers import Peers
 from ..client import Client
 from .base import Algorithm, same_size

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from ..client import Client
 from .server import Fraction, ServerAlgorithm, Uploads
 

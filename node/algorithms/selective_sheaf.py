@@ -39,11 +39,11 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from ...transport.peers import Peers
-from ..architecture import Architecture
 from ..client import Client
 from ..maps import FactoredMaps
 from ..maps.base import Vectors
 from ..maps.start import shared_rows, shared_transform
+from ..model.architecture import Architecture
 from .base import Algorithm, SettingsError, same_size
 from .cosine import CosineEstimate, sampled_cosine
 from .introductions import Introductions

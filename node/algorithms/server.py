@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from annotated_types import Gt, Le
 
-from ...topology.seeds import generator
+from ...topology.randomness import generator
 from ...transport.peers import Link, Peers
 from ..assignment import Assignment, Neighbour
 from ..client import Client

@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from ...topology.seeds import generator
-from ..architecture import Architecture
+from ...topology.randomness import generator
 from ..client import Client
+from ..model.architecture import Architecture
 from .base import SettingsError, Way
 from .server import Fraction, ServerAlgorithm, Uploads
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from ..architecture import Architecture, Parameter
 from ..client import Client
+from ..model.architecture import Architecture, Parameter
 from .base import SettingsError, Way
 from .server import ServerAlgorithm
 

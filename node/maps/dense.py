@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..flops import product_flops
+from ..model.flops import product_flops
 from .base import Maps, Stacking, Vectors
 from .start import StartingMaps
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..flops import product_flops, truncation_flops
+from ..model.flops import product_flops, truncation_flops
 from .base import Maps, Vectors
 from .history import History
 from .start import StartingMaps

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ...topology.seeds import generator
-from .. import flops
+from ...topology.randomness import generator
+from ..model import flops
 from .base import Stacking
 
 StartKind = Literal["gaussian", "uniform", "orthogonal", "identity", "shared"]

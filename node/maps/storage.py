@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..flops import product_flops
+from ..model.flops import product_flops
 from .base import Maps, Vectors
 from .dense import DenseMaps
 from .factored import FactoredMaps

@@ -22,8 +22,8 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from sheafgossip.launcher.config import RunConfig, load
-from sheafgossip.launcher.session import Finished, run_all
+from sheafgossip.launcher.config.sections import RunConfig, load
+from sheafgossip.launcher.studies.session import Finished, run_all
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from sheafgossip.launcher.cli import main
-from sheafgossip.launcher.config import ConfigError, load
-from sheafgossip.launcher.engines import Engine, open_engine
-from sheafgossip.launcher.session import Finished, run_all, take_up
+from sheafgossip.launcher.config.sections import ConfigError, load
+from sheafgossip.launcher.processes.engines import Engine, open_engine
+from sheafgossip.launcher.studies.session import Finished, run_all, take_up
 from sheafgossip.metrics.schema import RunFolderError
 
 ROUNDS, LAST = 12, 10

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 
 from .conftest import RunFolder
 

@@ -6,8 +6,8 @@ import subprocess
 
 import numpy as np
 
-from sheafgossip.launcher.report import write_report
 from sheafgossip.metrics import open_run
+from sheafgossip.metrics.report import write_report
 
 from .conftest import CLI
 

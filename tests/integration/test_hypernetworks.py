@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 
 from .conftest import assert_same_states
 

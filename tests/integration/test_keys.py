@@ -24,11 +24,11 @@ import zmq
 from safetensors.numpy import load_file
 from zmq.utils import z85
 
-from sheafgossip.launcher.config import ConfigError, validate
-from sheafgossip.launcher.engines import LocalEngine
-from sheafgossip.launcher.preparation import Prepared, prepare_run
-from sheafgossip.launcher.run import Run
-from sheafgossip.launcher.session import _prepare
+from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.prepare.preparation import Prepared, prepare_run
+from sheafgossip.launcher.processes.engines import LocalEngine
+from sheafgossip.launcher.run.run import Run
+from sheafgossip.launcher.studies.session import _prepare
 from sheafgossip.metrics.records import COLLECTOR, EventRecord, pack_batch, pack_end
 from sheafgossip.transport.keys import KeyPair, dial_with
 
@@ -454,7 +454,7 @@ def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(
 
 
 def test_where_libzmq_has_no_keys_that_is_told_in_one_line(engine, tmp_path, monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.preparation.there_are_keys", lambda: False)
+    monkeypatch.setattr("sheafgossip.launcher.prepare.preparation.there_are_keys", lambda: False)
     with pytest.raises(ConfigError, match=r"^transport.keys = true: .* built without CurveZMQ; allowed is false$"):
         carry_out(engine, tmp_path / "run")
 

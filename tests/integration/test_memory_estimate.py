@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from sheafgossip.launcher.config import validate
-from sheafgossip.launcher.preparation import prepare_run
-from sheafgossip.launcher.room import need_of
+from sheafgossip.launcher.config.sections import validate
+from sheafgossip.launcher.prepare.memory import need_of
+from sheafgossip.launcher.prepare.preparation import prepare_run
 
 LARGE = {"kind": "mlp", "hidden": [4000], "dtype": "float64"}
 """300,010 parameters: vectors of 2.4 MB."""

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config import load
-from sheafgossip.launcher.engines import Engine, open_engine
-from sheafgossip.launcher.preparation import prepare_run
-from sheafgossip.launcher.session import take_up
+from sheafgossip.launcher.config.sections import load
+from sheafgossip.launcher.prepare.preparation import prepare_run
+from sheafgossip.launcher.processes.engines import Engine, open_engine
+from sheafgossip.launcher.studies.session import take_up
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.summary import summarize
 

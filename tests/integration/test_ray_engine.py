@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sheafgossip.launcher.engines import open_engine
+from sheafgossip.launcher.processes.engines import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sheafgossip.launcher import cli
-from sheafgossip.launcher.reproduction import runs
+from sheafgossip.launcher.studies.reproduction import runs
 
 SMALLEST = ("--small", "--rounds", "2", "--set", "clients=4", "--set", "topology.kind=ring", "--quiet")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sheafgossip.node.maps.start import cosine_rows, shared_rows
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 
 SEED, CLIENTS, ROUNDS = 3, 8, 60
 ALPHA, LAM, SMOOTHING, LISTEN, SURE, PROBE = 0.5, 0.8, 0.8, 5, 1.5, 4

@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 
 from .conftest import alive, assert_same_states
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 from sheafgossip.transport.schedule import Schedule
 
 from .conftest import assert_same_states

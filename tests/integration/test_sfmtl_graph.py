@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 
 CLIENTS, ROUNDS, STEPS, BATCH, ETA, SEED = 6, 6, 3, 16, 0.3, 4
 C, HIDDEN, PIXELS = 10, 12, 64

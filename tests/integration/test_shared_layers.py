@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 
 CLIENTS, ROUNDS, STEPS, BATCH, ALPHA, SEED = 5, 6, 3, 16, 0.3, 7
 SERVER = CLIENTS

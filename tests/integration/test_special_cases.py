@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.theory import check_theorem
+from sheafgossip.launcher.commands.theory import check_theorem
 
 CLIENTS, FEATURES, ALPHA = 6, 5, 0.05
 BASE = """

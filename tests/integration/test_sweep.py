@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from sheafgossip.launcher.session import run_all
-from sheafgossip.launcher.sweep.grid import parse_grids
-from sheafgossip.launcher.sweep.plan import plan
+from sheafgossip.launcher.studies.session import run_all
+from sheafgossip.launcher.studies.sweep.grid import parse_grids
+from sheafgossip.launcher.studies.sweep.plan import plan
 
 from .conftest import heeding_signals
 

@@ -173,7 +173,7 @@ def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, victim):
     going = start(LONG)
     going.until_round(3)
     processes = going.processes()
-    names = {"collector": "sheafgossip.metrics.collector", "fork server": "sheafgossip.launcher.forkserver"}
+    names = {"collector": "sheafgossip.metrics.collector", "fork server": "sheafgossip.launcher.processes.forkserver"}
     wanted = names["collector" if victim == -2 else "fork server"]
     (pid,) = [p.pid for p in processes if p.ppid() == going.process.pid and wanted in p.cmdline()]
     os.kill(pid, signal.SIGKILL)

@@ -9,8 +9,8 @@ import bad_inputs
 import pytest
 from foreign import sheafgossip
 
-from sheafgossip.launcher.engines.base import Engine
-from sheafgossip.launcher.placement import Host
+from sheafgossip.launcher.prepare.placement import Host
+from sheafgossip.launcher.processes.engines.base import Engine
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sheafgossip.launcher.banner import Banner
-from sheafgossip.launcher.config import load
-from sheafgossip.launcher.preparation import prepare_run
+from sheafgossip.launcher.config.sections import load
+from sheafgossip.launcher.prepare.preparation import prepare_run
+from sheafgossip.launcher.run.banner import Banner
 from sheafgossip.metrics.names import read_owners
 from sheafgossip.metrics.run_reader import RunReader
 

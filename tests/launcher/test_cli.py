@@ -114,7 +114,7 @@ def no_processes(monkeypatch):
     def refuse(*_):
         raise AssertionError("a fork server was started")
 
-    monkeypatch.setattr("sheafgossip.launcher.preview.open_engine", refuse)
+    monkeypatch.setattr("sheafgossip.launcher.commands.plan.open_engine", refuse)
 
 
 def test_plan_shows_figures_and_timeline_and_leaves_nothing_behind(sheafgossip, config, folder, no_processes):
@@ -462,7 +462,7 @@ def test_a_command_line_that_cannot_be_understood_ends_with_2(sheafgossip, argum
 
 
 def test_verify_says_so_where_the_kernel_counts_nothing(sheafgossip, monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.verify.counts_bytes", lambda: False)
+    monkeypatch.setattr("sheafgossip.launcher.commands.verify.counts_bytes", lambda: False)
     code, shown, said = sheafgossip("verify")
     assert (code, shown) == (2, "")
     assert said.startswith("error: verify: the kernel of this system does not count the bytes of TCP connections")

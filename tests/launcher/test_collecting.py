@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from sheafgossip.launcher import collecting
+from sheafgossip.launcher.processes import collector as collector_module
 from sheafgossip.metrics.records import LAUNCHER, EventRecord
 from sheafgossip.transport.keys import KeyPair
 
 SLOW = """
 import time
-from sheafgossip.metrics import collector
+from sheafgossip.metrics import collector as collector_module
 from sheafgossip.metrics.store import Store
 
 commit = Store.commit
@@ -30,24 +30,24 @@ collector.main()
 
 
 @pytest.fixture
-def slow(tmp_path, monkeypatch) -> Iterator[collecting.Collecting]:
+def slow(tmp_path, monkeypatch) -> Iterator[collector_module.Collecting]:
     """A collector that takes 0.3 s to store a batch, whom nobody waits for when it does nothing for 1 s."""
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "log").mkdir()
-    monkeypatch.setattr(collecting, "_COLLECTOR", (str(tmp_path / "slow.py"),))
-    monkeypatch.setattr(collecting, "_STANDSTILL_S", 1.0)
-    monkeypatch.setattr(collecting, "_GRACE_S", 0.3)
+    monkeypatch.setattr(collector_module, "_COLLECTOR", (str(tmp_path / "slow.py"),))
+    monkeypatch.setattr(collector_module, "_STANDSTILL_S", 1.0)
+    monkeypatch.setattr(collector_module, "_GRACE_S", 0.3)
     prepared = SimpleNamespace(
         assignments=[SimpleNamespace(records=f"ipc://{tmp_path}/records")],
         keyed_records=False,
         folder=tmp_path,
         config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
     )
-    with collecting.Collecting(prepared) as collector:
+    with collector_module.Collecting(prepared) as collector:
         yield collector
 
 
-def write(collector: collecting.Collecting, batches: int) -> None:
+def write(collector: collector_module.Collecting, batches: int) -> None:
     for number in range(batches):
         collector.write(EventRecord(float(number), None, LAUNCHER, "test", ""))
 
@@ -62,7 +62,7 @@ def test_a_slow_disk_is_waited_for_as_long_as_it_gets_on(slow, tmp_path):
     told: list[str] = []
     began = time.monotonic()
     assert slow.end({}, told.append, lambda: False) is None
-    assert time.monotonic() - began > 2 * collecting._STANDSTILL_S
+    assert time.monotonic() - began > 2 * collector_module._STANDSTILL_S
     assert stored(tmp_path) == 10
     assert len(set(told)) > 3
     assert all(text.startswith("storing records: ") and text.endswith(" of 10 batches") for text in told)
@@ -92,7 +92,7 @@ def test_a_key_may_begin_with_a_dash(tmp_path, monkeypatch):
     """One in 85 does."""
     while not (pair := KeyPair.make()).public.startswith("-"):
         continue
-    monkeypatch.setattr(collecting.KeyPair, "make", lambda: pair)
+    monkeypatch.setattr(collector_module.KeyPair, "make", lambda: pair)
     (tmp_path / "log").mkdir()
     prepared = SimpleNamespace(
         assignments=[SimpleNamespace(records="tcp://127.0.0.1:*")],
@@ -100,7 +100,7 @@ def test_a_key_may_begin_with_a_dash(tmp_path, monkeypatch):
         folder=tmp_path,
         config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
     )
-    with collecting.Collecting(prepared) as collector:
+    with collector_module.Collecting(prepared) as collector:
         write(collector, 3)
         assert collector.end({}, lambda _: None, lambda: False) is None
     assert stored(tmp_path) == 3

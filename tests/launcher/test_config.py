@@ -3,8 +3,8 @@ import tomllib
 import pytest
 from pydantic import ValidationError
 
-from sheafgossip.launcher.config import ConfigError, load, validate
-from sheafgossip.launcher.preparation import prepare_run
+from sheafgossip.launcher.config.sections import ConfigError, load, validate
+from sheafgossip.launcher.prepare.preparation import prepare_run
 
 EVERYTHING = """
 name = "all of it"

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from sheafgossip.launcher.config import ConfigError, load
-from sheafgossip.launcher.effects import without_effect
-from sheafgossip.launcher.sweep.grid import parse_grids
-from sheafgossip.launcher.sweep.plan import plan
+from sheafgossip.launcher.config.effects import without_effect
+from sheafgossip.launcher.config.sections import ConfigError, load
+from sheafgossip.launcher.studies.sweep.grid import parse_grids
+from sheafgossip.launcher.studies.sweep.plan import plan
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config import ConfigError, validate
-from sheafgossip.launcher.encoders import train_encoder
+from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.prepare.encoders import train_encoder
 from sheafgossip.node.encoder import Autoencoder
 
 FEW = {"data": {"dataset": "digits", "samples": 100}}

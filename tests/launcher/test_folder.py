@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from sheafgossip.launcher import folder
-from sheafgossip.launcher.config import ConfigError
-from sheafgossip.launcher.folder import Claim, own_files, require_plain, unfinished_files
-from sheafgossip.launcher.session import new_folder
+from sheafgossip.launcher.config.sections import ConfigError
+from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unfinished_files
+from sheafgossip.launcher.run import folder
+from sheafgossip.launcher.studies.session import new_folder
 from sheafgossip.metrics.schema import RunFolderError
 
 OWN = [

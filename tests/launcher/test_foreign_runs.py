@@ -13,8 +13,8 @@ import pytest
 from foreign import CONFIG, change, loosen, make_run, sheafgossip
 from safetensors.numpy import save_file
 
-from sheafgossip.launcher.config import ConfigError, validate
-from sheafgossip.launcher.kept import stage
+from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.run.earlier import stage
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.records import LAUNCHER, EventRecord, NodeRecord
 from sheafgossip.metrics.schema import RunFolderError

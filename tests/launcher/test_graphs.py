@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sheafgossip.launcher.config import ConfigError, validate
-from sheafgossip.launcher.graphs import check_graphs, draw_graphs, relation_edges
+from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.prepare.graphs import check_graphs, draw_graphs, relation_edges
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.algorithms.server import ServerAlgorithm
 

@@ -3,8 +3,8 @@ import math
 import networkx
 import pytest
 
-from sheafgossip.launcher.config import ConfigError, PlacementSection
-from sheafgossip.launcher.placement import Host, chosen_hosts, place
+from sheafgossip.launcher.config.sections import ConfigError, PlacementSection
+from sheafgossip.launcher.prepare.placement import Host, chosen_hosts, place
 from sheafgossip.topology import Graph
 
 pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")

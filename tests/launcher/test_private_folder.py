@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sheafgossip.launcher import private_folder
+from sheafgossip.launcher.processes import private_folder
 
 MAKE = """
 import os, time

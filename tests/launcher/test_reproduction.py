@@ -11,9 +11,9 @@ from rich.console import Console
 from scipy.io import savemat
 
 from sheafgossip.launcher import cli
-from sheafgossip.launcher.reproduction.parts import names, paper_folder, parts_of, titles, with_data
-from sheafgossip.launcher.reproduction.runs import Result, planned
-from sheafgossip.launcher.reproduction.table import remarks, render
+from sheafgossip.launcher.studies.reproduction.parts import names, paper_folder, parts_of, titles, with_data
+from sheafgossip.launcher.studies.reproduction.runs import Result, planned
+from sheafgossip.launcher.studies.reproduction.table import remarks, render
 from sheafgossip.node.algorithms import ALGORITHMS
 
 PUBLISHED = tomllib.loads((paper_folder() / "published.toml").read_text())

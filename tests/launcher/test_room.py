@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sheafgossip.launcher.config import ConfigError, validate
-from sheafgossip.launcher.preparation import prepare_run
-from sheafgossip.launcher.room import Need, check_room, need_of
+from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.prepare.memory import Need, check_room, need_of
+from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.node.algorithms import ALGORITHMS
 
 SMALL = Need(memory=1e9, seconds=10, files=340, clients=40)

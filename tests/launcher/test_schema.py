@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sheafgossip.launcher import schema
-from sheafgossip.launcher.conditions import EdgeTable, FaultTable
-from sheafgossip.launcher.config import RunConfig, Section
+from sheafgossip.launcher.config import reference
+from sheafgossip.launcher.config.conditions import EdgeTable, FaultTable
+from sheafgossip.launcher.config.sections import RunConfig, Section
 from sheafgossip.node.algorithms import ALGORITHMS
 
-describe = cache(schema.describe)
+describe = cache(reference.describe)
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 

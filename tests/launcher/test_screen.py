@@ -8,9 +8,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sheafgossip.launcher.screen import draw, sparkline
-from sheafgossip.launcher.wording import Place, duration, line, size, told
-from sheafgossip.metrics.snapshot import Event, Snapshot
+from sheafgossip.metrics.watch.progress import Place, duration, line, size, told
+from sheafgossip.metrics.watch.screen import draw, sparkline
+from sheafgossip.metrics.watch.snapshot import Event, Snapshot
 
 GOING = Snapshot(
     name="rotating 0.1",

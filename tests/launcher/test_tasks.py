@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from sheafgossip.launcher import room
-from sheafgossip.launcher.config import ConfigError
-from sheafgossip.launcher.room import Need, check_room
-from sheafgossip.launcher.tasks import Allowance, allowances
+from sheafgossip.launcher.config.sections import ConfigError
+from sheafgossip.launcher.prepare import memory
+from sheafgossip.launcher.prepare.memory import Need, check_room
+from sheafgossip.launcher.prepare.process_limits import Allowance, allowances
 
 LARGE = Need(memory=1e6, seconds=10, files=340, clients=1000)
 NOBODY = 54321  # who has no other process
@@ -55,14 +55,16 @@ def test_a_system_without_control_groups_has_no_such_limits(tmp_path):
 
 
 def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monkeypatch):
-    monkeypatch.setattr(room, "allowances", lambda: [Allowance(9000, 10, "wide"), Allowance(500, 20, "ulimit -u 500")])
+    monkeypatch.setattr(
+        memory, "allowances", lambda: [Allowance(9000, 10, "wide"), Allowance(500, 20, "ulimit -u 500")]
+    )
     text = (
         r"^1000 clients need about 3033 processes and threads, and 480 more are allowed here "
         r"\(ulimit -u 500, 20 are in use\); raise that, or use at most 149 clients$"
     )
     with pytest.raises(ConfigError, match=text):
         check_room([LARGE], force=True)
-    monkeypatch.setattr(room, "allowances", lambda: [Allowance(3053, 20, "ulimit -u 3053")])
+    monkeypatch.setattr(memory, "allowances", lambda: [Allowance(3053, 20, "ulimit -u 3053")])
     check_room([LARGE], force=False)
 
 

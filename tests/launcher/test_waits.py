@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sheafgossip.launcher.waits import Wait, Waits
+from sheafgossip.launcher.run.waits import Wait, Waits
 
 SETTLED = 100.0
 

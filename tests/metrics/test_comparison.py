@@ -213,8 +213,8 @@ def test_runs_on_other_data_or_of_other_seeds_are_independent_samples(make_run, 
 
 
 def test_a_client_of_one_seed_is_not_taken_for_that_of_another_in_a_report(make_run):
-    from sheafgossip.launcher.report.learning import worst_clients
-    from sheafgossip.launcher.report.methods import methods_of
+    from sheafgossip.metrics.report.learning import worst_clients
+    from sheafgossip.metrics.report.methods import methods_of
 
     folders = [
         make_run(str(seed), ((0.0, 0.0), values), config=SAME_CLIENTS.format(seed=seed, data="digits", name="local"))

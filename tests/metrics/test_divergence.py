@@ -9,13 +9,13 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sheafgossip.launcher.report.methods import methods_of
-from sheafgossip.launcher.report.page import page
 from sheafgossip.metrics.comparison import Comparison
 from sheafgossip.metrics.comparison_csv import write_groups, write_runs
 from sheafgossip.metrics.comparison_table import render as render_comparison
 from sheafgossip.metrics.notices import notices
 from sheafgossip.metrics.records import RoundRecord
+from sheafgossip.metrics.report.methods import methods_of
+from sheafgossip.metrics.report.page import page
 from sheafgossip.metrics.seeds import summarize_all
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize

@@ -21,9 +21,9 @@ from sheafgossip.metrics.plain import plain
 from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import LAUNCHER, TABLES, EventRecord
 from sheafgossip.metrics.schema import RunFolderError
-from sheafgossip.metrics.snapshot import Follower
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize
+from sheafgossip.metrics.watch.snapshot import Follower
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 KEPT = str.maketrans("", "", "\n\t")

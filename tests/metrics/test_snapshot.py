@@ -17,9 +17,9 @@ from sheafgossip.metrics.records import (
     WorkRecord,
 )
 from sheafgossip.metrics.schema import RunFolderError
-from sheafgossip.metrics.snapshot import Event, Follower
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize
+from sheafgossip.metrics.watch.snapshot import Event, Follower
 
 CONFIG = 'name = "first"\nclients = 3\nrounds = 10\n[algorithm]\nname = "dfedu"\n'
 

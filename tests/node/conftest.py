@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.assignment import Assignment, LocalWork, Neighbour
+from sheafgossip.node.model.architecture import Architecture
 
 torch.set_num_threads(1)  # as in a client process
 

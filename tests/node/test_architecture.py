@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.node.architecture import Architecture, ArchitectureError
-from sheafgossip.node.models import forward, views
+from sheafgossip.node.model.architecture import Architecture, ArchitectureError
+from sheafgossip.node.model.networks import forward, views
 
 widths = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 

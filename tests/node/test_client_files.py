@@ -17,10 +17,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.assignment import Assignment
-from sheafgossip.node.checkpoint import write_state
-from sheafgossip.node.resources import Pace, StateBytes, sample
+from sheafgossip.node.model.architecture import Architecture
+from sheafgossip.node.process.checkpoint import write_state
+from sheafgossip.node.process.resources import Pace, StateBytes, sample
 
 
 def test_an_assignment_survives_its_journey_as_json(assignment):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sheafgossip.node.libraries import libraries_of
+from sheafgossip.node.process.libraries import libraries_of
 
 HEAVY = ("torch", "torchvision", "pydantic", "typer", "matplotlib", "sklearn", "networkx")
 
@@ -21,17 +21,19 @@ def loaded_by(module: str, watched: tuple[str, ...]) -> set[str]:
 
 @pytest.mark.parametrize("module", ["algorithms", "architecture", "assignment", "client"])
 def test_knowing_algorithms_and_models_does_not_load_torch(module):
-    assert loaded_by(f"sheafgossip.node.{module}", ("torch", "sheafgossip.node.learner")) == set()
+    assert loaded_by(f"sheafgossip.node.{module}", ("torch", "sheafgossip.node.model.learner")) == set()
 
 
 def test_a_client_process_loads_no_heavy_library_and_nothing_of_the_launcher():
     ours = ("sheafgossip.launcher", "sheafgossip.metrics.collector")
-    assert loaded_by("sheafgossip.node.process", (*HEAVY, *ours)) == set()
+    assert loaded_by("sheafgossip.node.process.main", (*HEAVY, *ours)) == set()
 
 
 def test_clients_of_linear_models_live_without_any():
     assert libraries_of("d-psgd", ["logistic", "linear"]) == ()
-    life = "pathlib, tempfile, sheafgossip.node.rehearsal as r; r.rehearse(pathlib.Path(tempfile.mkdtemp()) / 'r')"
+    life = (
+        "pathlib, tempfile, sheafgossip.node.process.warm_up as r; r.rehearse(pathlib.Path(tempfile.mkdtemp()) / 'r')"
+    )
     assert loaded_by(life, (*HEAVY, "scipy")) == set()
 
 

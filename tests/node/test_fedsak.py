@@ -7,7 +7,7 @@ import torch
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.algorithms.base import SettingsError, Way
 from sheafgossip.node.algorithms.fedsak import orthogonal_factor, trace_norm_subgradient
-from sheafgossip.node.architecture import Architecture
+from sheafgossip.node.model.architecture import Architecture
 
 FEDSAK = ALGORITHMS["fedsak"]
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from sheafgossip.node.architecture import Architecture
-from sheafgossip.node.flops import evaluation_flops, gradient_flops, transform_flops, truncation_flops
-from sheafgossip.node.learner import Learner
 from sheafgossip.node.maps import IdentityMaps, SelectionMaps, starting_maps, store
+from sheafgossip.node.model.architecture import Architecture
+from sheafgossip.node.model.flops import evaluation_flops, gradient_flops, transform_flops, truncation_flops
+from sheafgossip.node.model.learner import Learner
 
 ARCHITECTURES = [
     Architecture("logistic", (4,), 3),
@@ -172,5 +172,5 @@ def test_maps_that_only_pick_or_scale_multiply_nothing():
 
 
 def test_counts_need_no_torch():
-    code = "import sys, sheafgossip.node.flops; sys.exit('torch' in sys.modules)"
+    code = "import sys, sheafgossip.node.model.flops; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

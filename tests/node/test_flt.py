@@ -10,8 +10,8 @@ import pytest
 
 from sheafgossip.node.algorithms.base import SettingsError
 from sheafgossip.node.algorithms.flt import FLT, FLTSettings, clusters, nearest, principal_components
-from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.encoder import Autoencoder, EncoderError
+from sheafgossip.node.model.architecture import Architecture
 
 
 def test_the_autoencoder_is_that_of_the_paper():

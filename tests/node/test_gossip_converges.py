@@ -9,7 +9,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.preparation import _turns
+from sheafgossip.launcher.prepare.preparation import _turns
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client

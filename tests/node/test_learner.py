@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from sheafgossip.node.architecture import Architecture
-from sheafgossip.node.learner import Learner
-from sheafgossip.node.linear import LinearModel
-from sheafgossip.node.models import forward, loss, metric
+from sheafgossip.node.model.architecture import Architecture
+from sheafgossip.node.model.learner import Learner
+from sheafgossip.node.model.linear import LinearModel
+from sheafgossip.node.model.networks import forward, loss, metric
 
 LOGISTIC = Architecture("logistic", (4,), 3)
 LINEAR = Architecture("linear", (4,), 2)

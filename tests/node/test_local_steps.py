@@ -15,10 +15,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from sheafgossip.node.algorithms import ALGORITHMS, sheaf_fmtl
-from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client
-from sheafgossip.node.learner import Learner
+from sheafgossip.node.model.architecture import Architecture
+from sheafgossip.node.model.learner import Learner
 
 CLIENTS, FEATURES, LAM, L2, ALPHA = 4, 4, 0.3, 2.0, 0.1
 SIZE = FEATURES + 1

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from sheafgossip.node.checkpoint import write_state
 from sheafgossip.node.maps import START_KINDS, FactoredMaps, Maps, starting_maps, store
 from sheafgossip.node.maps.start import MatrixStart
 from sheafgossip.node.maps.storage import dense_cost, factored_cost
+from sheafgossip.node.process.checkpoint import write_state
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 LARGE = {"size": 2100, "rows": {2: 40, 7: 50}}  # factored maps pay at first, and history takes several blocks

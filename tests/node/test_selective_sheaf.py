@@ -11,12 +11,12 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config import ConfigError, validate
+from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.node.algorithms.base import SettingsError
 from sheafgossip.node.algorithms.selective_sheaf import SelectiveSheaf, SelectiveSheafSettings
-from sheafgossip.node.architecture import Architecture
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client
+from sheafgossip.node.model.architecture import Architecture
 
 ALPHA, CLIENTS = 0.05, 6
 ONE_LAYER = Architecture("logistic", (59,), 5)

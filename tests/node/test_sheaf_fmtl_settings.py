@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.config import ConfigError, validate
+from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.node.algorithms.base import SettingsError
 from sheafgossip.node.algorithms.sheaf_fmtl import SheafFMTL, SheafFMTLSettings, shared_size
 

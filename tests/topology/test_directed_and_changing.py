@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sheafgossip.topology import Digraph, Graph, GraphSequence, TopologyError, TopologySpec, draw, draw_sequence
 from sheafgossip.topology.figures import diameter, measure_sequence
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 from sheafgossip.topology.weights import mixing_matrix
 
 DIRECTED = TopologySpec(p=0.3, directed=True, tries=1000)

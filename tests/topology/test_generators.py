@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.config import TopologySection
+from sheafgossip.launcher.config.sections import TopologySection
 from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw
 
 RANDOM_SPECS = (

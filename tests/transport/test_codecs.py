@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.topology.seeds import generator
+from sheafgossip.topology.randomness import generator
 from sheafgossip.transport.codecs import Codec, Format, codec
 from sheafgossip.transport.envelope import Rejected
 from sheafgossip.transport.peers import Link, Peers

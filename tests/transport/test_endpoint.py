@@ -348,7 +348,7 @@ def test_a_neighbour_that_is_gone_is_counted_and_not_weighed_and_the_others_are_
 
 def test_importing_the_transport_brings_in_nothing_of_learning():
     code = (
-        "import sys, sheafgossip.transport.peers, sheafgossip.transport.recorder;"
+        "import sys, sheafgossip.transport.peers, sheafgossip.metrics.recorder;"
         "print([m for m in sys.modules if m.startswith(('torch', 'sheafgossip.node', 'sheafgossip.launcher'))])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

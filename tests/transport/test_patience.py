@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from sheafgossip.transport import patience
+from sheafgossip.transport import waiting
 
 
 class Clock:
@@ -23,14 +23,14 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(patience, "time", clock)
+    monkeypatch.setattr(waiting, "time", clock)
     return clock
 
 
 def waited(clock: Clock, seconds: float, stops: dict[int, float]) -> float:
     """Seconds until patience is over, where some parts of the wait (by number) take so much longer."""
     began = clock.now
-    for number, until in enumerate(patience.parts_of(seconds)):
+    for number, until in enumerate(waiting.parts_of(seconds)):
         assert until > clock.now
         clock.now = until + stops.get(number, 0.0)
     return clock.now - began
@@ -54,16 +54,16 @@ def test_a_process_that_is_a_little_late_has_waited_all_the_same(clock):
 
 def test_time_in_which_somebody_looks_with_a_debugger_does_not_count(clock):
     began = clock.now
-    for number, until in enumerate(patience.parts_of(60.0)):
-        with patience.suspended() if number in (1, 2, 5) else contextlib.nullcontext():
+    for number, until in enumerate(waiting.parts_of(60.0)):
+        with waiting.suspended() if number in (1, 2, 5) else contextlib.nullcontext():
             clock.now = until
     assert clock.now - began == pytest.approx(60.0 + 3.0, abs=0.02)
 
 
 def test_a_debugger_that_is_left_before_a_part_has_ended_has_held_it_up_all_the_same(clock):
-    parts = patience.parts_of(1.0)
+    parts = waiting.parts_of(1.0)
     for _ in range(100):
         until = next(parts)
-        with patience.suspended():
+        with waiting.suspended():
             pass
         clock.now = until

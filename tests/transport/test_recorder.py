@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
+from sheafgossip.metrics.recorder import Recorder
 from sheafgossip.metrics.records import MAX_BATCH_BYTES, EventRecord, RoundRecord, unpack
 from sheafgossip.transport.kernel import KernelCounters, counts_bytes
 from sheafgossip.transport.keys import Gate, KeyPair, listen_with
 from sheafgossip.transport.monitor import next_event
-from sheafgossip.transport.recorder import Recorder
 
 OPENING = 64 + len(b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH")  # the greeting and READY
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config import DataSection
+from sheafgossip.launcher.config.sections import DataSection
 from sheafgossip.launcher.data import DataError, load
 from sheafgossip.launcher.data.torchvision_readers import Failed, _import_datasets, download
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config import DataSection
+from sheafgossip.launcher.config.sections import DataSection
 from sheafgossip.launcher.data import DataError, load
 
 SUBJECTS = {"train": [1, 1, 3, 3, 5, 5], "test": [2, 2, 4]}

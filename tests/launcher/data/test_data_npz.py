@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config import DataSection
+from sheafgossip.launcher.config.sections import DataSection
 from sheafgossip.launcher.data import DataError, load
 
 LABELS = np.arange(8) % 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config import DataSection
+from sheafgossip.launcher.config.sections import DataSection
 from sheafgossip.launcher.data import DataError, load
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config import ConfigError, DataSection, load
+from sheafgossip.launcher.config.sections import ConfigError, DataSection, load
 from sheafgossip.launcher.data import DataError, cut, prepare
 from sheafgossip.launcher.data import load as load_data
-from sheafgossip.node.architecture import Architecture, ArchitectureError
+from sheafgossip.node.model.architecture import Architecture, ArchitectureError
 
 PENGUINS = """species,island,bill,sex,date
 Adelie,Torgersen,39.1,male,2007-11-11

@@ -20,7 +20,7 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from sheafgossip.launcher.planner import Life, Plan, Scenario
-from sheafgossip.transport import patience, scheduled, timed
+from sheafgossip.transport import scheduled, timed, waiting
 from sheafgossip.transport.endpoint import Message, SentBytes
 from sheafgossip.transport.peers import Link
 from sheafgossip.transport.scheduled import PlannedPeers, ScheduledPeers
@@ -133,7 +133,7 @@ class Stage:
 
     def play(self) -> None:
         with ExitStack() as patched:
-            for module in (patience, scheduled, timed):
+            for module in (waiting, scheduled, timed):
                 patched.enter_context(patch.object(module, "time", self))
             for node, lives in enumerate(self.plan.lives):
                 if lives:

@@ -8,8 +8,8 @@ import pytest
 
 from sheafgossip.launcher.planner import Compute, Execution, Fault, Link, Scenario, simulate
 from sheafgossip.launcher.planner.timeline import AGES, Awaited, shares, stretches_of, timeline_of
-from sheafgossip.launcher.timeline_picture import draw
-from sheafgossip.launcher.timeline_text import figures, picture
+from sheafgossip.launcher.planner.timeline_picture import draw
+from sheafgossip.launcher.planner.timeline_text import figures, picture
 
 
 def plan_of(*faults, phases=1, rounds=2, staleness=0, silence="wait", loss=0.0):

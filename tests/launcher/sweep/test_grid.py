@@ -2,8 +2,8 @@
 
 import pytest
 
-from sheafgossip.launcher.config import ConfigError
-from sheafgossip.launcher.sweep.grid import Grid, parse_grids, settings
+from sheafgossip.launcher.config.sections import ConfigError
+from sheafgossip.launcher.studies.sweep.grid import Grid, parse_grids, settings
 
 
 @pytest.mark.parametrize(

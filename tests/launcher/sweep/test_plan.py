@@ -2,11 +2,11 @@
 
 import pytest
 
-from sheafgossip.launcher.config import ConfigError
-from sheafgossip.launcher.kept import begin_anew
-from sheafgossip.launcher.sweep.grid import parse_grids
-from sheafgossip.launcher.sweep.plan import plan
-from sheafgossip.launcher.sweep.runs import alone_in, prepare
+from sheafgossip.launcher.config.sections import ConfigError
+from sheafgossip.launcher.run.earlier import begin_anew
+from sheafgossip.launcher.studies.sweep.grid import parse_grids
+from sheafgossip.launcher.studies.sweep.plan import plan
+from sheafgossip.launcher.studies.sweep.runs import alone_in, prepare
 from sheafgossip.metrics.records import LAUNCHER, EventRecord
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.store import Store
@@ -88,7 +88,7 @@ def test_what_only_the_data_can_tell_is_refused_and_nothing_is_left(sweep):
 
 
 def test_only_one_sweep_is_in_a_folder(sweep, monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.sweep.runs._PATIENCE_S", 0)
+    monkeypatch.setattr("sheafgossip.launcher.studies.sweep.runs._PATIENCE_S", 0)
     out = sweep().out
     with alone_in(out), pytest.raises(ConfigError, match="another sweep is at work in it"), alone_in(out):
         pass
@@ -180,6 +180,6 @@ def test_a_run_that_still_goes_on_is_refused(sweep, monkeypatch):
     def at_work(folder):
         raise RunFolderError(f"{folder}: this run is still going on")
 
-    monkeypatch.setattr("sheafgossip.launcher.kept.read_run", at_work)
+    monkeypatch.setattr("sheafgossip.launcher.run.earlier.read_run", at_work)
     with pytest.raises(RunFolderError, match="still going on"):
         planned.stages()

@@ -1,0 +1,1 @@
+"""The work of the single commands: plan, watch, verify, theory."""

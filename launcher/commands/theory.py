@@ -1,0 +1,205 @@
+"""Theorem 1 held against a run: the averaged gradient norm that was met, and the bound that the paper proves.
+
+    1/K sum_k ||grad Psi(theta^k, P^k)||^2 <= (Psi(theta^0, P^0) - Psi*) / (rho K)                     (20)
+    rho = min{ alpha (1 - alpha N L / 2), eta (1 - eta lam D^2 / 2) }
+
+for alpha < 2/(N L) and eta < 2/(lam D^2), where every f_i is L-smooth and ||theta|| <= D all along. Psi* is not known;
+as no loss here is negative, Psi* >= 0, and 0 in its place gives a somewhat larger, still valid bound. Maps that are
+fixed, eta = 0, take no steps; then rho is taken to be the first of the two.
+
+The proof's (34) leaves out the curvature of the penalty. With it a step makes Psi smaller where
+
+    alpha < 2/(L + lam sigma^2),        sigma the largest singular value of all maps as one matrix P,
+
+so that a run can meet the theorem's condition and break its bound.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...metrics.config_file import read_config, require_plain_file
+from ...metrics.reader import open_records
+from ...metrics.schema import RunFolderError
+from ...node.algorithms.dfedu import DFedU, DFedUSettings
+from ...node.algorithms.sheaf_fmtl import SheafFMTL
+from ...node.assignment import Neighbour
+from ...node.maps import Maps
+from ...topology.graph import Graph
+from ...topology.weights import mixing_row
+from ..config.sections import ConfigError, RunConfig, validate
+from ..data import shard_path
+
+
+@dataclass(frozen=True)
+class TheoryCheck:
+    """``smoothness`` is L, ``radius`` D; ``rho`` is None where the step sizes are too large for the theorem."""
+
+    rounds: int
+    averaged_gradient: float
+    start_objective: float
+    smoothness: float
+    radius: float
+    alpha: float
+    alpha_limit: float
+    curved_limit: float | None
+    """2/(L + lam sigma^2), of the maps at the start; None where the records do not tell who talks with whom."""
+    eta: float
+    eta_limit: float
+    rho: float | None
+
+    @property
+    def bound(self) -> float | None:
+        return None if self.rho is None else self.start_objective / (self.rho * self.rounds)
+
+    @property
+    def holds(self) -> bool:
+        return self.bound is not None and self.averaged_gradient <= self.bound
+
+    @property
+    def verdict(self) -> str:
+        if self.bound is None:
+            return ""
+        if self.holds:
+            return "the bound holds"
+        if self.curved_limit is not None and self.alpha >= self.curved_limit:
+            return (
+                "the bound is BROKEN, as it may be: alpha is not below 2/(L + lam sigma^2); the theorem's condition on "
+                "alpha leaves out the curvature lam sigma^2 of the penalty"
+            )
+        return "the bound is BROKEN"
+
+
+def check_theorem(run_folder: Path) -> TheoryCheck:
+    """Raises RunFolderError; ConfigError for a run that the theorem does not speak of."""
+    with open_records(run_folder, check=("round",)) as records:
+        config = _suitable(run_folder)
+        met = records.execute(
+            "SELECT sum(gradient_norm * gradient_norm), sum(objective), count(*) FROM round WHERE round >= 1"
+            " GROUP BY round HAVING count(gradient_norm) = ? ORDER BY round",
+            (config.clients,),
+        ).fetchall()
+        radius = records.execute("SELECT max(s) FROM (SELECT sum(theta_norm * theta_norm) s FROM round GROUP BY round)")
+        squared_radius = radius.fetchone()[0]
+        squared_sigma = _squared_sigma(config, records)
+    if not met or met[0][1] is None:
+        raise ConfigError(f"{run_folder}: no round was completed by all clients, or none has an objective")
+    smoothness = max(_smoothness(config, run_folder, client) for client in range(config.clients))
+    alpha, lam, eta = config.training.alpha, config.algorithm.lam, config.algorithm.eta
+    of_theta = alpha * (1 - alpha * config.clients * smoothness / 2)
+    of_maps = eta * (1 - eta * lam * squared_radius / 2) if eta else of_theta  # fixed maps take no steps
+    rho = min(of_theta, of_maps)
+    return TheoryCheck(
+        rounds=len(met),
+        averaged_gradient=sum(squared for squared, _, _ in met) / len(met),
+        start_objective=met[0][1],
+        smoothness=smoothness,
+        radius=squared_radius**0.5,
+        alpha=alpha,
+        alpha_limit=_limit(config.clients * smoothness),
+        curved_limit=None if squared_sigma is None else _limit(smoothness + lam * squared_sigma),
+        eta=eta,
+        eta_limit=_limit(lam * squared_radius),
+        rho=rho if rho > 0 else None,
+    )
+
+
+def _limit(curvature: float) -> float:
+    return 2 / curvature if curvature else float("inf")
+
+
+@dataclass(frozen=True)
+class _End:
+    node: int
+    seed: int
+    theta: np.ndarray
+    neighbours: Mapping[int, Neighbour]
+
+
+def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | None:
+    """The largest eigenvalue of P^T P, with the maps as they start.
+
+    Of selections that of the graph's Laplacian, which is no smaller: each parameter has a part of the graph.
+    """
+    sizes = dict(records.execute("SELECT node, parameters FROM node WHERE role = 'client'").fetchall())
+    pairs = {(i, j) for i, j in records.execute("SELECT DISTINCT node, neighbour FROM edge") if i < j}
+    if not pairs or set(sizes) != set(range(config.clients)) or not {i for pair in pairs for i in pair} <= set(sizes):
+        return None
+    graph, settings = Graph.of(config.clients, pairs), config.algorithm
+    algorithm: type[SheafFMTL] = DFedU if settings.name == "dfedu" else SheafFMTL
+    if algorithm is DFedU or settings.start == "selection":
+        settings = settings if algorithm is DFedU else DFedUSettings()
+        algorithm, sizes = DFedU, dict.fromkeys(sizes, 1)
+    maps = {}
+    for i in range(config.clients):
+        mixing = mixing_row(graph, i, config.topology.weights)
+        neighbours = {j: Neighbour(j, sizes[j], mixing.get(j, 0.0)) for j in graph.neighbours(i)}
+        maps[i] = algorithm.starting_maps(settings, _End(i, config.seed, np.empty(sizes[i]), neighbours))
+    return _largest_eigenvalue(maps, [sizes[i] for i in range(config.clients)])
+
+
+def _largest_eigenvalue(maps: Mapping[int, Maps], sizes: list[int]) -> float:
+    """Of P^T P: (P^T P theta)_i = sum_j P_ij^T (P_ij theta_i - P_ji theta_j)."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    ends = np.cumsum(sizes)[:-1]
+
+    def product(theta: np.ndarray) -> np.ndarray:
+        sent = {i: maps[i].project(part) for i, part in enumerate(np.split(theta.ravel(), ends))}
+        return np.concatenate([maps[i].pull_back({j: sent[i][j] - sent[j][i] for j in sent[i]}) for i in sent])
+
+    total = sum(sizes)
+    if total <= 2:
+        return float(np.linalg.eigvalsh(np.column_stack([product(row) for row in np.eye(total)]))[-1])
+    operator = LinearOperator((total, total), matvec=product, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(total)
+    return float(eigsh(operator, k=1, which="LA", v0=start, tol=1e-6, return_eigenvectors=False)[0])
+
+
+def _suitable(run_folder: Path) -> RunConfig:
+    config = validate(read_config(run_folder))
+    needs = {
+        "algorithm.name": config.algorithm.name in ("sheaf-fmtl", "dfedu"),
+        "algorithm.server": not getattr(config.algorithm, "server", False),
+        "algorithm.rotate_every": not getattr(config.algorithm, "rotate_every", 0),
+        "training.work": config.training.work == "full",
+        "training.momentum": config.training.momentum == 0,
+        "model.kind": config.model.kind in ("logistic", "linear") and not config.model.mix,
+    }
+    if not all(needs.values()):
+        wrong = ", ".join(key for key, suits in needs.items() if not suits)
+        raise ConfigError(
+            f"{run_folder}: Theorem 1 does not speak of this run, because of {wrong}; "
+            "it needs sheaf-fmtl or dfedu, fixed objective, full gradients without momentum, a logistic or linear model"
+        )
+    return config
+
+
+def _smoothness(config: RunConfig, run_folder: Path, client: int) -> float:
+    """Of one client's loss: the largest eigenvalue of X^T X / n, X with a column of ones, times 1/2 (softmax
+    cross-entropy) or 2 (squared error), plus l2."""
+    x = _samples(shard_path(run_folder / "shards", client))
+    inputs = np.column_stack([x.reshape(len(x), -1).astype(np.float64), np.ones(len(x))])
+    largest = float(np.linalg.norm(inputs, 2)) ** 2 / len(x)
+    return largest * (0.5 if config.model.kind == "logistic" else 2.0) + config.training.l2
+
+
+def _samples(path: Path) -> np.ndarray:
+    """x_train of a shard. Raises RunFolderError."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        require_plain_file(path)
+        x = load_file(path)["x_train"]
+        if not x.size or x.dtype.kind != "f" or not np.isfinite(x).all():
+            raise ValueError("x_train must hold finite numbers")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise RunFolderError(f"{path}: cannot be read as the shard of a client: {said}") from error
+    return x

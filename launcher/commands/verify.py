@@ -1,0 +1,84 @@
+"""What ``sheafgossip verify`` does: small runs over TCP whose recorded bytes are held against the kernel's counters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...metrics.verification import Verified, verify_run
+from ...transport.kernel import counts_bytes
+from ..config.sections import ConfigError, RunConfig, validate
+from ..studies.session import Finished, run_all
+
+LENGTHS = (10, 1_000, 100_000)
+"""Numbers in a vector: of a short frame, of a long one, and of one that a socket does not take in one piece."""
+
+_EXCHANGES = ("two-phase", "fused")
+_LOGISTIC = 650
+"""Parameters of logistic regression on digits; a network with h hidden units has 75 h + 10."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    length: int
+    exchange: str
+    keys: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.length:,} floats, {self.exchange}{', keys' if self.keys else ''}"
+
+    def config(self, protocol: str) -> RunConfig:
+        """Eight clients with four neighbours each, and a model that is just large enough for vectors of the length."""
+        hidden = math.ceil((self.length - 10) / 75)
+        small = self.length <= _LOGISTIC
+        parameters = _LOGISTIC if small else 75 * hidden + 10
+        return validate(
+            {
+                "name": f"{self.name}, {protocol}",
+                "clients": 8,
+                "rounds": 3,
+                "topology": {"kind": "random-regular", "k": 4},
+                "data": {"samples": 160},
+                "model": {"kind": "logistic"} if small else {"kind": "mlp", "hidden": [hidden]},
+                "algorithm": {
+                    "name": "sheaf-fmtl",
+                    "gamma": min(1.0, (self.length + 0.5) / parameters),
+                    "start": "orthogonal",
+                    "exchange": self.exchange,
+                },
+                "evaluation": {"every": 0},
+                "transport": {"protocol": protocol, "keys": self.keys},
+                "measuring": {"kernel": protocol == "tcp"},
+            }
+        )
+
+
+def verify(
+    lengths: Sequence[int], root: Path, done: Callable[[Finished], None]
+) -> tuple[list[Finished], list[Verified]]:
+    """Runs each length with both exchanges, over tcp with and without keys, then over ipc, in folders below ``root``.
+
+    Returns all runs, and what came of those that ended well. Raises ConfigError where the kernel has no such counters.
+    """
+    if not counts_bytes():
+        raise ConfigError(
+            "verify: the kernel of this system does not count the bytes of TCP connections; it takes Linux"
+        )
+    plain = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in _EXCHANGES]
+    cases = [replace(case, keys=keys) for case in plain for keys in (False, True)]
+    configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in plain]
+    finished = run_all(configs, root, lambda _: _look_away, done)
+    good = {run.prepared.config.label: run.prepared.folder for run in finished if run.outcome.status == "finish"}
+    verified = []
+    for case in cases:
+        tcp, ipc = good.get(f"{case.name}, tcp"), good.get(f"{replace(case, keys=False).name}, ipc")
+        if tcp and ipc:
+            verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
+    return finished, verified
+
+
+def _look_away(_: str = "") -> None:
+    """These runs are short: nobody watches them."""

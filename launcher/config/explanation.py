@@ -1,0 +1,136 @@
+"""What is wrong with a configuration, in one line for each key at fault: the key, the value given, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ...node.algorithms import ALGORITHMS
+from .section import Section
+
+_LONGEST_SHOWN = 120
+_TABLES = ("model_type", "dataclass_type", "model_attributes_type", "dict_type")
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_MISSING = ("missing", "missing_argument", "union_tag_not_found")
+
+
+def explain(error: ValidationError, tree: Mapping[str, Any], root: type[Section]) -> list[str]:
+    """``tree`` is what was given for a ``root``."""
+    problems = error.errors()
+    places = [problem["loc"] for problem in problems]
+    inner = [  # of a list that lacks an entry because that entry is wrong, the entry is told
+        problem
+        for problem in problems
+        if not any(len(place) > len(problem["loc"]) == len(_common(place, problem["loc"])) for place in places)
+    ]
+    return [_explain(problem, tree, root) for problem in inner]
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+    return [a for a, b in zip(one, other, strict=False) if a == b]
+
+
+def _explain(problem: Any, tree: Mapping[str, Any], root: type[Section]) -> str:
+    kind, value, where = problem["type"], problem["input"], list(problem["loc"])
+    if where[:1] == ["algorithm"]:
+        del where[1:2]  # the algorithm's name, which pydantic puts between the section and its key
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        where.append("name")
+        value = value.get("name") if isinstance(value, dict) else value
+    key = ".".join(map(str, where)) or "the configuration"
+    names = ", ".join(map(repr, ALGORITHMS))
+    if kind in _UNKNOWN:
+        return _unknown(where, tree, root)
+    if kind in _MISSING:
+        return f"{key} is missing" + (f"; allowed: {names}" if where == ["algorithm", "name"] else "")
+    if kind == "union_tag_invalid":
+        return f"{key} = {value!r}; allowed: {names}"
+    if kind == "literal_error":
+        return f"{key} = {_shown(value)}; allowed: {problem['ctx']['expected']}"
+    if kind == "value_error":
+        return _own_words(where, value, str(problem["ctx"]["error"]))
+    return f"{key} = {_shown(value)}: {_wanted(problem, where, root)}"
+
+
+def _wanted(problem: Any, where: Sequence[Any], root: type[Section]) -> str:
+    """What the value must be."""
+    kind, value = problem["type"], problem["input"]
+    if kind in _TABLES:
+        hint = next((name for name, allowed in _values(where, root) if value in allowed), None)
+        return "must be a table" + (f"; write {'.'.join(map(str, where))}.{hint} = {value!r}" if hint else "")
+    if kind == "tuple_type":
+        entries = value.strip("[] ").split(",") if isinstance(value, str) else [value]
+        plain = not isinstance(value, dict | list) and len(entries) < 5 and len(str(value)) < _LONGEST_SHOWN
+        return "must be a list" + (f", such as {[_stripped(entry) for entry in entries]}" if plain else "")
+    if kind in ("too_short", "too_long"):
+        limit = problem["ctx"]["min_length" if kind == "too_short" else "max_length"]
+        return f"must have at {'least' if kind == 'too_short' else 'most'} {limit} entries"
+    if kind == "bool_type":
+        return "must be true or false"
+    message = problem["msg"].replace("Input should be", "must be")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _stripped(entry: Any) -> Any:
+    return entry.strip("\"' ") if isinstance(entry, str) else entry
+
+
+def _own_words(where: Sequence[Any], value: Any, message: str) -> str:
+    """Of a check of ours: of one key, or of several of a table, which it then names itself."""
+    key = ".".join(map(str, where))
+    if not isinstance(value, dict):
+        return f"{key} = {_shown(value)}: {message}"
+    names_a_key = re.match(r"[\w.]+ = ", message)
+    return ".".join(filter(None, [key, message])) if names_a_key else ": ".join(filter(None, [key, message]))
+
+
+def _unknown(where: Sequence[Any], tree: Mapping[str, Any], root: type[Section]) -> str:
+    name, allowed = str(where[-1]), _allowed_keys(where[:-1], tree, root)
+    close = difflib.get_close_matches(name, allowed, n=1) or [
+        f"{section}.{name}" for section, table in _sections(root) if name in table.model_fields
+    ]
+    if where == ["base"] or where == ["compare"]:
+        return f"{name}: is written outside any table of a file"
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"{'.'.join(map(str, where))}: unknown key{hint}; allowed here: {', '.join(allowed)}"
+
+
+def _allowed_keys(where: Sequence[Any], tree: Mapping[str, Any], root: type[Section]) -> list[str]:
+    section = root
+    for part in where:
+        if part == "algorithm":
+            name = tree.get("algorithm", {}).get("name", root.model_fields["algorithm"].default.name)
+            return [field.name for field in fields(ALGORITHMS[name].Settings)]
+        if not isinstance(part, int):
+            section = _table(section.model_fields[part].annotation)
+    return list(section.model_fields) + (["base", "compare"] if section is root else [])
+
+
+def _table(annotation: Any) -> Any:
+    """The section that a key holds, or each entry of it, or that it may hold."""
+    return annotation if isinstance(annotation, type) else get_args(annotation)[0]
+
+
+def _sections(root: type[Section]) -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, field in root.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield name, field.annotation
+
+
+def _values(where: Sequence[Any], root: type[Section]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The keys of a table that take one of several words, and these."""
+    if list(where) == ["algorithm"]:
+        yield "name", tuple(ALGORITHMS)
+    for section, table in _sections(root):
+        if list(where) == [section]:
+            yield from ((name, get_args(field.annotation)) for name, field in table.model_fields.items())
+
+
+def _shown(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

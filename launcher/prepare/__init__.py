@@ -1,0 +1,1 @@
+"""From a configuration to everything that must exist before the first process starts."""

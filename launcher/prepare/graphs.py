@@ -1,0 +1,118 @@
+"""The graphs that a configuration asks for, and whether its algorithm works on them."""
+
+from __future__ import annotations
+
+from ...node.algorithms import ALGORITHMS
+from ...node.algorithms.base import Algorithm
+from ...topology import Digraph, Graph, GraphSequence, TopologySpec, draw_sequence
+from ..config.sections import ConfigError, RunConfig
+
+
+def has_server(config: RunConfig) -> bool:
+    return ALGORITHMS[config.algorithm.name].has_server(config.algorithm)
+
+
+def draw_graphs(config: RunConfig) -> GraphSequence:
+    """[topology]'s, or a star around the server, the process that comes after the clients. Raises UserError."""
+    if has_server(config):
+        star = Graph.of(config.clients + 1, [(client, config.clients) for client in range(config.clients)])
+        return GraphSequence((star,))
+    return _drawn(config)
+
+
+def relation_edges(config: RunConfig) -> tuple[tuple[int, int], ...]:
+    """Those of [topology] where there is a server, which is told them. Raises UserError."""
+    graphs = _drawn(config)
+    if graphs.changes or graphs.directed:
+        raise ConfigError(
+            "algorithm.graph = 'topology': relations are mutual and stay the same; use an undirected topology and "
+            "topology.redraw_every = 0"
+        )
+    return tuple(graphs.union.edges)
+
+
+def _drawn(config: RunConfig) -> GraphSequence:
+    spec = TopologySpec(**config.topology.model_dump(exclude={"weights"}))
+    return draw_sequence(spec, config.clients, config.seed, config.rounds)
+
+
+def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:
+    """What there is to say of the graphs, by name."""
+    from ...topology.figures import diameter, measure, measure_sequence
+
+    kind = "star around a server" if has_server(config) else config.topology.kind
+    opening = {"kind": kind, "clients": f"{config.clients}"}
+    graph = graphs.graphs[0]
+    if not graphs.changes and isinstance(graph, Graph):
+        figures = measure(graph)
+        return opening | {
+            "edges": f"{figures.edges}",
+            "degree (least / mean / most)": f"{figures.degree_min} / {figures.degree_mean:.2f} / {figures.degree_max}",
+            "diameter": f"{figures.diameter}",
+            "mean clustering": f"{figures.clustering:.3f}",
+            "spectral gap": f"{figures.spectral_gap:.4f}",
+        }
+    several = measure_sequence(graphs)
+    links = "arcs" if graphs.directed else "edges"
+    if graphs.changes:
+        rounds = f"{graphs.rounds_each} round{'s' if graphs.rounds_each > 1 else ''}"
+        opening |= {
+            "turns": f"{len(graphs.graphs)}, each of {rounds}",
+            f"{links} (least / mean / most)": f"{several.links}",
+        }
+    else:
+        opening |= {links: f"{several.links.most}"}
+    if graphs.directed:
+        opening |= {"outdegree": f"{several.out_degree}", "indegree": f"{several.in_degree}"}
+    else:
+        opening |= {"degree": f"{several.out_degree}"}
+    if not graphs.changes:
+        opening |= {"diameter": f"{diameter(graph)}"}
+    return opening | {
+        "strongly connected" if graphs.directed else "connected": "yes" if several.connected else "all turns together",
+        "doubly stochastic weights": "yes" if several.doubly_stochastic else "no",
+        "connections": f"{several.connections}",
+    }
+
+
+def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
+    """Raises ConfigError where the run's algorithm or scenario needs other graphs."""
+    topology, algorithm = config.topology, ALGORITHMS[config.algorithm.name]
+    kind = f"topology.kind = {topology.kind!r}"
+    changing = f"topology.redraw_every = {topology.redraw_every}" if topology.redraw_every else kind
+    directed = "topology.directed = true" if topology.directed else kind
+    needs = f"algorithm.name = {config.algorithm.name!r} needs"
+    if not _works_where_directed(algorithm, graphs):
+        needed = "an undirected graph"
+        if algorithm.directed_graphs == "regular":
+            needed = (
+                "doubly stochastic weights: all clients have to send to as many as they hear from, and equally many"
+            )
+        raise ConfigError(f"{directed}: {needs} {needed}; on this graph use {_able(graphs)}")
+    if graphs.changes and not algorithm.changing_graphs:
+        raise ConfigError(f"{changing}: {needs} a graph that stays the same; on this one use {_able(graphs)}")
+    if config.has_scenario and (graphs.changes or graphs.directed):
+        asked_for = changing if graphs.changes else directed
+        raise ConfigError(
+            f"{asked_for}: a scenario is planned for one undirected graph; use such a graph, or leave the scenario out"
+        )
+
+
+def _works_where_directed(algorithm: type[Algorithm], graphs: GraphSequence) -> bool:
+    directed = [graph for graph in graphs.graphs if isinstance(graph, Digraph)]
+    match algorithm.directed_graphs:
+        case "none":
+            return not directed
+        case "regular":
+            return all(graph.is_regular for graph in directed)
+        case "all":
+            return True
+
+
+def _able(graphs: GraphSequence) -> str:
+    names = [
+        repr(name)
+        for name, algorithm in ALGORITHMS.items()
+        if _works_where_directed(algorithm, graphs) and (algorithm.changing_graphs or not graphs.changes)
+    ]
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,182 @@
+"""The launcher's end of the collector: its process, a line of its own to it, and the wait until all is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import zmq
+
+from ...metrics.recorder import Recorder
+from ...metrics.records import LAUNCHER, Record, pack_end
+from ...transport.constants import CONSTANTS
+from ...transport.keys import KeyPair
+from ..prepare.preparation import Prepared
+from .engines import EngineError
+
+_GRACE_S, _STANDSTILL_S = CONSTANTS.stop_grace_s, CONSTANTS.standstill_s
+
+_LOOK_EVERY_S = 0.5
+
+_ZMQ_THREADS = 2
+
+_COLLECTOR = ("-m", "sheafgossip.metrics.collector")
+
+_NOWHERE = "tcp://127.0.0.1:1"
+"""Where a collector is that could not listen: the run ends as soon as it looks after it."""
+
+
+class Collecting:
+    """A context manager: leaving it ends the collector in any case."""
+
+    def __init__(self, prepared: Prepared, lock: int | None = None):
+        """``lock`` is a descriptor for the collector to hold, too."""
+        endpoint, own = prepared.assignments[0].records, KeyPair.make() if prepared.keyed_records else None
+        command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
+        command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
+        command += [f"--launcher-key={own.public}"] if own else []  # a key may begin with a dash
+        if endpoint.startswith("tcp://"):
+            command += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later lives, too
+        if not prepared.config.measuring.enabled:
+            command += ["--no-resources"]
+        _require_threads()
+        self.log = prepared.folder / "log" / "collector.log"
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        try:
+            self._process = subprocess.Popen(command, **pipes, stderr=log, pass_fds=() if lock is None else (lock,))
+        except BlockingIOError as error:
+            raise EngineError(f"no process can be made for the collector: {error.strerror} (ulimit -u)") from error
+        finally:
+            os.close(log)
+        assert self._process.stdin
+        assert self._process.stdout
+        if not own:
+            self._process.stdin.close()
+        self._address, self._key = endpoint, ""
+        if not endpoint.startswith("ipc://"):  # whose port is its own choice, and whose keys it makes itself
+            _, self._address, *key = self._process.stdout.readline().decode().split() or ("", _NOWHERE)
+            self._key = "".join(key)
+        self._stored, self._unread = 0, b""
+        self._context = zmq.Context()
+        keys = (own, self._key or own.public) if own else None
+        self._recorder = Recorder(self._context, self._address, LAUNCHER, keys=keys)
+
+    def found(self, prepared: Prepared) -> Prepared:
+        """The run, with the address where its records go, and whose public key is to be found there."""
+        where, key = self._address, self._key
+        assignments = (replace(each, records=where, records_key=key) for each in prepared.assignments)
+        return replace(prepared, assignments=tuple(assignments))
+
+    def let_in(self, node: int, key: str) -> None:
+        """Tells the collector a writer's public key, before that writer learns that it may come."""
+        if self._key and self._process.stdin:
+            with contextlib.suppress(OSError):  # that it has ended is noticed elsewhere
+                self._process.stdin.write(json.dumps([node, key]).encode() + b"\n")
+                self._process.stdin.flush()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def messages(self) -> int:
+        """Its batches, and its last word."""
+        return self._recorder.batches + 1
+
+    @property
+    def wire_bytes(self) -> int:
+        return self._recorder.wire_bytes
+
+    def write(self, *records: Record) -> None:
+        self._recorder.write(*records)
+
+    def stored(self) -> int:
+        """Batches that have been stored so far."""
+        line = self._process.stdout
+        assert isinstance(line, io.BufferedReader)
+        while select.select([line], [], [], 0)[0] and (read := line.read1(1 << 16)):
+            *lines, self._unread = (self._unread + read).split(b"\n")
+            for word, _, number in (each.partition(b" ") for each in lines):
+                self._stored = int(number) if word == b"stored" else self._stored
+        return self._stored
+
+    def end(self, batches: dict[int, int], tell: Callable[[str], None], impatient: Callable[[], bool]) -> str | None:
+        """Tells the collector what is still to come and waits for its end, as long as it gets on and nobody is
+        ``impatient``. Returns why records are missing, if any are."""
+        self._recorder.send(pack_end(batches | {LAUNCHER: self._recorder.batches}))
+        total = sum(batches.values()) + self._recorder.batches
+        why = self._wait(total, tell, impatient)
+        if self._process.returncode == 0 and (why is None or self.stored() == total):
+            return None
+        counts = f"{self.stored():,} of {total:,} batches are stored"
+        return f"{counts}; {why or f'the collector ended early, see {self.log}'}"
+
+    def _wait(self, total: int, tell: Callable[[str], None], impatient: Callable[[], bool]) -> str | None:
+        """Returns why the collector was ended, if it was."""
+        seen, began = self.signs(), time.monotonic()
+        due = began + _STANDSTILL_S
+        while self.alive:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LOOK_EVERY_S)
+                return None
+            tell(f"storing records: {self.stored():,} of {total:,} batches")
+            if seen != (seen := self.signs()):
+                due = time.monotonic() + _STANDSTILL_S
+            if impatient() and time.monotonic() > began + _GRACE_S:
+                return self._stop("interrupted")
+            if time.monotonic() > due:
+                return self._stop(f"the collector got nowhere for {_STANDSTILL_S:g} s")
+        return None
+
+    def signs(self) -> tuple[int, ...]:
+        """Something in it changes as long as the collector gets on."""
+        written = 0
+        with contextlib.suppress(psutil.Error, OSError, AttributeError):  # not every system counts that
+            written = psutil.Process(self._process.pid).io_counters().write_chars
+        return self.stored(), written
+
+    def _stop(self, why: str) -> str:
+        self._process.terminate()  # it stores what it has
+        try:
+            self._process.wait(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        return why
+
+    def __enter__(self) -> Collecting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.alive:
+            self._stop("")
+        for line in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if line:
+                    line.close()
+        self._context.destroy(linger=0)
+
+
+def _require_threads() -> None:
+    """Those that ZeroMQ is about to need: it ends the whole process where it does not get them. Raises EngineError."""
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(_ZMQ_THREADS)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError as error:
+        raise EngineError(f"{error}: no more processes or threads are allowed (ulimit -u, pids.max)") from error
+    finally:
+        done.set()

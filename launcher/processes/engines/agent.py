@@ -1,0 +1,190 @@
+"""One host's end of an engine that spans several: it keeps a fork server, and passes words and files both ways.
+
+All that a run writes on this host lies in a private folder, which goes when the agent ends. The agent ends when it is
+told to, when its fork server does, and when it has not heard of the launcher for a few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from ....node.process.resources import sample
+from ....transport.control import ControlClosed
+from ....transport.keys import KeyPair, dial_with
+from ....transport.monitor import next_event
+from ..forkserver import ForkServer
+from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, pack, pieces, unpack
+
+_PATIENCE_S = 2.0
+"""For how long the launcher may be out of reach."""
+
+_LOOK_EVERY_S = 0.5
+"""For checkpoints that clients have written: the launcher gets them at once, in case this host is lost."""
+
+_QUESTIONS = 10
+
+
+@contextlib.contextmanager
+def _removed_at_the_end(folder: Path) -> Iterator[None]:
+    """However this process ends: Ray kills the children of one that is killed, and they could not clean up any more.
+
+    So that is left to a shell that is no child of it and waits for the end of a pipe.
+    """
+    reading, writing = os.pipe()
+    script = 'exec 3<&0; (cat <&3; sleep 1; rm -rf -- "$0") >/dev/null 2>&1 &'
+    subprocess.run(["/bin/sh", "-c", script, str(folder)], stdin=reading, check=True, start_new_session=True)
+    os.close(reading)
+    try:
+        yield
+    finally:
+        os.close(writing)
+
+
+class Agent:
+    """Runs in a process of its own."""
+
+    def make_keys(self) -> str:
+        """Returns the public half; to be called before ``serve``."""
+        self._keys = KeyPair.make()
+        return self._keys.public
+
+    def serve(self, index: int, line: str, launcher: str) -> str:
+        """Until the end of the engine; returns why. ``line`` is the launcher's address, ``launcher`` its public key."""
+        context = zmq.Context()
+        self._line = context.socket(zmq.DEALER)
+        self._line.setsockopt(zmq.IDENTITY, b"host-%d" % index)
+        dial_with(self._line, self._keys, launcher)
+        self._line.linger = 1000  # ms
+        self._line.sndtimeo = 1000 * round(_PATIENCE_S)  # what piles up: the launcher reads at once, if it is there
+        self._line.maxmsgsize = MAX_FRAME_BYTES
+        self._line.heartbeat_ivl, self._line.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
+        self._line.reconnect_ivl = 100  # ms
+        monitor = self._line.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._line.connect(line)
+        self._met = False
+        self._away_since: float | None = None
+        self._clocks: list[tuple[float, float]] = []  # (round trip, the launcher's clock minus this one)
+        self._in: Incoming | None = None
+        self._sent: set[Path] = set()
+        try:
+            with ForkServer() as self._server, _removed_at_the_end(self._server.sockets):
+                return self._serve(monitor)
+        except ControlClosed:
+            return "its fork server has ended"
+        except zmq.Again:
+            return "the launcher is gone"
+        finally:
+            self._line.disable_monitor()
+            monitor.close()
+            self._line.close()
+            context.term()
+
+    def _serve(self, monitor: zmq.Socket) -> str:
+        self._say({"hello": True, "agent": os.getpid(), "fork_server": self._server.pid})
+        self._ask_time()
+        poller = zmq.Poller()
+        for each in (self._line, monitor, self._server.control.fileno()):
+            poller.register(each, zmq.POLLIN)
+        look_due = 0.0
+        while True:
+            poller.poll(round(_LOOK_EVERY_S * 1000))
+            while monitor.poll(0):
+                self._note_connection(next_event(monitor)[0])
+            while self._server.control.wait(0):
+                self._relay()
+            while self._line.poll(0):
+                message, piece = unpack(self._line.recv_multipart())
+                if "end" in message:
+                    return "the launcher said so"
+                self._heed(message, piece)
+            if (now := time.monotonic()) >= look_due:
+                look_due = now + _LOOK_EVERY_S
+                self._send_new("state/*/*.safetensors", "sent/*.safetensors")
+            if self._away_since is not None and now > self._away_since + _PATIENCE_S:
+                return "the launcher is gone"
+
+    def _note_connection(self, event: int) -> None:
+        """Before the two have met there is no hurry: the launcher may have much to prepare, and Ray ends this agent if
+        the launcher ends meanwhile."""
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._met, self._away_since = True, None
+        elif self._met and self._away_since is None:
+            self._away_since = time.monotonic()
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._line.send_multipart(pack(message))
+
+    def _ask_time(self) -> None:
+        """A few times, one after the other: the quickest answer tells best how the two clocks differ."""
+        self._say({"time": time.monotonic()})
+
+    def _relay(self) -> None:
+        for message in self._server.control.receive_some():
+            self._say(message)
+
+    def _heed(self, message: dict[str, Any], piece: bytes) -> None:
+        match message:
+            case {"asked": asked, "time": there}:
+                now = time.monotonic()
+                self._clocks.append((now - asked, there - (asked + now) / 2))
+                if len(self._clocks) < _QUESTIONS:
+                    self._ask_time()
+                else:
+                    self._say({"ready": True, "clock_error_s": min(self._clocks)[0] / 2})
+            case {"run": number}:
+                folder = self._server.sockets / f"run-{number}"
+                (folder / "log").mkdir(parents=True, mode=0o700)
+                self._before = self._tallies()
+                self._in, self._sent = Incoming(folder), set()
+            case {"file": name, "last": last} if self._in:
+                self._in.take(name, piece, last=last)
+                if name.startswith(("state/", "sent/")):  # the launcher has it already
+                    self._sent.add(self._in.folder / name)
+            case {"fork": assignments, **rest} if self._in:
+                own = [self._settled(assignment) for assignment in assignments]
+                self._server.fork(own, rest.get("calibrate", 0))
+            case {"tell": _, "message": told} | {"tell_all": told}:
+                if "go" in told:
+                    told["go"] -= min(self._clocks)[1]
+                self._server.control.send(message)
+            case {"kill": True}:
+                self._server.control.send(message)
+            case {"bring_home": True}:
+                self._send_new("state/*/*.safetensors", "sent/*.safetensors")
+                self._send_new("log/*.log")
+                sizes = [list(sample(0, 0.0, pid=pid)) for pid in (self._server.pid, os.getpid())]
+                self._say({"home": True, "samples": sizes, "tallies": (self._tallies() - self._before).tolist()})
+
+    def _tallies(self) -> np.ndarray:
+        """Messages and bytes of the line to the fork server, to it and from it, since the agent's start."""
+        line = self._server.control
+        return np.array([astuple(line.sent), astuple(line.received)])
+
+    def _settled(self, assignment: dict[str, Any]) -> dict[str, Any]:
+        """With paths as they are on this host."""
+        assert self._in
+        encoder = self._in.folder / "encoder.safetensors"
+        if encoder.exists():
+            assignment["algorithm"]["encoder"] = str(encoder)
+        return assignment | {"folder": str(self._in.folder)}
+
+    def _send_new(self, *patterns: str) -> None:
+        if self._in is None:
+            return
+        folder = self._in.folder
+        for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+            if path in self._sent:
+                continue
+            self._sent.add(path)
+            for frames in pieces(path, path.relative_to(folder).as_posix()):
+                self._line.send_multipart(frames)

@@ -1,0 +1,105 @@
+"""The interface of engines: one launcher, one or several hosts with a fork server each."""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ....metrics.records import Record
+from ....node.assignment import Assignment
+from ....topology.errors import UserError
+from ...prepare.placement import Host
+
+Message = dict[str, Any]
+
+
+class EngineError(UserError):
+    """Why an engine cannot be used; one line for the user."""
+
+
+def this_machine() -> Host:
+    return Host(socket.gethostname(), cores=os.cpu_count() or 1)
+
+
+class Engine(ABC):
+    """Messages from clients and about them are those of the fork server: ``{"from": client, "message": ...}`` and
+    ``{"exit": client, "status": ..., "told": ..., "heard": ...}``. An engine of several hosts adds to it, as
+    ``"of"``, the number of the client's fork server, and before the exits of a lost host's clients it tells ``{"lost":
+    host, "clients": [...], "cause": ...}``.
+
+    Every method that talks to the processes raises ControlClosed when the last host is gone.
+    """
+
+    sockets: Path
+    """A private folder on the launcher's host for its Unix sockets; it goes with the engine."""
+
+    spans_hosts = False
+    """Whether its hosts may be machines of their own."""
+
+    shares_process = False
+    """Whether clients are no processes of their own: then nobody's memory and CPU time is measured."""
+
+    def records_at(self, sockets: Path) -> str:
+        """The address of a run's collector, whose Unix sockets are in this folder."""
+        return f"ipc://{sockets}/records"
+
+    @abstractmethod
+    def hosts(self) -> tuple[Host, ...]:
+        """One, unless the engine spans several machines."""
+
+    @abstractmethod
+    def fork(self, assignments: Iterable[Assignment]) -> None:
+        """Starts these clients, each on its host."""
+
+    @abstractmethod
+    def tell(self, node: int, message: Message) -> None: ...
+
+    @abstractmethod
+    def tell_all(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def kill_all(self) -> None: ...
+
+    @abstractmethod
+    def wait(self, seconds: float) -> bool:
+        """Until there is something to receive, or for so long; whether there is."""
+
+    @abstractmethod
+    def receive(self) -> list[Message]:
+        """What has come, perhaps nothing; to be called when ``wait`` says so."""
+
+    @abstractmethod
+    def time_a_step(self, assignment: Assignment, steps: int) -> float:
+        """Seconds that a local step of a client takes, measured in a process like the client's."""
+
+    def begin(self, folder: Path) -> None:  # noqa: B027  (nothing to do where there is one host)
+        """A run in this folder. Raises EngineError."""
+
+    def equip(self, assignments: Iterable[Assignment]) -> None:  # noqa: B027
+        """Brings to each host what its clients are to read, before they are forked."""
+
+    def bring_home(self) -> list[str]:
+        """Brings what clients have written into the run's folder; returns the hosts from which not all has come."""
+        return []
+
+    @abstractmethod
+    def introductions(self) -> Iterator[Record]:
+        """Of the engine's processes."""
+
+    @abstractmethod
+    def last_words(self, now: float) -> Iterator[Record]:
+        """Memory and CPU time of the engine's processes, as far as they are there."""
+
+    @abstractmethod
+    def planes(self) -> Iterator[Record]:
+        """What has gone between the launcher and the engine's processes since the last call."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...

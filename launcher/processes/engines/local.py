@@ -1,0 +1,89 @@
+"""The engine of one machine: a fork server, at the end of one line."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple
+
+import psutil
+
+from ....metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record
+from ....node.assignment import Assignment
+from ....node.process.resources import sample
+from ...prepare.placement import Host
+from ..forkserver import ForkServer
+from .base import Engine, EngineError, Message, this_machine
+
+
+class LocalEngine(Engine):
+    def __init__(self, libraries: Iterable[str] = ()) -> None:
+        try:
+            self._server = ForkServer(libraries)
+        except OSError as error:
+            raise EngineError(f"no process can be started: {error.strerror or error}") from error
+        self.sockets = self._server.sockets
+        self._before = self._tallies()
+
+    def hosts(self) -> tuple[Host, ...]:
+        return (this_machine(),)
+
+    def fork(self, assignments: Iterable[Assignment]) -> None:
+        self._server.fork(assignment.to_json() for assignment in assignments)
+
+    def tell(self, node: int, message: Message) -> None:
+        self._server.control.send({"tell": node, "message": message})
+
+    def tell_all(self, message: Message) -> None:
+        self._server.control.send({"tell_all": message})
+
+    def kill_all(self) -> None:
+        self._server.control.send({"kill": True})
+
+    def wait(self, seconds: float) -> bool:
+        return self._server.control.wait(seconds)
+
+    def receive(self) -> list[Message]:
+        return self._server.control.receive_some()
+
+    def time_a_step(self, assignment: Assignment, steps: int) -> float:
+        self._server.fork([assignment.to_json()], calibrate=steps)
+        return time_of_a_step(self, assignment)
+
+    def introductions(self) -> Iterator[Record]:
+        yield NodeRecord(FORK_SERVER, "fork server", "", 0, 0, 0, 0, socket.gethostname(), self._server.pid, "")
+
+    def last_words(self, now: float) -> Iterator[Record]:
+        with contextlib.suppress(psutil.Error):  # it may be what failed
+            yield sample(FORK_SERVER, now, pid=self._server.pid)
+
+    def planes(self) -> Iterator[Record]:
+        before, self._before = self._before, self._tallies()
+        ways = (LAUNCHER, FORK_SERVER), (FORK_SERVER, LAUNCHER)
+        for (src, dst), then, now in zip(ways, before, self._before, strict=True):
+            messages, size = (after - earlier for after, earlier in zip(now, then, strict=True))
+            yield OverheadRecord(src, dst, "control", messages, size)
+
+    def _tallies(self) -> tuple[tuple[int, ...], ...]:
+        line = self._server.control
+        return astuple(line.sent), astuple(line.received)
+
+    def __exit__(self, *reason: object) -> None:
+        self._server.__exit__(*reason)
+
+
+def time_of_a_step(engine: Engine, assignment: Assignment) -> float:
+    """What the process says that the engine has been asked to start for it."""
+    answer, cause = None, ""
+    while True:
+        for message in engine.receive() if engine.wait(1.0) else ():
+            match message:
+                case {"message": {"step_s": seconds}}:
+                    answer = seconds
+                case {"message": {"failed": text}}:
+                    cause = text
+                case {"exit": _}:
+                    if answer is None:
+                        raise EngineError(f"a local step could not be timed: {cause or f'see {assignment.log}'}")
+                    return answer

@@ -1,0 +1,330 @@
+"""The fork server: one process that has everything loaded, and forks the clients off itself.
+
+A forked client shares the loaded libraries' memory with all others and is ready within milliseconds. The launcher holds
+one control line to the fork server, whatever the number of clients; the fork server holds one to each client, passes
+messages on both ways, and tells when a client has ended.
+
+Forking is safe here because this process has no second thread of ours when it forks: libraries are limited to one
+thread before they are loaded, and the threads of the rehearsal have ended. An allocator that comes with a library may
+keep one (jemalloc, where scikit-learn finds pyarrow), and sees to it itself when a process forks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import gc
+import importlib
+import itertools
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from ...node.assignment import Assignment, name_of
+from ...transport.constants import CONSTANTS
+from ...transport.control import Control, ControlClosed, Tally
+from ...transport.failpoints import failpoint, this_is
+from ...transport.lifetime import allow_open_files, end_with_parent
+from .. import interrupts, one_thread
+from . import private_folder
+
+Live = Callable[[Assignment, Control], int]
+"""The life of a client, which ends with the exit status of its process; minus a signal that is to end it."""
+
+_FORKED_AT_ONCE = CONSTANTS.forked_at_once
+
+
+class ForkServer:
+    """The launcher's handle. A context manager: leaving it ends the fork server and every client it still has.
+
+    ``sockets`` is a private folder for the run's Unix sockets; it goes when the fork server ends, however that happens.
+    """
+
+    def __init__(self, libraries: Iterable[str] = ()) -> None:
+        """``libraries`` are modules that it had better load before it is asked to fork."""
+        with interrupts.deferred():
+            ours, theirs = socket.socketpair()
+            self.sockets, self._lock = private_folder.make()
+            try:
+                with theirs:
+                    self._process = self._begin(theirs.fileno(), libraries)
+            except OSError:
+                private_folder.remove(self.sockets)
+                raise
+        self.pid = self._process.pid
+        self.control = Control(ours, attentive=True)
+
+    def _begin(self, line: int, libraries: Iterable[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, f"{line}", f"{os.getpid()}", f"{self.sockets}", *libraries],
+            pass_fds=[line, self._lock],
+            env=os.environ | one_thread.VARIABLES,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
+        )
+
+    def fork(self, assignments: Iterable[dict[str, Any]], calibrate: int = 0) -> None:
+        """Of clients, or of processes that only time so many local steps of theirs."""
+        waiting = iter(assignments)
+        while batch := list(itertools.islice(waiting, _FORKED_AT_ONCE)):
+            self.control.send({"fork": batch} | ({"calibrate": calibrate} if calibrate else {}))
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with interrupts.deferred():
+            self.control.close()
+            self._process.terminate()  # it may still be loading, and not be listening yet
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            private_folder.remove(self.sockets)  # it may have ended before it could
+            os.close(self._lock)
+
+
+class _Server:
+    def __init__(self, control: Control, live: Live):
+        self._control = control
+        self._live = live
+        self._pid = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._clients: dict[int, Control] = {}
+        self._nodes: dict[int, tuple[int, Control]] = {}  # pid -> client, and its line even when that is closed
+        self._wake, wake_end = socket.socketpair()
+        wake_end.setblocking(False)
+        self._wake.setblocking(False)
+        self._wake_end = wake_end
+        signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):  # only their wake-up is wanted: a handler must not raise
+            signal.signal(number, lambda *_: None)
+        self._selector.register(control, selectors.EVENT_READ, self._heed_launcher)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._wake_up)
+
+    def serve(self) -> None:
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    key.data()
+        except ControlClosed:
+            pass  # the launcher has closed the line, or is gone
+        finally:
+            self._end()
+
+    def _heed_launcher(self) -> None:
+        for message in self._control.receive_some():
+            match message:
+                case {"fork": assignments, **rest}:
+                    self._fork(assignments, rest.get("calibrate", 0))
+                case {"tell": node, "message": text}:
+                    self._tell(node, text)
+                case {"tell_all": text}:
+                    for node in list(self._clients):
+                        self._tell(node, text)
+                case {"kill": True}:
+                    self._kill()
+
+    def _tell(self, node: int, message: dict[str, Any]) -> None:
+        if node in self._clients:
+            with contextlib.suppress(ControlClosed):  # it has just ended; the launcher hears of that in a moment
+                self._clients[node].send(message)
+
+    def _fork(self, assignments: list[dict[str, Any]], calibrate: int) -> None:
+        """Makes a client of each.
+
+        What this process writes to between two forks, the older client no longer shares, and what a client writes to it
+        has for itself: so all that can be done beforehand is, the forks come one right after the other, and the
+        accounts after them all.
+        """
+        parts = [Assignment.from_json(assignment) for assignment in assignments]
+        self._load_for(parts)
+        lines: list[tuple[socket.socket, socket.socket]] = []
+        pids: list[int] = []
+        failpoint("fork")
+        try:
+            lines += (socket.socketpair() for _ in parts)
+            for part, (_, theirs) in zip(parts, lines, strict=True):
+                pid = _fork()
+                if pid == 0:
+                    _become_client(part, theirs, self._pid, self._live, calibrate)
+                pids.append(pid)
+        except OSError as error:
+            self._tell_unforked(parts[len(pids) :], error)
+        failpoint("forked")
+        for part, (ours, theirs), pid in zip(parts, lines, pids, strict=False):
+            theirs.close()
+            node = part.node
+            client = self._clients[node] = Control(ours)
+            self._nodes[pid] = node, client
+            self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, node))
+
+    def _tell_unforked(self, parts: list[Assignment], error: OSError) -> None:
+        """The system lets no more processes be: what is to be done about the others is the launcher's to say."""
+        text = f"no process could be made for it: {error.strerror}"
+        if error.errno == errno.EAGAIN:
+            text += "; this user or container may have no more (ulimit -u, pids.max)"
+        self._control.send({"from": parts[0].node, "message": {"failed": text, "line": text}})
+        nothing = astuple(Tally())
+        for part in parts:
+            self._control.send({"exit": part.node, "status": None, "told": nothing, "heard": nothing})
+
+    def _load_for(self, parts: Iterable[Assignment]) -> None:
+        from ...node.process.libraries import libraries_for
+
+        _load(libraries_for(parts))
+
+    def _relay(self, node: int) -> None:
+        client = self._clients.get(node)
+        if client is None:
+            return
+        try:
+            for message in client.receive_some():
+                self._control.send({"from": node, "message": message})
+        except ControlClosed:
+            self._selector.unregister(client)
+            client.close()
+            del self._clients[node]
+
+    def _wake_up(self) -> None:
+        """Raises ControlClosed after SIGTERM."""
+        signals = b""
+        with contextlib.suppress(BlockingIOError):
+            signals = self._wake.recv(4096)
+        if signal.SIGTERM in signals:
+            raise ControlClosed
+        self._reap()
+
+    def _reap(self) -> None:
+        while self._nodes:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            node, line = self._nodes.pop(pid)
+            while node in self._clients:  # its last words first
+                self._relay(node)
+            told, heard = astuple(line.sent), astuple(line.received)
+            code = os.waitstatus_to_exitcode(status)
+            self._control.send({"exit": node, "status": code, "told": told, "heard": heard})
+
+    def _kill(self) -> None:
+        for pid in self._nodes:
+            os.kill(pid, signal.SIGKILL)
+
+    def _end(self) -> None:
+        self._kill()
+        for pid in self._nodes:
+            os.waitpid(pid, 0)
+
+
+def _load(libraries: Iterable[str]) -> None:
+    """Here once, and not in each client."""
+    if missing := [library for library in libraries if library not in sys.modules]:
+        for library in missing:
+            importlib.import_module(library)
+        _freeze()
+
+
+def _freeze() -> None:
+    """A collection in a client must not touch, and so copy, the shared pages."""
+    gc.collect()
+    gc.freeze()
+
+
+def _plain_fork() -> Callable[[], int]:
+    """fork(2) without Python's hooks around it, where that is possible.
+
+    They set locks up anew that another thread may hold: here is none. Left out, they leave 0.4 MB more of each client
+    shared, and a client starts sooner.
+    """
+    if sys.platform != "linux" or sys.implementation.name != "cpython":
+        return os.fork
+    fork = ctypes.PyDLL(None, use_errno=True).fork  # PyDLL: the interpreter's lock stays held
+
+    def plain() -> int:
+        pid = fork()
+        if pid < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return pid
+
+    return plain
+
+
+_fork = _plain_fork()
+
+
+def _become_client(assignment: Assignment, control: socket.socket, server: int, live: Live, calibrate: int) -> None:
+    """Turns the forked copy of the server into a client, or into one that only times its steps; never returns."""
+    status = 1
+    this_is(name_of(assignment.node))
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        end_with_parent(server, signal.SIGKILL)  # what it may have to say is for the log
+        line = os.dup2(control.fileno(), 3)
+        os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
+        lines = Control(socket.socket(fileno=line))
+        failpoint("born")
+        if calibrate:
+            from ...node.model.calibration import time_of_a_step
+
+            lines.send({"step_s": time_of_a_step(assignment, calibrate)})
+            status = 0
+        else:
+            status = live(assignment, lines)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if status < 0:  # its part was to crash
+            os.kill(os.getpid(), -status)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None:
+    def end(*_: object) -> None:
+        """Nobody has been forked yet."""
+        private_folder.remove(folder)
+        os._exit(0)
+
+    this_is("fork server")
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, end)
+    end_with_parent(parent)
+    allow_open_files()  # one for every client
+    from ...node.process.main import live
+    from ...node.process.warm_up import rehearse
+
+    _load(libraries)
+    try:
+        rehearse(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
+    except RuntimeError as error:  # no thread, most of all
+        sys.exit(f"the fork server cannot begin: {error}")
+    _freeze()
+    failpoint("loaded")
+    _Server(Control(socket.socket(fileno=line)), live).serve()
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[3])
+    try:
+        main(int(sys.argv[1]), int(sys.argv[2]), folder, sys.argv[4:])
+    finally:
+        private_folder.remove(folder)

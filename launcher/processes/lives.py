@@ -1,0 +1,134 @@
+"""Which process of a client runs when: one life after the other, as the plan says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ...node.assignment import Assignment
+from ..planner import Life
+from ..prepare.preparation import Prepared
+
+
+class Lives:
+    """What is left of every client's lives, from the round on after which the run begins or is taken up again."""
+
+    def __init__(self, prepared: Prepared):
+        self._prepared = prepared
+        plan = prepared.plan
+        self._told = {(node, kind, virtual_s) for node, kind, virtual_s, _ in prepared.told}
+        self._left: dict[int, list[Life]] = {}
+        self._over: list[tuple[int, str, float | None]] = []
+        for assignment in prepared.assignments:
+            node = assignment.node
+            lives = plan.lives[node] if plan else (Life(1, 1, 0.0, prepared.config.rounds),)
+            self._left[node] = [life for life in lives if self._goes_on(node, life)]
+            self._over += ((node, life.ending, life.end_s) for life in lives if not self._goes_on(node, life))
+
+    @property
+    def _on_wall_clock(self) -> bool:
+        return self._prepared.config.time.clock == "wall"
+
+    def _goes_on(self, node: int, life: Life) -> bool:
+        """Whether it has rounds to come, or at least messages to get."""
+        resumed_at, plan = self._prepared.resumed_at, self._prepared.plan
+        if life.last > resumed_at or plan is None or not resumed_at:
+            return True
+        if self._on_wall_clock:  # nobody waits for what comes to a client that has gone
+            return False
+        schedule = plan.schedules[node]
+        return bool(((schedule.comes > 0) & (schedule.into_life == life.number))[resumed_at:].any())
+
+    def _there_at_first(self, life: Life) -> bool:
+        resumed_at = self._prepared.resumed_at
+        return life.first <= resumed_at if resumed_at else life.number == life.first == 1
+
+    def first(self) -> Iterator[Assignment]:
+        """Of the clients that are there when the run begins."""
+        for node, lives in self._left.items():
+            if lives and self._there_at_first(lives[0]):
+                yield self._assignment(node, lives.pop(0))
+
+    def late(self) -> list[int]:
+        """Clients that come when the others have begun; to be asked before ``first``."""
+        return [node for node, lives in self._left.items() if lives and not self._there_at_first(lives[0])]
+
+    def none(self) -> list[int]:
+        """Clients that are not there at all any more."""
+        return [node for node, lives in self._left.items() if not lives]
+
+    def next(self, node: int) -> Assignment | None:
+        """The client's next life; None: it has none."""
+        return self._assignment(node, self._left[node].pop(0)) if self._left[node] else None
+
+    def has_more(self, node: int) -> bool:
+        return bool(self._left[node])
+
+    def of(self, assignment: Assignment) -> Life:
+        """As the plan has it, in a run with a plan."""
+        assert self._prepared.plan
+        return self._prepared.plan.lives[assignment.node][assignment.life - 1]
+
+    def files(self, completed: np.ndarray) -> Iterator[Path]:
+        """What it takes to go on from the round at which the run is taken up: the state of each client in it; of who is
+        away, what it had sent before; and what those begin from who come later. ``completed`` is that of rounds_of.
+        """
+        resumed_at = self._prepared.resumed_at
+        for assignment, rounds in zip(self._prepared.assignments, completed, strict=True):
+            if rounds[resumed_at]:
+                yield assignment.state(resumed_at)
+            elif rounds[:resumed_at].any() and not self._on_wall_clock:
+                yield assignment.sent(resumed_at)
+            for life in self._left[assignment.node]:
+                if life.first > resumed_at and life.state_round is not None and life.state_round <= resumed_at:
+                    yield assignment.state(life.state_round)
+
+    def all_have_left(self) -> bool:
+        """Whether it is on record that those whose lives are over have ended: before that they may not have written all
+        that neighbours need of them. On the wall clock they write nothing.
+        """
+        return self._on_wall_clock or not Counter(self._over) - Counter(each[:3] for each in self._prepared.told)
+
+    def pause_s(self, node: int, since: float) -> float:
+        """Planned seconds from ``since`` until the client's next life."""
+        return max(0.0, self._left[node][0].start_s - since) if self._left[node] else 0.0
+
+    def _assignment(self, node: int, life: Life) -> Assignment:
+        base, resumed_at, plan = self._prepared.assignments[node], self._prepared.resumed_at, self._prepared.plan
+        following = self._left[node][0].first - 1 if self._left[node] else self._prepared.config.rounds
+        suffix = f".{life.number}" if life.number > 1 and base.address.startswith("ipc://") else ""
+        first, state_round = life.first, life.state_round
+        if resumed_at and life.first <= resumed_at:
+            first, state_round = resumed_at + 1, resumed_at if life.last > resumed_at else None
+        return replace(
+            base,
+            address=base.address + suffix,
+            life=life.number,
+            first_round=first,
+            begun_in=first if self._is_told_of(node, life) else life.first,
+            last_round=life.last,
+            ending=life.ending,
+            absent_until=following if life.ending != "finish" else 0,
+            state_round=state_round,
+            resumed_at=resumed_at,
+            bounded=plan is not None and (base.clock == "wall" or not plan.synchronous),
+        )
+
+    def _is_told_of(self, node: int, life: Life) -> bool:
+        """Whether its end is on record, and so all that it had to tell: it only gets what is still on its way to it."""
+        return life.last <= self._prepared.resumed_at and (node, life.ending, life.end_s) in self._told
+
+
+def rounds_of(prepared: Prepared) -> np.ndarray:
+    """(processes, rounds + 1) bool: who completes which round; round 0 is the start of a client's first life."""
+    processes = len(prepared.assignments)
+    completed = np.zeros((processes, prepared.config.rounds + 1), bool)
+    for node in range(processes):
+        for life in prepared.plan.lives[node] if prepared.plan else (Life(1, 1, 0.0, prepared.config.rounds),):
+            completed[node, life.first : life.last + 1] = True
+            completed[node, 0] |= life.number == life.first == 1
+    return completed

@@ -1,0 +1,127 @@
+"""What a run is about to do, in a few lines before it starts: what was chosen for the user is told here."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from ..config.effects import without_effect
+from ..config.sections import DataSection, RunConfig
+from ..data import ClientSummary, DataSummary
+from ..data.arrays import some
+from ..prepare.preparation import Prepared
+
+_SPLIT: Mapping[str, Callable[[DataSection], str]] = {
+    "even": lambda section: "shuffled and split evenly",
+    "classes": lambda section: f"{section.classes_per_client} classes a client",
+    "clusters": lambda section: f"{section.clusters.count} clusters of clients with classes of their own",
+    "dirichlet": lambda section: f"shares of each class drawn from Dirichlet({section.beta:g})",
+    "quantity": lambda section: f"sizes by a power law of exponent {section.exponent:g}",
+    "overlapping": lambda section: f"each client draws {section.samples_each} from all of them",
+    "natural": lambda section: "each client has those of one owner",
+}
+
+
+class Banner:
+    """Of several runs that begin one after the other, a line is told only where it differs from the one before."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def lines(self, prepared: Prepared) -> list[str]:
+        news = {name: text for name, text in _lines(prepared) if self._told.get(name) != text}
+        self._told |= news
+        return [
+            f"{name.partition(' ')[0] if name.startswith('note') else name:<12}{text}" for name, text in news.items()
+        ]
+
+
+def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
+    config, data = prepared.config, prepared.data
+    yield "run folder", str(_near(prepared.folder))
+    yield "run", f"{_named(config)}, {config.rounds} rounds, seed {config.seed}"
+    yield "data", "; ".join([_data(config.data, data), *data.told])
+    yield "clients", _clients(config, data)
+    yield "split", _split(config.data, data)
+    yield "local work", _local_work(config)
+    yield "model", _models(prepared)
+    for key, why in without_effect(config).items():
+        yield f"note: {key}", why
+
+
+def _near(folder: Path) -> Path:
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def _named(config: RunConfig) -> str:
+    return config.label if config.label == config.algorithm.name else f"{config.label} ({config.algorithm.name})"
+
+
+def _data(section: DataSection, data: DataSummary) -> str:
+    name = section.dataset if section.root is None else f"{section.dataset} {section.root.name}"
+    return f"{name}: {data.samples:,} samples, {_shape(data.input_shape)}, {data.task}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    match shape:
+        case (features,):
+            return f"{features} feature{'s' if features > 1 else ''}"
+        case (steps, features):
+            return f"series of {steps} steps of {features} features"
+        case (channels, height, width):
+            return f"images of {height}x{width}" + (f" in {channels} colours" if channels > 1 else "")
+    return f"of shape {shape}"
+
+
+def _clients(config: RunConfig, data: DataSummary) -> str:
+    if not data.owners:
+        return f"{config.clients}"
+    text = f"all {data.owners} owners" if config.clients == data.owners else f"{config.clients} of {data.owners} owners"
+    names = [client.owner for client in data.clients if client.owner]
+    text += "" if config.clients == data.owners else ", drawn by the seed"
+    return text + (f": {some(names)}" if names else "")
+
+
+def _split(section: DataSection, data: DataSummary) -> str:
+    text = _SPLIT[data.partition](section)
+    if data.partition == "even" and section.partition == "auto":
+        text += ", as nobody owns them" + (" (data.client names owners)" if section.dataset in ("npz", "table") else "")
+    if data.left_out:
+        text += f"; left out, with fewer than {section.min_samples}: {some(data.left_out)}"
+    return f"{text}; a client has {_sizes(data.clients)}"
+
+
+def _sizes(clients: tuple[ClientSummary, ...]) -> str:
+    def span(sizes: list[int]) -> str:
+        return f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+
+    trains, tests = zip(*((client.train_samples, client.test_samples) for client in clients), strict=True)
+    return f"{span(list(trains))} for training, {span(list(tests))} for testing"
+
+
+def _local_work(config: RunConfig) -> str:
+    training = config.training
+    batches = f"mini-batch{'es' if training.steps > 1 else ''} of {training.batch_size} samples"
+    work = {
+        "full": "one step on all training samples",
+        "steps": f"{training.steps} {batches}",
+        "epochs": f"{training.epochs} pass{'es' if training.epochs > 1 else ''} over the training samples in "
+        f"mini-batches of {training.batch_size}",
+    }[training.work]
+    more = [f"momentum {training.momentum:g}"] if training.momentum else []
+    more += [f"l2 {training.l2:g}"] if training.l2 else []
+    return ", ".join([f"{work} a round", f"alpha {training.alpha:g}", *more])
+
+
+def _models(prepared: Prepared) -> str:
+    models = [each.architecture for each in prepared.assignments if each.role == "client"]
+    kinds = Counter((model.label, math.prod(model.input_shape), model.outputs, model.size) for model in models)
+    told = [
+        f"{name}, {inputs:,} inputs, {outputs} output{'s' if outputs > 1 else ''}, {size:,} parameters"
+        for name, inputs, outputs, size in kinds
+    ]
+    if len(told) == 1:
+        return told[0]
+    return some([f"{count} clients: {text}" for text, count in zip(told, kinds.values(), strict=True)], 4)

@@ -1,0 +1,140 @@
+"""Shows a run while it goes on, on stderr: a picture that moves in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from ...metrics.plain import plain
+from ...metrics.schema import RunFolderError
+from ...metrics.terminal import Plain, new_console
+from ...metrics.watch.progress import Place, line
+from ...metrics.watch.snapshot import Event, Follower, Snapshot
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+_MOVING_S = 0.4
+_PLAIN_S = 10.0
+_ALL_S = 60.0
+_SOME_S, _MORE_S = 0.01, 0.1
+
+Manner = Literal["picture", "lines", "silent"]
+
+
+def manner(*, quiet: bool = False, plain: bool = False) -> Manner:
+    """What was asked for, and suits the place that stderr leads to."""
+    if quiet:
+        return "silent"
+    encoding = (sys.stderr.encoding or "").lower().replace("-", "")
+    able = sys.stderr.isatty() and encoding == "utf8" and os.environ.get("TERM", "dumb") != "dumb"
+    return "picture" if able and not plain else "lines"
+
+
+class Display:
+    """Call it often: it looks at the records only when something is to be shown, and never for long.
+
+    Leaving it as a context gives the terminal back as it was, whatever happened.
+    """
+
+    def __init__(self, manner: Manner):
+        self._manner = manner
+        self._follower: Follower | None = None
+        self._place = Place()
+        self._live: Live | None = None
+        self._due = 0.0
+        self._behind = False
+        self._news = ""
+        self._told: set[Event] = set()
+
+    def follow(self, folder: Path, place: Place = Place(), *, anew: bool = False) -> None:
+        """From here on it shows the run in ``folder``, the one at ``place``; ``anew`` as in Follower."""
+        self._follower, self._place = Follower(folder, anew=anew), place
+        self._told.clear()
+        self._due = time.monotonic() + (_PLAIN_S if self._manner == "lines" else 0.0)
+
+    def __call__(self, news: str = "") -> None:
+        """``news``: what the run is busy with, other than its rounds."""
+        self._news = news
+        if self._manner == "silent" or time.monotonic() < self._due:
+            return
+        with suppress(RunFolderError):  # not being able to look is no reason to end a run; the next may be luckier
+            self.show(self.look(_MORE_S if self._behind else _SOME_S))
+
+    def tell(self, text: str) -> None:
+        """A line that stays, above what is shown of the run that begins."""
+        if self._manner != "silent":
+            print(plain(text), file=sys.stderr, flush=True)
+
+    def show(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
+        """If it is time to, or ``at_once``."""
+        now = time.monotonic()
+        if self._manner == "silent" or (now < self._due and not at_once):
+            return
+        self._due = now + (_PLAIN_S if self._manner == "lines" else _MOVING_S)
+        if self._manner == "picture":
+            self._draw(snapshot)
+        else:
+            self._write(snapshot)
+
+    def look(self, seconds: float = _SOME_S) -> Snapshot:
+        """Takes about so many seconds of CPU time. Raises RunFolderError."""
+        assert self._follower
+        snapshot = self._follower.look(seconds=seconds)
+        self._behind = snapshot.behind
+        return snapshot
+
+    def end(self, *, stay: bool = False) -> None:
+        """The run has ended. What remains of it: with ``stay`` the picture, where there are several runs a line."""
+        if self._manner == "silent" or self._follower is None:
+            return
+        self._news = ""
+        try:
+            snapshot = self.look(_ALL_S)
+        except RunFolderError:
+            self._clear()
+            return
+        if self._manner == "picture" and stay:
+            self._draw(snapshot)
+            self._clear(stay=True)
+        else:
+            self._clear()
+            if self._manner == "lines" or self._place.total > 1:
+                self._write(snapshot)
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._clear()
+
+    def _draw(self, snapshot: Snapshot) -> None:
+        from rich.live import Live
+
+        from ...metrics.watch.screen import draw
+
+        if self._live is None:
+            console = new_console(stderr=True)
+            self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+            self._live.start()
+        width, height = self._live.console.size
+        self._live.update(Plain(draw(snapshot, self._place, width, height, self._news)), refresh=True)
+
+    def _clear(self, *, stay: bool = False) -> None:
+        if self._live is not None:
+            self._live.transient = not stay
+            self._live.stop()
+            self._live = None
+
+    def _write(self, snapshot: Snapshot) -> None:
+        for event in snapshot.events:
+            if event.kind == "waiting" and event not in self._told:
+                self._told.add(event)
+                self.tell(f"{snapshot.name}: {event.who} {event.detail}")
+        text = plain(line(snapshot, self._place))
+        print(f"{text}, {self._news}" if self._news else text, file=sys.stderr, flush=True)

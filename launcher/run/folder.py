@@ -1,0 +1,170 @@
+"""The folders that this program works in: one process at a time, nothing but its own files, none of anybody else's."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from ...metrics import lock
+from ...metrics.reader import open_records
+from ...metrics.schema import CONFIG_DIGEST, RunFolderError
+
+MOMENT_S = 1.0
+"""How long who wants to work in a folder waits for those who only ask whether anybody does."""
+
+STORING_S = 5.0
+"""The same for a launcher that was killed: for so long its collector may store what it has."""
+
+_ATTEMPTS = 100
+_ROOMS = ("shards", "plan", "log", "state", "sent")
+_OWN = re.compile(
+    r"config\.toml(\.part)?|run\.sqlite(-wal|-shm|-journal)?|(shards|plan)/node-\d{4,}\.safetensors(\.part)?|"
+    r"(state/round-\d{6,}/(node|sent)-\d{4,}|sent/node-\d{4,}\.\d+)\.(safetensors|safetensors\.part|part)|"
+    r"log/(node-\d{4,}|collector)\.log"
+)
+"""All that a run writes; reports and the like are made later, by the user."""
+
+_FOLDERS = re.compile(r"shards|plan|log|sent|state|state/round-\d{6,}")
+_UNFINISHED = re.compile(r"(.*/)?(node|sent)-\d{4,}(\.\d+)?\.(safetensors\.)?part")
+
+
+class Claim:
+    """A folder that this process alone works in, until it leaves this as a context. It is made where it is missing.
+
+    Raises ``taken`` where another is at work in it for longer than ``patience_s``, or OSError. Folders that it made and
+    that hold nothing when it leaves go again.
+    """
+
+    def __init__(self, folder: Path, taken: Exception, patience_s: float = MOMENT_S):
+        self.folder = folder
+        self._made: list[Path] = []
+        try:
+            self.descriptor = self._acquire(patience_s)
+        except OSError as error:
+            remove_empty(*self._made)
+            if isinstance(error, BlockingIOError):
+                raise taken from None
+            raise
+
+    def _acquire(self, patience_s: float) -> int:
+        for _ in range(_ATTEMPTS):
+            self._made += make(self.folder)
+            with suppress(FileNotFoundError):  # another had made it, and has just removed it again
+                return lock.acquire(self.folder, patience_s)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder))
+
+    def clear(self) -> None:
+        """Removes what runs write, and folders that are empty then."""
+        for path in own_files(self.folder):
+            path.unlink()
+        rounds = [path for path in _entries(self.folder / "state") if path.name.startswith("round-")]
+        for path in (*rounds, *(self.folder / room for room in _ROOMS)):
+            remove_empty(path)
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lock.release(self.folder, self.descriptor)
+        remove_empty(*self._made)
+
+
+def make(folder: Path) -> list[Path]:
+    """Those that it took to make: the folder itself first, if it was missing, then those above it."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    made: list[Path] = []
+    for each in reversed(missing):
+        try:
+            each.mkdir()
+            made.insert(0, each)
+        except FileExistsError:  # made by another meanwhile
+            continue
+        except OSError:
+            remove_empty(*made)
+            raise
+    return made
+
+
+def remove_empty(*folders: Path) -> None:
+    """In this order; those that hold something stay."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def own_files(folder: Path) -> list[Path]:
+    """What runs have written in the folder; other files, links, and what lies behind links, are nobody's here."""
+    return [path for path in _below(folder) if _OWN.fullmatch(path.relative_to(folder).as_posix()) and _is_file(path)]
+
+
+def unfinished_files(folder: Path) -> list[Path]:
+    """What a run that was killed had begun to write."""
+    return [path for path in own_files(folder) if _UNFINISHED.fullmatch(path.relative_to(folder).as_posix())]
+
+
+def require_plain(folder: Path) -> None:
+    """Raises RunFolderError where a path that a run writes to leads elsewhere, or is neither file nor folder."""
+    for path in _below(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            kind = path.lstat().st_mode
+        except FileNotFoundError:  # a run that goes on has given it another name meanwhile
+            continue
+        if stat.S_ISLNK(kind):
+            wrong = "a symbolic link"
+        elif not stat.S_ISDIR(kind) and _FOLDERS.fullmatch(name):
+            wrong = "no folder"
+        elif not stat.S_ISREG(kind) and (not stat.S_ISDIR(kind) or name == lock.NAME or _OWN.fullmatch(name)):
+            wrong = "no file"
+        else:
+            continue
+        raise RunFolderError(f"{folder}: {name} is {wrong}; a run has files and folders of its own there")
+
+
+def digest_of_config(folder: Path) -> str:
+    """Of config.toml as it is. Raises OSError."""
+    return hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
+
+
+def kept_digest(folder: Path) -> str | None:
+    """The same when the run began. None in a run from before there were digests: its other files bear none, either."""
+    return kept(folder, CONFIG_DIGEST)
+
+
+def kept(folder: Path, key: str) -> str | None:
+    """A fact that table ``meta`` tells of the run."""
+    with open_records(folder) as records:
+        return records.execute("SELECT max(value) FROM meta WHERE key = ?", [key]).fetchone()[0]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """What lies where a run writes, without a look behind links."""
+    for path in _entries(folder):
+        if path.name in _ROOMS:
+            yield path
+            for inner in _entries(path):
+                yield inner
+                if path.name == "state":
+                    yield from _entries(inner)
+        elif path.name == lock.NAME or _OWN.fullmatch(path.name):
+            yield path
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Of a folder that is one; a link to one has none."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return [Path(entry.path) for entry in os.scandir(folder)]
+
+
+def _is_file(path: Path) -> bool:
+    return stat.S_ISREG(path.lstat().st_mode)

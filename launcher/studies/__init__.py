@@ -1,0 +1,1 @@
+"""Several runs that belong together: a session, a sweep, the reproduction of a paper."""

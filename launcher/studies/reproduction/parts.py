@@ -1,0 +1,151 @@
+"""What can be reproduced: the configurations of examples/paper, each with what there is to say of it.
+
+A table or figure is one part a data set: ``table4.toml`` and ``table4-cifar.toml`` at the paper's size, files that end
+in ``-small.toml`` at the small one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from ...config.section import Section
+from ...config.sections import ConfigError, RunConfig, load, read
+from ...data import DataError
+from ...data import load as load_data
+
+Column = Literal[
+    "accuracy", "mse", "worst_10", "sent", "wall", "tflop", "memory", "busiest", "rounds_to", "kbit_to",
+    "rounds_past_local", "norm_least", "norm_median", "norm_most", "norm_change",
+]  # fmt: skip
+_SMALL = "-small"
+_PUBLISHED = "published"
+
+
+class ReproductionSection(Section):
+    """The table [reproduction] of a configuration in examples/paper."""
+
+    title: str
+    published: str = ""
+    """Section of published.toml; by default the one with the file's name."""
+    runs: str = ""
+    """Folder of the runs; by default one with the file's name."""
+    columns: tuple[Column, ...]
+    across: tuple[str, ...] = ()
+    """Endings of runs' names that stand side by side in one line."""
+    seeds: int = 1
+    """How many, where the command does not say."""
+    target: float | None = None
+    """Mean test metric, for the columns that tell what it took to reach it."""
+    picture: Literal["none", "rounds", "rounds and bits", "maps"] = "none"
+    differs: tuple[str, ...] = ()
+    """What is not as in the paper."""
+    notes: tuple[str, ...] = ()
+    """How to read the figures."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One configuration and what is published of it: {run: {column: figure or words}}."""
+
+    stem: str
+    about: ReproductionSection
+    published: Mapping[str, Mapping[str, float | str]]
+    configs: tuple[RunConfig, ...]
+
+    @property
+    def folder(self) -> str:
+        return self.about.runs or self.stem
+
+    @property
+    def data(self) -> str:
+        return self.configs[0].data.dataset
+
+
+def paper_folder() -> Path:
+    """examples/paper, also where the program was installed from a wheel."""
+    return Path(str(files("sheafgossip.paper")))
+
+
+def names() -> list[str]:
+    """table4, table5, ..., figure6."""
+    stems = {path.stem.partition("-")[0] for path in paper_folder().glob("*.toml")} - {_PUBLISHED}
+    return sorted(stems, key=lambda stem: (not stem.startswith("table"), stem))
+
+
+def titles(what: str) -> list[str]:
+    """Of all parts, those at the small size last."""
+    return [_about(path).title for small in (False, True) for path in _files(what, small)]
+
+
+def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Sequence[str]) -> list[Part]:
+    """Raises ConfigError where nothing is called so, and where a key or the data is wrong."""
+    if what not in names():
+        raise ConfigError(f"{what}: not among what can be reproduced: {', '.join(names())}")
+    if small and data_root is not None:
+        raise ConfigError("--data-root is for the paper's size; leave it out with --small, which needs no files")
+    return [_part(path, data_root, overrides) for path in _files(what, small)]
+
+
+def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
+    """The parts whose data is there, and a line for each of the others. Raises ConfigError where no part has any."""
+    problems = {part.stem: _problem(part.configs[0]) for part in parts}
+    there = [part for part in parts if problems[part.stem] is None]
+    if not there:
+        *others, last = dict.fromkeys(_NAMES.get(part.data, part.data) for part in parts)
+        wanted = " or ".join(filter(None, [", ".join(others), last]))
+        found = f" ({problems[parts[0].stem]})" if parts[0].configs[0].data.root else ""
+        raise ConfigError(
+            f"{what} at paper size needs the {wanted} data: --data-root FOLDER (docs/data.md says where it is "
+            f"published), or --small{found}"
+        )
+    return there, [f"{part.about.title}: left out: {problem}" for part in parts if (problem := problems[part.stem])]
+
+
+_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "vehicle": "Vehicle", "har": "HAR", "school": "School",
+          "gleam": "GLEAM"}  # fmt: skip
+
+
+def _problem(config: RunConfig) -> str | None:
+    """Why the data cannot be had."""
+    if config.data.dataset in _NAMES and config.data.root is None:
+        return "no --data-root"
+    try:
+        load_data(config.data, config.seed, config.clients)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _files(what: str, small: bool) -> list[Path]:
+    found = [*paper_folder().glob(f"{what}.toml"), *paper_folder().glob(f"{what}-*.toml")]
+    return sorted((path for path in found if path.stem.endswith(_SMALL) == small), key=lambda path: path.stem)
+
+
+def _part(path: Path, data_root: Path | None, overrides: Sequence[str]) -> Part:
+    configs = load(path, overrides)
+    if data_root is not None:
+        below = data_root / configs[0].data.dataset
+        root = (below if below.is_dir() else data_root).resolve()
+        configs = [each.model_copy(update={"data": each.data.model_copy(update={"root": root})}) for each in configs]
+    about = _about(path)
+    return Part(path.stem, about, _published().get(about.published or path.stem, {}), tuple(configs))
+
+
+def _about(path: Path) -> ReproductionSection:
+    try:
+        return ReproductionSection.model_validate(read(path)["reproduction"])
+    except ValidationError as error:
+        raise ConfigError(f"{path}: [reproduction]: {error}") from None
+
+
+@cache
+def _published() -> dict[str, dict[str, dict[str, float | str]]]:
+    return tomllib.loads((paper_folder() / f"{_PUBLISHED}.toml").read_text())

@@ -1,0 +1,106 @@
+"""A process that takes up one run after the other, on a fork server of its own, as the sweep tells it to.
+
+A run needs the main thread of its launcher, for signals; so runs that go on at once have a process each.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ....topology.errors import UserError
+from ....transport.control import Control, ControlClosed
+from ....transport.lifetime import end_with_parent
+from ... import interrupts
+
+_PATIENCE_S = 60.0
+"""How long a job may take to end its run, most of all to store what has piled up."""
+
+_GRACE_S = 10.0
+"""How long it may take to end itself after that."""
+
+
+class Job:
+    """The sweep's handle. It holds ``lock``, a descriptor, for as long as its process lives."""
+
+    def __init__(self, lock: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno(), lock],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in a terminal is the sweep's to handle
+            )
+        self.line = Control(ours)
+
+    def fileno(self) -> int:
+        return self.line.fileno()
+
+    def take_up(self, folder: Path) -> None:
+        """Asks for a run that is prepared or was interrupted. Raises ControlClosed."""
+        self.line.send({"take_up": str(folder)})
+
+    def interrupt(self) -> None:
+        """Its run, if it has one, ends as after Ctrl-C; then it ends itself."""
+        self._process.terminate()
+
+    def last_words(self) -> list[dict[str, Any]]:
+        """What it says of its run, if it says anything before it ends, or before patience does."""
+        words: list[dict[str, Any]] = []
+        deadline = time.monotonic() + _PATIENCE_S
+        with suppress(ControlClosed):
+            while not words and select.select([self.line], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                words = self.line.receive_some()
+        return words
+
+    def close(self) -> None:
+        """Waits for its end, and makes it end if that takes long."""
+        self.line.close()
+        try:
+            self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _work(line: Control) -> None:
+    from ...processes.engines import open_engine
+    from ..session import take_up
+
+    number = 0
+    with open_engine() as engine:
+        while True:
+            for message in line.receive():
+                number += 1
+                try:
+                    outcome = take_up(Path(message["take_up"]), engine, lambda _: _look_away, number).outcome
+                    line.send({"status": outcome.status, "causes": outcome.causes})
+                    if outcome.status == "interrupt":
+                        return
+                except UserError as error:
+                    line.send({"status": "failure", "causes": [str(error)]})
+
+
+def _look_away(_: str = "") -> None:
+    """The sweep tells of runs that have ended."""
+
+
+def main(line: int, parent: int) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
+    interrupts.heed(lasting=True)
+    end_with_parent(parent)
+    _work(Control(socket.socket(fileno=line)))
+
+
+if __name__ == "__main__":
+    with suppress(ControlClosed, KeyboardInterrupt):
+        main(int(sys.argv[1]), int(sys.argv[2]))

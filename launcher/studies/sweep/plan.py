@@ -1,0 +1,114 @@
+"""Which runs a sweep is made of, and where each lives."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ....metrics import lock
+from ....metrics.comparison import differing, setting_of, short_names
+from ...config.effects import refuse
+from ...config.sections import ConfigError, RunConfig, load, refuse_without_effect
+from ...run.earlier import Stage, configuration, stage
+from ..session import slug
+from .grid import Grid, settings
+
+_MOST_RUNS = 100_000
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a sweep."""
+
+    config: RunConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``runs`` go through all settings before the next seed. ``keys`` are those in which settings differ."""
+
+    out: Path
+    runs: tuple[Planned, ...]
+    keys: tuple[str, ...]
+    naming: Callable[[RunConfig], str]
+
+    def stages(self) -> list[Stage]:
+        """How far each run is. Raises ConfigError where the folder holds anything that belongs to another sweep."""
+        if self.out.exists():
+            self._require_own_folder()
+        return [stage(run.config, run.folder) for run in self.runs]
+
+    def _require_own_folder(self) -> None:
+        """Runs of other values or seeds may be there: a sweep can grow, and shrink. Files beside the runs too."""
+        there = sorted(path for path in self.out.iterdir() if path.name != lock.NAME)
+        planned = {run.folder for run in self.runs}
+        own = [path for path in there if path in planned or self._is_kin(path)]
+        runs = [path for path in there if (path / "config.toml").exists() or (path / "run.sqlite").exists()]
+        foreign = [path for path in runs if path not in own] or ([] if own else there)
+        if foreign:
+            raise ConfigError(f"--out {self.out}: {foreign[0].name} is no part of this sweep; choose another folder")
+
+    def _is_kin(self, folder: Path) -> bool:
+        """Whether a run would be one of this sweep if there were more values or seeds."""
+        config = configuration(folder)
+        if config is None or folder.name != self.naming(config):
+            return False
+        return any(_without(config, self.keys) == _without(run.config, self.keys) for run in self.runs)
+
+
+def plan(file: Path, overrides: Sequence[str], grids: Sequence[Grid], seeds: int, out: Path) -> Plan:
+    """The product of grids, [[compare]] tables and seeds, from the file's seed on. Raises ConfigError."""
+    if (count := seeds * math.prod(len(grid.values) for grid in grids)) > _MOST_RUNS:
+        raise ConfigError(f"sweep: these grids and seeds make {count:,} runs; at most {_MOST_RUNS:,} are made")
+    loaded = [load(file, overrides, setting) for setting in settings(grids)]
+    configs = [config for of_point in loaded for config in of_point]
+    refuse_without_effect(overrides, configs)
+    refuse({grid.key: f"--grid {grid.key}: " for grid in grids}, configs)
+    naming = partial(_name, [grid.key for grid in grids], len(loaded[0]) > 1)
+    names = [naming(config) for config in configs]
+    if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+        raise ConfigError(
+            f"sweep: two settings would share the folder {twice[0]}: every [[compare]] table needs a name of its own, "
+            "and values must differ in letters or digits"
+        )
+    if any(config.has_scenario and config.compute.step_s is None for config in configs):
+        raise ConfigError(
+            "compute.step_s is not set: all runs of a sweep must count time alike; `sheafgossip plan` tells what a "
+            "local step takes here"
+        )
+    seeded = [config.model_copy(update={"seed": config.seed + more}) for more in range(seeds) for config in configs]
+    runs = tuple(Planned(config, out / naming(config)) for config in seeded)
+    keys = dict.fromkeys([*(grid.key for grid in grids), *differing([_flat(config) for config in configs])])
+    return Plan(out, runs, tuple(keys), naming)
+
+
+def _name(keys: Sequence[str], of_several: bool, config: RunConfig) -> str:
+    """The folder of a run, by the grids' keys; ``of_several``: there are [[compare]] tables."""
+    values = _flat(config)
+    words = [f"{name} {_short(values.get(key))}" for name, key in zip(short_names(keys), keys, strict=True)]
+    return slug(" ".join([*([config.label] if of_several else []), *words, f"seed {config.seed}"]))
+
+
+def _short(value: Any) -> str:
+    """Of a path its last part; 1.0 as 1, and 1e+16 as 1e16."""
+    if isinstance(value, str):
+        return value.rpartition("/")[2]
+    return str(value).removesuffix(".0").replace("e+", "e")
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    return setting_of(tomllib.loads(config.to_toml()))
+
+
+def _without(config: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in _flat(config).items() if key not in keys}

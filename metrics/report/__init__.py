@@ -1,0 +1,62 @@
+"""What runs came to, to be looked at: one page, or the figures of a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .drawn import Drawn
+    from .methods import Method
+
+_ONE_BY_ONE = 6
+"""Methods of which graph, maps, waiting and processes are shown; more make a page slow."""
+
+
+def write_report(
+    folders: Sequence[Path],
+    page_file: Path | None,
+    figures: Path | None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Writes the page, and into ``figures`` every figure as SVG, PNG, PDF and CSV. Returns the files.
+
+    ``tell`` is told what is at work.
+
+    Raises RunFolderError, and OSError where it cannot be written.
+    """
+    from ..plain import plain
+    from .methods import methods_of
+    from .page import page
+
+    methods = methods_of(folders)
+    for folder in filter(None, (page_file and page_file.parent, figures)):
+        folder.mkdir(parents=True, exist_ok=True)
+    tell(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
+    together, each = _draw(methods)
+    files = []
+    if page_file is not None:
+        tell("writing the page")
+        page_file.write_text(plain(page(methods, together, each)), encoding="utf-8")
+        files.append(page_file)
+    if figures is not None:
+        all_drawn = [*together, *(one for _, own in each for one in own)]
+        for number, drawn in enumerate(all_drawn, 1):
+            tell(f"writing figure {number} of {len(all_drawn)}")
+            files += drawn.save(figures)
+    return files
+
+
+def _draw(methods: Sequence[Method]) -> tuple[list[Drawn], list[tuple[Method, list[Drawn]]]]:
+    from .costs import bytes_by_level, memory_by_process, memory_over_time
+    from .learning import curves, spread
+    from .network import graph, map_norms
+    from .waiting import waiting
+
+    together = [*curves(methods), *spread(methods), *bytes_by_level(methods), *memory_over_time(methods)]
+    each = [
+        (method, graph(method) + map_norms(method) + waiting(method) + memory_by_process(method))
+        for method in methods[:_ONE_BY_ONE]
+    ]
+    return together, each

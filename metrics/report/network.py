@@ -1,0 +1,175 @@
+"""Who talks to whom, and how much: the graph, and the norms of the restriction maps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...topology import Graph
+from ...topology.picture import INK, layout
+from ..reader import open_records
+from ..run_reader import frame_of
+from .drawn import PAPER, SOFT, Drawn, colour, new_figure, plain
+from .methods import Method
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+_NUMBERED_UP_TO = 60
+_PIXELS_UP_TO = 5_000  # clients
+_THINNEST, _EVEN, _WIDEST = 0.4, 1.0, 3.2  # points
+
+
+def graph(method: Method) -> list[Drawn]:
+    """Edges as wide as what went over them; with restriction maps a second graph, by their norms."""
+    nodes = method.reader.nodes
+    nodes = nodes[nodes.node >= 0].sort_values("node")
+    edges = _edges(method)
+    edges = edges[edges.i.isin(nodes.node) & edges.j.isin(nodes.node) & (edges.i < edges.j)]
+    if edges.empty:
+        return []
+    widths = {"payload_mb": "payload, both directions, MB"}
+    if "first_mb" in edges:
+        widths = {"first_mb": "payload of the first round, both directions, MB"} | widths
+    if edges.map_norm.nunique() > 1:
+        widths["map_norm"] = r"$\|P_{ij}\|_F$ at the end, larger of both ends"
+    figure, panels = new_figure(5.2 * len(widths), 5.0, len(widths))
+    groups = _groups(method)
+    place = {node: number for number, node in enumerate(nodes.node)}
+    links = list(zip(edges.i.map(place), edges.j.map(place), strict=True))
+    places = dict(zip(place, layout(Graph.of(len(place), links)), strict=True))
+    for axes, (column, label) in zip(panels, widths.items(), strict=False):
+        _draw(axes, places, edges, column, label, nodes, groups)
+    caption = f"{len(method.clients)} clients, {len(edges)} edges. Widths go from the least to the most that is named."
+    if len(set(groups)) > 1:
+        caption += f" Colours: the {len(set(groups))} groups of clients."
+    if len(nodes) > len(method.clients):
+        caption += " The square is the server."
+    return [Drawn(f"graph-{_slug(method)}", "The graph", caption, figure, edges)]
+
+
+def _draw(axes, places, edges, column, label, nodes, groups) -> None:
+    from matplotlib.collections import LineCollection
+
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    axes.margins(0.06)
+    edges = edges[edges[column].notna()]
+    values = edges[column].to_numpy()
+    low, top = values.min(), values.max()
+    widths = np.full(len(values), _EVEN)
+    if top > low:
+        widths = _THINNEST + (_WIDEST - _THINNEST) * (values - low) / (top - low)
+    ends = [(places[i], places[j]) for i, j in zip(edges.i, edges.j, strict=True)]
+    axes.add_collection(LineCollection(ends, colors=SOFT, linewidths=widths, alpha=0.75))
+    size = float(np.clip(2600 / len(nodes), 14, 150))
+    for role, marker in (("client", "o"), ("server", "s")):
+        chosen = nodes[nodes.role == role].node.to_numpy()
+        colours = [colour(groups[i]) if i < len(groups) else INK for i in chosen]
+        scale = 1 if role == "client" else 2.2
+        axes.scatter(
+            *np.array([places[i] for i in chosen]).reshape(-1, 2).T,
+            s=size * scale,
+            c=colours,
+            marker=marker,
+            edgecolors=PAPER,
+            lw=0.8,
+            zorder=2,
+        )
+    if len(nodes) <= _NUMBERED_UP_TO:
+        for i in nodes.node:
+            axes.annotate(
+                str(i), places[i], xytext=(0, np.sqrt(size) * 0.62 + 1), textcoords="offset points",
+                ha="center", fontsize=6.5, color=INK, zorder=3,
+            )  # fmt: skip
+    span = f"{low:.5g} to {top:.5g}" if top > low else f"{top:.3g} everywhere"
+    axes.set_title(f"{label}: {span}", fontsize=9.5, color=INK)
+
+
+def _edges(method: Method) -> DataFrame:
+    """i < j, payload_mb of both directions, map_norm: the larger ||P_ij||_F of both ends after the last round; where
+    clients have found other neighbours on the way also first_mb, the payload of the first round.
+    """
+    import pandas
+
+    reader = method.reader
+    hello = reader.overhead
+    hello = hello[hello.kind == "hello"]
+    pairs = np.unique(np.sort(hello[["src", "dst"]].to_numpy(), axis=1), axis=0)
+    edges = pandas.DataFrame(pairs, columns=["i", "j"], dtype=int)
+    sent = _between(reader.edge_total)
+    edges = edges.join(sent.rename("payload_mb"), on=["i", "j"]).fillna({"payload_mb": 0.0})
+    talked = edges.payload_mb > 0
+    clients = len(method.clients)
+    if len(pairs) == clients * (clients - 1) / 2 and talked.any() and not talked.all():  # whoever comes to talk can
+        first = _between(_ask(method, "SELECT src, dst, payload_bytes FROM traffic WHERE round = 1"))
+        edges = edges[talked].join(first.rename("first_mb"), on=["i", "j"])
+    norms = _norms(method)
+    norms = norms.assign(i=norms[["node", "neighbour"]].min(axis=1), j=norms[["node", "neighbour"]].max(axis=1))
+    return edges.join(norms.groupby(["i", "j"]).map_norm.max(), on=["i", "j"])
+
+
+def _between(traffic: DataFrame) -> Series:
+    """MB of payload of both directions, by i < j."""
+    ends = traffic[["src", "dst"]]
+    traffic = traffic.assign(i=ends.min(axis=1), j=ends.max(axis=1))
+    return traffic.groupby(["i", "j"]).payload_bytes.sum() / 1e6
+
+
+def _norms(method: Method) -> DataFrame:
+    """node, neighbour, map_norm after the last round that was recorded."""
+    return _ask(
+        method,
+        "SELECT node, neighbour, map_norm FROM edge WHERE round = (SELECT max(round) FROM edge) ORDER BY 1, 2",
+    )
+
+
+def _ask(method: Method, query: str) -> DataFrame:
+    with open_records(method.folders[0], check=("edge",)) as records:
+        return frame_of(records, query)
+
+
+def _groups(method: Method) -> list[int]:
+    """Of each client, from 0."""
+    told = _ask(method, "SELECT value FROM meta WHERE key = 'groups'").value
+    names = told.iloc[0].split(",") if len(told) and told.iloc[0] else ["0"] * len(method.clients)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]
+
+
+def map_norms(method: Method) -> list[Drawn]:
+    """The heat map of the main paper's Figure 4."""
+    norms = _norms(method)
+    clients = sorted(set(norms.node) | set(norms.neighbour))
+    if norms.empty or norms.map_norm.nunique() < 2 or len(clients) > _PIXELS_UP_TO:
+        return []
+    place = {client: number for number, client in enumerate(clients)}
+    pixels = np.full((len(clients), len(clients)), np.nan)
+    pixels[norms.node.map(place), norms.neighbour.map(place)] = norms.map_norm
+    figure, (axes,) = new_figure(6.4, 5.4)
+    image = axes.imshow(pixels, cmap="viridis", interpolation="nearest")
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
+    bar.ax.ticklabel_format(useOffset=False)
+    bar.set_label(r"$\|P_{ij}\|_F$", color=INK)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(colors=INK, labelsize=8.5)
+    every = 1 + (len(clients) - 1) // 20
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(range(0, len(clients), every), [str(client) for client in clients[::every]])
+    axes.set_xlabel("neighbour j")
+    axes.set_ylabel("client i")
+    plain(axes, grid="none")
+    return [
+        Drawn(
+            f"maps-{_slug(method)}",
+            "Restriction maps",
+            "Pixel (i, j) is the Frobenius norm of P_ij after the last round; pairs without an edge are empty.",
+            figure,
+            norms,
+        )
+    ]
+
+
+def _slug(method: Method) -> str:
+    return str(method.number + 1)

@@ -1,0 +1,1 @@
+"""What people look at while a run goes on."""

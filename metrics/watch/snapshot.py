@@ -1,0 +1,334 @@
+"""How far a run is: one frozen object of plain numbers, read anew again and again while the run goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ..conditions import gone_clients, seconds_away
+from ..config_file import read_config
+from ..names import name_of
+from ..plain import label
+from ..reader import metric_of, open_records
+from ..records import TABLES
+from ..summary import labels_of, status_of
+
+State = Literal["starting", "running", "finished", "interrupted", "failed"]
+
+_PACE_ROUNDS = 20
+_RATE_S = 10.0
+_EVENTS = 200
+_SHOWN = 500
+"""Characters of an event's kind and detail."""
+_UNTOLD = ("start", "finish", "failure", "interrupt", "scenario", "engine")
+_LOOK_S = 0.01
+
+
+class Event(NamedTuple):
+    wall_s: float
+    node: int
+    kind: str
+    detail: str
+    who: str
+    """What that process is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run at one moment, as far as it is committed.
+
+    ``completed``: the last round of each client that is there and has one, in ascending order; ``started`` counts the
+    clients that have reported, ``gone`` the clients that crashed, left or died and are not back. ``metric`` is the mean
+    over clients of each one's latest evaluation, ``history`` that of every evaluated round that half of the clients who
+    are there have completed, as (round, mean). Bytes are payload; memory is the latest PSS of the ``memory_of`` clients
+    of those who are there that have told it yet. ``waited`` is the share of their time that clients waited,
+    ``waited_for`` whom they waited for longest, ``left_s`` what the client that will be last needs at its recent pace.
+    ``events`` are the latest, oldest first, ``counts`` how many there were of each kind. ``behind``: there is more on
+    record than this look had time to read; the next one goes on from there.
+
+    None stands for a figure that is not known yet, or that the run does not record.
+    """
+
+    name: str
+    algorithm: str
+    state: State
+    clients: int
+    started: int
+    gone: int
+    rounds: int
+    completed: tuple[int, ...]
+    metric_name: str
+    metric: float | None
+    history: tuple[tuple[int, float], ...]
+    payload_bytes: int | None
+    payload_per_s: float | None
+    memory_bytes: int | None
+    memory_of: int
+    waited: float | None
+    waited_for: str | None
+    elapsed_s: float
+    left_s: float | None
+    virtual_s: float | None
+    events: tuple[Event, ...]
+    counts: Mapping[str, int]
+    cause: str
+    behind: bool
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("finished", "interrupted", "failed")
+
+
+@dataclass(slots=True)
+class _Process:
+    """What has been read of a client, or of the server."""
+
+    last: int = -1
+    virtual_s: float | None = None
+    metric: float | None = None
+    ends: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_PACE_ROUNDS + 1))
+    """(round, wall seconds) of its latest rounds."""
+    gaps: int = 0
+
+    def left_s(self, rounds: int, now_s: float) -> float | None:
+        """None before it has a pace. A round that takes longer than the others does not shorten the rest."""
+        if len(self.ends) < 2:
+            return None
+        (first, began_s), (last, ended_s) = self.ends[0], self.ends[-1]
+        pace_s = max(0.0, ended_s - began_s) / (last - first)
+        return max(0.0, (rounds - last) * pace_s - min(max(0.0, now_s - ended_s), pace_s))
+
+
+class Follower:
+    """Looks at a run's records without ever writing; a look costs what is new since the one before.
+
+    ``anew``: the run is about to be taken up again, so how it ended before is no news.
+    """
+
+    def __init__(self, run_folder: Path | str, *, anew: bool = False):
+        self._folder = Path(run_folder)
+        config = read_config(self._folder)
+        self._name, self._algorithm = labels_of(self._folder, config)
+        self._rounds: int = config.get("rounds", 0)
+        self._clients: int = config.get("clients", 0)
+        self._names: dict[int, str] = {}
+        self._measured: bool = config.get("measuring", {}).get("enabled", True)
+        self._start = -1
+        self._ignored = -1
+        self._before: set[tuple[int, int]] = set()  # clients of a life before, by number and process
+        with open_records(self._folder, check=TABLES) as records:
+            if anew:
+                self._ignored = _latest_start(records)
+                self._before = set(records.execute("SELECT node, pid FROM node"))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._processes: dict[int, _Process] = {}
+        self._evaluated: dict[int, list[float]] = {}
+        self._payload = 0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._recent_payload = 0
+        self._idle_s: float | None = None
+        self._waited_for: Counter[int] = Counter()
+        self._clock_s = 0.0
+        self._ahead_s: float | None = None
+
+    def look(self, now: float | None = None, seconds: float = _LOOK_S) -> Snapshot:
+        """Reads on for about ``seconds`` of CPU time; ``now`` is what time.monotonic() says. Raises RunFolderError."""
+        now = time.monotonic() if now is None else now
+        with open_records(self._folder) as records:
+            start = _latest_start(records)
+            if start != self._start:  # taken up again: what was read may be no longer so
+                self._start = start
+                self._forget()
+            under_way = start > self._ignored
+            processes = records.execute("SELECT node, role, pid FROM node WHERE node >= 0").fetchall()
+            clients = {node for node, role, _ in processes if role == "client"}
+            started = sum(role == "client" and (node, pid) not in self._before for node, role, pid in processes)
+            gone = gone_clients(records)
+            state: State = status_of(records) if under_way or self._ignored < 0 else "running"
+            if state == "running" and not under_way:
+                state = "starting"
+            behind = under_way and not self._read_on(
+                records, [node for node, *_ in processes], clients, time.thread_time() + seconds
+            )
+            there = sorted(clients - gone) if under_way else []
+            elapsed_s = self._elapsed_s(now, going_on=state == "running")
+            last = (self._processes[node].last for node in there if node in self._processes)
+            completed = sorted(number for number in last if number >= 0)
+            metrics = [p.metric for node, p in self._processes.items() if node in clients and p.metric is not None]
+            memory = _memory(records, there)
+            waited, waited_for = self._waiting(records) if under_way else (None, None)
+            counts = dict(records.execute("SELECT kind, count(*) FROM event GROUP BY kind"))
+            return Snapshot(
+                name=self._name,
+                algorithm=self._algorithm,
+                state=state,
+                clients=self._clients or len(clients),
+                started=started,
+                gone=len(gone & clients),
+                rounds=self._rounds,
+                completed=tuple(completed),
+                metric_name=metric_of(records),
+                metric=sum(metrics) / len(metrics) if metrics else None,
+                history=self._history(completed[(len(completed) - 1) // 2] if completed else self._rounds),
+                payload_bytes=self._payload if self._measured else None,
+                payload_per_s=self._rate(elapsed_s, state) if self._measured else None,
+                memory_bytes=sum(memory) if memory else None,
+                memory_of=len(memory),
+                waited=waited,
+                waited_for=waited_for,
+                elapsed_s=elapsed_s,
+                left_s=self._left_s(there, elapsed_s) if state == "running" and not behind else None,
+                virtual_s=max((p.virtual_s for p in self._processes.values() if p.virtual_s is not None), default=None),
+                events=self._events(records),
+                counts={kind: count for kind, count in counts.items() if kind not in _UNTOLD},
+                cause=_cause(records) if state == "failed" else "",
+                behind=behind,
+            )
+
+    # -- the rounds ----------------------------------------------------------------------------------------------------
+
+    def _read_on(
+        self, records: sqlite3.Connection, nodes: Collection[int], clients: Collection[int], deadline: float
+    ) -> bool:
+        """Client by client, round by round: seeks by the key cost the same however far the fastest is ahead.
+
+        Whether that was all.
+        """
+        comebacks = dict(
+            records.execute("SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node")
+        )
+        to_read = [(node, self._processes.setdefault(node, _Process())) for node in sorted(nodes)]
+        while to_read:
+            further = []
+            for node, process in to_read:
+                row = records.execute(_NEXT, (process.last + 1, node)).fetchone()
+                if row is None and process.gaps < comebacks.get(node, 0):
+                    row = records.execute(_BEYOND_A_GAP, (process.last + 1, node)).fetchone()
+                    process.gaps += row is not None
+                if row is not None:
+                    self._take(process, row, evaluates=node in clients)
+                    further.append((node, process))
+            to_read = further
+            if time.thread_time() > deadline:
+                break
+        return not to_read
+
+    def _take(self, process: _Process, row: tuple, *, evaluates: bool) -> None:
+        number, wall_s, process.virtual_s, idle_s, waited_for, metric, payload = row
+        process.last = number
+        process.ends.append((number, wall_s))
+        self._clock_s = max(self._clock_s, wall_s)
+        if payload:
+            self._payload += payload
+            self._recent_payload += payload
+            self._recent.append((wall_s, payload))
+        if idle_s is not None:
+            self._idle_s = (self._idle_s or 0.0) + idle_s
+            if waited_for is not None:
+                self._waited_for[waited_for] += idle_s
+        if metric is not None and evaluates:
+            process.metric = metric
+            total = self._evaluated.setdefault(number, [0.0, 0])
+            total[0] += metric
+            total[1] += 1
+
+    def _history(self, upto: int) -> tuple[tuple[int, float], ...]:
+        rounds = sorted(number for number in self._evaluated if number <= upto)
+        return tuple((number, self._evaluated[number][0] / self._evaluated[number][1]) for number in rounds)
+
+    # -- times ---------------------------------------------------------------------------------------------------------
+
+    def _elapsed_s(self, now: float, *, going_on: bool) -> float:
+        """Nobody tells the time between two rounds, so the run's clock is carried on; it never goes back."""
+        ahead_s = self._clock_s - now
+        self._ahead_s = ahead_s if self._ahead_s is None else max(self._ahead_s, ahead_s)
+        return now + self._ahead_s if going_on else self._clock_s
+
+    def _left_s(self, there: Collection[int], elapsed_s: float) -> float | None:
+        needs = [self._processes[node].left_s(self._rounds, elapsed_s) for node in there if node in self._processes]
+        return max((need for need in needs if need is not None), default=None)
+
+    def _rate(self, elapsed_s: float, state: State) -> float | None:
+        """Of the last ten seconds or three rounds; of the whole run once it has ended."""
+        if state != "running":
+            return self._payload / elapsed_s if elapsed_s else None
+        paces = [
+            (p.ends[-1][1] - p.ends[0][1]) / (len(p.ends) - 1) for p in self._processes.values() if len(p.ends) > 1
+        ]
+        window_s = max(_RATE_S, 3 * max(paces, default=0.0))
+        while self._recent and self._recent[0][0] <= elapsed_s - window_s:
+            self._recent_payload -= self._recent.popleft()[1]
+        return self._recent_payload / min(window_s, elapsed_s) if paces and elapsed_s else None
+
+    def _events(self, records: sqlite3.Connection) -> tuple[Event, ...]:
+        kinds = ", ".join(f"'{kind}'" for kind in _UNTOLD)
+        latest = records.execute(
+            f"SELECT wall_s, node, substr(kind, 1, {_SHOWN}), substr(detail, 1, {_SHOWN}) FROM event"
+            f" WHERE kind NOT IN ({kinds}) ORDER BY rowid DESC LIMIT {_EVENTS}"
+        ).fetchall()
+        return tuple(
+            Event(wall_s, node, label(kind), detail, self._name_of(node, records))
+            for wall_s, node, kind, detail in reversed(latest)
+        )
+
+    def _name_of(self, node: int, records: sqlite3.Connection) -> str:
+        """Looked up once: names stay as they are."""
+        if node not in self._names:
+            self._names[node] = name_of(node, records)
+        return self._names[node]
+
+    def _waiting(self, records: sqlite3.Connection) -> tuple[float | None, str | None]:
+        if self._idle_s is None:
+            waited_s, total_s = records.execute(_WAITING).fetchone()
+            return (waited_s / total_s if total_s else None), None
+        virtual = any(process.virtual_s is not None for process in self._processes.values())
+        there_s = sum(
+            (process.virtual_s or 0.0) if virtual else process.ends[-1][1]
+            for process in self._processes.values()
+            if process.ends
+        ) - seconds_away(records, "virtual_s" if virtual else "wall_s")
+        whom = next((self._name_of(node, records) for node, _ in self._waited_for.most_common(1)), None)
+        return (min(1.0, self._idle_s / there_s) if there_s > 0 else None), whom
+
+
+_ROUND = """SELECT round, wall_s, virtual_s, idle_s, waited_for, test_metric,
+                   (SELECT sum(payload_bytes) FROM traffic WHERE traffic.round = round.round AND src = node)
+            FROM round"""
+_NEXT = f"{_ROUND} WHERE round = ? AND node = ?"
+_BEYOND_A_GAP = f"{_ROUND} WHERE round > ? AND node = ? ORDER BY round LIMIT 1"
+
+# Of each client's latest sample: seeks in the index, whose entries of one part come in the order of the rows.
+_WAITING = """
+SELECT total(elapsed_s) FILTER (WHERE part = 'waiting'), total(elapsed_s) FROM work WHERE rowid IN
+    (SELECT (SELECT max(rowid) FROM work WHERE work.node = node.node AND work.part = parts.column1)
+     FROM node, (VALUES ('gradient'), ('maps'), ('exchange'), ('waiting'), ('evaluation'), ('records')) AS parts
+     WHERE role = 'client')"""
+_MEMORY = "SELECT pss FROM resource WHERE node = ? ORDER BY rowid DESC LIMIT 1"
+
+
+def _latest_start(records: sqlite3.Connection) -> int:
+    return _first(records, "SELECT coalesce(max(rowid), -1) FROM event WHERE kind = 'start' AND node = -1")
+
+
+def _memory(records: sqlite3.Connection, nodes: Collection[int]) -> list[int]:
+    latest = [records.execute(_MEMORY, (node,)).fetchone() for node in nodes]
+    return [row[0] for row in latest if row is not None]
+
+
+def _cause(records: sqlite3.Connection) -> str:
+    """The first line of what the launcher gave as the reason of a failure."""
+    detail = _first(
+        records, "SELECT detail FROM event WHERE kind = 'failure' AND node = -1 ORDER BY rowid DESC LIMIT 1"
+    )
+    return detail.partition("\n")[0]
+
+
+def _first(records: sqlite3.Connection, query: str):
+    return records.execute(query).fetchone()[0]

@@ -1,0 +1,1 @@
+"""Models as one flat vector: architectures, forward passes, gradients, cost."""

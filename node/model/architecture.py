@@ -1,0 +1,208 @@
+"""The shapes of the models, without torch: what the launcher, the algorithms and the plan need to know of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from ...topology.errors import UserError
+from ...topology.randomness import generator
+
+LINEAR = frozenset({"logistic", "linear"})
+"""The kinds of models that are one linear layer."""
+
+
+class ArchitectureError(UserError):
+    """A model that does not fit its data; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One block of theta. ``fan_in`` inputs feed each output of its layer; a sample multiplies it at ``places``.
+
+    The four blocks of a GRU are shaped and ordered as torch.nn.GRU has them; their fan-in is the width of its state, as
+    in torch's own start.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    fan_in: int
+    places: int
+    start: float | None = None
+    """What all of it starts as; None: drawn."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """kind logistic | linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn:
+    convolutions, ReLU and 2x2 max-pool after each, then the layers of the mlp; gru: a gated recurrent unit that reads a
+    series step by step, and one linear layer on its last state.
+
+    A convolution has ``kernel`` x ``kernel`` weights, and keeps the size of its input with ``padding``; with
+    ``norm_groups`` its channels are normalized in so many groups before the ReLU.
+
+    ``input_shape`` is that of one sample: (features,), (channels, height, width), or of a series (steps,) or (steps,
+    features); ``outputs`` is the number of classes, or of regression targets. Raises ArchitectureError.
+    """
+
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"]
+    input_shape: tuple[int, ...]
+    outputs: int
+    filters: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()
+    kernel: int = field(default=3, repr=False)  # not in the name under which theta^0 is drawn, see start
+    padding: bool = field(default=False, repr=False)
+    norm_groups: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind == "cnn" and len(self.input_shape) != 3:
+            raise ArchitectureError(
+                f"model.kind = 'cnn' needs images, the data has samples of shape {self.input_shape}"
+            )
+        if self.kind == "cnn" and (not self.kernel % 2 and self.padding):
+            raise ArchitectureError(f"model.kernel = {self.kernel}: with model.padding allowed are odd numbers")
+        if self.kind == "cnn" and self.norm_groups and any(filters % self.norm_groups for filters in self.filters):
+            raise ArchitectureError(
+                f"model.norm_groups = {self.norm_groups}: must divide every number of model.filters = "
+                f"{list(self.filters)}"
+            )
+        if self.kind == "gru":
+            if len(self.input_shape) not in (1, 2):
+                hint = "; data.series = true reads them as series" if self.input_shape[0] == 1 else ""
+                raise ArchitectureError(
+                    "model.kind = 'gru' needs series of shape (steps,) or (steps, features), the data has samples of "
+                    f"shape {self.input_shape}{hint}"
+                )
+            if len(self.hidden) != 1:
+                raise ArchitectureError(
+                    f"model.hidden = {list(self.hidden)}: 'gru' has one layer; give its width, such as [16]"
+                )
+        self.parameters()
+
+    @property
+    def is_linear(self) -> bool:
+        """One linear layer, nothing else."""
+        return self.kind in LINEAR
+
+    @property
+    def series(self) -> tuple[int, int]:
+        """gru: (steps, features) of a sample."""
+        steps, *features = self.input_shape
+        return steps, math.prod(features)
+
+    @property
+    def label(self) -> str:
+        """Short name for tables, such as "cnn 32-64 + 120"."""
+        layers = "-".join(map(str, self.filters)) if self.kind == "cnn" else ""
+        hidden = "-".join(map(str, self.hidden)) if self.kind in ("cnn", "mlp", "gru") else ""
+        return " ".join(filter(None, [self.kind, layers, f"+ {hidden}" if layers and hidden else hidden]))
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The blocks of theta in their order: weight and bias of each layer, shaped as torch.nn.functional has them."""
+        blocks = []
+        width = math.prod(self.input_shape)
+        if self.kind == "cnn":
+            channels, *sides = self.input_shape
+            for depth, filters in enumerate(self.filters):
+                sides = [side - self._lost for side in sides]
+                places = max(0, math.prod(sides))
+                blocks += _layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
+                if self.norm_groups:
+                    blocks += [
+                        Parameter(f"norm{depth}.weight", (filters,), 1, 0, 1.0),
+                        Parameter(f"norm{depth}.bias", (filters,), 1, 0, 0.0),
+                    ]
+                channels, sides = filters, [side // 2 for side in sides]
+                if min(sides) < 1:
+                    raise ArchitectureError(
+                        f"model.filters = {list(self.filters)} leaves nothing of images of {self.input_shape[1]}x"
+                        f"{self.input_shape[2]} pixels after layer {depth + 1}; lower model.kernel = {self.kernel}, or "
+                        f"use fewer than {depth + 1} layers"
+                    )
+            width = channels * math.prod(sides)
+        for depth, hidden in enumerate(self.hidden if self.kind in ("cnn", "mlp") else ()):
+            blocks += _layer(f"hidden{depth}", (hidden, width))
+            width = hidden
+        if self.kind == "gru":
+            (width,) = self.hidden
+            steps, features = self.series
+            blocks += [
+                Parameter("gru.weight_ih", (3 * width, features), width, steps),
+                Parameter("gru.weight_hh", (3 * width, width), width, steps),
+                Parameter("gru.bias_ih", (3 * width,), width, 0),
+                Parameter("gru.bias_hh", (3 * width,), width, 0),
+            ]
+        return (*blocks, *_layer("output", (self.outputs, width)))
+
+    @property
+    def _lost(self) -> int:
+        """Pixels by which a convolution shortens each side."""
+        return 0 if self.padding else self.kernel - 1
+
+    @property
+    def features(self) -> int:
+        """Numbers that the last layer, the head, gets to see of a sample."""
+        return self.parameters()[-2].shape[1]
+
+    @property
+    def head_size(self) -> int:
+        """Parameters of the last layer: the last of theta, weights (outputs, features) before biases (outputs,)."""
+        return self.outputs * (self.features + 1)
+
+    def widest(self) -> int:
+        """Numbers in the largest layer that one sample passes through, the input included."""
+        widths = [math.prod(self.input_shape), self.outputs]
+        if self.kind == "cnn":
+            _, *sides = self.input_shape
+            for filters in self.filters:
+                sides = [side - self._lost for side in sides]
+                widths.append(filters * math.prod(sides))
+                sides = [side // 2 for side in sides]
+        if self.kind in ("cnn", "mlp"):
+            widths += self.hidden
+        if self.kind == "gru":
+            widths.append(self.series[0] * 3 * self.hidden[0])  # the three gates of all steps
+        return max(widths)
+
+    @property
+    def size(self) -> int:
+        """d: the length of theta."""
+        return sum(block.size for block in self.parameters())
+
+    def start(
+        self, seed: int, *client: int, init: Literal["uniform", "zeros"] = "uniform", like: int = 0
+    ) -> np.ndarray:
+        """theta^0, (d,) float64: zeros, or uniform in +-1/sqrt(fan-in) of its layer (torch's own bounds).
+
+        With ``client`` the draw is that client's own; without, it is the same for every client of this architecture,
+        and all layers before the last are those of the same model with ``like`` outputs, unless that is 0.
+        """
+        if init == "zeros":
+            return np.zeros(self.size)
+        if like not in (0, self.outputs):
+            model = replace(self, outputs=like)
+            below = model.start(seed, *client)[: model.size - model.head_size]
+            return np.concatenate([below, self.start(seed, *client)[below.size :]])
+        special = self.kernel, self.padding, self.norm_groups
+        name = f"{self}" if special == (3, False, 0) else f"{self} {special}"
+        rng = generator(seed, f"initial theta of {name}", *client)
+        return np.concatenate(
+            [
+                rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in)
+                if block.start is None
+                else np.full(block.size, block.start)
+                for block in self.parameters()
+            ]
+        )
+
+
+def _layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:
+    fan_in = math.prod(shape[1:])
+    return [Parameter(f"{name}.weight", shape, fan_in, places), Parameter(f"{name}.bias", shape[:1], fan_in, 0)]

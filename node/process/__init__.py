@@ -1,0 +1,1 @@
+"""The process of a client: its course, its records, its checkpoints."""

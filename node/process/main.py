@@ -1,0 +1,380 @@
+"""The life of one client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import zmq
+
+from ...metrics.recorder import Recorder
+from ...transport import array_file
+from ...transport.codecs import CannotEncode
+from ...transport.constants import CONSTANTS
+from ...transport.control import Control, ControlClosed
+from ...transport.endpoint import CannotListen, Endpoint, NeighbourTimeout, Stopped
+from ...transport.failpoints import failpoint
+from ...transport.kernel import KernelCounters
+from ...transport.keys import KeyPair, Ring
+from ...transport.limits import bound_connections, bound_memory, keep_own_files
+from ...transport.peers import Link, Peers
+from ...transport.schedule import Schedule
+from ...transport.scheduled import PlannedPeers
+from ...transport.stopwatch import Stopwatch
+from ...transport.timed import DEADLINES, TimedPeers
+from ...transport.window import queue_for
+from ..algorithms import ALGORITHMS, links_of
+from ..algorithms.server import ServerAlgorithm
+from ..assignment import Assignment
+from ..client import Client
+from ..model.learner import Learner
+from .checkpoint import DiskFull, sent_to, write_state
+from .reporting import Reporter
+
+
+class Diverged(Exception):
+    """theta, or a vector to be sent, has numbers that nobody can go on with."""
+
+
+class NotMet(Exception):
+    """Neighbours that could not be met in time."""
+
+
+def live(assignment: Assignment, control: Control) -> int:
+    """Runs the client to its end; returns the exit status of its process, minus a signal where its part is to crash."""
+    with _log_of(assignment) as log:
+        return _live(assignment, control, log)
+
+
+def _live(assignment: Assignment, control: Control, log: TextIO) -> int:
+    try:
+        _ClientProcess(assignment, control, log).live()
+    except (Stopped, ControlClosed) as end:
+        print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
+        return 0
+    except Exception as error:
+        tells_all = isinstance(error, (Diverged, DiskFull, NeighbourTimeout, NotMet, CannotListen))
+        text = str(error) if tells_all else traceback.format_exc()
+        kind = type(error).__name__
+        alike = kind if isinstance(error, (NotMet, CannotListen)) else ""  # many clients fail at once, for one cause
+        control.send({"failed": text, "line": f"{kind}: {error}", "alike": alike})
+        with contextlib.suppress(OSError):  # the disk may be full
+            print(traceback.format_exc(), file=log, flush=True)
+        return 1
+    return -signal.SIGKILL if assignment.ending == "crash" else 0
+
+
+def _log_of(assignment: Assignment) -> contextlib.AbstractContextManager[TextIO]:
+    """Of a process of its own, the log is its standard output."""
+    if not assignment.shares_process:
+        return contextlib.nullcontext(sys.stdout)
+    return os.fdopen(os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "w")
+
+
+class _ClientProcess:
+    def __init__(self, assignment: Assignment, control: Control, log: TextIO):
+        self.assignment = assignment
+        self.control = control
+        self.log = log
+        self.epoch = time.monotonic()
+        self.stopwatch = Stopwatch("start", running=assignment.measure, alone=not assignment.shares_process)
+
+    def live(self) -> None:
+        assignment = self.assignment
+        self.context = zmq.Context(io_threads=1)
+        self.keys = KeyPair.make() if assignment.keyed or assignment.records_key else None  # nobody else has the secret
+        self.kernel = KernelCounters() if assignment.kernel_counters else None
+        self.schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
+        self.recorder: Recorder | None = None
+        self.endpoint = self._endpoint()
+        linger_s = 0.0
+        try:
+            self._prepare()  # before neighbours come: none of them is to wait at the door
+            self.recorder = self._recorder()
+            may_come_at_work = assignment.keyed and assignment.clock != "none"
+            address = self.endpoint.bind(assignment.address, hurry=not may_come_at_work)
+            self._bear_strangers()
+            self.control.send({"bound": address, "key": self.keys.public if self.keys else ""})
+            failpoint("bound")
+            met = self._wait_for("connect")
+            self.recorder.connect(assignment.records)  # who stores them knows this client's key by now
+            self._report_to(self.recorder, address)
+            self._meet({int(node): place for node, place in met.items()})
+            self._learn()
+            if assignment.ending == "finish":
+                self.control.send({"done": True})
+                failpoint("done")
+                self._wait_for("exit")  # all have received all
+            else:
+                self._take_leave()
+                linger_s = CONSTANTS.linger_s
+            self._say_goodbye()
+        finally:
+            if self.recorder is not None:
+                self.recorder.close()
+            self.endpoint.close(linger_s)
+            self.context.term()  # waits until the last records have left
+
+    def _bear_strangers(self) -> None:
+        """Over Unix sockets there are none; and a limit is one of the whole process."""
+        if self.assignment.address.startswith("tcp://") and not self.assignment.shares_process:
+            bound_memory(self.assignment.memory)
+            each = 4 if self.kernel is None else 8  # of a neighbour's present life and of the one before
+            bound_connections(each * len(self.assignment.neighbours))
+            if self.kernel is None:  # it has to see the connections
+                keep_own_files()
+
+    def _endpoint(self) -> Endpoint:
+        assignment = self.assignment
+        return Endpoint(
+            self.context,
+            assignment.node,
+            assignment.run,
+            self.control,
+            assignment.largest_vector * np.dtype(assignment.dtype).itemsize,
+            self.kernel,
+            self.stopwatch,
+            life=assignment.life,
+            keys=Ring(self.keys, {}, more=True) if self.keys and assignment.keyed else None,
+            **self._queue(),
+        )
+
+    def _queue(self) -> dict[str, int]:
+        """A server that nobody confirms messages to does not run far ahead of clients that only evaluate."""
+        if not self.assignment.bounded and issubclass(ALGORITHMS[self.assignment.algorithm["name"]], ServerAlgorithm):
+            return {"queue": CONSTANTS.queue_of_a_server}
+        return {"queue": queue_for(self.schedule)} if self.schedule else {}
+
+    def _recorder(self) -> Recorder:
+        assignment = self.assignment
+        return Recorder(
+            self.context,
+            "",
+            assignment.sender,
+            keys=(self.keys, assignment.records_key) if self.keys and assignment.records_key else None,
+            gather_s=CONSTANTS.gather_s,
+            may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
+        )
+
+    def _prepare(self) -> None:
+        assignment = self.assignment
+        self.learner = Learner(assignment)
+        algorithm = ALGORITHMS[assignment.algorithm["name"]]
+        settings = algorithm.Settings(**assignment.algorithm)
+        self.peers = self._peers(links_of(assignment))
+        self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
+        self.algorithm = algorithm(settings, self.client)
+        if assignment.state_round is not None:
+            self._restore(assignment.state_round)
+        size = self.client.theta.size
+        print(
+            f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
+            file=self.log,
+            flush=True,
+        )
+
+    def _report_to(self, recorder: Recorder, address: str) -> None:
+        self.endpoint.before_waiting = recorder.flush
+        self.reporter = Reporter(
+            self.assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, recorder
+        )
+        self.reporter.tell_process(address)
+
+    def _peers(self, links: Mapping[int, Link]) -> Peers:
+        assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
+        if self.schedule is None:
+            everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
+            everyone &= not any(link.may_be_quiet for link in links.values())
+            ahead = 1 if everyone and not assignment.turns else assignment.rounds
+            return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead, seed=assignment.seed)
+        schedule = self.schedule
+        options: dict[str, Any] = {
+            "fallback": "stale" if assignment.silence == "stale" else "skip",
+            "bounded": assignment.bounded,
+            "checkpoint_every": assignment.checkpoint_every,
+            "seed": assignment.seed,
+        }
+        if assignment.clock == "wall":
+            options |= {"staleness": assignment.staleness, "deadline_s": assignment.deadline_s}
+            if issubclass(ALGORITHMS[assignment.algorithm["name"]], ServerAlgorithm):
+                first, at_server = assignment.first_round, assignment.role == "server"
+                anew = first > 1 and assignment.state_round != first - 1
+                options |= {"is_server": at_server, "listens_in": first if anew else 0}
+                if not at_server:
+                    options["fallback"] = "skip"  # who has no answer goes on with what it has
+            return TimedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
+        return PlannedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
+
+    def _restore(self, round: int) -> None:
+        state = array_file.read(self.assignment.state(round))
+        if self.assignment.begun_in == self.assignment.first_round:  # the life before has told of its own waits
+            state.pop(DEADLINES, None)
+        self.learner.load(state)
+        self.algorithm.load(state)
+        self.peers.load(state)
+
+    def _receive_again(self) -> None:
+        """What neighbours had sent when the run was interrupted, and this client has not used yet."""
+        assignment, peers = self.assignment, self.peers
+        if not isinstance(peers, PlannedPeers):
+            return
+        for peer in assignment.neighbours:
+            for round, phase, vector in sent_to(assignment.node, self._files_of(peer.node)):
+                if peers.sent_into(peer.node, round, phase) == assignment.life:
+                    peers.put_in(peer.node, round, phase, vector)
+            for round, phase, vector in sent_to(peer.node, self._files_of(assignment.node)):
+                peers.keep(peer.node, round, phase, vector)
+
+    def _keep_on(self) -> None:
+        """What earlier lives have sent, and neighbours will use after checkpoints to come."""
+        assignment, peers = self.assignment, self.peers
+        if isinstance(peers, PlannedPeers):
+            for peer in assignment.neighbours:
+                for round, phase, vector in sent_to(peer.node, [assignment.handed_on(assignment.life - 1)]):
+                    peers.keep(peer.node, round, phase, vector)
+
+    def _files_of(self, node: int) -> tuple[Path, Path]:
+        return self.assignment.checkpoint_of(node, self.assignment.resumed_at)
+
+    def _meet(self, met: dict[int, tuple[str, int, str]]) -> None:
+        """``met`` are the neighbours that are there: {neighbour: its address, life and public key}."""
+        addresses = {node: address for node, (address, _, _) in met.items()}
+        lives = {node: life for node, (_, life, _) in met.items()}
+        more = self.assignment.clock != "none"
+        self.endpoint.learn({node: key for node, (_, _, key) in met.items()}, more=more)
+        if more:
+            self.endpoint.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
+        timeout = self.assignment.timeout
+        try:
+            hello = self.endpoint.connect(addresses, time.monotonic() + timeout, lives)
+        except NeighbourTimeout as error:
+            raise NotMet(f"{error} within transport.timeout = {timeout:g} s") from None
+        self.reporter.tell_links(hello.items())  # a neighbour that left meanwhile may have opened no connection
+        self.control.send({"ready": True})
+        failpoint("ready")
+        self.epoch = self._wait_for("go")
+
+    def _learn(self) -> None:
+        assignment, client = self.assignment, self.client
+        if assignment.first_round == 1 and not assignment.resumed_at:
+            self._close_round(0)
+        self.peers.begin(assignment.first_round, assignment.begun_in)
+        if assignment.resumed_at:
+            self._receive_again()
+        self._keep_on()
+        last = assignment.rounds if assignment.last_round is None else assignment.last_round
+        for round in range(assignment.first_round, last + 1):
+            self.stopwatch.switch("maps")
+            client.train_loss = None
+            client.enter(round)
+            self.learner.enter(round)
+            with self._diverged_if_unsendable(round):
+                self.algorithm.round(client, self.peers)
+            self._close_round(round)
+
+    @contextlib.contextmanager
+    def _diverged_if_unsendable(self, round: int) -> Iterator[None]:
+        """Raises Diverged."""
+        try:
+            yield
+        except CannotEncode as error:
+            self._require_finite(round)
+            raise Diverged(
+                f"a vector of client {self.assignment.node} cannot be sent in round {round}: {error}"
+            ) from None
+
+    def _take_leave(self) -> None:
+        """All that was sent to this client comes in, all that neighbours need of it is kept: then it may end."""
+        assignment, peers = self.assignment, self.peers
+        if not isinstance(peers, PlannedPeers):
+            return
+        peers.drain(assignment.life, assignment.resumed_at)
+        every = assignment.checkpoint_every
+        for round in range(peers.round, assignment.absent_until + 1):
+            if every and round % every == 0:
+                write_state(assignment.sent(round), round, peers.kept(round))
+        if handed_on := peers.kept(peers.round - 1):
+            write_state(assignment.handed_on(assignment.life), peers.round - 1, handed_on)
+
+    def _close_round(self, round: int) -> None:
+        """Evaluates, writes state and records, all of it after the round's learning."""
+        self.stopwatch.switch("records")
+        assignment = self.assignment
+        last = round == assignment.rounds
+        theta_norm = self._require_finite(round)
+        figures = self._figures(round) if _due(round, assignment.evaluate_every, last) else (None, None, None)
+        if _due(round, assignment.checkpoint_every, last):
+            write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
+            self.peers.forget(round)
+        self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
+
+    def _require_finite(self, round: int) -> float:
+        """||theta||. Raises Diverged."""
+        theta = self.client.theta
+        norm = math.sqrt(theta @ theta)
+        if not math.isfinite(norm):
+            cause = self.algorithm.report.cause_of_divergence
+            raise Diverged(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
+        return norm
+
+    def _figures(self, round: int) -> tuple[float | None, float | None, float | None]:
+        """A server has none, but what its clients need for theirs."""
+        at_the_end = self.algorithm.as_at_the_end(self.client, self.peers)
+        with self._diverged_if_unsendable(round), at_the_end if round else contextlib.nullcontext(True) as known:
+            return self._evaluate() if known and self.assignment.role == "client" else (None, None, None)
+
+    def _evaluate(self) -> tuple[float, float, float | None]:
+        """Test loss and metric of the client's model, and the metric of the one that all have in common."""
+        own, common = self.algorithm.personal_model(self.client), self.algorithm.global_model
+        with self.stopwatch.during("evaluation"):
+            loss, metric = self.learner.evaluate(own)
+            if common is None:
+                return loss, metric, None
+            return loss, metric, metric if common is own else self.learner.evaluate(common)[1]
+
+    def _say_goodbye(self) -> None:
+        self.reporter.tell_end(self._now(), self.endpoint.hellos, early=self.assignment.ending != "finish")
+        if self.kernel is not None:
+            self.endpoint.note_connections()
+            self.reporter.tell_kernel(self.kernel.read())
+            self.kernel.close()
+        assert self.recorder
+        self.recorder.flush()
+        self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
+        failpoint("left")
+
+    def _now(self) -> float:
+        """Wall seconds of the run."""
+        return time.monotonic() - self.epoch
+
+    def _state(self) -> dict[str, np.ndarray]:
+        state = self.learner.state() | self.algorithm.state() | self.peers.state()
+        maps = self.algorithm.maps
+        if self.assignment.save_maps and maps is not None:
+            state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
+        return state
+
+    def _wait_for(self, word: str) -> Any:
+        """Blocks until the launcher says ``word``; returns what came with it. Raises Stopped, ControlClosed."""
+        while True:
+            while self.endpoint.heard:
+                message = self.endpoint.heard.pop(0)
+                if word in message:
+                    return message[word]
+            if word == "exit":  # neighbours may still be sending
+                self.peers.idle()
+            else:
+                self.endpoint.heed()
+
+
+def _due(round: int, every: int, last: bool) -> bool:
+    return round == 0 or last or (every > 0 and round % every == 0)

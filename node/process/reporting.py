@@ -1,0 +1,182 @@
+"""What a client process tells the collector: of itself, of each round, of its connections."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+
+from ...metrics.recorder import Recorder
+from ...metrics.records import EdgeRecord, EventRecord, KernelRecord, NodeRecord, OverheadRecord, Record, RoundRecord
+from ...transport.endpoint import identity_of
+from ...transport.kernel import KernelCount
+from ...transport.peers import Peers
+from ...transport.stopwatch import Stopwatch
+from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
+from ..algorithms.base import Algorithm
+from ..assignment import Assignment
+from ..client import Client
+from ..model.flops import evaluation_flops, gradient_flops
+from ..model.learner import Learner
+from .resources import Pace, StateBytes, sample, work
+
+
+class Reporter:
+    """All wall times are seconds of the run."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        client: Client,
+        learner: Learner,
+        algorithm: Algorithm,
+        peers: Peers,
+        stopwatch: Stopwatch,
+        recorder: Recorder,
+    ):
+        self._assignment = assignment
+        self._node = assignment.node
+        self._client = client
+        self._learner = learner
+        self._algorithm = algorithm
+        self._peers = peers
+        self._stopwatch = stopwatch
+        self._recorder = recorder
+        self._pace = Pace(assignment.sample_every)
+
+    def tell_process(self, address: str) -> None:
+        architecture = self._assignment.architecture
+        self._recorder.write(
+            NodeRecord(
+                node=self._node,
+                role=self._assignment.role,
+                model=architecture.label,
+                parameters=architecture.size,
+                train_samples=self._learner.train_samples,
+                test_samples=self._learner.test_samples,
+                degree=len(self._assignment.neighbours),
+                host=self._assignment.host_name,
+                pid=os.getpid(),
+                address=address,
+            )
+        )
+
+    def tell_links(self, hellos: Iterable[tuple[int, int]]) -> None:
+        """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello)."""
+        own = ready_bytes(identity_of(self._node, self._assignment.life))
+        keys = self._assignment.keyed
+        self._recorder.write(
+            *(
+                OverheadRecord(self._node, node, kind, messages, wire_bytes)
+                for node, hello in hellos
+                for kind, messages, wire_bytes in (
+                    ("greeting", 0, GREETING_BYTES),
+                    ("ready", 0, own),
+                    *([("handshake", 0, handshake_bytes(own, connects=self._node < node))] if keys else []),
+                    ("hello", 1, hello),
+                )
+            )
+        )
+
+    def tell_round(
+        self,
+        round: int,
+        now: float,
+        theta_norm: float,
+        test_loss: float | None,
+        test_metric: float | None,
+        global_metric: float | None,
+        *,
+        last: bool,
+    ) -> None:
+        """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
+        report, measure, train_loss = self._algorithm.report, self._assignment.measure, self._client.train_loss
+        waited = self._peers.waited()
+        exchanged = self._peers.next_round()
+        records: list[Record] = [
+            *(exchanged if measure else ()),
+            *(self._edges(round) if measure else ()),
+            *(EventRecord(now, waited.virtual_s, self._node, "warning", text) for text in report.warnings),
+            *(EventRecord(now, waited.virtual_s, self._node, *event) for event in report.events),
+            *(
+                EventRecord(now, waited.virtual_s, self._node, "drop", f"{count} x {reason}")
+                for reason, count in self._peers.rejected().items()
+            ),
+        ]
+        report.warnings.clear()
+        report.events.clear()
+        if measure and (last or self._pace.due(now)):
+            records += self._measurements(now)
+        told = RoundRecord(
+            node=self._node,
+            round=round,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            test_metric=test_metric,
+            theta_norm=theta_norm,
+            wall_s=now,
+            virtual_s=waited.virtual_s,
+            disagreement=math.hypot(*report.disagreements.values()) if report.disagreements else None,
+            objective=None if train_loss is None else train_loss + report.penalty,
+            gradient_norm=report.gradient_norm,
+            idle_s=waited.idle_s,
+            waited_for=waited.longest_for,
+            global_metric=global_metric,
+        )
+        self._recorder.write(*records, told)  # last: where it is stored, all of the round is
+
+    def tell_end(self, now: float, hellos: Iterable[tuple[int, int]], *, early: bool) -> None:
+        """``early``: before the run's last round, after which memory and CPU time are told in any case."""
+        self.tell_links(hellos)
+        if missed := self._peers.deadlines_passed():
+            waits = f"{missed} wait{'s' if missed > 1 else ''} ended by the deadline"
+            self._recorder.write(EventRecord(now, None, self._node, "timeout", waits))
+        self._recorder.write(
+            *(OverheadRecord(self._node, j, "confirmation", *tally) for j, tally in self._peers.confirmations().items())
+        )
+        self._recorder.write(
+            *(OverheadRecord(self._node, j, "evaluation", *tally) for j, tally in self._peers.evaluations().items())
+        )
+        if early and self._assignment.measure:
+            self._recorder.write(*self._measurements(now))
+
+    def tell_kernel(self, counts: Iterable[KernelCount]) -> None:
+        self._recorder.write(*(KernelRecord(self._node, c.local, c.peer, c.sent, c.received) for c in counts))
+
+    def _edges(self, round: int) -> list[EdgeRecord]:
+        maps, report = self._algorithm.maps, self._algorithm.report
+        if maps is None or not (report.disagreements or report.weights):
+            return []
+        return [
+            EdgeRecord(
+                self._node,
+                j,
+                round,
+                report.disagreements.get(j),
+                map_norm * report.weights.get(j, 1.0),
+                maps.error_bound,
+                report.weights.get(j),
+                report.cosines.get(j),
+            )
+            for j, map_norm in maps.norms().items()
+            if j in report.weights or not report.weights
+        ]
+
+    def _measurements(self, now: float) -> list[Record]:
+        node, architecture, learner = self._node, self._assignment.architecture, self._learner
+        maps = self._algorithm.maps
+        flops = {
+            "gradient": learner.learnt_samples * gradient_flops(architecture),
+            "evaluation": learner.evaluated_samples * evaluation_flops(architecture),
+            "maps": 0 if maps is None else maps.flops,
+        }
+        history = 0 if maps is None else maps.history_bytes()
+        state = StateBytes(
+            theta=learner.theta.nbytes,
+            maps=self._algorithm.state_bytes() - history,
+            history=history,
+            buffers=learner.buffer_bytes() + self._peers.inbox_bytes(),
+        )
+        with self._pace.sampling(now):
+            own = [] if self._assignment.shares_process else [sample(node, now, state)]
+            return [*own, *work(node, now, self._stopwatch.read(), flops)]

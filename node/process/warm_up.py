@@ -1,0 +1,128 @@
+"""A short life of two pretend clients, played in the fork server before it forks.
+
+What a process loads, compiles and sets up when it does something for the first time is then in the memory that all
+clients share, instead of once in each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shutil
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import zmq
+from safetensors.numpy import save_file
+
+from ...transport.control import Control
+from ..algorithms.sheaf_fmtl import SheafFMTLSettings
+from ..assignment import Assignment, LocalWork, Neighbour
+from ..model.architecture import Architecture
+from .main import live
+
+_MODEL = Architecture(kind="logistic", input_shape=(16,), outputs=4)
+_ROUNDS = 8  # enough for the interpreter to specialize its code
+
+
+def rehearse(folder: Path) -> None:
+    """In a new ``folder``. Raises RuntimeError if a thread is left: this process could not fork safely any more."""
+    before = _threads()  # those of libraries that look after their own when a process forks
+    with contextlib.redirect_stdout(io.StringIO()):
+        _play(folder)
+    shutil.rmtree(folder)
+    _remove_log_handlers()
+    deadline = time.monotonic() + 1
+    while (threads := _threads()) > before:  # one that has been joined may still be on its last instructions
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{threads - before} threads are left over from the rehearsal")
+        time.sleep(0.001)
+
+
+def _play(folder: Path) -> None:
+    for name in ("shards", "log", "state/round-000000", f"state/round-{_ROUNDS:06d}"):
+        (folder / name).mkdir(parents=True)
+    assignments = [_assignment(folder, node) for node in (0, 1)]
+    context = zmq.Context()
+    records = context.socket(zmq.PULL)
+    records.bind(assignments[0].records)
+    pairs = [socket.socketpair() for _ in assignments]
+    launcher = [Control(ours) for ours, _ in pairs]
+    threads = [
+        threading.Thread(target=live, args=(Assignment.from_json(assignment.to_json()), Control(theirs)), daemon=True)
+        for assignment, (_, theirs) in zip(assignments, pairs, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    everyone = {assignment.node: (assignment.address, 1, "") for assignment in assignments}
+    for word, message in (
+        ("bound", {"connect": everyone}),
+        ("ready", {"go": 0.0}),
+        ("done", {"exit": True}),
+    ):
+        for line in launcher:
+            _hear(line, word)
+        for node, line in enumerate(launcher):
+            others = {j: place for j, place in everyone.items() if j != node}
+            line.send({"connect": others} if word == "bound" else message)
+    for thread in threads:
+        thread.join()
+    for pair in pairs:
+        for end in pair:
+            end.close()
+    context.destroy(linger=0)
+
+
+def _hear(line: Control, word: str) -> None:
+    while not any(word in message for message in line.receive()):
+        pass
+
+
+def _assignment(folder: Path, node: int) -> Assignment:
+    images, labels = np.zeros((16, *_MODEL.input_shape), np.float32), np.arange(16) % _MODEL.outputs
+    assignment = Assignment(
+        node=node,
+        role="client",
+        clients=2,
+        run=0,
+        seed=0,
+        rounds=_ROUNDS,
+        folder=folder,
+        address=f"ipc://{folder}/{node}",
+        records=f"ipc://{folder}/records",
+        architecture=_MODEL,
+        task="classification",
+        init="uniform",
+        same_start=True,
+        dtype="float32",
+        training=LocalWork(work="steps", alpha=0.1, steps=1, epochs=1, batch_size=8, momentum=0.0, l2=0.0),
+        algorithm={"name": SheafFMTLSettings.name, "storage": "factored"},  # dense maps need scipy
+        neighbours=(Neighbour(1 - node, _MODEL.size, 0.5),),
+        largest_vector=_MODEL.size,
+        timeout=10.0,
+        evaluate_every=1,
+        checkpoint_every=0,
+        save_maps=False,
+        measure=True,
+        sample_every=0.0,
+        kernel_counters=False,
+    )
+    save_file({"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}, assignment.shard)
+    return assignment
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else threading.active_count()
+
+
+def _remove_log_handlers() -> None:
+    """Those of libraries: every forked process would set up their locks anew."""
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        if isinstance(logger, logging.Logger):
+            for handler in list(logger.handlers):
+                logger.removeHandler(handler)
