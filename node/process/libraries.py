@@ -12,7 +12,7 @@ from ..model.architecture import LINEAR
 
 def libraries_of(algorithm: str, kinds: Iterable[str]) -> tuple[str, ...]:
     """Modules, for an algorithm and kinds of models."""
-    models = () if LINEAR.issuperset(kinds) else (f"{__package__}.models",)
+    models = () if LINEAR.issuperset(kinds) else ("sheafgossip.node.model.networks",)
     return ALGORITHMS[algorithm].libraries + models
 
 

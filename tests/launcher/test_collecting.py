@@ -19,7 +19,7 @@ from sheafgossip.transport.keys import KeyPair
 
 SLOW = """
 import time
-from sheafgossip.metrics import collector as collector_module
+from sheafgossip.metrics import collector
 from sheafgossip.metrics.store import Store
 
 commit = Store.commit

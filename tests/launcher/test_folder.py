@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unfinished_files
 from sheafgossip.launcher.run import folder
+from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unfinished_files
 from sheafgossip.launcher.studies.session import new_folder
 from sheafgossip.metrics.schema import RunFolderError
 

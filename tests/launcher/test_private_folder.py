@@ -14,7 +14,7 @@ from sheafgossip.launcher.processes import private_folder
 
 MAKE = """
 import os, time
-from sheafgossip.launcher import private_folder
+from sheafgossip.launcher.processes import private_folder
 print(private_folder.make()[0], flush=True)
 time.sleep(60)
 """
