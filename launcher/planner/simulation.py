@@ -1,14 +1,8 @@
 """Plays a scenario: the pure function from which every plan comes.
 
 A round of a client is exchange 0, the local work, then the other exchanges. In an exchange it gives its uplink one
-message for each neighbour, and waits until each neighbour has got far enough (``Execution``). Of each neighbour it then
-uses
-
-- where clients are synchronous (staleness 0): the message of its own round;
-- else the freshest message that has arrived, unless that is more than ``staleness`` rounds old;
-- where there is none such when the deadline passes, when the neighbour is known to be gone or has finished, or when a
-  message of a later round shows that it has got farther: the freshest that has arrived at all (silence = "stale"), or
-  none ("skip", "wait").
+message for each neighbour, waits until each has got far enough, and uses of each the message that the rule of
+``transport/freshness.py`` chooses.
 
 With a server (``Star``) a round of a participant is the local work, a message to the server, and the wait for its
 answer; one of the server is the wait for these messages, then its answers. The deadline bounds the server's wait, and
@@ -31,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from ...transport.freshness import chosen_round, needed_round
 from ...transport.schedule import Schedule
 from .draws import ComputeTimes, latencies, losses, strikes
 from .evaluation import with_evaluations
@@ -298,8 +293,7 @@ class _Simulation:
         client.waiting, client.wait_began, client.phase = True, now, phase
         client.token += 1
         client.planned_end = math.inf
-        far_enough = client.round - self.staleness
-        client.needed = math.ceil(far_enough) if far_enough > 0 else 0
+        client.needed = needed_round(client.round, self.staleness)
         client.awaited = [whom is None or other.number in whom for other in client.neighbours]
         client.ready = [
             self._ready(client, place, now) if awaited else -math.inf for place, awaited in enumerate(client.awaited)
@@ -370,12 +364,8 @@ class _Simulation:
 
     def _chosen(self, mail: _Mail, round: int) -> int:
         """The round of the message that is used; 0: none."""
-        if self.staleness == 0:
-            if round in mail.arrived:
-                return round
-        elif mail.freshest >= round - self.staleness:
-            return mail.freshest
-        return mail.freshest if self.scenario.execution.silence == "stale" else 0
+        silence = self.scenario.execution.silence
+        return chosen_round(round, mail.freshest, round in mail.arrived, self.staleness, silence)
 
     def _compute(self, client: _Client, now: float) -> bool:
         seconds = self.compute_times(client.number, client.round, now)
