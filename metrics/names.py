@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .plain import label
 from .reader import open_records
 from .records import COLLECTOR, FORK_SERVER, LAUNCHER
+from .text import label
 
 KEY = "owners"
 """Kept in ``meta``: the name of each client's owner, as a list in JSON; views read it, too."""

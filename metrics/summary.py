@@ -14,11 +14,11 @@ from .conditions import Conditions, completed_rounds, conditions_of, gone_client
 from .config_file import read_config
 from .divergence import Divergence, divergence_of
 from .fairness import Spread
-from .plain import label
 from .reader import metric_of, open_records
 from .records import COLLECTOR, LAUNCHER, TABLES
 from .schema import CONFIG_DIGEST
 from .target import Reached, ReachedVirtually, bytes_to_reach, virtual_time_to_reach
+from .text import label
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 _STATUS: dict[str, Status] = {

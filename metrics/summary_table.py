@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from .conditions import Conditions
 from .seeds import Group
 from .summary import RunSummary
+from .text import UNKNOWN, metric_number, metric_text, short
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_UNKNOWN = "–"
 _LONGEST_NAME = 40
 """Longer ones take more than one line where that makes room for figures."""
 
@@ -62,7 +62,7 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "mean of the worst 10% of clients": lambda run: _of_final(run, "worst_10"),
     "mean of the worst 20% of clients": lambda run: _of_final(run, "worst_20"),
     "test {metric} of the common model": lambda run: (
-        _UNKNOWN if run.global_metric is None else _of_metric(run.metric, run.global_metric)
+        UNKNOWN if run.global_metric is None else metric_text(run.metric, run.global_metric)
     ),
     "messages": lambda run: _if_measured(run, f"{run.traffic.messages:,}"),
     "payload (vectors alone), MB": lambda run: _mb(run, run.traffic.payload_bytes),
@@ -71,13 +71,11 @@ _ALL_FIGURES: dict[str, Callable[[RunSummary], str]] = {
     "payload between hosts, MB": lambda run: _between(run, "payload_bytes"),
     "wire between hosts, MB": lambda run: _between(run, "wire_bytes"),
     "opening connections, MB": lambda run: _mb(run, _overhead(run, "greeting", "ready", "handshake", "hello")),
-    "of which keys, MB": lambda run: _mb(run, spent) if (spent := _overhead(run, "handshake")) else _UNKNOWN,
-    "models for evaluation only, MB": lambda run: (
-        _mb(run, sent) if (sent := _overhead(run, "evaluation")) else _UNKNOWN
-    ),
+    "of which keys, MB": lambda run: _mb(run, spent) if (spent := _overhead(run, "handshake")) else UNKNOWN,
+    "models for evaluation only, MB": lambda run: _mb(run, sent) if (sent := _overhead(run, "evaluation")) else UNKNOWN,
     "records to the collector, MB": lambda run: _mb(run, _overhead(run, "records")),
     "control lines, MB": lambda run: _mb(run, _overhead(run, "control")),
-    "TFLOP of all clients": lambda run: _UNKNOWN if run.flops is None else _short(run.flops / 1e12),
+    "TFLOP of all clients": lambda run: UNKNOWN if run.flops is None else short(run.flops / 1e12),
     "memory of all clients (PSS), MB": lambda run: _memory(run, run.memory.clients_pss),
     "of which theta, MB": lambda run: _memory(run, run.memory.clients_theta),
     "of which maps and their history, MB": lambda run: _memory(
@@ -110,7 +108,7 @@ DISPENSABLE = ("clients_pss", "flops", "clients_cpu_s", "waited_share", "worst_1
 _ONLY_IF_KNOWN = ("test {metric} of the common model", "payload between hosts, MB", "wire between hosts, MB",
                   "of which keys, MB", "models for evaluation only, MB")  # fmt: skip
 _FIGURES_OF_A_SCENARIO: dict[str, Callable[[Conditions], str]] = {
-    "virtual time, s": lambda what: _UNKNOWN if what.virtual_s is None else _short(what.virtual_s),
+    "virtual time, s": lambda what: UNKNOWN if what.virtual_s is None else short(what.virtual_s),
     "time clients waited, share": lambda what: _share(what.waited_share),
     "crashes": lambda what: f"{what.events['crash']:,}",
     "restarts": lambda what: f"{what.events['restart']:,}",
@@ -146,16 +144,16 @@ def _one(run: RunSummary, target: float | None, every: bool) -> Table:
     table.add_column(justify="right")
     for title in (*_FIRST, *(title for title in _ALL_FIGURES if every and title not in _FIRST)):
         text = _ALL_FIGURES[title](run)
-        if text != _UNKNOWN or title not in _ONLY_IF_KNOWN:
+        if text != UNKNOWN or title not in _ONLY_IF_KNOWN:
             table.add_row(title.format(metric=run.metric), text)
     if run.conditions is not None and not every and run.conditions.virtual_s is not None:
-        table.add_row("virtual time, s", _short(run.conditions.virtual_s))
+        table.add_row("virtual time, s", short(run.conditions.virtual_s))
     if run.conditions is not None and every:
         if confirmed := _overhead(run, "confirmation"):
             table.add_row("confirmations of messages, MB", _mb(run, confirmed))
         for title, figure_of in _FIGURES_OF_A_SCENARIO.items():
             text = figure_of(run.conditions)
-            if text != _UNKNOWN and not (text == "0" and title in _ONLY_IF_ANY):
+            if text != UNKNOWN and not (text == "0" and title in _ONLY_IF_ANY):
                 table.add_row(title, text)
     if target is not None:
         wanted, reached = _target([run.metric], target), run.reached
@@ -166,7 +164,7 @@ def _one(run: RunSummary, target: float | None, every: bool) -> Table:
             table.add_row(f"wall time to reach {wanted}, s", f"{reached.wall_s:,.1f}")
         if run.conditions is not None and run.conditions.virtual_s is not None:
             met = run.reached_virtually
-            table.add_row(f"virtual time to reach {wanted}, s", "not reached" if met is None else _short(met.virtual_s))
+            table.add_row(f"virtual time to reach {wanted}, s", "not reached" if met is None else short(met.virtual_s))
             if met is not None:
                 table.add_row("payload sent by then, MB", _mb(run, met.payload_bytes))
                 table.add_row("wire sent by then, MB", _mb(run, met.wire_bytes))
@@ -174,7 +172,7 @@ def _one(run: RunSummary, target: float | None, every: bool) -> Table:
 
 
 def _between(run: RunSummary, what: str) -> str:
-    return _UNKNOWN if run.between_hosts is None else _mb(run, getattr(run.between_hosts, what))
+    return UNKNOWN if run.between_hosts is None else _mb(run, getattr(run.between_hosts, what))
 
 
 def _several(groups: Sequence[Group], target: float | None, width: int) -> Table:
@@ -278,12 +276,12 @@ def caption_of(groups: Sequence[Group], *, explain: bool) -> str:
 
 def _mean(group: Group, figure: str, unit: float = 1.0) -> str:
     estimate = group.estimate(figure)
-    return _UNKNOWN if estimate is None else _short(estimate.mean / unit)
+    return UNKNOWN if estimate is None else short(estimate.mean / unit)
 
 
 def _mean_of_metric(group: Group, figure: str) -> str:
     estimate = group.estimate(figure)
-    return _UNKNOWN if estimate is None else _number(group.runs[0].metric, estimate.mean)
+    return UNKNOWN if estimate is None else metric_number(group.runs[0].metric, estimate.mean)
 
 
 def _mean_with_error(group: Group) -> str:
@@ -299,44 +297,34 @@ def _rounds_to_reach(group: Group) -> str:
     estimate = group.estimate("rounds_to_reach")
     if estimate is None:
         reached = sum(run.reached is not None for run in group.runs)
-        return f"by {reached} of {len(group.runs)}" if reached else _UNKNOWN
-    return f"{estimate.mean:,.0f}" if len(group.runs) == 1 else _short(estimate.mean)
+        return f"by {reached} of {len(group.runs)}" if reached else UNKNOWN
+    return f"{estimate.mean:,.0f}" if len(group.runs) == 1 else short(estimate.mean)
 
 
 def _with_error(run: RunSummary) -> str:
     if run.final is None:
         return "not evaluated"
-    return _plus_minus(run.metric, run.final.mean, run.final.standard_error) + _unit(run.metric)
+    return _plus_minus(run.metric, run.final.mean, run.final.standard_error) + (
+        " %" if run.metric == "accuracy" else ""
+    )
 
 
 def _plus_minus(metric: str, mean: float, error: float) -> str:
-    return _number(metric, mean) + ("" if math.isnan(error) else f" ± {_number(metric, error)}")
+    return metric_number(metric, mean) + ("" if math.isnan(error) else f" ± {metric_number(metric, error)}")
 
 
 def _of_final(run: RunSummary, figure: str) -> str:
-    return _UNKNOWN if run.final is None else _of_metric(run.metric, getattr(run.final, figure))
+    return UNKNOWN if run.final is None else metric_text(run.metric, getattr(run.final, figure))
 
 
 def _variance(run: RunSummary) -> str:
     if run.final is None:
-        return _UNKNOWN
+        return UNKNOWN
     return f"{1e4 * run.final.variance:.2f} %²" if run.metric == "accuracy" else f"{run.final.variance:.4g}"
 
 
 def _target(metrics: Sequence[str], target: float) -> str:
     return f"{100 * target:g} %" if list(metrics) == ["accuracy"] else f"{target:g}"
-
-
-def _of_metric(metric: str, value: float) -> str:
-    return _number(metric, value) + _unit(metric)
-
-
-def _number(metric: str, value: float) -> str:
-    return f"{100 * value:.1f}" if metric == "accuracy" else f"{value:.4g}"
-
-
-def _unit(metric: str) -> str:
-    return " %" if metric == "accuracy" else ""
 
 
 def _overhead(run: RunSummary, *kinds: str) -> int:
@@ -348,7 +336,7 @@ def _mb(run: RunSummary, number: int) -> str:
 
 
 def _if_measured(run: RunSummary, text: str) -> str:
-    return text if run.measured else _UNKNOWN
+    return text if run.measured else UNKNOWN
 
 
 def _memory(run: RunSummary, number: int) -> str:
@@ -356,7 +344,7 @@ def _memory(run: RunSummary, number: int) -> str:
 
 
 def _of_processes(run: RunSummary, text: str) -> str:
-    return text if run.processes_measured else _UNKNOWN
+    return text if run.processes_measured else UNKNOWN
 
 
 def _rounds(run: RunSummary) -> str:
@@ -364,19 +352,9 @@ def _rounds(run: RunSummary) -> str:
 
 
 def _share(share: float | None) -> str:
-    return _UNKNOWN if share is None else f"{100 * share:.1f} %"
+    return UNKNOWN if share is None else f"{100 * share:.1f} %"
 
 
 def _part(count: int, what: Conditions) -> str:
     total = what.used + what.missing
-    return f"{count:,} ({100 * count / total:.1f} %)" if total else _UNKNOWN
-
-
-def _short(number: float) -> str:
-    """Three digits or more, in six places or little more."""
-    if number == 0:
-        return "0"
-    if abs(number) < 0.001:
-        return f"{number:.1e}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(number))))
-    return f"{number:,.{decimals}f}"
+    return f"{count:,} ({100 * count / total:.1f} %)" if total else UNKNOWN

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .plain import plain
+from .text import plain
 
 _OF_A_FILE = 1000
 

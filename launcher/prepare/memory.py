@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
+from ...metrics.text import duration
 from ...node.algorithms import ALGORITHMS, links_of
 from ...node.assignment import Assignment
 from ...node.model.flops import gradient_flops
@@ -64,7 +65,7 @@ class Need:
 
     @property
     def text(self) -> str:
-        return f"{self.clients} clients need about {self.memory / 1e9:.1f} GB of memory and {_duration(self.seconds)}"
+        return f"{self.clients} clients need about {self.memory / 1e9:.1f} GB of memory and {duration(self.seconds)}"
 
 
 def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
@@ -190,10 +191,3 @@ def _opening_work_of(assignment: Assignment, samples: int) -> float:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(1, round(seconds))} s"

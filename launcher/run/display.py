@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from ...metrics.plain import plain
 from ...metrics.schema import RunFolderError
 from ...metrics.terminal import Plain, new_console
+from ...metrics.text import plain
 from ...metrics.watch.progress import Place, line
 from ...metrics.watch.snapshot import Event, Follower, Snapshot
 

@@ -26,7 +26,7 @@ def write_report(
 
     Raises RunFolderError, and OSError where it cannot be written.
     """
-    from ..plain import plain
+    from ..text import plain
     from .methods import methods_of
     from .page import page
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...topology.picture import INK
+from ..text import short
 from .drawn import SOFT, Drawn, colour, legend_below, line_look, literal, new_figure, plain
 from .methods import Method, named
 
@@ -33,7 +34,7 @@ def bytes_by_level(methods: Sequence[Method]) -> list[Drawn]:
     rows = range(len(shown))
     left.barh(rows, data.payload_mb, height=0.62, color=[colour(method.number) for method in shown])
     for row, value in zip(rows, data.payload_mb, strict=True):
-        left.annotate(f" {_short(value)} MB", (value, row), va="center", fontsize=8.5, color=INK)
+        left.annotate(f" {short(value)} MB", (value, row), va="center", fontsize=8.5, color=INK)
     left.margins(x=0.2)
     left.set_xlabel("payload, MB (sum over all directed edges)")
     overheads = ["message_mb", "wire_mb", "opening_mb", "records_mb"]
@@ -60,10 +61,6 @@ def bytes_by_level(methods: Sequence[Method]) -> list[Drawn]:
             data,
         )
     ]
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _bytes_of(method: Method) -> dict[str, object]:

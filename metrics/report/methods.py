@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from .. import open_run
 from ..names import read_owners
-from ..plain import label
 from ..run_reader import RunReader
 from ..seeds import Group, summarize_all
 from ..summary import RunSummary
+from ..text import label
 
 if TYPE_CHECKING:
     from pandas import DataFrame

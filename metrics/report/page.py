@@ -11,9 +11,9 @@ from pathlib import Path
 from ..comparison import setting_of
 from ..config_file import config_text
 from ..names import client_name, read_owners
-from ..plain import label
 from ..seeds import Estimate
 from ..summary_table import flaw_of
+from ..text import UNKNOWN, label, metric_number, short
 from .drawn import Drawn
 from .learning import worst_clients
 from .methods import Method, named
@@ -96,25 +96,20 @@ def _results(methods: Sequence[Method]) -> str:
 def _metric(method: Method) -> str:
     estimate, run = method.group.estimate("test_metric"), method.run
     if estimate is None or run.final is None:
-        return "–"
+        return UNKNOWN
     error = estimate.standard_error if len(method.group.runs) > 1 else run.final.standard_error
-    return f"<b>{_of_metric(method, estimate.mean)}</b>" + (
-        "" if math.isnan(error) else f" ± {_of_metric(method, error)}"
+    return f"<b>{metric_number(method.run.metric, estimate.mean)}</b>" + (
+        "" if math.isnan(error) else f" ± {metric_number(method.run.metric, error)}"
     )
-
-
-def _of_metric(method: Method, value: float) -> str:
-    return f"{100 * value:.1f}" if method.is_accuracy else f"{value:.4g}"
 
 
 def _number(method: Method, figure: str, unit: float | None) -> str:
     estimate: Estimate | None = method.group.estimate(figure)
     if estimate is None:
-        return "–"
+        return UNKNOWN
     if unit is None:
-        return _of_metric(method, estimate.mean)
-    value = estimate.mean / unit
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+        return metric_number(method.run.metric, estimate.mean)
+    return short(estimate.mean / unit)
 
 
 def _figure(drawn: Drawn) -> str:

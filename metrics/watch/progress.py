@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ..text import UNKNOWN, clock, metric_text, size
 from .snapshot import Event, Snapshot
 
-UNKNOWN = "–"
 _COMPARED = 200
 """Characters of a detail: the search for numbers takes the square of them."""
 
@@ -36,20 +36,20 @@ def _parts(snapshot: Snapshot) -> Iterable[str]:
         yield starting(snapshot)
         return
     if snapshot.has_ended:
-        yield f"{snapshot.state} after {duration(snapshot.elapsed_s)}"
+        yield f"{snapshot.state} after {clock(snapshot.elapsed_s)}"
     if snapshot.state != "finished":
         yield f"round {rounds(snapshot)} of {snapshot.rounds}"
     if snapshot.metric is not None:
-        yield f"{title(snapshot)} {metric(snapshot, snapshot.metric)}"
+        yield f"{title(snapshot)} {metric_text(snapshot.metric_name, snapshot.metric)}"
     if snapshot.payload_bytes:
         yield f"{size(snapshot.payload_bytes)} sent"
     if snapshot.memory_bytes is not None and snapshot.memory_of == len(snapshot.completed) and not snapshot.has_ended:
         yield f"{size(snapshot.memory_bytes)} of memory"
     yield from counts(snapshot)
     if not snapshot.has_ended:
-        yield duration(snapshot.elapsed_s)
+        yield clock(snapshot.elapsed_s)
     if snapshot.left_s is not None:
-        yield f"about {duration(snapshot.left_s)} left"
+        yield f"about {clock(snapshot.left_s)} left"
 
 
 def starting(snapshot: Snapshot) -> str:
@@ -73,29 +73,6 @@ def counts(snapshot: Snapshot) -> list[str]:
 
 def title(snapshot: Snapshot) -> str:
     return "accuracy" if snapshot.metric_name == "accuracy" else "test MSE"
-
-
-def metric(snapshot: Snapshot, value: float) -> str:
-    return f"{100 * value:.1f} %" if snapshot.metric_name == "accuracy" else f"{value:.4g}"
-
-
-def size(count: float) -> str:
-    """Three digits: 1.23 MB, 12.3 MB, 123 MB."""
-    unit, *larger = ("B", "kB", "MB", "GB", "TB")
-    while count >= 999.5 and larger:
-        count, unit = count / 1000, larger.pop(0)
-    digits = 0 if unit == "B" or count >= 99.95 else 1 if count >= 9.995 else 2
-    return f"{count:.{digits}f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def virtual(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.1f} s"
 
 
 class Told(NamedTuple):

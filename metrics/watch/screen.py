@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group
 from rich.text import Text
 
-from .progress import UNKNOWN, Place, duration, metric, size, starting, title, told, virtual
+from ..text import UNKNOWN, clock, metric_text, short, size
+from .progress import Place, starting, title, told
 from .snapshot import Snapshot
 
 _WIDEST = 160
@@ -54,9 +55,9 @@ def _times(snapshot: Snapshot) -> str:
     if snapshot.state == "starting":
         return "starting"
     if snapshot.has_ended:
-        return f"{snapshot.state} after {duration(snapshot.elapsed_s)}"
-    left = UNKNOWN if snapshot.left_s is None else f"about {duration(snapshot.left_s)}"
-    return f"{duration(snapshot.elapsed_s)} · {left} left"
+        return f"{snapshot.state} after {clock(snapshot.elapsed_s)}"
+    left = UNKNOWN if snapshot.left_s is None else f"about {clock(snapshot.left_s)}"
+    return f"{clock(snapshot.elapsed_s)} · {left} left"
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ def _bar(least: int, most: int, rounds: int, columns: int) -> Text:
 
 
 def _figures(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
-    value = UNKNOWN if snapshot.metric is None else metric(snapshot, snapshot.metric)
+    value = UNKNOWN if snapshot.metric is None else metric_text(snapshot.metric_name, snapshot.metric)
     curve = sparkline(snapshot.history, snapshot.rounds, width - _LABEL - 10)
     yield title(snapshot), Text(f"{value:<10}", style=_STRONG).append(curve, style=_ACCENT)
     sent = Text(
@@ -124,7 +125,7 @@ def _figures(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
         waiting.append(f"of the clients' time{longest}", style=_QUIET)
     yield "waiting", waiting
     if snapshot.virtual_s is not None:
-        yield "virtual", Text(virtual(snapshot.virtual_s), style=_STRONG)
+        yield "virtual", Text(f"{short(snapshot.virtual_s)} s", style=_STRONG)
     if snapshot.cause:
         yield "", Text(snapshot.cause, style=_TROUBLE)
 
@@ -145,7 +146,7 @@ def sparkline(history: Sequence[tuple[int, float]], rounds: int, columns: int) -
 
 
 def _event(wall_s: float, kind: str, text: str) -> Text:
-    line = Text(f"{duration(max(0.0, wall_s)):>7}  ", style=_QUIET)
+    line = Text(f"{clock(max(0.0, wall_s)):>7}  ", style=_QUIET)
     line.append(f"{kind:<9}", style=_TROUBLE if kind in _TROUBLES else _STRONG)
     return line.append(text.replace("\n", " "))
 

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 from ..conditions import gone_clients, seconds_away
 from ..config_file import read_config
 from ..names import name_of
-from ..plain import label
 from ..reader import metric_of, open_records
 from ..records import TABLES
 from ..summary import labels_of, status_of
+from ..text import label
 
 State = Literal["starting", "running", "finished", "interrupted", "failed"]
 

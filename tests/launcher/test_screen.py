@@ -8,7 +8,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sheafgossip.metrics.watch.progress import Place, duration, line, size, told
+from sheafgossip.metrics.text import clock, size
+from sheafgossip.metrics.watch.progress import Place, line, told
 from sheafgossip.metrics.watch.screen import draw, sparkline
 from sheafgossip.metrics.watch.snapshot import Event, Snapshot
 
@@ -162,4 +163,4 @@ def test_sizes_have_three_digits():
 
 
 def test_durations_are_read_at_a_glance():
-    assert list(map(duration, (0, 59.9, 61, 3600, 36_061))) == ["0:00", "0:59", "1:01", "1:00:00", "10:01:01"]
+    assert list(map(clock, (0, 59.9, 61, 3600, 36_061))) == ["0:00", "0:59", "1:01", "1:00:00", "10:01:01"]

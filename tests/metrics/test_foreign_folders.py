@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.config_file import read_config
 from sheafgossip.metrics.notices import notices
-from sheafgossip.metrics.plain import plain
 from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import LAUNCHER, TABLES, EventRecord
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize
+from sheafgossip.metrics.text import plain
 from sheafgossip.metrics.watch.snapshot import Follower
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"

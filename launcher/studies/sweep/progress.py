@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from statistics import mean
 
+from ....metrics.text import duration
 from .runs import Ended
 
 _HOW = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}
@@ -25,7 +26,7 @@ class Lines:
         self._seconds.append(ended.seconds)
         number = self._total - self._left
         line = f"{number} of {self._total}: {ended.run.name} {_HOW[ended.status]} after {ended.seconds:.1f} s"
-        self._say(line + (f", about {_time(self._time_left())} left" if self._left else ""))
+        self._say(line + (f", about {duration(self._time_left())} left" if self._left else ""))
 
     def _time_left(self) -> float:
         return mean(self._seconds) * self._left / min(self._jobs, self._left)
@@ -33,11 +34,3 @@ class Lines:
     def _say(self, line: str) -> None:
         if not self._silent:
             print(line, file=sys.stderr, flush=True)
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
