@@ -1,1 +1,1 @@
-"""The work of the single commands: plan, watch, verify, theory."""
+"""What each command does; ``cli`` declares them."""

@@ -1,25 +1,48 @@
-"""The plan of a configuration without its run: prepared in a temporary folder, of which nothing stays."""
+"""``sheafgossip plan``: the plan of a configuration without its run."""
 
-from __future__ import annotations
-
-import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from ...metrics.terminal import say, width
 from ...node.assignment import Assignment
-from ..config.sections import ConfigError, RunConfig
+from ..config.sections import ConfigError, RunConfig, load
 from ..planner import Plan
+from ..planner.timeline import stretches_of, timeline_of
+from ..planner.timeline_picture import check_format, draw
+from ..planner.timeline_text import report
 from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run
 from ..processes.engines import Engine, open_engine
+from ..studies.session import slug
+
+
+def plan(file: Path, overrides: Sequence[str], picture: Path | None, lines: int) -> None:
+    """Shows the timelines of a file's runs, of up to ``lines`` clients each, and draws them if asked."""
+    configs = load(file, overrides)
+    if picture is not None:
+        check_format(picture)
+    paths = [None] * len(configs) if picture is None else picture_paths(picture, configs)
+    for path, (config, planned, need) in zip(paths, plans_of(configs), strict=True):
+        if len(configs) > 1:
+            say(f"== {config.label} ==")
+        if planned is None:
+            say("no scenario, nothing to plan\n")
+            continue
+        timeline, stretches = timeline_of(planned), stretches_of(planned)
+        if path is not None:
+            draw(timeline, stretches, path, f"{config.label}, {timeline.clients} clients")
+        say("\n".join([*report(config, timeline, stretches, min(100, width()), lines), f"{need} on this machine"]))
+        if path is not None:
+            say(f"picture: {path}")
+        if len(configs) > 1:
+            say("")
 
 
 def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | None, str]]:
-    """Each configuration, resolved, with its plan and what it will take; None where it has no scenario. Raises
-    ConfigError.
-    """
+    """Prepares each run in a temporary folder. Yields its configuration, resolved, with its plan and what it will take;
+    None where it has no scenario. Raises ConfigError."""
     if not any(config.has_scenario for config in configs):
         raise ConfigError(
             "nothing to plan: without one of [time], [compute], [stragglers], [links], [[faults]], [chaos] a run takes "
@@ -42,7 +65,7 @@ def picture_paths(picture: Path, configs: Sequence[RunConfig]) -> list[Path]:
     """One file a run: with several, the run's name goes before the ending."""
     if len(configs) == 1:
         return [picture]
-    names = [re.sub(r"[^a-z0-9.]+", "-", config.label.lower()).strip("-") for config in configs]
+    names = [slug(config.label) for config in configs]
     if len(set(names)) < len(names):
         raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")
     return [picture.with_name(f"{picture.stem}-{name}{picture.suffix}") for name in names]

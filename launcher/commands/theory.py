@@ -1,4 +1,4 @@
-"""Theorem 1 held against a run: the averaged gradient norm that was met, and the bound that the paper proves.
+"""``sheafgossip theory``: compares the averaged gradient norm of a run with the bound of Theorem 1, which is proven.
 
     1/K sum_k ||grad Psi(theta^k, P^k)||^2 <= (Psi(theta^0, P^0) - Psi*) / (rho K)                     (20)
     rho = min{ alpha (1 - alpha N L / 2), eta (1 - eta lam D^2 / 2) }
@@ -26,6 +26,7 @@ import numpy as np
 from ...metrics.config_file import read_config, require_plain_file
 from ...metrics.reader import open_records
 from ...metrics.schema import RunFolderError
+from ...metrics.terminal import say
 from ...node.algorithms.dfedu import DFedU, DFedUSettings
 from ...node.algorithms.sheaf_fmtl import SheafFMTL
 from ...node.assignment import Neighbour
@@ -73,6 +74,31 @@ class TheoryCheck:
                 "alpha leaves out the curvature lam sigma^2 of the penalty"
             )
         return "the bound is BROKEN"
+
+
+def theory(run_folder: Path) -> int:
+    """Shows the comparison. Returns the exit code: 1 where the bound is broken."""
+    check = check_theorem(run_folder)
+    rows = {
+        "rounds K": f"{check.rounds}",
+        "objective at the start": f"{check.start_objective:.6g}",
+        "smoothness L of the losses": f"{check.smoothness:.6g}",
+        "largest ||theta|| (D)": f"{check.radius:.6g}",
+        "alpha (limit 2/(N L))": f"{check.alpha:g} ({check.alpha_limit:.6g})",
+        "and 2/(L + lam sigma^2)": "unknown, no edges on record"
+        if check.curved_limit is None
+        else f"{check.curved_limit:.6g}, which the theorem leaves out",
+        "eta (limit 2/(lam D^2))": f"{check.eta:g} ({check.eta_limit:.6g})"
+        if check.eta
+        else "0: the maps are fixed; the bound is that of the models' steps alone",
+        "averaged ||gradient||^2": f"{check.averaged_gradient:.6g}",
+        "bound of Theorem 1": "none: a step size is above its limit" if check.bound is None else f"{check.bound:.6g}",
+    }
+    for name, value in rows.items():
+        say(f"{name:<30}{value}")
+    if check.bound is not None:
+        say(check.verdict)
+    return 0 if check.bound is None or check.holds else 1
 
 
 def check_theorem(run_folder: Path) -> TheoryCheck:

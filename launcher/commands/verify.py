@@ -1,16 +1,18 @@
-"""What ``sheafgossip verify`` does: small runs over TCP whose recorded bytes are held against the kernel's counters."""
-
-from __future__ import annotations
+"""``sheafgossip verify``: compares the recorded bytes of small runs over TCP with the kernel's counters."""
 
 import math
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...metrics.terminal import say, show
 from ...metrics.verification import Verified, verify_run
+from ...metrics.verification_table import render_directions, render_runs
 from ...transport.kernel import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
-from ..studies.session import Finished, run_all
+from ..studies.session import Finished, new_folder, run_all
+from .ending import exit_code, tell
 
 LENGTHS = (10, 1_000, 100_000)
 """Numbers in a vector: of a short frame, of a long one, and of one that a socket does not take in one piece."""
@@ -56,9 +58,28 @@ class _Case:
         )
 
 
-def verify(
-    lengths: Sequence[int], root: Path, done: Callable[[Finished], None]
-) -> tuple[list[Finished], list[Verified]]:
+def verify(lengths: Sequence[int], every: bool, out: Path | None) -> int:
+    """Makes the runs, kept only in ``out``, and shows the comparison. Returns the exit code."""
+    temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
+    with temporary if out is None else new_folder(out, Path("verify")) as root:
+        runs, verified = compare(lengths or LENGTHS, Path(root))
+        for run in runs:
+            tell(run.prepared.folder, run.outcome, run.prepared.config.label)
+    if verified:
+        show(render_runs(verified))
+    if (connections := render_directions(verified, every=every)) is not None:
+        show(connections)
+    complaints = [complaint for run in verified for complaint in run.complaints]
+    for complaint in complaints:
+        say(f"error: {complaint}", err=True)
+    if (code := exit_code(run.outcome for run in runs)) or complaints:
+        return code or 1
+    total = sum(run.comparison.connections for run in verified)
+    say(f"all {total} connections agree to the byte, in both directions")
+    return 0
+
+
+def compare(lengths: Sequence[int], root: Path) -> tuple[list[Finished], list[Verified]]:
     """Runs each length with both exchanges, over tcp with and without keys, then over ipc, in folders below ``root``.
 
     Returns all runs, and what came of those that ended well. Raises ConfigError where the kernel has no such counters.
@@ -70,7 +91,7 @@ def verify(
     plain = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in _EXCHANGES]
     cases = [replace(case, keys=keys) for case in plain for keys in (False, True)]
     configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in plain]
-    finished = run_all(configs, root, lambda _: _look_away, done)
+    finished = run_all(configs, root, lambda _: _look_away, _announce)
     good = {run.prepared.config.label: run.prepared.folder for run in finished if run.outcome.status == "finish"}
     verified = []
     for case in cases:
@@ -78,6 +99,11 @@ def verify(
         if tcp and ipc:
             verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
     return finished, verified
+
+
+def _announce(finished: Finished) -> None:
+    if finished.outcome.status == "finish":
+        say(f"{finished.prepared.config.label}: finished", err=True)
 
 
 def _look_away(_: str = "") -> None:

@@ -1,22 +1,36 @@
-"""Looking at runs from another terminal: whatever happens here, the runs take no notice of it."""
-
-from __future__ import annotations
+"""``sheafgossip watch``: shows runs that go on in another terminal, which take no notice of it."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from ...metrics import lock
+from ...metrics.reader import runs_in
+from ...metrics.terminal import say
 from ...metrics.watch.progress import Place
 from ...metrics.watch.snapshot import Snapshot, State
-from ..run.display import Display
+from ..run.display import Display, manner
+from .ending import INTERRUPTED
 
 _LOOK_EVERY_S = 0.5
 _CATCH_UP_S = 0.2
 _ASK_EVERY_S = 2.0
 
 
-def watch(folders: Sequence[Path], display: Display) -> tuple[State, str]:
+def watch(folder: Path, plain: bool) -> int:
+    """Shows the runs in the folder until they end, or Ctrl-C ends the looking. Returns the exit code of the worst."""
+    try:
+        with Display(manner(plain=plain)) as display:
+            state, cause = follow(runs_in(folder), display)
+    except KeyboardInterrupt:
+        say("no longer watching; the run goes on", err=True)
+        return INTERRUPTED
+    if cause:
+        say(f"error: {cause}", err=True)
+    return {"finished": 0, "failed": 1}.get(state, INTERRUPTED)
+
+
+def follow(folders: Sequence[Path], display: Display) -> tuple[State, str]:
     """One run after the other, each until it has ended: the worst end, and the reason where it is a failure.
 
     A run that nobody works at any more counts as interrupted. Raises RunFolderError.

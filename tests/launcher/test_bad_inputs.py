@@ -45,7 +45,7 @@ def no_processes(monkeypatch, tmp_path, folder):
     monkeypatch.chdir(folder)
     for module in ("studies.session", "commands.plan"):
         monkeypatch.setattr(f"sheafgossip.launcher.{module}.open_engine", lambda *_: NoProcesses(tmp_path))
-    for begun in ("studies.session.Run", "studies.sweep.runs.Crew"):
+    for begun in ("studies.session.Run", "commands.sweep.Crew"):
         monkeypatch.setattr(f"sheafgossip.launcher.{begun}", lambda *_, **__: pytest.fail("a run was begun"))
 
 

@@ -25,7 +25,7 @@ class Lines:
         self._left -= 1
         self._seconds.append(ended.seconds)
         number = self._total - self._left
-        line = f"{number} of {self._total}: {ended.run.name} {_HOW[ended.status]} after {ended.seconds:.1f} s"
+        line = f"{number} of {self._total}: {ended.run.name} {_HOW[ended.outcome.status]} after {ended.seconds:.1f} s"
         self._say(line + (f", about {duration(self._time_left())} left" if self._left else ""))
 
     def _time_left(self) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ....topology.errors import UserError
 from ....transport.control import ControlClosed
@@ -20,6 +20,7 @@ from ...prepare.preparation import Prepared, prepare_run
 from ...run.earlier import begin_anew, clear
 from ...run.folder import Claim
 from ...run.resumption import still_going_on
+from ...run.run import Outcome
 from .job import Job
 from .plan import Planned
 
@@ -32,8 +33,7 @@ class Ended:
     """A run that the sweep has made, however it ended."""
 
     run: Planned
-    status: Literal["finish", "failure", "interrupt"]
-    causes: tuple[str, ...]
+    outcome: Outcome
     seconds: float
 
 
@@ -128,7 +128,7 @@ class Crew:
 
     def _ended(self, job: Job, message: dict[str, Any]) -> Ended:
         run, since = self._busy.pop(job)
-        return Ended(run, message["status"], tuple(message["causes"]), time.monotonic() - since)
+        return Ended(run, Outcome(message["status"], tuple(message["causes"])), time.monotonic() - since)
 
     def __enter__(self) -> Crew:
         return self

@@ -1,0 +1,38 @@
+"""``sheafgossip config show``, ``topology show`` and ``encoder train``: what a run would be made of."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...metrics.terminal import say
+from ..config.sections import ConfigError, load
+
+
+def show_configuration(file: Path, overrides: Sequence[str]) -> None:
+    for config in load(file, overrides):
+        print(config.to_toml())
+
+
+def show_topology(file: Path, overrides: Sequence[str], picture: Path | None) -> None:
+    from ..prepare.graphs import draw_graphs, figures_of
+
+    config = load(file, overrides)[0]
+    graphs = draw_graphs(config)
+    figures = figures_of(config, graphs)
+    if picture is not None:
+        from ...topology.picture import draw_picture
+
+        try:
+            draw_picture(graphs, picture, title=f"{config.topology.kind}, {config.clients} clients")
+        except OSError as error:
+            raise ConfigError(f"--picture {picture}: cannot be written: {error.strerror}") from error
+        figures["picture"] = f"{picture}"
+    for name, value in figures.items():
+        print(f"{name:<30}{value}")
+
+
+def train(file: Path, overrides: Sequence[str], out: Path, epochs: int, embedding: int | None) -> None:
+    from ..prepare.encoders import train_encoder
+
+    for epoch, error in train_encoder(load(file, overrides)[0], epochs, embedding, out):
+        say(f"epoch {epoch}: mean squared error {error:.5f}")
+    say(f"encoder: {out}")

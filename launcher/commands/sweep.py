@@ -1,0 +1,49 @@
+"""``sheafgossip sweep``."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ...metrics.comparison import Comparison
+from ...metrics.comparison_csv import write_groups, write_runs
+from ...metrics.seeds import summarize_all
+from ...metrics.terminal import say, show
+from ..run.banner import Banner
+from ..run.earlier import is_finished
+from ..studies.session import new_folder
+from ..studies.sweep.grid import parse_grids
+from ..studies.sweep.plan import plan as plan_sweep
+from ..studies.sweep.progress import Lines
+from ..studies.sweep.runs import Crew, alone_in, prepare
+from .ending import exit_code, relative, tell
+from .results import show_comparison
+
+
+def sweep(
+    file: Path, grids: Sequence[str], seeds: int, jobs: int, overrides: Sequence[str], out: Path | None, quiet: bool
+) -> int:
+    """Makes the runs that are missing of a sweep and shows means over seeds. Returns the exit code."""
+    with ExitStack() as stack:
+        root = stack.enter_context(new_folder(None, file)) if out is None else out.resolve()
+        planned = plan_sweep(file, overrides, parse_grids(grids), seeds, root)
+        claim = stack.enter_context(alone_in(root))
+        stages = zip(planned.runs, planned.stages(), strict=True)
+        missing = [run for run, stage in stages if stage != "finished"]
+        for prepared in prepare(missing)[:1]:  # what is told of the first holds for all, but for what is swept
+            if not quiet:
+                say("\n".join(Banner().lines(prepared)), err=True)
+        lines = Lines(len(planned.runs), len(missing), jobs, silent=quiet)
+        with Crew(jobs, claim.descriptor) as crew:
+            ended = crew.run_all(missing, lines)
+        folders = [run.folder for run in planned.runs]
+        finished = Comparison.of(summarize_all([folder for folder in folders if is_finished(folder)]), planned.keys)
+        write_groups(root / "sweep.csv", finished)
+        write_runs(root / "runs.csv", folders, planned.keys)
+    for each in ended:
+        tell(each.run.folder, each.outcome, each.run.name)
+    if finished.groups:
+        show_comparison(finished)
+    show(f"run folders, sweep.csv and runs.csv in: {relative(root)}")
+    if code := exit_code(each.outcome for each in ended):
+        say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
+    return code
