@@ -1,4 +1,8 @@
-"""The control plane: short JSON lines over inherited sockets, between the launcher, its fork server and the clients."""
+"""The control plane: the messages between the launcher, its fork server and the clients, as lines of JSON.
+
+A message is a frozen dataclass. A line is a JSON object with the name of the class and its fields; fields may hold
+further messages.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,217 @@ import json
 import math
 import select
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
+
+# -- from the launcher to a client -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a client's present process is found, and by which public key it is known (empty without keys)."""
+
+    node: int
+    address: str
+    incarnation: int
+    key: str
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Meet these neighbours; others are not there yet."""
+
+    neighbours: Sequence[Place]
+
+
+@dataclass(frozen=True)
+class Go:
+    """Begin to learn. ``epoch`` is the start of the run's wall time (time.monotonic() seconds)."""
+
+    epoch: float
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Everybody has completed all rounds."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    reason: str
+
+
+@dataclass(frozen=True)
+class NeighbourDied:
+    node: int
+    incarnation: int = 0
+
+
+@dataclass(frozen=True)
+class NeighbourLeft:
+    """As planned."""
+
+    node: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class NeighbourFinished:
+    """The neighbour has completed all rounds: nothing more is to be expected of it."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class NeighbourCame:
+    """A neighbour has come late, or again; it takes part from ``first_round`` on."""
+
+    place: Place
+    first_round: int
+
+
+# -- from a client to the launcher -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bound:
+    address: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The client has met its neighbours."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """The client has completed all rounds."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A client's last message: the batches of records that it has sent, and their wire bytes."""
+
+    batches: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    text: str
+    cause: str = ""
+    """What many clients may fail of at once: told once for all of them."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A client has waited for long, in this round."""
+
+    wanted: Sequence[tuple[int, int, int]]
+    """Sender, round and phase of each missing message."""
+    round: int
+    sent: Sequence[tuple[int, int]]
+    """(neighbour, messages sent to it in this round)"""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class WaitOver:
+    """What the client has told that it waits for has come."""
+
+
+@dataclass(frozen=True)
+class StepTimed:
+    """What a local step takes, where a process was forked to time it."""
+
+    seconds: float
+
+
+# -- between the launcher and the fork server --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Fork a client for each assignment, or, with ``calibrate``, a process that times so many of its local steps."""
+
+    assignments: Sequence[dict[str, Any]]
+    calibrate: int = 0
+
+
+@dataclass(frozen=True)
+class Tell:
+    node: int
+    message: Any
+
+
+@dataclass(frozen=True)
+class TellAll:
+    message: Any
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Kill all clients."""
+
+
+@dataclass(frozen=True)
+class FromClient:
+    node: int
+    message: Any
+
+
+@dataclass(frozen=True)
+class Exited:
+    """A client's process has ended."""
+
+    node: int
+    status: int | None
+    """None: there never was one."""
+    told: tuple[int, int] = (0, 0)
+    """Messages and bytes of its control line, to the client and from it."""
+    heard: tuple[int, int] = (0, 0)
+    parent: int | None = None
+    """The process that forked it, by its number in the records; None: the launcher's own fork server."""
+
+
+Words = Mapping[str, type]
+
+
+def _named(*classes: type) -> Words:
+    return {each.__name__: each for each in classes}
+
+
+FROM_LAUNCHER = _named(
+    *(Place, Connect, Go, Exit, Stop, NeighbourDied, NeighbourLeft, NeighbourFinished, NeighbourCame),
+    *(Fork, Tell, TellAll, Kill),
+)
+TO_LAUNCHER = _named(Bound, Ready, Done, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
+
+_CLASS = "is"
+
+
+def encode(message: Any) -> bytes:
+    return json.dumps(message, separators=(",", ":"), default=_fields_of).encode()
+
+
+def _fields_of(message: Any) -> dict[str, Any]:
+    return {_CLASS: type(message).__name__} | vars(message)
+
+
+def decode(line: bytes, words: Words) -> Any:
+    """Raises ValueError, TypeError for anything but JSON with messages of this direction."""
+
+    def message(fields: dict[str, Any]) -> Any:
+        if (name := fields.pop(_CLASS, None)) is None:
+            return fields
+        if name not in words:
+            raise ValueError(f"no message of this direction: {name!r}")
+        return words[name](**fields)
+
+    return json.loads(line, object_hook=message)
 
 
 class ControlClosed(Exception):
@@ -16,24 +229,27 @@ class ControlClosed(Exception):
 
 @dataclass(slots=True)
 class Tally:
-    """What has gone one way over a line so far."""
+    """What has gone in one direction over a line so far."""
 
     messages: int = 0
     bytes: int = 0
 
 
 class Control:
-    """One end of a control line. Messages are JSON objects; both ends belong to the same run, and are trusted.
+    """One end of a control line. Both ends belong to the same run, and are trusted.
 
-    ``sent`` and ``received`` count what has gone each way. One of the two ends must be ``attentive``: it goes on
-    reading while it waits for room to send. If both just waited, a burst of messages both ways would hang them.
+    ``sent`` and ``received`` count what has gone in each direction. One of the two ends must be ``attentive``: it goes
+    on reading while it waits for room to send. If both just waited, a burst of messages in both directions would hang
+    them.
     """
 
-    def __init__(self, sock: socket.socket, *, attentive: bool = False):
+    def __init__(self, sock: socket.socket, words: Words = MappingProxyType({}), *, attentive: bool = False):
+        """``words`` are the messages that may come in: FROM_LAUNCHER or TO_LAUNCHER; without, plain JSON objects do."""
         self.sent = Tally()
         self.received = Tally()
         sock.setblocking(True)
         self._sock = sock
+        self._words = words
         self._attentive = attentive
         self._came_meanwhile = b""
         self._pending = b""
@@ -41,9 +257,9 @@ class Control:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Any) -> None:
         """Raises ControlClosed."""
-        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        line = encode(message) + b"\n"
         try:
             if self._attentive:
                 self._send_and_read(line)
@@ -65,7 +281,7 @@ class Control:
                 return
 
     def wait(self, seconds: float) -> bool:
-        """Until there is something to receive, or for so long; whether there is."""
+        """Waits until there is something to receive, or for so long; returns whether there is."""
         return bool(self._came_meanwhile) or bool(self._poll(select.POLLIN, seconds))
 
     def _poll(self, events: int, seconds: float | None = None) -> int:
@@ -73,20 +289,20 @@ class Control:
         poll.register(self._sock, events)
         return next((event for _, event in poll.poll(None if seconds is None else math.ceil(seconds * 1000))), 0)
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Any]:
         """Blocks until at least one whole message is there, then returns all that came. Raises ControlClosed."""
-        messages: list[dict[str, Any]] = []
+        messages: list[Any] = []
         while not messages:
             messages = self.receive_some()
         return messages
 
-    def receive_some(self) -> list[dict[str, Any]]:
+    def receive_some(self) -> list[Any]:
         """One read of the socket: the messages that it completed, perhaps none. Raises ControlClosed."""
         data, self._came_meanwhile = self._came_meanwhile or self._read(), b""
         *lines, self._pending = (self._pending + data).split(b"\n")
         self.received.messages += len(lines)
         self.received.bytes += len(data)
-        return [json.loads(line) for line in lines]
+        return [decode(line, self._words) for line in lines]
 
     def _read(self) -> bytes:
         try:

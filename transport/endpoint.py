@@ -15,7 +15,7 @@ import numpy as np
 import zmq
 
 from .constants import CONSTANTS
-from .control import Control
+from .control import Control, NeighbourCame, NeighbourDied, NeighbourFinished, NeighbourLeft, Stop
 from .envelope import MAX_HEADER_BYTES, HeaderReader, HeaderStart, Layout, Rejected, layout_of, pack_rest, view_tensor
 from .kernel import KernelCounters
 from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
@@ -117,7 +117,7 @@ class Endpoint:
         self.life = life
         self.lives: dict[int, int] = {}
         """{neighbour: the life of it that this client is linked up with}"""
-        self.heard: list[dict[str, Any]] = []
+        self.heard: list[Any] = []
         self.gone: dict[int, float] = {}
         self.left: dict[int, int] = {}
         self.first_rounds: dict[int, int] = {}
@@ -392,8 +392,8 @@ class Endpoint:
             raise Rejected("unknown peer")
         return int(match[1]), int(match[2] or 1)
 
-    def say(self, message: dict[str, Any]) -> None:
-        """To the launcher."""
+    def say(self, message: object) -> None:
+        """Tells the launcher."""
         self._control.send(message)
 
     def heed(self) -> None:
@@ -426,20 +426,20 @@ class Endpoint:
         """Reads the launcher's words, and acts on those that are for the endpoint. Raises Stopped, ControlClosed."""
         for message in self._control.receive_some():
             match message:
-                case {"stop": reason}:
+                case Stop(reason):
                     raise Stopped(reason)
-                case {"gone": node, **rest}:
+                case NeighbourDied(node, life):
                     self.gone.setdefault(node, time.monotonic())
-                    self.left[node] = rest.get("life", 0)
-                case {"left": node, "life": life}:
                     self.left[node] = life
-                case {"finished": node}:
+                case NeighbourLeft(node, life):
+                    self.left[node] = life
+                case NeighbourFinished(node):
                     self.finished.setdefault(node, time.monotonic())
-                case {"rejoin": node, "address": address, "life": life, "first_round": first, **rest}:
-                    self.first_rounds[node] = first
-                    if key := rest.get("key"):
-                        self.learn({node: key}, more=True)
-                    self._rejoin(node, address, life)
+                case NeighbourCame(place, first):
+                    self.first_rounds[place.node] = first
+                    if place.key:
+                        self.learn({place.node: place.key}, more=True)
+                    self._rejoin(place.node, place.address, place.incarnation)
                 case _:
                     self.heard.append(message)
 

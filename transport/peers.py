@@ -14,6 +14,7 @@ from ..metrics.records import Record, TrafficRecord
 from ..topology.randomness import generator
 from .codecs import Codec, Format, Tensors
 from .constants import CONSTANTS
+from .control import Waiting, WaitOver
 from .endpoint import Endpoint, Message, NeighbourTimeout, SentBytes, names_of
 from .envelope import Rejected
 from .waiting import parts_of
@@ -289,13 +290,11 @@ class Peers:
             nonlocal due
             if seconds >= due:
                 due = 2 * seconds
-                self._endpoint.say(
-                    {"waits": sorted(missing()), "round": self.round, "sent": self._sent, "seconds": seconds}
-                )
+                self._endpoint.say(Waiting(sorted(missing()), self.round, [*self._sent.items()], seconds))
 
         yield parts_of(self._timeout, tell)
         if due > CONSTANTS.tell_wait_s:
-            self._endpoint.say({"waits": []})
+            self._endpoint.say(WaitOver())
 
     def _complain(self, silent: Iterable[int]) -> NoReturn:
         raise NeighbourTimeout(

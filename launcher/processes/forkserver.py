@@ -32,7 +32,20 @@ from typing import Any
 
 from ...node.assignment import Assignment, name_of
 from ...transport.constants import CONSTANTS
-from ...transport.control import Control, ControlClosed, Tally
+from ...transport.control import (
+    FROM_LAUNCHER,
+    TO_LAUNCHER,
+    Control,
+    ControlClosed,
+    Exited,
+    Failed,
+    Fork,
+    FromClient,
+    Kill,
+    StepTimed,
+    Tell,
+    TellAll,
+)
 from ...transport.failpoints import failpoint, this_is
 from ...transport.lifetime import allow_open_files, end_with_parent
 from .. import interrupts, one_thread
@@ -62,7 +75,7 @@ class ForkServer:
                 private_folder.remove(self.sockets)
                 raise
         self.pid = self._process.pid
-        self.control = Control(ours, attentive=True)
+        self.control = Control(ours, TO_LAUNCHER, attentive=True)
 
     def _begin(self, line: int, libraries: Iterable[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -77,7 +90,7 @@ class ForkServer:
         """Of clients, or of processes that only time so many local steps of theirs."""
         waiting = iter(assignments)
         while batch := list(itertools.islice(waiting, _FORKED_AT_ONCE)):
-            self.control.send({"fork": batch} | ({"calibrate": calibrate} if calibrate else {}))
+            self.control.send(Fork(batch, calibrate))
 
     def __enter__(self) -> ForkServer:
         return self
@@ -126,22 +139,22 @@ class _Server:
     def _heed_launcher(self) -> None:
         for message in self._control.receive_some():
             match message:
-                case {"fork": assignments, **rest}:
-                    self._fork(assignments, rest.get("calibrate", 0))
-                case {"tell": node, "message": text}:
-                    self._tell(node, text)
-                case {"tell_all": text}:
+                case Fork(assignments, calibrate):
+                    self._fork(assignments, calibrate)
+                case Tell(node, words):
+                    self._tell(node, words)
+                case TellAll(words):
                     for node in list(self._clients):
-                        self._tell(node, text)
-                case {"kill": True}:
+                        self._tell(node, words)
+                case Kill():
                     self._kill()
 
-    def _tell(self, node: int, message: dict[str, Any]) -> None:
+    def _tell(self, node: int, message: object) -> None:
         if node in self._clients:
             with contextlib.suppress(ControlClosed):  # it has just ended; the launcher hears of that in a moment
                 self._clients[node].send(message)
 
-    def _fork(self, assignments: list[dict[str, Any]], calibrate: int) -> None:
+    def _fork(self, assignments: Iterable[dict[str, Any]], calibrate: int) -> None:
         """Makes a client of each.
 
         What this process writes to between two forks, the older client no longer shares, and what a client writes to it
@@ -166,7 +179,7 @@ class _Server:
         for part, (ours, theirs), pid in zip(parts, lines, pids, strict=False):
             theirs.close()
             node = part.node
-            client = self._clients[node] = Control(ours)
+            client = self._clients[node] = Control(ours, TO_LAUNCHER)
             self._nodes[pid] = node, client
             self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, node))
 
@@ -175,10 +188,9 @@ class _Server:
         text = f"no process could be made for it: {error.strerror}"
         if error.errno == errno.EAGAIN:
             text += "; this user or container may have no more (ulimit -u, pids.max)"
-        self._control.send({"from": parts[0].node, "message": {"failed": text, "line": text}})
-        nothing = astuple(Tally())
+        self._control.send(FromClient(parts[0].node, Failed(text)))
         for part in parts:
-            self._control.send({"exit": part.node, "status": None, "told": nothing, "heard": nothing})
+            self._control.send(Exited(part.node, None))
 
     def _load_for(self, parts: Iterable[Assignment]) -> None:
         from ...node.process.libraries import libraries_for
@@ -191,7 +203,7 @@ class _Server:
             return
         try:
             for message in client.receive_some():
-                self._control.send({"from": node, "message": message})
+                self._control.send(FromClient(node, message))
         except ControlClosed:
             self._selector.unregister(client)
             client.close()
@@ -214,9 +226,8 @@ class _Server:
             node, line = self._nodes.pop(pid)
             while node in self._clients:  # its last words first
                 self._relay(node)
-            told, heard = astuple(line.sent), astuple(line.received)
             code = os.waitstatus_to_exitcode(status)
-            self._control.send({"exit": node, "status": code, "told": told, "heard": heard})
+            self._control.send(Exited(node, code, astuple(line.sent), astuple(line.received)))
 
     def _kill(self) -> None:
         for pid in self._nodes:
@@ -278,12 +289,12 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         end_with_parent(server, signal.SIGKILL)  # what it may have to say is for the log
         line = os.dup2(control.fileno(), 3)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
-        lines = Control(socket.socket(fileno=line))
+        lines = Control(socket.socket(fileno=line), FROM_LAUNCHER)
         failpoint("born")
         if calibrate:
             from ...node.model.calibration import time_of_a_step
 
-            lines.send({"step_s": time_of_a_step(assignment, calibrate)})
+            lines.send(StepTimed(time_of_a_step(assignment, calibrate)))
             status = 0
         else:
             status = live(assignment, lines)
@@ -319,7 +330,7 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
         sys.exit(f"the fork server cannot begin: {error}")
     _freeze()
     failpoint("loaded")
-    _Server(Control(socket.socket(fileno=line)), live).serve()
+    _Server(Control(socket.socket(fileno=line), FROM_LAUNCHER), live).serve()
 
 
 if __name__ == "__main__":

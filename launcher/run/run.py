@@ -24,12 +24,33 @@ from ...metrics.store import Store, is_locked
 from ...node.assignment import Assignment, name_of
 from ...node.process.resources import sample
 from ...transport.constants import CONSTANTS
-from ...transport.control import ControlClosed
+from ...transport.control import (
+    Bound,
+    Connect,
+    ControlClosed,
+    Done,
+    Exit,
+    Exited,
+    Failed,
+    FromClient,
+    Go,
+    Leaving,
+    NeighbourCame,
+    NeighbourDied,
+    NeighbourFinished,
+    NeighbourLeft,
+    Place,
+    Ready,
+    Stop,
+    Waiting,
+    WaitOver,
+)
 from ...transport.failpoints import failpoint
 from .. import interrupts
 from ..prepare.preparation import Prepared
 from ..processes.collector import Collecting
 from ..processes.engines import Engine, EngineError
+from ..processes.engines.base import HostLost
 from ..processes.lives import Lives
 from .folder import unfinished_files
 from .waits import Wait, Waits
@@ -68,7 +89,7 @@ class _Clients:
     batches: dict[int, int] = field(default_factory=dict)
     planes: list[OverheadRecord] = field(default_factory=list)
     """Bytes beside the data plane: of the clients' control lines, and of the records they sent."""
-    errors: dict[int, dict[str, str]] = field(default_factory=dict)
+    errors: dict[int, Failed] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
 
 
@@ -153,32 +174,31 @@ class Run:
         self._engine.fork(first.values())
         self._until(lambda: len(clients.addresses) == len(first))
         for node in first:
-            self._engine.tell(node, {"connect": self._present_neighbours(node)})
+            self._engine.tell(node, Connect(self._present_neighbours(node)))
         self._until(lambda: len(clients.ready) == len(first))
         self.ready_s = time.monotonic() - self._started
         self._epoch = time.monotonic() - self._prepared.went_on_s
         self._collector.write(*self._introductions())
         failpoint("go")
-        self._engine.tell_all({"go": self._epoch})
+        self._engine.tell_all(Go(self._epoch))
         self._going = True
         for node in late:
             clients.returning[node] = self._time_of_return(node, since_s=self._prepared.went_on_s)
         self._until(lambda: len(clients.done | clients.ended) == self._total)
         self._leaving = True
         failpoint("exit")
-        self._engine.tell_all({"exit": True})
+        self._engine.tell_all(Exit())
         self._until(lambda: not clients.running, seconds=_PATIENCE_S)
 
     # -- comings and goings --------------------------------------------------------------------------------------------
 
-    def _present_neighbours(self, node: int) -> dict[int, tuple[str, int, str]]:
-        """{neighbour: its address, life and public key}, of those that are there."""
+    def _present_neighbours(self, node: int) -> list[Place]:
+        peers = self._prepared.assignments[node].neighbours
+        return [self._place(peer.node) for peer in peers if peer.node in self._clients.addresses]
+
+    def _place(self, node: int) -> Place:
         clients = self._clients
-        return {
-            peer.node: (clients.addresses[peer.node], clients.running[peer.node].life, clients.keys[peer.node])
-            for peer in self._prepared.assignments[node].neighbours
-            if peer.node in clients.addresses
-        }
+        return Place(node, clients.addresses[node], clients.running[node].life, clients.keys[node])
 
     def _time_of_return(self, node: int, since_s: float) -> float:
         """On the wall clock the pause really passes; on the virtual one it is part of the plan."""
@@ -198,27 +218,26 @@ class Run:
     def _introduce(self, node: int) -> None:
         """A client has come that the others have not met yet."""
         neighbours, life = self._present_neighbours(node), self._clients.running[node]
-        for other in self._dead & {peer.node for peer in life.neighbours}:
-            self._engine.tell(node, {"gone": other})
-        self._engine.tell(node, {"connect": neighbours})
-        place = {"address": self._clients.addresses[node], "life": life.life, "key": self._clients.keys[node]}
-        news = {"rejoin": node, **place, "first_round": life.first_round}
+        for dead in self._dead & {peer.node for peer in life.neighbours}:
+            self._engine.tell(node, NeighbourDied(dead))
+        self._engine.tell(node, Connect(neighbours))
         for other in neighbours:
-            self._engine.tell(other, news)
+            self._engine.tell(other.node, NeighbourCame(self._place(node), life.first_round))
         kind = "restart" if life.life > 1 else "join"
         self._tell_event(node, kind, f"takes part from round {life.first_round}", self._lives.of(life).start_s)
 
     def _part_with(self, life: Assignment, kind: str, detail: str, virtual_s: float | None = None) -> None:
         """A client has ended before the others, as planned or not."""
+        news = (NeighbourDied if kind == "death" else NeighbourLeft)(life.node, life.life)
         for other in self._present_neighbours(life.node):
-            self._engine.tell(other, {"gone" if kind == "death" else "left": life.node, "life": life.life})
+            self._engine.tell(other.node, news)
         self._tell_event(life.node, kind, detail, virtual_s)
 
     def _tell_of_finish(self, node: int) -> None:
         """On the wall clock nobody knows how many rounds behind the others are: no one should wait for who is done."""
         if self._prepared.plan and self._prepared.config.time.clock == "wall":
             for other in self._present_neighbours(node):
-                self._engine.tell(other, {"finished": node})
+                self._engine.tell(other.node, NeighbourFinished(node))
 
     def _tell_event(self, node: int, kind: str, detail: str, virtual_s: float | None) -> None:
         when = virtual_s if self._prepared.config.time.clock == "virtual" else None
@@ -268,34 +287,34 @@ class Run:
             return False
         for message in self._engine.receive():
             match message:
-                case {"from": node, "message": {"bound": address, "key": key}}:
+                case FromClient(node, Bound(address, key)):
                     self._collector.let_in(node, key)
                     self._clients.addresses[node], self._clients.keys[node] = address, key
                     if self._going:
                         self._introduce(node)
-                case {"from": node, "message": {"ready": True}}:
+                case FromClient(node, Ready()):
                     self._clients.ready.add(node)
                     if self._going:
-                        self._engine.tell(node, {"go": self._epoch})
-                case {"from": node, "message": {"done": True}}:
+                        self._engine.tell(node, Go(self._epoch))
+                case FromClient(node, Done()):
                     self._clients.done.add(node)
                     self._tell_of_finish(node)
-                case {"from": node, "message": {"left": batches, "wire_bytes": size}}:
+                case FromClient(node, Leaving(batches, size)):
                     self._clients.batches[self._clients.running[node].sender] = batches
                     self._parting.add(node)
                     self._clients.planes.append(OverheadRecord(node, COLLECTOR, "records", batches, size))
-                case {"from": node, "message": {"waits": []}}:
+                case FromClient(node, WaitOver()):
                     self._waits.over(node)
-                case {"from": node, "message": {"waits": wanted, "round": round_, "sent": sent, "seconds": waited}}:
-                    self._waits.note(node, Wait.of(wanted, round_, sent), waited, time.monotonic())
-                case {"from": node, "message": {"failed": _, **_rest} as error}:
+                case FromClient(node, Waiting() as wait):
+                    self._waits.note(node, Wait.of(wait), wait.seconds, time.monotonic())
+                case FromClient(node, Failed() as error):
                     self._clients.errors[node] = error
-                case {"exit": node, "status": status, "told": told, "heard": heard, **rest}:
-                    parent = rest.get("of", FORK_SERVER)
+                case Exited(node, status, told, heard, parent):
+                    parent = FORK_SERVER if parent is None else parent
                     self._clients.planes.append(OverheadRecord(parent, node, "control", *told))
                     self._clients.planes.append(OverheadRecord(node, parent, "control", *heard))
                     self._note_exit(node, status)
-                case {"lost": host, "clients": nodes, "cause": cause}:
+                case HostLost(host, nodes, cause):
                     self._note_lost(host, nodes, cause)
         return True
 
@@ -336,7 +355,7 @@ class Run:
     def _stop_clients(self, reason: str) -> None:
         deaths = dict(self._clients.deaths)  # those who end from here on are no cause of anything
         try:
-            self._engine.tell_all({"stop": reason})
+            self._engine.tell_all(Stop(reason))
             self._listen(_GRACE_S)
             if self._clients.running:
                 self._engine.kill_all()
@@ -357,10 +376,9 @@ class Run:
             yield f"{self._name(self._waits.hopeless.node)} {self._waits.hopeless.text}"
         told: Counter[str] = Counter()
         for node, error in sorted(self._clients.errors.items()):
-            alike = error.get("alike", "")
-            if not (alike and told[alike]):
-                yield f"{self._name(node)} failed in {_round(rounds, node)}: {error['failed'].rstrip()}"
-            told[alike] += 1
+            if not (error.cause and told[error.cause]):
+                yield f"{self._name(node)} failed in {_round(rounds, node)}: {error.text.rstrip()}"
+            told[error.cause] += 1
         for node, status in sorted(self._clients.deaths.items()):
             if status >= 0 and node not in self._clients.errors:
                 text = f"with exit status {status}; see {self._log(node)}"

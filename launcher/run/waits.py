@@ -6,13 +6,14 @@ the next has not sent, none of them ever will. Who waits for one at work may onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 
 from ...transport.constants import CONSTANTS
+from ...transport.control import Waiting
 
 _SETTLED_S = CONSTANTS.tell_wait_s / 5
 """Nothing is concluded before all has been as it is for so long: word of the end of a wait may be under way."""
@@ -38,9 +39,8 @@ class Wait:
     sent: dict[int, int]
 
     @classmethod
-    def of(cls, wanted: Sequence[Sequence[int]], round: int, sent: dict[str, int]) -> Wait:
-        """Of a line that the client has sent."""
-        return cls({i: (k, phase) for i, k, phase in wanted}, round, {int(j): count for j, count in sent.items()})
+    def of(cls, told: Waiting) -> Wait:
+        return cls({i: (k, phase) for i, k, phase in told.wanted}, told.round, dict(told.sent))
 
     def has_not_sent(self, node: int, round: int, phase: int) -> bool:
         """False, too, where that is not known: it may be under way."""

@@ -9,9 +9,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 import zmq
@@ -20,7 +20,7 @@ from ...metrics.recorder import Recorder
 from ...transport import array_file
 from ...transport.codecs import CannotEncode
 from ...transport.constants import CONSTANTS
-from ...transport.control import Control, ControlClosed
+from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
 from ...transport.endpoint import CannotListen, Endpoint, NeighbourTimeout, Stopped
 from ...transport.failpoints import failpoint
 from ...transport.kernel import KernelCounters
@@ -39,6 +39,8 @@ from ..client import Client
 from ..model.learner import Learner
 from .checkpoint import DiskFull, sent_to, write_state
 from .reporting import Reporter
+
+_Message = TypeVar("_Message")
 
 
 class Diverged(Exception):
@@ -65,8 +67,7 @@ def _live(assignment: Assignment, control: Control, log: TextIO) -> int:
         tells_all = isinstance(error, (Diverged, DiskFull, NeighbourTimeout, NotMet, CannotListen))
         text = str(error) if tells_all else traceback.format_exc()
         kind = type(error).__name__
-        alike = kind if isinstance(error, (NotMet, CannotListen)) else ""  # many clients fail at once, for one cause
-        control.send({"failed": text, "line": f"{kind}: {error}", "alike": alike})
+        control.send(Failed(text, kind if isinstance(error, (NotMet, CannotListen)) else ""))
         with contextlib.suppress(OSError):  # the disk may be full
             print(traceback.format_exc(), file=log, flush=True)
         return 1
@@ -103,17 +104,17 @@ class _ClientProcess:
             may_come_at_work = assignment.keyed and assignment.clock != "none"
             address = self.endpoint.bind(assignment.address, hurry=not may_come_at_work)
             self._bear_strangers()
-            self.control.send({"bound": address, "key": self.keys.public if self.keys else ""})
+            self.control.send(Bound(address, self.keys.public if self.keys else ""))
             failpoint("bound")
-            met = self._wait_for("connect")
+            met = self._wait_for(Connect).neighbours
             self.recorder.connect(assignment.records)  # who stores them knows this client's key by now
             self._report_to(self.recorder, address)
-            self._meet({int(node): place for node, place in met.items()})
+            self._meet(met)
             self._learn()
             if assignment.ending == "finish":
-                self.control.send({"done": True})
+                self.control.send(Done())
                 failpoint("done")
-                self._wait_for("exit")  # all have received all
+                self._wait_for(Exit)  # all have received all
             else:
                 self._take_leave()
                 linger_s = CONSTANTS.linger_s
@@ -245,12 +246,12 @@ class _ClientProcess:
     def _files_of(self, node: int) -> tuple[Path, Path]:
         return self.assignment.checkpoint_of(node, self.assignment.resumed_at)
 
-    def _meet(self, met: dict[int, tuple[str, int, str]]) -> None:
-        """``met`` are the neighbours that are there: {neighbour: its address, life and public key}."""
-        addresses = {node: address for node, (address, _, _) in met.items()}
-        lives = {node: life for node, (_, life, _) in met.items()}
+    def _meet(self, met: Sequence[Place]) -> None:
+        """``met`` are the neighbours that are there."""
+        addresses = {place.node: place.address for place in met}
+        lives = {place.node: place.incarnation for place in met}
         more = self.assignment.clock != "none"
-        self.endpoint.learn({node: key for node, (_, _, key) in met.items()}, more=more)
+        self.endpoint.learn({place.node: place.key for place in met}, more=more)
         if more:
             self.endpoint.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
         timeout = self.assignment.timeout
@@ -259,9 +260,9 @@ class _ClientProcess:
         except NeighbourTimeout as error:
             raise NotMet(f"{error} within transport.timeout = {timeout:g} s") from None
         self.reporter.tell_links(hello.items())  # a neighbour that left meanwhile may have opened no connection
-        self.control.send({"ready": True})
+        self.control.send(Ready())
         failpoint("ready")
-        self.epoch = self._wait_for("go")
+        self.epoch = self._wait_for(Go).epoch
 
     def _learn(self) -> None:
         assignment, client = self.assignment, self.client
@@ -349,7 +350,7 @@ class _ClientProcess:
             self.kernel.close()
         assert self.recorder
         self.recorder.flush()
-        self.control.send({"left": self.recorder.batches, "wire_bytes": self.recorder.wire_bytes})
+        self.control.send(Leaving(self.recorder.batches, self.recorder.wire_bytes))
         failpoint("left")
 
     def _now(self) -> float:
@@ -363,14 +364,14 @@ class _ClientProcess:
             state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
         return state
 
-    def _wait_for(self, word: str) -> Any:
-        """Blocks until the launcher says ``word``; returns what came with it. Raises Stopped, ControlClosed."""
+    def _wait_for(self, kind: type[_Message]) -> _Message:
+        """Blocks until the launcher sends such a message, and returns it. Raises Stopped, ControlClosed."""
         while True:
             while self.endpoint.heard:
                 message = self.endpoint.heard.pop(0)
-                if word in message:
-                    return message[word]
-            if word == "exit":  # neighbours may still be sending
+                if isinstance(message, kind):
+                    return message
+            if kind is Exit:  # neighbours may still be sending
                 self.peers.idle()
             else:
                 self.endpoint.heed()

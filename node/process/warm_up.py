@@ -20,7 +20,7 @@ import numpy as np
 import zmq
 from safetensors.numpy import save_file
 
-from ...transport.control import Control
+from ...transport.control import FROM_LAUNCHER, TO_LAUNCHER, Bound, Connect, Control, Done, Exit, Go, Place, Ready
 from ..algorithms.sheaf_fmtl import SheafFMTLSettings
 from ..assignment import Assignment, LocalWork, Neighbour
 from ..model.architecture import Architecture
@@ -52,24 +52,21 @@ def _play(folder: Path) -> None:
     records = context.socket(zmq.PULL)
     records.bind(assignments[0].records)
     pairs = [socket.socketpair() for _ in assignments]
-    launcher = [Control(ours) for ours, _ in pairs]
+    launcher = [Control(ours, TO_LAUNCHER) for ours, _ in pairs]
     threads = [
-        threading.Thread(target=live, args=(Assignment.from_json(assignment.to_json()), Control(theirs)), daemon=True)
+        threading.Thread(
+            target=live, args=(Assignment.from_json(assignment.to_json()), Control(theirs, FROM_LAUNCHER)), daemon=True
+        )
         for assignment, (_, theirs) in zip(assignments, pairs, strict=True)
     ]
     for thread in threads:
         thread.start()
-    everyone = {assignment.node: (assignment.address, 1, "") for assignment in assignments}
-    for word, message in (
-        ("bound", {"connect": everyone}),
-        ("ready", {"go": 0.0}),
-        ("done", {"exit": True}),
-    ):
+    connects = [Connect([Place(other.node, other.address, 1, "")]) for other in reversed(assignments)]
+    for heard, answers in ((Bound, connects), (Ready, [Go(0.0)] * 2), (Done, [Exit()] * 2)):
         for line in launcher:
-            _hear(line, word)
-        for node, line in enumerate(launcher):
-            others = {j: place for j, place in everyone.items() if j != node}
-            line.send({"connect": others} if word == "bound" else message)
+            _hear(line, heard)
+        for line, answer in zip(launcher, answers, strict=True):
+            line.send(answer)
     for thread in threads:
         thread.join()
     for pair in pairs:
@@ -78,8 +75,8 @@ def _play(folder: Path) -> None:
     context.destroy(linger=0)
 
 
-def _hear(line: Control, word: str) -> None:
-    while not any(word in message for message in line.receive()):
+def _hear(line: Control, kind: type) -> None:
+    while not any(isinstance(message, kind) for message in line.receive()):
         pass
 
 

@@ -13,7 +13,7 @@ import msgpack
 import pytest
 import zmq
 
-from sheafgossip.transport.control import Control
+from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control
 from sheafgossip.transport.endpoint import Endpoint, NeighbourTimeout
 from sheafgossip.transport.kernel import KernelCounters
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
@@ -67,7 +67,8 @@ class Network:
         more: bool = False,
     ) -> Client:
         """With keys where its ``neighbours`` are told; ``more``: others may come whose keys it is not told yet."""
-        launcher, control = map(Control, socket.socketpair())
+        theirs, ours = socket.socketpair()
+        launcher, control = Control(theirs, TO_LAUNCHER), Control(ours, FROM_LAUNCHER)
         context = None if neighbours is None else zmq.Context()
         if neighbours is None:
             keys = None

@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from sheafgossip.transport.control import ControlClosed
+from sheafgossip.transport.control import ControlClosed, Go, NeighbourDied, Stop
 from sheafgossip.transport.endpoint import Endpoint, NeighbourTimeout, SentBytes, Stopped
 
 VECTOR = np.arange(10, dtype=np.float32)
@@ -296,14 +296,14 @@ def test_garbage_does_not_hold_up_the_deadline(network):
 
 def test_the_launchers_stop_ends_a_blocked_receive(network):
     client, _ = network.linked(2, [(0, 1)])
-    threading.Timer(0.1, client.launcher.send, [{"stop": "Ctrl-C"}]).start()
+    threading.Timer(0.1, client.launcher.send, [Stop("Ctrl-C")]).start()
     with pytest.raises(Stopped, match="Ctrl-C"):
         client.receive()
 
 
 def test_other_words_of_the_launcher_do_not_end_a_receive(network):
     client, [neighbour] = network.client_of_puppets(1)
-    client.launcher.send({"go": 1.5})
+    client.launcher.send(Go(1.5))
     threading.Timer(0.1, neighbour.send_multipart, [[network.header(**LEGAL), VECTOR.tobytes()]]).start()
     assert client.receive().src == 0
 
@@ -313,7 +313,7 @@ def test_any_word_of_the_launcher_ends_the_wait_of_who_wants_to_hear(network, pa
     """Also one that is there before the wait begins: who waits for a neighbour must learn in time that it has died."""
     client, _ = network.linked(2, [(0, 1)])
     time.sleep(pause_s)
-    client.launcher.send({"gone": 1})
+    client.launcher.send(NeighbourDied(1))
     began = time.monotonic()
     while 1 not in client.endpoint.gone:
         assert client.endpoint.receive_or_hear(soon()) is None
@@ -329,7 +329,7 @@ def test_a_launcher_that_is_gone_ends_a_blocked_receive(network):
 
 def test_the_launchers_stop_ends_the_wait_for_neighbours(network):
     client = network.client(1)
-    threading.Timer(0.1, client.launcher.send, [{"stop": "another client failed"}]).start()
+    threading.Timer(0.1, client.launcher.send, [Stop("another client failed")]).start()
     with pytest.raises(Stopped, match="another client failed"):
         client.endpoint.connect({0: "never used"}, soon())
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from sheafgossip.transport.control import NeighbourCame, NeighbourDied, Place
 from sheafgossip.transport.endpoint import identity_of
 from sheafgossip.transport.peers import Link
 from sheafgossip.transport.schedule import Schedule
@@ -178,7 +179,7 @@ def test_of_a_neighbour_that_has_died_the_last_vector_is_used_or_none(network, f
     assert peers.exchange({1: value(0)})[1].tolist() == [1]
     peers.next_round()
     network.end(second)
-    first.launcher.send({"gone": 1})
+    first.launcher.send(NeighbourDied(1))
     began = time.monotonic()
     assert {j: vector.tolist() for j, vector in peers.exchange({1: value(0)}).items()} == expected
     assert time.monotonic() - began < 5
@@ -269,7 +270,7 @@ def test_the_end_that_connects_meets_a_neighbour_at_its_new_address(network):
     peers = peers_of(first, schedule(uses=[0] * 2, rounds=2))
     network.end(second)
     again = network.client(1)
-    first.launcher.send({"rejoin": 1, "address": again.address, "life": 2, "first_round": 1})
+    first.launcher.send(NeighbourCame(Place(1, again.address, 2, ""), 1))
     network.in_parallel(
         lambda: again.endpoint.connect({0: "never used"}, time.monotonic() + 10),
         lambda: [peers.idle() for _ in range(3) if first.endpoint.lives[1] != 2],

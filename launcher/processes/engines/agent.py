@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import zmq
 
 from ....node.process.resources import sample
-from ....transport.control import ControlClosed
+from ....transport.control import FROM_LAUNCHER, ControlClosed, Fork, Go, Kill, Tell, TellAll
 from ....transport.keys import KeyPair, dial_with
 from ....transport.monitor import next_event
 from ..forkserver import ForkServer
@@ -103,8 +103,8 @@ class Agent:
             while self._server.control.wait(0):
                 self._relay()
             while self._line.poll(0):
-                message, piece = unpack(self._line.recv_multipart())
-                if "end" in message:
+                message, piece = unpack(self._line.recv_multipart(), FROM_LAUNCHER)
+                if message == {"end": True}:
                     return "the launcher said so"
                 self._heed(message, piece)
             if (now := time.monotonic()) >= look_due:
@@ -121,7 +121,7 @@ class Agent:
         elif self._met and self._away_since is None:
             self._away_since = time.monotonic()
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: object) -> None:
         self._line.send_multipart(pack(message))
 
     def _ask_time(self) -> None:
@@ -132,7 +132,7 @@ class Agent:
         for message in self._server.control.receive_some():
             self._say(message)
 
-    def _heed(self, message: dict[str, Any], piece: bytes) -> None:
+    def _heed(self, message: Any, piece: bytes) -> None:
         match message:
             case {"asked": asked, "time": there}:
                 now = time.monotonic()
@@ -150,14 +150,11 @@ class Agent:
                 self._in.take(name, piece, last=last)
                 if name.startswith(("state/", "sent/")):  # the launcher has it already
                     self._sent.add(self._in.folder / name)
-            case {"fork": assignments, **rest} if self._in:
-                own = [self._settled(assignment) for assignment in assignments]
-                self._server.fork(own, rest.get("calibrate", 0))
-            case {"tell": _, "message": told} | {"tell_all": told}:
-                if "go" in told:
-                    told["go"] -= min(self._clocks)[1]
-                self._server.control.send(message)
-            case {"kill": True}:
+            case Fork(assignments, calibrate) if self._in:
+                self._server.fork([self._settled(assignment) for assignment in assignments], calibrate)
+            case Tell(_, Go(epoch)) | TellAll(Go(epoch)):
+                self._server.control.send(replace(message, message=Go(epoch - min(self._clocks)[1])))
+            case Tell() | TellAll() | Kill():
                 self._server.control.send(message)
             case {"bring_home": True}:
                 self._send_new("state/*/*.safetensors", "sent/*.safetensors")

@@ -6,6 +6,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,17 @@ from ....node.assignment import Assignment
 from ....topology.errors import UserError
 from ...prepare.placement import Host
 
-Message = dict[str, Any]
+Message = Any
+"""One of transport/control.py, or HostLost."""
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """What an engine tells before the exits of the clients that ran there."""
+
+    host: str
+    clients: list[int]
+    cause: str
 
 
 class EngineError(UserError):
@@ -26,10 +37,8 @@ def this_machine() -> Host:
 
 
 class Engine(ABC):
-    """Messages from clients and about them are those of the fork server: ``{"from": client, "message": ...}`` and
-    ``{"exit": client, "status": ..., "told": ..., "heard": ...}``. An engine of several hosts adds to it, as
-    ``"of"``, the number of the client's fork server, and before the exits of a lost host's clients it tells ``{"lost":
-    host, "clients": [...], "cause": ...}``.
+    """Messages from clients and about them are those of the fork server, FromClient and Exited. An engine of several
+    hosts adds the number of the client's fork server as ``parent``.
 
     Every method that talks to the processes raises ControlClosed when the last host is gone.
     """

@@ -1,12 +1,13 @@
-"""What travels between the launcher and the agent of a host: JSON objects, and files in pieces."""
+"""What travels between the launcher and the agent of a host: JSON objects, control messages, files in pieces."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from ....transport import control
 
 PIECE_BYTES = 256 << 10
 MAX_FRAME_BYTES = 64 << 20
@@ -26,18 +27,18 @@ class LineError(Exception):
     """The other end said what it must not."""
 
 
-def pack(message: dict[str, Any], piece: bytes | None = None) -> list[bytes]:
-    text = json.dumps(message, separators=(",", ":")).encode()
+def pack(message: Any, piece: bytes | None = None) -> list[bytes]:
+    text = control.encode(message)
     return [text] if piece is None else [text, piece]
 
 
-def unpack(frames: list[bytes]) -> tuple[dict[str, Any], bytes]:
-    """The object, and the piece of a file that came with it. Raises LineError."""
+def unpack(frames: list[bytes], words: control.Words) -> tuple[Any, bytes]:
+    """The message, and the piece of a file that came with it. Raises LineError."""
     try:
-        message = json.loads(frames[0])
-    except (ValueError, IndexError, RecursionError) as error:
+        message = control.decode(frames[0], words)
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
         raise LineError("no JSON object") from error
-    if not isinstance(message, dict) or len(frames) > 2:
+    if not isinstance(message, (dict, *words.values())) or len(frames) > 2:
         raise LineError("no JSON object")
     return message, frames[1] if len(frames) == 2 else b""
 

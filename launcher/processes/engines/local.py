@@ -12,6 +12,7 @@ import psutil
 from ....metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record
 from ....node.assignment import Assignment
 from ....node.process.resources import sample
+from ....transport.control import Exited, Failed, FromClient, Kill, StepTimed, Tell, TellAll
 from ...prepare.placement import Host
 from ..forkserver import ForkServer
 from .base import Engine, EngineError, Message, this_machine
@@ -33,13 +34,13 @@ class LocalEngine(Engine):
         self._server.fork(assignment.to_json() for assignment in assignments)
 
     def tell(self, node: int, message: Message) -> None:
-        self._server.control.send({"tell": node, "message": message})
+        self._server.control.send(Tell(node, message))
 
     def tell_all(self, message: Message) -> None:
-        self._server.control.send({"tell_all": message})
+        self._server.control.send(TellAll(message))
 
     def kill_all(self) -> None:
-        self._server.control.send({"kill": True})
+        self._server.control.send(Kill())
 
     def wait(self, seconds: float) -> bool:
         return self._server.control.wait(seconds)
@@ -79,11 +80,11 @@ def time_of_a_step(engine: Engine, assignment: Assignment) -> float:
     while True:
         for message in engine.receive() if engine.wait(1.0) else ():
             match message:
-                case {"message": {"step_s": seconds}}:
+                case FromClient(_, StepTimed(seconds)):
                     answer = seconds
-                case {"message": {"failed": text}}:
+                case FromClient(_, Failed(text)):
                     cause = text
-                case {"exit": _}:
+                case Exited():
                     if answer is None:
                         raise EngineError(f"a local step could not be timed: {cause or f'see {assignment.log}'}")
                     return answer

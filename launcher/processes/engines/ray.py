@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ import zmq
 from ....metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record, ResourceRecord
 from ....node.assignment import Assignment
 from ....topology.errors import install
-from ....transport.control import ControlClosed, Tally
+from ....transport.control import TO_LAUNCHER, ControlClosed, Exited, Fork, Kill, Tally, Tell, TellAll
 from ....transport.keys import Gate, KeyPair, listen_with, speaker
 from ...prepare.placement import Host
 from .agent import Agent
-from .base import Engine, EngineError, Message
+from .base import Engine, EngineError, HostLost, Message
 from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, LineError, pack, pieces, unpack
 from .local import time_of_a_step
 
@@ -127,7 +127,7 @@ class RayEngine(Engine):
     def fork(self, assignments: Iterable[Assignment]) -> None:
         self._fork(assignments)
 
-    def _fork(self, assignments: Iterable[Assignment], **rest: int) -> None:
+    def _fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
         shares: dict[int, list[Assignment]] = {}
         for assignment in assignments:
             shares.setdefault(assignment.host, []).append(assignment)
@@ -138,18 +138,18 @@ class RayEngine(Engine):
             if agent.lost:
                 self._mourn(agent)
             while batch := [assignment.to_json() for assignment in islice(waiting, _FORKED_AT_ONCE)]:
-                self._say(agent, {"fork": batch} | rest)
+                self._say(agent, Fork(batch, calibrate))
 
     def tell(self, node: int, message: Message) -> None:
-        self._say(self._host_of[node], {"tell": node, "message": message})
+        self._say(self._host_of[node], Tell(node, message))
 
     def tell_all(self, message: Message) -> None:
         for agent in self._agents:
-            self._say(agent, {"tell_all": message})
+            self._say(agent, TellAll(message))
 
     def kill_all(self) -> None:
         for agent in self._agents:
-            self._say(agent, {"kill": True})
+            self._say(agent, Kill())
 
     def _say(self, agent: _AgentAt, message: Message) -> None:
         self._send(agent, pack(message), agent.told)
@@ -198,7 +198,7 @@ class RayEngine(Engine):
         tally.messages += 1
         tally.bytes += sum(map(len, frames))
         try:
-            message, piece = unpack(frames)
+            message, piece = unpack(frames, TO_LAUNCHER)
             self._heed(agent, message, piece)
         except LineError as error:
             self._lose(agent, str(error))
@@ -216,9 +216,9 @@ class RayEngine(Engine):
                     self._incoming.take(name, piece, last=last)
             case {"home": True}:
                 agent.home = message
-            case {"exit": node}:
+            case Exited(node):
                 agent.running.discard(node)
-                self._inbox.append(message | {"of": agent.node})
+                self._inbox.append(replace(message, parent=agent.node))
             case _ if not agent.lost:
                 self._inbox.append(message)
 
@@ -252,14 +252,12 @@ class RayEngine(Engine):
     def _lose(self, agent: _AgentAt, cause: str) -> None:
         if not agent.lost:
             agent.lost, agent.cause = True, cause
-            self._inbox.append({"lost": agent.host.name, "clients": sorted(agent.running), "cause": cause})
+            self._inbox.append(HostLost(agent.host.name, sorted(agent.running), cause))
             self._mourn(agent)
 
     def _mourn(self, agent: _AgentAt) -> None:
-        nothing = (0, 0)
         for node in sorted(agent.running):
-            exit_ = {"exit": node, "status": -signal.SIGKILL, "told": nothing, "heard": nothing}
-            self._inbox.append(exit_ | {"of": agent.node})
+            self._inbox.append(Exited(node, -signal.SIGKILL, parent=agent.node))
         agent.running.clear()
 
     def _until(self, reached: str, seconds: float) -> None:

@@ -25,7 +25,7 @@ from ....node.model.calibration import time_of_a_step
 from ....node.process.libraries import libraries_for
 from ....node.process.main import live
 from ....transport import failpoints
-from ....transport.control import Control, ControlClosed
+from ....transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, ControlClosed, Exited, Failed, FromClient, Stop
 from ....transport.lifetime import allow_open_files
 from ... import interrupts, one_thread
 from ...prepare.placement import Host
@@ -46,12 +46,12 @@ class _Client(threading.Thread):
         name = "server" if assignment.role == "server" else f"client {assignment.node}"
         super().__init__(name=name, daemon=True)
         ours, self._theirs = socket.socketpair()
-        self.line, self.status = Control(ours), 1
+        self.line, self.status = Control(ours, TO_LAUNCHER), 1
         self._assignment = assignment
 
     def run(self) -> None:
         try:
-            self.status = live(self._assignment, Control(self._theirs))
+            self.status = live(self._assignment, Control(self._theirs, FROM_LAUNCHER))
         except BaseException:  # such as SystemExit
             with contextlib.suppress(OSError), self._assignment.log.open("a") as log:
                 traceback.print_exc(file=log)
@@ -102,7 +102,7 @@ class ThreadsEngine(Engine):
 
     def _tell_unstarted(self, parts: list[Assignment], error: Exception) -> None:
         text = f"no thread could be started for it: {error}"
-        self._mail.append({"from": parts[0].node, "message": {"failed": text, "line": text}})
+        self._mail.append(FromClient(parts[0].node, Failed(text)))
         self._mail += (_exit_of(part.node, None) for part in parts)
 
     def tell(self, node: int, message: Message) -> None:
@@ -111,7 +111,7 @@ class ThreadsEngine(Engine):
                 self._clients[node].line.send(message)
 
     def tell_all(self, message: Message) -> None:
-        if "stop" in message:
+        if isinstance(message, Stop):
             self._console.close()
         for node in list(self._clients):
             self.tell(node, message)
@@ -134,7 +134,7 @@ class ThreadsEngine(Engine):
         for node in spoken:
             try:
                 heard = self._clients[node].line.receive_some()
-                messages += ({"from": node, "message": message} for message in heard)
+                messages += (FromClient(node, message) for message in heard)
             except ControlClosed:
                 messages.append(self._part_with(node))
         return messages
@@ -187,6 +187,6 @@ def _as_a_thread(assignment: Assignment) -> Assignment:
     return Assignment.from_json(json.loads(json.dumps(message)))
 
 
-def _exit_of(node: int, status: int | None, line: Control | None = None) -> Message:
+def _exit_of(node: int, status: int | None, line: Control | None = None) -> Exited:
     told, heard = (astuple(line.sent), astuple(line.received)) if line else ((0, 0), (0, 0))
-    return {"exit": node, "status": status, "told": told, "heard": heard, "of": LAUNCHER}
+    return Exited(node, status, told, heard, parent=LAUNCHER)
