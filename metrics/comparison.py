@@ -1,7 +1,5 @@
 """Runs and groups of runs side by side: where their configurations differ, and which is best in what."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,16 +8,11 @@ from typing import Any, Literal
 
 from .config_file import flat, read_config
 from .fairness import mean, standard_error
+from .figures import AVERAGED
 from .reader import open_records
-from .seeds import FIGURES, Estimate, Group
+from .seeds import Estimate, Group
 
 Mark = Literal["", "best", "close"]
-
-_OF_THE_METRIC = {"test_metric", "worst_10", "worst_20", "global_metric"}
-"""Higher is better where the metric is accuracy; of every other figure, lower is."""
-
-_COUNTED = {"payload_bytes", "message_bytes", "wire_bytes", "flops", "virtual_s"}
-"""Known exactly from one run; of the others one run does not tell how much they vary."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class Comparison:
     named: bool
 
     @classmethod
-    def of(cls, groups: Sequence[Group], keys: Sequence[str] | None = None) -> Comparison:
+    def of(cls, groups: Sequence[Group], keys: Sequence[str] | None = None) -> "Comparison":
         """``keys``: by default those that differ. Raises RunFolderError."""
         configs = [read_config(group.folders[0]) for group in groups]
         settings = [setting_of(config) for config in configs]
@@ -52,14 +45,16 @@ class Comparison:
             for number, group in enumerate(self.groups)
             if group.runs[0].status == "finished"
             and not any(run.divergence for run in group.runs)
-            and (estimate := _with_error(group, figure)) is not None
+            and (estimate := group.with_error(figure)) is not None
         }
         marks: list[Mark] = [""] * len(self.groups)
         values = {estimate.mean for estimate in found.values()}
         metrics = {self.groups[number].runs[0].metric for number in found}
         if len(values) < 2 or len(metrics) > 1 or any(math.isnan(each.standard_error) for each in found.values()):
             return marks
-        best = _best(found, higher_is_better=figure in _OF_THE_METRIC and metrics == {"accuracy"})
+        best = (max if AVERAGED[figure].as_metric and metrics == {"accuracy"} else min)(
+            found, key=lambda n: found[n].mean
+        )
         close = [
             number
             for number, each in found.items()
@@ -93,7 +88,7 @@ class Comparison:
         if ours.keys() != theirs.keys() or any(len(group.runs) > len(group.folders) for group in (one, another)):
             return []
         if len(ours) > 1:
-            values = [(FIGURES[figure](run), FIGURES[figure](theirs[seed])) for seed, run in ours.items()]
+            values = [(AVERAGED[figure].of(run), AVERAGED[figure].of(theirs[seed])) for seed, run in ours.items()]
             return [(x, y) for x, y in values if x is not None and y is not None]
         if figure != "test_metric":
             return []
@@ -142,17 +137,3 @@ def short_names(keys: Sequence[str]) -> list[str]:
     """Each without its sections, where that tells it from the others."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
-
-
-def _with_error(group: Group, figure: str) -> Estimate | None:
-    """Of one run: the metric varies over its clients, and what is counted does not vary."""
-    estimate, run = group.estimate(figure), group.runs[0]
-    if estimate is None or len(group.runs) > 1:
-        return estimate
-    if figure == "test_metric" and run.final is not None:
-        return Estimate(estimate.mean, run.final.standard_error)
-    return Estimate(estimate.mean, 0.0 if figure in _COUNTED else math.nan)
-
-
-def _best(found: Mapping[int, Estimate], *, higher_is_better: bool) -> int:
-    return (max if higher_is_better else min)(found, key=lambda number: found[number].mean)

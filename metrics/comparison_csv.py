@@ -1,7 +1,5 @@
 """A comparison, and the runs behind it, as CSV files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -11,10 +9,10 @@ from typing import Any
 
 from .comparison import Comparison, setting_of
 from .config_file import read_config
+from .figures import AVERAGED
 from .schema import ExportError, RunFolderError
-from .seeds import FIGURES, Estimate
+from .seeds import Estimate
 from .summary import summarize
-from .summary_table import flaw_of
 
 
 def write_groups(path: Path, comparison: Comparison) -> None:
@@ -25,8 +23,8 @@ def write_groups(path: Path, comparison: Comparison) -> None:
         row = {key: _value(setting.get(key)) for key in comparison.keys}
         row |= {"run": group.name, "status": run.status, "runs": len(group.runs)}
         row |= {"seeds": " ".join(str(run.seed) for run in group.runs), "metric": run.metric}
-        row |= {"flaw": flaw_of(group) or None}
-        for figure in FIGURES:
+        row |= {"flaw": group.flaw or None}
+        for figure in AVERAGED:
             estimate = group.estimate(figure) or Estimate(math.nan, math.nan)
             row |= {figure: _number(estimate.mean), f"{figure}_se": _number(estimate.standard_error)}
         rows.append(row)
@@ -48,7 +46,7 @@ def _row_of_run(folder: Path, keys: Sequence[str]) -> dict[str, Any]:
     row |= {"seed": run.seed, "status": run.status, "rounds": run.rounds, "metric": run.metric}
     if run.status == "finished":
         row |= {"flaw": run.divergence.kind if run.divergence else None}
-        row |= {name: _number(figure(run)) for name, figure in FIGURES.items()}
+        row |= {name: _number(figure.of(run)) for name, figure in AVERAGED.items()}
     return row
 
 

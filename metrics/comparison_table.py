@@ -1,13 +1,12 @@
 """A comparison as a table for the terminal."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .comparison import Comparison, Mark, short_names
-from .summary_table import DISPENSABLE, Column, all_columns, caption_of, figure_columns, name_of
+from .figures import Figure
+from .summary_table import caption_of, columns_of, fitting, width_of
+from .text import UNKNOWN
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,42 +19,43 @@ no sign where all are equal, or where single runs tell no standard error"""
 _FEW = 3
 """So many groups are compared best from left to right, key by key and figure by figure."""
 
+_MAY_LEAVE = 6
+"""The highest rank of the figures that make place for keys."""
+
 _WIDEST = 24
 
 
-def render(comparison: Comparison, target: float | None = None, width: int = 80) -> list[Table | str]:
+def render(comparison: Comparison, target: float | None = None, width: int = 80) -> "list[Table | str]":
     """A line a group; where there are few, or many keys, a column each, in as many tables as the width takes. What the
     signs mean comes last.
 
     ``target`` is the one that the runs were summarized with.
     """
-    lines = _one_below_the_other(comparison, target, width) if len(comparison.groups) > _FEW else None
-    tables = _side_by_side(comparison, target, width) if lines is None else [lines]
-    return [*tables, f"{caption_of(comparison.groups, explain=target is None)}\n{_LEGEND}"]
+    columns = columns_of(comparison.groups, target)
+    lines = _one_below_the_other(comparison, columns, width) if len(comparison.groups) > _FEW else None
+    tables = _side_by_side(comparison, columns, width) if lines is None else [lines]
+    return [*tables, f"{caption_of(comparison.groups, columns.values())}\n{_LEGEND}"]
 
 
 def value_text(value: Any) -> str:
     """Of a key of the configuration; None: it has none."""
     if value is None:
-        return "–"
+        return UNKNOWN
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _one_below_the_other(comparison: Comparison, target: float | None, width: int) -> Table | None:
+def _one_below_the_other(comparison: Comparison, columns: dict[str, Figure], width: int) -> "Table | None":
     """None where the keys leave no place for the figures."""
     from rich.text import Text
 
     heads = _heads(comparison)
-    columns = {column.title: column for column in figure_columns(comparison.groups, target)}
-    figures = {title: _marked(comparison, column) for title, column in columns.items()}
-    dispensable = [title for name in DISPENSABLE[:6] for title in columns if columns[title].figure == name]
-    needed = 1 + sum(_width(title, texts) for title, texts in heads.items())
-    while needed + sum(_width(title, texts) for title, texts in figures.items()) > width:
-        if not dispensable:
-            return None
-        del figures[dispensable.pop(0)]
+    figures = {title: _marked(comparison, figure) for title, figure in columns.items()}
+    room = width - 1 - sum(width_of(title, texts) for title, texts in heads.items())
+    figures = {title: figures[title] for title in fitting(columns, figures, room, _MAY_LEAVE)}
+    if sum(width_of(title, texts) for title, texts in figures.items()) > room:
+        return None
     table = _table()
     for title in heads:
         table.add_column(title, vertical="bottom", no_wrap=True)
@@ -66,15 +66,14 @@ def _one_below_the_other(comparison: Comparison, target: float | None, width: in
     return table
 
 
-def _side_by_side(comparison: Comparison, target: float | None, width: int) -> list[Table]:
+def _side_by_side(comparison: Comparison, columns: dict[str, Figure], width: int) -> "list[Table]":
     from rich.text import Text
 
     groups, keys = comparison.groups, comparison.keys
-    columns = all_columns(groups, target)
     rows = {key: [value_text(setting.get(key)) + "  " for setting in comparison.settings] for key in keys}
-    figures = {" ".join(column.title.split()): _marked(comparison, column) for column in columns}
-    left = 1 + _width("", [*rows, *figures])
-    widths = [_width("", texts) for texts in rows.values()] + [_width("", texts) for texts in figures.values()]
+    figures = {" ".join(title.split()): _marked(comparison, figure) for title, figure in columns.items()}
+    left = 1 + width_of("", [*rows, *figures])
+    widths = [width_of("", texts) for texts in rows.values()] + [width_of("", texts) for texts in figures.values()]
     cell = min(_WIDEST, max(widths))
     at_once = max(1, (width - left) // cell)
     tables = []
@@ -83,7 +82,7 @@ def _side_by_side(comparison: Comparison, target: float | None, width: int) -> l
         table = _table()
         table.add_column("", no_wrap=True)
         for group in groups[shown]:
-            name = Text(name_of(group) + "  ")
+            name = Text(group.label + "  ")
             table.add_column(name, justify="right", vertical="bottom", overflow="fold", max_width=_WIDEST)
         for key, texts in rows.items():
             table.add_row(Text(key), *map(Text, texts[shown]), end_section=key == keys[-1])
@@ -103,27 +102,22 @@ def _heads(comparison: Comparison) -> dict[str, list[str]]:
     alike = len(set(zip(*heads.values(), strict=True))) < len(groups)
     unfinished = any(run.status != "finished" or run.divergence for group in groups for run in group.runs)
     if alike or unfinished or comparison.named:
-        return {"run": [name_of(group) for group in groups]} | heads
+        return {"run": [group.label for group in groups]} | heads
     return heads | {"seeds": [str(len(group.runs)) for group in groups]}
 
 
-def _marked(comparison: Comparison, column: Column) -> list[Text]:
+def _marked(comparison: Comparison, figure: Figure) -> "list[Text]":
     from rich.text import Text
 
-    marks = comparison.marks(column.figure)
+    marks = comparison.marks(figure.key)
     return [
-        Text(column.text(group) + (_SIGNS[mark] if any(marks) else ""), style="bold" if mark == "best" else "")
+        Text(group.text(figure) + (_SIGNS[mark] if any(marks) else ""), style="bold" if mark == "best" else "")
         for group, mark in zip(comparison.groups, marks, strict=True)
     ]
 
 
-def _table() -> Table:
+def _table() -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-
-
-def _width(title: str, texts: Iterable[str | Text]) -> int:
-    """Of a column, with the space around it."""
-    return 2 + max(len(text) for text in (*title.split("\n"), *texts))

@@ -1,11 +1,10 @@
 """Runs that differ in nothing but their seed, as one: means and standard errors over runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -13,31 +12,9 @@ from typing import Any
 
 from .config_file import read_config
 from .fairness import mean, standard_error
+from .figures import AVERAGED, COUNT, METRIC, Figure, plus_minus
 from .summary import RunSummary, summarize
-
-FIGURES: dict[str, Callable[[RunSummary], float | None]] = {
-    "test_metric": lambda run: run.final.mean if run.final else None,
-    "std": lambda run: run.final.std if run.final else None,
-    "variance": lambda run: run.final.variance if run.final else None,
-    "worst_10": lambda run: run.final.worst_10 if run.final else None,
-    "worst_20": lambda run: run.final.worst_20 if run.final else None,
-    "global_metric": lambda run: run.global_metric,
-    "payload_bytes": lambda run: run.traffic.payload_bytes if run.measured else None,
-    "message_bytes": lambda run: run.traffic.message_bytes if run.measured else None,
-    "wire_bytes": lambda run: run.traffic.wire_bytes if run.measured else None,
-    "flops": lambda run: run.flops,
-    "clients_pss": lambda run: run.memory.clients_pss if run.processes_measured else None,
-    "clients_cpu_s": lambda run: run.clients_cpu_s if run.processes_measured else None,
-    "wall_s": lambda run: run.wall_s,
-    "virtual_s": lambda run: run.conditions.virtual_s if run.conditions else None,
-    "waited_share": lambda run: run.conditions.waited_share if run.conditions else None,
-    "rounds_to_reach": lambda run: run.reached.round if run.reached else None,
-    "payload_bytes_to_reach": lambda run: run.reached.payload_bytes if run.reached and run.measured else None,
-    "wire_bytes_to_reach": lambda run: run.reached.wire_bytes if run.reached and run.measured else None,
-    "wall_s_to_reach": lambda run: run.reached.wall_s if run.reached else None,
-    "virtual_s_to_reach": lambda run: run.reached_virtually.virtual_s if run.reached_virtually else None,
-}
-"""What is averaged over the runs of a group; None where a run has no such figure."""
+from .text import UNKNOWN, metric_number, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +35,53 @@ class Group:
     """Of each run."""
 
     def estimate(self, figure: str) -> Estimate | None:
-        """Of one of FIGURES; None unless every run has it."""
-        values = [value for run in self.runs if (value := FIGURES[figure](run)) is not None]
+        """Estimates one of AVERAGED; None unless every run has it."""
+        values = [value for run in self.runs if (value := AVERAGED[figure].of(run)) is not None]
         return Estimate(mean(values), standard_error(values)) if len(values) == len(self.runs) else None
 
+    def with_error(self, figure: str) -> Estimate | None:
+        """Estimates as far as one run tells an error: the metric varies over its clients, what is exact does not."""
+        estimate, run = self.estimate(figure), self.runs[0]
+        if estimate is None or len(self.runs) > 1:
+            return estimate
+        if figure == "test_metric" and run.final is not None:
+            return Estimate(estimate.mean, run.final.standard_error)
+        return Estimate(estimate.mean, 0.0 if AVERAGED[figure].exact else math.nan)
+
+    def text(self, figure: Figure) -> str:
+        """Returns what stands in the figure's column."""
+        estimate, metric = self.with_error(figure.key), self.runs[0].metric
+        if figure.key == "test_metric":
+            return figure.missing if estimate is None else plus_minus(metric, estimate.mean, estimate.standard_error)
+        if estimate is None:
+            reached = sum(figure.of(run) is not None for run in self.runs)
+            return f"by {reached} of {len(self.runs)}" if reached and figure.unit is COUNT else UNKNOWN
+        if figure.unit is METRIC:
+            return metric_number(metric, estimate.mean)
+        whole = figure.unit is COUNT and len(self.runs) == 1
+        return figure.unit.text(estimate.mean) if whole else short(estimate.mean / figure.unit.size)
+
+    @property
+    def flaw(self) -> str:
+        """What is said of runs that have finished and learned nothing; empty where all have learned."""
+        kinds = Counter(run.divergence.kind for run in self.runs if run.divergence)
+        if len(self.runs) == 1:
+            return "".join(kinds)
+        return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+    @property
+    def label(self) -> str:
+        """The name with what a reader must know beside it."""
+        run = self.runs[0]
+        if len(self.runs) > 1:
+            return f"{self.name} ({', '.join(filter(None, [f'{len(self.runs)} seeds', self.flaw]))})"
+        if run.status != "finished":
+            return f"{run.name} ({run.status} after {run.rounds} rounds)"
+        return f"{run.name} ({self.flaw})" if self.flaw else run.name
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can carry."""
-        figures = {name: self.estimate(name) for name in FIGURES}
+        """Returns plain values that JSON can carry."""
+        figures = {name: self.estimate(name) for name in AVERAGED}
         return {
             "name": self.name,
             "algorithm": self.runs[0].algorithm,
@@ -79,7 +96,7 @@ class Group:
 
 
 def summarize_all(run_folders: Sequence[Path], target: float | None = None) -> list[Group]:
-    """In the order given, a group standing where its first run stands. Raises RunFolderError.
+    """Groups runs in the order given, a group standing where its first run stands. Raises RunFolderError.
 
     A run that has not finished stays alone, and so does one whose seed its group has already: the same seed gives the
     same run, which is no further sample.
@@ -87,14 +104,14 @@ def summarize_all(run_folders: Sequence[Path], target: float | None = None) -> l
     groups: list[tuple[str | None, list[RunSummary], list[Path]]] = []
     for folder in run_folders:
         run, config = summarize(folder, target), read_config(folder)
-        alike = _apart_from_seed(config) if config and run.status == "finished" else None
+        setting = _apart_from_seed(config) if config and run.status == "finished" else None
         for other, runs, folders in groups:
-            if alike is not None and alike == other and all(run.seed != earlier.seed for earlier in runs):
+            if setting is not None and setting == other and all(run.seed != earlier.seed for earlier in runs):
                 runs.append(run)
                 folders.append(folder)
                 break
         else:
-            groups.append((alike, [run], [folder]))
+            groups.append((setting, [run], [folder]))
     return [Group(_name(runs), tuple(runs), tuple(folders)) for _, runs, folders in groups]
 
 
@@ -104,7 +121,7 @@ def _apart_from_seed(config: dict[str, Any]) -> str:
 
 
 def _name(runs: Sequence[RunSummary]) -> str:
-    """What the names have in common, without a seed's beginnings; else the algorithm's name."""
+    """Returns what the names have in common, without a seed's beginnings; else the algorithm's name."""
     if len({run.name for run in runs}) == 1:
         return runs[0].name
     letters = zip(*(run.name for run in runs), strict=False)

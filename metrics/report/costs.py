@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...topology.picture import INK
+from ..figures import OPENING, overhead
 from ..text import short
 from .drawn import SOFT, Drawn, colour, legend_below, line_look, literal, new_figure, plain
 from .methods import Method, named
@@ -18,6 +19,8 @@ _LEVELS = {
     "message": "and message headers",
     "wire": "and framing",
     "opening": "and opening connections",
+    "confirmation": "and confirmations of messages",
+    "evaluation": "and models for evaluation only",
     "records": "records to the collector",
 }
 
@@ -37,9 +40,11 @@ def bytes_by_level(methods: Sequence[Method]) -> list[Drawn]:
         left.annotate(f" {short(value)} MB", (value, row), va="center", fontsize=8.5, color=INK)
     left.margins(x=0.2)
     left.set_xlabel("payload, MB (sum over all directed edges)")
-    overheads = ["message_mb", "wire_mb", "opening_mb", "records_mb"]
-    start = data[overheads[0]] * 0
-    for number, (column, label) in enumerate(zip(overheads, list(_LEVELS.values())[1:], strict=True)):
+    start = data.payload_mb * 0
+    for number, (level, label) in enumerate(list(_LEVELS.items())[1:]):
+        column = f"{level}_mb"
+        if not data[column].any():
+            continue
         right.barh(rows, data[column], left=start, height=0.62, color=colour(number), label=label)
         start = start + data[column]
     right.set_xlabel("on top of the payload, MB")
@@ -69,14 +74,15 @@ def _bytes_of(method: Method) -> dict[str, object]:
     def mean(figure) -> float:
         return sum(figure(run) for run in runs) / len(runs) / 1e6
 
-    opening = ("greeting", "ready", "handshake", "hello", "confirmation")
     return {
         "method": method.name,
         "payload_mb": mean(lambda run: run.traffic.payload_bytes),
         "message_mb": mean(lambda run: run.traffic.message_bytes - run.traffic.payload_bytes),
         "wire_mb": mean(lambda run: run.traffic.wire_bytes - run.traffic.message_bytes),
-        "opening_mb": mean(lambda run: sum(run.overhead_bytes.get(kind, 0) for kind in opening)),
-        "records_mb": mean(lambda run: run.overhead_bytes.get("records", 0)),
+        "opening_mb": mean(OPENING),
+        "confirmation_mb": mean(overhead("confirmation")),
+        "evaluation_mb": mean(overhead("evaluation")),
+        "records_mb": mean(overhead("records")),
     }
 
 

@@ -1,19 +1,17 @@
 """A report as one HTML file: no network, no script, light and dark by the reader's own setting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
 
-from ..comparison import setting_of
+from ..comparison import differing, setting_of
+from ..comparison_table import value_text
 from ..config_file import config_text
 from ..names import client_name, read_owners
-from ..seeds import Estimate
-from ..summary_table import flaw_of
-from ..text import UNKNOWN, label, metric_number, short
+from ..summary_table import caption_of, columns_of
+from ..text import label
 from .drawn import Drawn
 from .learning import worst_clients
 from .methods import Method, named
@@ -24,19 +22,6 @@ _DETAIL = 500  # characters
 
 _ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """No script and nothing from elsewhere, whatever a run's texts hold."""
-
-_FIGURES = {  # title, figure of metrics.seeds, divisor, digits
-    "worst 10%": ("worst_10", None),
-    "common model": ("global_metric", None),
-    "payload MB": ("payload_bytes", 1e6),
-    "wire MB": ("wire_bytes", 1e6),
-    "TFLOP": ("flops", 1e12),
-    "PSS MB": ("clients_pss", 1e6),
-    "CPU s": ("clients_cpu_s", 1.0),
-    "wall s": ("wall_s", 1.0),
-    "virtual s": ("virtual_s", 1.0),
-    "waited %": ("waited_share", 0.01),
-}
 
 
 def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tuple[Method, list[Drawn]]]) -> str:
@@ -76,40 +61,20 @@ def _header(methods: Sequence[Method], title: str) -> str:
 
 
 def _results(methods: Sequence[Method]) -> str:
-    figures = {name: spec for name, spec in _FIGURES.items() if any(m.group.estimate(spec[0]) for m in methods)}
-    metrics = " / ".join(sorted({method.metric_label for method in methods}))
-    head = "".join(f"<th>{escape(name)}</th>" for name in ["method", f"{metrics} ± s.e.", *figures])
+    groups = [method.group for method in methods]
+    figures = columns_of(groups)
+    head = "".join(f"<th>{escape(' '.join(title.split()))}</th>" for title in ["method", *figures])
     body = ""
     for method in methods:
-        cells = [_metric(method), *(_number(method, *spec) for spec in figures.values())]
+        cells = "".join(f"<td>{escape(method.group.text(figure))}</td>" for figure in figures.values())
         body += f'<tr><th scope="row"><i style="background:var(--c{method.number % 8})"></i>{escape(method.name)}'
-        body += f" ({escape(flaw)})" if (flaw := flaw_of(method.group)) else ""
-        body += "</th>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-    over = "runs with different seeds" if any(len(method.folders) > 1 for method in methods) else "clients"
+        body += f" ({escape(method.group.flaw)})" if method.group.flaw else ""
+        body += f"</th>{cells}</tr>"
+    note = escape(caption_of(groups, figures.values())).replace("10^6", "10<sup>6</sup>").replace("\n", "<br>")
     return (
         f"<section><h2>Results</h2><div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        f"</div><p class=note>±: standard error over {over}. 1 MB = 10<sup>6</sup> bytes. TFLOP, PSS and CPU are sums "
-        "over clients.</p></section>"
+        f"</div><p class=note>{note}</p></section>"
     )
-
-
-def _metric(method: Method) -> str:
-    estimate, run = method.group.estimate("test_metric"), method.run
-    if estimate is None or run.final is None:
-        return UNKNOWN
-    error = estimate.standard_error if len(method.group.runs) > 1 else run.final.standard_error
-    return f"<b>{metric_number(method.run.metric, estimate.mean)}</b>" + (
-        "" if math.isnan(error) else f" ± {metric_number(method.run.metric, error)}"
-    )
-
-
-def _number(method: Method, figure: str, unit: float | None) -> str:
-    estimate: Estimate | None = method.group.estimate(figure)
-    if estimate is None:
-        return UNKNOWN
-    if unit is None:
-        return metric_number(method.run.metric, estimate.mean)
-    return short(estimate.mean / unit)
 
 
 def _figure(drawn: Drawn) -> str:
@@ -177,17 +142,16 @@ def _configuration(methods: Sequence[Method]) -> str:
 
 
 def _differences(methods: Sequence[Method]) -> str:
-    configs = [setting_of(method.reader.config) for method in methods]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    differing = [key for key in keys if len({str(config.get(key, "–")) for config in configs}) > 1]
-    if len(methods) < 2 or not differing:
+    settings = [setting_of(method.reader.config) for method in methods]
+    keys = differing(settings)
+    if not keys:
         return ""
-    head = "".join(f"<th>{escape(key)}</th>" for key in differing)
+    head = "".join(f"<th>{escape(key)}</th>" for key in keys)
     rows = "".join(
         f'<tr><th scope="row">{escape(method.name)}</th>'
-        + "".join(f"<td>{escape(str(config.get(key, '–')))}</td>" for key in differing)
+        + "".join(f"<td>{escape(value_text(setting.get(key)))}</td>" for key in keys)
         + "</tr>"
-        for method, config in zip(methods, configs, strict=True)
+        for method, setting in zip(methods, settings, strict=True)
     )
     return (
         f"<h3>Keys that differ</h3><div class=wide><table class=text><thead><tr><th>method</th>{head}</tr></thead>"

@@ -170,7 +170,7 @@ def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_b
     assert virtual_time_to_reach(run, 0.76) is None
     text = shown(run, 0.6)
     assert "virtual time to reach 60 %, s" in text
-    assert "payload sent by then, MB" in text
+    assert "payload to reach 60 % in virtual time, MB" in text
     told = summarize(run, 0.6).as_dict()
     assert json.loads(json.dumps(told, allow_nan=False))["reached_virtually"]["virtual_s"] == 2.0
 

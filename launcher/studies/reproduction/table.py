@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ....metrics import open_run
 from ....metrics.seeds import Group
-from ....metrics.summary_table import flaw_of
 from .curves import map_norms, rounds_past
 from .parts import Part
 from .runs import Result
@@ -85,7 +84,7 @@ def render(part: Part, results: list[Result]) -> Table:
                     cells.append(result.ended if column == about.columns[0] else _UNKNOWN)
                 else:
                     cells.append(_ours(results, result, result.group, column))
-        flaws = (flaw_of(group) for name in names if (group := by_name[name].group))
+        flaws = (group.flaw for name in names if (group := by_name[name].group))
         table.add_row(" ".join([label, *(f"({flaw})" for flaw in flaws if flaw)]), *cells)
     return table
 

@@ -1,0 +1,264 @@
+"""Every figure of a run, once: how it is computed, printed and compared.
+
+Summaries, comparisons, reports, files and studies read it here, so that a new figure is one more entry of FIGURES.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .summary import RunSummary
+from .text import UNKNOWN, metric_number, metric_text, short
+
+Values = Callable[[RunSummary], float | None]
+"""None: the run has no such figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    name: str = ""
+    size: float = 1.0
+    decimals: int | None = None
+    """Of a figure that stands alone; None, and in tables of several runs: three digits."""
+
+    def text(self, value: float) -> str:
+        return short(value / self.size) if self.decimals is None else f"{value / self.size:,.{self.decimals}f}"
+
+
+METRIC = Unit()  # printed as the run's test metric is
+COUNT = Unit(decimals=0)
+MB = Unit("MB", 1e6, 2)
+SECONDS = Unit("s", decimals=1)
+VIRTUAL_SECONDS = Unit("s")
+TERA = Unit("", 1e12)
+PERCENT = Unit("%", 0.01, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """``title`` names it where a run stands alone; its {metric} and {target} are filled in.
+
+    ``key`` is its name in files and in ``Group.estimate``; without one it is not averaged over seeds. ``head`` stands
+    above its column where runs stand side by side; without one it has none. Where a table is too narrow, columns of the
+    lowest ``rank`` leave first; 0 stays. ``note`` explains the column.
+
+    ``brief``: it belongs to the few figures that a summary shows first. ``hide``: when a summary leaves its line out.
+    ``as_metric``: better in the direction of the test metric; every other figure is better where it is lower.
+    ``exact``: one run tells it; of the others one run does not tell how much they vary. ``print`` does what the unit
+    cannot.
+    """
+
+    title: str
+    of: Values
+    unit: Unit
+    key: str = ""
+    head: str = ""
+    rank: int = 0
+    note: str = ""
+    brief: bool = False
+    hide: Literal["never", "unknown", "zero"] = "never"
+    missing: str = UNKNOWN
+    as_metric: bool = False
+    exact: bool = False
+    print: Callable[[RunSummary, float], str] | None = None
+
+    @property
+    def of_target(self) -> bool:
+        return "{target}" in self.title
+
+    def line(self, run: RunSummary, target: float | None = None) -> tuple[str, str] | None:
+        """Returns title and text for the summary of a run; None where it is left out."""
+        value = self.of(run)
+        if (self.hide != "never" and value is None) or (self.hide == "zero" and value == 0):
+            return None
+        title = self.title.format(metric=run.metric, target=target_text([run.metric], target))
+        return f"{title}, {self.unit.name}" if self.unit.name else title, self.text(run)
+
+    def text(self, run: RunSummary) -> str:
+        value = self.of(run)
+        if value is None:
+            return self.missing
+        if self.print is not None:
+            return self.print(run, value)
+        return metric_text(run.metric, value) if self.unit is METRIC else self.unit.text(value)
+
+    def column(self, metrics: Sequence[str], target: float | None = None) -> str:
+        """Returns what stands above its column, on several lines; ``metrics`` are all that the runs have."""
+        metric = " / ".join(f"{metric} %" if metric == "accuracy" else metric for metric in metrics)
+        head = "\n".join(filter(None, [self.head.format(metric=metric), self.unit.name]))
+        return f"{head}\nto {target_text(metrics, target)}" if self.of_target else head
+
+
+def target_text(metrics: Sequence[str], target: float | None) -> str:
+    if target is None:
+        return ""
+    return f"{100 * target:g} %" if list(metrics) == ["accuracy"] else f"{target:g}"
+
+
+def _final(name: str) -> Values:
+    return lambda run: getattr(run.final, name) if run.final else None
+
+
+def _traffic(name: str) -> Values:
+    return lambda run: getattr(run.traffic, name) if run.measured else None
+
+
+def _between_hosts(name: str) -> Values:
+    return lambda run: getattr(run.between_hosts, name) if run.between_hosts and run.measured else None
+
+
+def overhead(*kinds: str) -> Values:
+    """Returns the wire bytes outside the rounds that are of these kinds."""
+    return lambda run: sum(run.overhead_bytes.get(kind, 0) for kind in kinds) if run.measured else None
+
+
+OPENING = overhead("greeting", "ready", "handshake", "hello")
+"""What opening connections took. Confirmations are not among it: they are sent all along."""
+
+
+def _memory(*names: str) -> Values:
+    return lambda run: sum(getattr(run.memory, name) for name in names) if run.processes_measured else None
+
+
+def _cpu(name: str) -> Values:
+    return lambda run: getattr(run, name) if run.processes_measured else None
+
+
+def _condition(name: str) -> Values:
+    return lambda run: getattr(run.conditions, name) if run.conditions else None
+
+
+def _events(kind: str) -> Values:
+    return lambda run: run.conditions.events[kind] if run.conditions else None
+
+
+def _vectors(name: str) -> Values:
+    return lambda run: getattr(run.conditions, name) if run.conditions and _exchanged(run) else None
+
+
+def _exchanged(run: RunSummary) -> int:
+    return run.conditions.used + run.conditions.missing if run.conditions else 0
+
+
+def _reached(name: str, *, measured: bool = False) -> Values:
+    return lambda run: getattr(run.reached, name) if run.reached and (run.measured or not measured) else None
+
+
+def _reached_virtually(name: str, *, measured: bool = False) -> Values:
+    def of(run: RunSummary) -> float | None:
+        reached = run.reached_virtually
+        return getattr(reached, name) if reached and (run.measured or not measured) else None
+
+    return of
+
+
+def _with_error(run: RunSummary, mean: float) -> str:
+    return plus_minus(run.metric, mean, run.final.standard_error if run.final else math.nan) + (
+        " %" if run.metric == "accuracy" else ""
+    )
+
+
+def plus_minus(metric: str, mean: float, error: float) -> str:
+    return metric_number(metric, mean) + ("" if math.isnan(error) else f" ± {metric_number(metric, error)}")
+
+
+def _squared(run: RunSummary, variance: float) -> str:
+    return f"{1e4 * variance:.2f} %²" if run.metric == "accuracy" else f"{variance:.4g}"
+
+
+def _with_share(run: RunSummary, count: float) -> str:
+    return f"{count:,} ({100 * count / _exchanged(run):.1f} %)"
+
+
+_SUM = "sum over clients"
+
+FIGURES = (
+    Figure(
+        "test {metric}, mean over clients ± standard error", _final("mean"), METRIC, "test_metric", "{metric}\n± s.e.",
+        brief=True, missing="not evaluated", as_metric=True, print=_with_error,
+    ),
+    Figure("standard deviation", _final("std"), METRIC, "std"),
+    Figure("variance", _final("variance"), METRIC, "variance", print=_squared),
+    Figure(
+        "mean of the worst 10% of clients", _final("worst_10"), METRIC, "worst_10", "worst\n10%", 5,
+        brief=True, as_metric=True,
+    ),
+    Figure("mean of the worst 20% of clients", _final("worst_20"), METRIC, "worst_20", as_metric=True),
+    Figure(
+        "test {metric} of the common model", lambda run: run.global_metric, METRIC, "global_metric", "common\nmodel", 7,
+        "of the model that all clients have in common", brief=True, hide="unknown", as_metric=True,
+    ),
+    Figure("messages", _traffic("messages"), COUNT),
+    Figure(
+        "payload (vectors alone)", _traffic("payload_bytes"), MB, "payload_bytes", "payload", 10,
+        brief=True, exact=True,
+    ),
+    Figure("messages (all frames)", _traffic("message_bytes"), MB, "message_bytes", exact=True),
+    Figure("wire (with framing)", _traffic("wire_bytes"), MB, "wire_bytes", "wire", 8, brief=True, exact=True),
+    Figure("payload between hosts", _between_hosts("payload_bytes"), MB, hide="unknown"),
+    Figure("wire between hosts", _between_hosts("wire_bytes"), MB, hide="unknown"),
+    Figure("opening connections", OPENING, MB),
+    Figure("of which keys", overhead("handshake"), MB, hide="zero"),
+    Figure("confirmations of messages", overhead("confirmation"), MB, hide="zero"),
+    Figure("models for evaluation only", overhead("evaluation"), MB, hide="zero"),
+    Figure("records to the collector", overhead("records"), MB),
+    Figure("control lines", overhead("control"), MB),
+    Figure("TFLOP of all clients", lambda run: run.flops, TERA, "flops", "TFLOP", 2, _SUM, exact=True),
+    Figure("memory of all clients (PSS)", _memory("clients_pss"), MB, "clients_pss", "PSS", 1, _SUM, brief=True),
+    Figure("of which theta", _memory("clients_theta"), MB),
+    Figure("of which maps and their history", _memory("clients_maps", "clients_history"), MB),
+    Figure("of which buffers", _memory("clients_buffers"), MB),
+    Figure("a client's own memory (USS, median)", _memory("clients_median_uss"), MB),
+    Figure("largest client at its peak (RSS)", _memory("clients_max_peak_rss"), MB),
+    Figure("memory of the other processes (PSS)", _memory("others_pss"), MB),
+    Figure("CPU of all clients", _cpu("clients_cpu_s"), SECONDS, "clients_cpu_s", "CPU", 3, _SUM, brief=True),
+    Figure("CPU of the other processes", _cpu("others_cpu_s"), SECONDS),
+    Figure("wall time", lambda run: run.wall_s, SECONDS, "wall_s", "wall", 6, brief=True),
+    Figure(
+        "virtual time", _condition("virtual_s"), VIRTUAL_SECONDS, "virtual_s", "virtual", 9, "when the last one ended",
+        brief=True, hide="unknown", exact=True,
+    ),
+    Figure(
+        "time that clients waited", _condition("waited_share"), PERCENT, "waited_share", "waited", 4,
+        "share of the clients' time", hide="unknown",
+    ),
+    Figure("crashes", _events("crash"), COUNT, hide="zero"),
+    Figure("restarts", _events("restart"), COUNT, hide="zero"),
+    Figure("clients that joined late", _events("join"), COUNT, hide="zero"),
+    Figure("clients that left", _events("leave"), COUNT, hide="zero"),
+    Figure("clients that died unplanned", _events("death"), COUNT, hide="zero"),
+    Figure("waits ended by the deadline", _events("timeout"), COUNT, hide="unknown"),
+    Figure("messages dropped", _events("dropped"), COUNT, hide="zero"),
+    Figure("vectors used of an older round", _vectors("older"), COUNT, hide="unknown", print=_with_share),
+    Figure("vectors used of a newer round", _vectors("newer"), COUNT, hide="unknown", print=_with_share),
+    Figure("went without a vector", _vectors("missing"), COUNT, hide="unknown", print=_with_share),
+    Figure(
+        "rounds to reach {target}", _reached("round"), COUNT, "rounds_to_reach", "rounds", missing="not reached",
+    ),
+    Figure(
+        "payload to reach {target}", _reached("payload_bytes", measured=True), MB, "payload_bytes_to_reach", "payload",
+        hide="unknown",
+    ),
+    Figure(
+        "wire to reach {target}", _reached("wire_bytes", measured=True), MB, "wire_bytes_to_reach", "wire",
+        hide="unknown",
+    ),
+    Figure("wall time to reach {target}", _reached("wall_s"), SECONDS, "wall_s_to_reach", "wall", 11, hide="unknown"),
+    Figure(
+        "virtual time to reach {target}", _reached_virtually("virtual_s"), VIRTUAL_SECONDS, "virtual_s_to_reach",
+        "virtual", missing="not reached",
+    ),
+    Figure(
+        "payload to reach {target} in virtual time", _reached_virtually("payload_bytes", measured=True), MB,
+        hide="unknown",
+    ),
+    Figure(
+        "wire to reach {target} in virtual time", _reached_virtually("wire_bytes", measured=True), MB,
+        hide="unknown",
+    ),
+)  # fmt: skip
+AVERAGED = {figure.key: figure for figure in FIGURES if figure.key}
+"""What is averaged over the runs of a group, by name."""
+
+COLUMNS = tuple(figure for figure in FIGURES if figure.head)
