@@ -1,6 +1,6 @@
 """The planner: plays a scenario as a discrete-event simulation before a process starts. Pure: no sockets, no clock."""
 
-from .plan import Life, Plan, PlanError, SentMessage
+from .plan import Incarnation, Plan, PlanError, SentMessage
 from .scenario import Compute, Execution, Fault, Latency, Link, Scenario, Star, Stragglers
 from .simulation import simulate
 
@@ -8,8 +8,8 @@ __all__ = [
     "Compute",
     "Execution",
     "Fault",
+    "Incarnation",
     "Latency",
-    "Life",
     "Link",
     "Plan",
     "PlanError",

@@ -16,7 +16,7 @@ class PlanError(UserError):
 
 
 @dataclass(slots=True)
-class Life:
+class Incarnation:
     """One process of a client: the rounds it takes part in, and how it ends. Times are virtual seconds."""
 
     number: int
@@ -49,7 +49,7 @@ class SentMessage:
 class Plan:
     schedules: tuple[Schedule, ...]
     """One a client."""
-    lives: tuple[tuple[Life, ...], ...]
+    incarnations: tuple[tuple[Incarnation, ...], ...]
     messages: tuple[SentMessage, ...]
     """In the order in which they are sent; cut ones are not among them."""
     events: tuple[tuple[float, int, str, str], ...] = field(default=())
@@ -79,4 +79,4 @@ class Plan:
 
     @property
     def end_s(self) -> float:
-        return max((life.end_s for lives in self.lives for life in lives), default=0.0)
+        return max((each.end_s for incarnations in self.incarnations for each in incarnations), default=0.0)

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from ...transport.schedule import Schedule
-from .plan import Life, Plan
+from .plan import Incarnation, Plan
 
 AGES = ("same round", "1 older", "2 to 4 older", "5 or more older", "newer", "none: goes without")
 """How old the message is that a client uses, in rounds, against its own round."""
@@ -102,7 +102,7 @@ def timeline_of(plan: Plan) -> Timeline:
     rounds = len(schedules[0].start)
     finishing = {
         client: lives[-1].end_s
-        for client, lives in enumerate(plan.lives[:clients])
+        for client, lives in enumerate(plan.incarnations[:clients])
         if lives and lives[-1].ending == "finish"
     }
     waits = schedules[clients:] or schedules
@@ -116,7 +116,9 @@ def timeline_of(plan: Plan) -> Timeline:
         leaving=clients - len(finishing),
         computing_s=tuple(float(np.nansum(schedule.compute)) for schedule in schedules[:clients]),
         waiting_s=tuple(float(schedule.idle.sum()) for schedule in schedules[:clients]),
-        away_s=tuple(sum(end - start for start, end in _away(lives, plan.end_s)) for lives in plan.lives[:clients]),
+        away_s=tuple(
+            sum(end - start for start, end in _away(lives, plan.end_s)) for lives in plan.incarnations[:clients]
+        ),
         sent=len(copies),
         lost=int((copies == 0).sum()),
         unused=sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in schedules),
@@ -173,7 +175,7 @@ def _awaited(schedules: Sequence[Schedule], processes: int) -> tuple[Awaited, ..
     return tuple(Awaited(i, float(seconds[i]), int(rounds[i])) for i in order if rounds[i])
 
 
-def _away(lives: Sequence[Life], end_s: float) -> list[tuple[float, float]]:
+def _away(lives: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:
     """From when until when a client is not there, as long as the run goes on."""
     gaps, gone_since = [], 0.0
     for life in lives:
@@ -194,7 +196,7 @@ def _work_ends(plan: Plan) -> dict[int, dict[int, float]]:
 
 
 def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
-    schedule, lives = plan.schedules[client], plan.lives[client]
+    schedule, lives = plan.schedules[client], plan.incarnations[client]
     there = ~np.isnan(schedule.end)
     start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
     done = np.array([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)])

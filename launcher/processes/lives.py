@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...node.assignment import Assignment
-from ..planner import Life
+from ..planner import Incarnation
 from ..prepare.preparation import Prepared
 
 
@@ -21,11 +21,11 @@ class Lives:
         self._prepared = prepared
         plan = prepared.plan
         self._told = {(node, kind, virtual_s) for node, kind, virtual_s, _ in prepared.told}
-        self._left: dict[int, list[Life]] = {}
+        self._left: dict[int, list[Incarnation]] = {}
         self._over: list[tuple[int, str, float | None]] = []
         for assignment in prepared.assignments:
             node = assignment.node
-            lives = plan.lives[node] if plan else (Life(1, 1, 0.0, prepared.config.rounds),)
+            lives = plan.incarnations[node] if plan else (Incarnation(1, 1, 0.0, prepared.config.rounds),)
             self._left[node] = [life for life in lives if self._goes_on(node, life)]
             self._over += ((node, life.ending, life.end_s) for life in lives if not self._goes_on(node, life))
 
@@ -33,7 +33,7 @@ class Lives:
     def _on_wall_clock(self) -> bool:
         return self._prepared.config.time.clock == "wall"
 
-    def _goes_on(self, node: int, life: Life) -> bool:
+    def _goes_on(self, node: int, life: Incarnation) -> bool:
         """Whether it has rounds to come, or at least messages to get."""
         resumed_at, plan = self._prepared.resumed_at, self._prepared.plan
         if life.last > resumed_at or plan is None or not resumed_at:
@@ -43,7 +43,7 @@ class Lives:
         schedule = plan.schedules[node]
         return bool(((schedule.comes > 0) & (schedule.into_life == life.number))[resumed_at:].any())
 
-    def _there_at_first(self, life: Life) -> bool:
+    def _there_at_first(self, life: Incarnation) -> bool:
         resumed_at = self._prepared.resumed_at
         return life.first <= resumed_at if resumed_at else life.number == life.first == 1
 
@@ -68,10 +68,10 @@ class Lives:
     def has_more(self, node: int) -> bool:
         return bool(self._left[node])
 
-    def of(self, assignment: Assignment) -> Life:
+    def of(self, assignment: Assignment) -> Incarnation:
         """As the plan has it, in a run with a plan."""
         assert self._prepared.plan
-        return self._prepared.plan.lives[assignment.node][assignment.life - 1]
+        return self._prepared.plan.incarnations[assignment.node][assignment.life - 1]
 
     def files(self, completed: np.ndarray) -> Iterator[Path]:
         """What it takes to go on from the round at which the run is taken up: the state of each client in it; of who is
@@ -97,7 +97,7 @@ class Lives:
         """Planned seconds from ``since`` until the client's next life."""
         return max(0.0, self._left[node][0].start_s - since) if self._left[node] else 0.0
 
-    def _assignment(self, node: int, life: Life) -> Assignment:
+    def _assignment(self, node: int, life: Incarnation) -> Assignment:
         base, resumed_at, plan = self._prepared.assignments[node], self._prepared.resumed_at, self._prepared.plan
         following = self._left[node][0].first - 1 if self._left[node] else self._prepared.config.rounds
         suffix = f".{life.number}" if life.number > 1 and base.address.startswith("ipc://") else ""
@@ -118,7 +118,7 @@ class Lives:
             bounded=plan is not None and (base.clock == "wall" or not plan.synchronous),
         )
 
-    def _is_told_of(self, node: int, life: Life) -> bool:
+    def _is_told_of(self, node: int, life: Incarnation) -> bool:
         """Whether its end is on record, and so all that it had to tell: it only gets what is still on its way to it."""
         return life.last <= self._prepared.resumed_at and (node, life.ending, life.end_s) in self._told
 
@@ -128,7 +128,9 @@ def rounds_of(prepared: Prepared) -> np.ndarray:
     processes = len(prepared.assignments)
     completed = np.zeros((processes, prepared.config.rounds + 1), bool)
     for node in range(processes):
-        for life in prepared.plan.lives[node] if prepared.plan else (Life(1, 1, 0.0, prepared.config.rounds),):
+        for life in (
+            prepared.plan.incarnations[node] if prepared.plan else (Incarnation(1, 1, 0.0, prepared.config.rounds),)
+        ):
             completed[node, life.first : life.last + 1] = True
             completed[node, 0] |= life.number == life.first == 1
     return completed

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from sheafgossip.launcher.planner import Life, Plan, Scenario
+from sheafgossip.launcher.planner import Incarnation, Plan, Scenario
 from sheafgossip.transport import scheduled, timed, waiting
 from sheafgossip.transport.endpoint import Message, SentBytes
 from sheafgossip.transport.peers import Link
@@ -124,7 +124,7 @@ class Stage:
         self.most_under_way: Counter[tuple[int, int]] = Counter()
         self._begun: list[Process] = []
         self._random = random.Random(seed)
-        self._due: list[tuple[float, int, Life]] = []
+        self._due: list[tuple[float, int, Incarnation]] = []
         self._done: set[int] = set()
         self._main = getcurrent()
 
@@ -135,7 +135,7 @@ class Stage:
         with ExitStack() as patched:
             for module in (waiting, scheduled, timed):
                 patched.enter_context(patch.object(module, "time", self))
-            for node, lives in enumerate(self.plan.lives):
+            for node, lives in enumerate(self.plan.incarnations):
                 if lives:
                     late = self.clock == "wall" and (lives[0].number, lives[0].first) != (1, 1)
                     self._due.append((lives[0].start_s if late else 0.0, node, lives[0]))
@@ -184,11 +184,11 @@ class Stage:
             process.wakes_at = self.now
             self._begun.append(process)
 
-    def _live(self, process: Process, life: Life) -> None:
+    def _live(self, process: Process, life: Incarnation) -> None:
         _Player(self, process, life).play()
         self._leave(process, life)
 
-    def _leave(self, process: Process, life: Life) -> None:
+    def _leave(self, process: Process, life: Incarnation) -> None:
         node = process.node
         for j, most in process.most_under_way.items():
             self.most_under_way[node, j] = max(self.most_under_way[node, j], most)
@@ -205,7 +205,7 @@ class Stage:
             if j in self.there:
                 self.there[j].left[node] = process.life
                 self.there[j].spoken_to = True
-        following = [each for each in self.plan.lives[node] if each.number > life.number]
+        following = [each for each in self.plan.incarnations[node] if each.number > life.number]
         if following:
             pause = following[0].start_s - life.end_s if self.clock == "wall" else 0.0
             self._due.append((self.now + max(0.0, pause), node, following[0]))
@@ -226,7 +226,7 @@ class Stage:
 class _Player:
     """The rounds of one life: what an algorithm makes of its peers, without learning anything."""
 
-    def __init__(self, stage: Stage, process: Process, life: Life):
+    def __init__(self, stage: Stage, process: Process, life: Incarnation):
         self.stage, self.life, self.node = stage, life, process.node
         self.peers = process.peers = self._peers(process)
 

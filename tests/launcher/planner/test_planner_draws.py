@@ -36,8 +36,8 @@ def assert_same(first, second, clients):
         for field in dataclasses.fields(first.schedules[i]):
             one, other = (getattr(plan.schedules[i], field.name) for plan in (first, second))
             np.testing.assert_array_equal(one, other, field.name)
-        assert [dataclasses.asdict(life) for life in first.lives[i]] == [
-            pytest.approx(dataclasses.asdict(life), nan_ok=True) for life in second.lives[i]
+        assert [dataclasses.asdict(life) for life in first.incarnations[i]] == [
+            pytest.approx(dataclasses.asdict(life), nan_ok=True) for life in second.incarnations[i]
         ]
         assert [m for m in first.messages if m.src == i] == [m for m in second.messages if m.src == i]
 

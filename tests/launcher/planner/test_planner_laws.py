@@ -21,8 +21,8 @@ from sheafgossip.launcher.planner import (
     Scenario,
     Stragglers,
     simulate,
+    simulation,
 )
-from sheafgossip.launcher.planner.simulation import _Simulation
 
 ROUNDS = 7
 TOLERANCE = 1e-9
@@ -137,7 +137,7 @@ def plans(draw, **limits):
 
 
 def life_of_round(plan, client, round):
-    return next((life for life in plan.lives[client] if life.first <= round <= life.last), None)
+    return next((life for life in plan.incarnations[client] if life.first <= round <= life.last), None)
 
 
 def went(plan):
@@ -191,7 +191,7 @@ def is_at_work(scenario, plan, client, round, now):
     """Whether the neighbours of a client have to reckon with it in a round: it is there or not known to be gone, has
     not finished, and began in that round or before."""
     notice = scenario.execution.notice_s
-    begun = [life for life in plan.lives[client] if life.start_s <= now + TOLERANCE]
+    begun = [life for life in plan.incarnations[client] if life.start_s <= now + TOLERANCE]
     if not begun or begun[-1].first > round:
         return False
     life = begun[-1]
@@ -298,7 +298,7 @@ def test_waits_end_when_something_happens(played):
     for message in plan.messages:
         arrivals[message.dst].append(message.arrived_s)
     for i, schedule in enumerate(plan.schedules):
-        ends = [life for j in schedule.neighbours for life in plan.lives[j]]
+        ends = [life for j in schedule.neighbours for life in plan.incarnations[j]]
         news = [life.end_s + (0 if life.ending == "finish" else scenario.execution.notice_s) for life in ends]
         moments = np.array(arrivals[i] + news)
         for round in range(1, scenario.rounds + 1):
@@ -313,7 +313,7 @@ def test_waits_end_when_something_happens(played):
 @given(plans())
 def test_time_never_runs_back(played):
     _, plan = played
-    for schedule, lives in zip(plan.schedules, plan.lives, strict=True):
+    for schedule, lives in zip(plan.schedules, plan.incarnations, strict=True):
         took_part = [round for life in lives for round in range(life.first, life.last + 1)]
         assert np.flatnonzero(~np.isnan(schedule.end)).tolist() == [round - 1 for round in took_part]
         np.testing.assert_array_equal(np.isnan(schedule.start), np.isnan(schedule.end))
@@ -328,7 +328,7 @@ def test_time_never_runs_back(played):
             rows = slice(life.first - 1, life.last)
             np.testing.assert_array_equal(schedule.start[rows][1:], schedule.end[rows][:-1])
             assert life.last < life.first or schedule.start[life.first - 1] == life.start_s
-    assert plan.end_s == max((life.end_s for lives in plan.lives for life in lives), default=0)
+    assert plan.end_s == max((life.end_s for lives in plan.incarnations for life in lives), default=0)
 
 
 @laws
@@ -370,7 +370,7 @@ def test_messages_go_to_those_who_are_there(played):
     assert len(messages) == len(plan.messages)
     cutting = any(fault.kind in ("cut", "partition") for fault in scenario.faults)
     for m in plan.messages:
-        lives = plan.lives[m.dst]
+        lives = plan.incarnations[m.dst]
         there = [life.number for life in lives if life.start_s <= m.sent_s and not gone(life, m.sent_s)]
         schedule = plan.schedules[m.src]
         cell = m.round - 1, m.phase, schedule.neighbours.tolist().index(m.dst)
@@ -388,7 +388,7 @@ def test_messages_go_to_those_who_are_there(played):
             assert copies == 0
             assert cutting or schedule.to_life[row, phase, place] == 0
             if phase == 0 and not cutting:
-                lives = plan.lives[j]
+                lives = plan.incarnations[j]
                 assert not any(life.start_s < now and not gone(life, now, just=True) for life in lives)
 
 
@@ -438,14 +438,18 @@ def test_the_two_ends_of_an_edge_agree(played):
 @given(plans())
 def test_lives_follow_each_other(played):
     scenario, plan = played
-    for i, lives in enumerate(plan.lives):
+    for i, lives in enumerate(plan.incarnations):
         assert [life.number for life in lives] == list(range(1, len(lives) + 1))
         for life in lives:
             assert life.first - 1 <= life.last <= scenario.rounds
             assert (life.ending == "finish") == (life.last == scenario.rounds)
             assert life.start_s <= life.end_s
             if life.start_s > 0 and scenario.execution.staleness < math.inf:
-                others = [j for j in scenario.neighbours[i] if plan.lives[j] and not finished(plan.lives[j][-1], life)]
+                others = [
+                    j
+                    for j in scenario.neighbours[i]
+                    if plan.incarnations[j] and not finished(plan.incarnations[j][-1], life)
+                ]
                 starts = [plan.schedules[j].start[life.first - 1 :] for j in others]
                 assert not any((start < life.start_s).any() for start in starts)
         for before, life in itertools.pairwise(lives):
@@ -485,7 +489,7 @@ def test_synchronous_says_whether_every_message_is_that_of_the_own_round(played)
     scenario, plan = played
     own = np.arange(1, scenario.rounds + 1)[:, None, None]
     agreed = all((schedule.uses == own).all() for schedule in plan.schedules)
-    whole = all(len(lives) == 1 and lives[0].first == 1 and lives[0].ending == "finish" for lives in plan.lives)
+    whole = all(len(lives) == 1 and lives[0].first == 1 and lives[0].ending == "finish" for lives in plan.incarnations)
     assert plan.synchronous <= (agreed and whole)
     if not any(fault.kind == "join" for fault in scenario.faults):
         assert plan.synchronous == (agreed and whole)
@@ -509,14 +513,14 @@ def crashed(staleness, restart_after, notice_s=5.0, latency_s=0.0):
 def test_a_restart_in_a_round_that_a_neighbour_is_in_would_never_end():
     # Client 2 gets to round 6 while client 1 is in it: in its second exchange client 1 would wait for client 0, and
     # client 0, in its first, for a message of round 5 or later, which client 1 has sent while nobody was there.
-    (first, second), *_ = simulate(crashed(staleness=1, restart_after=1, latency_s=4.0)).lives
+    (first, second), *_ = simulate(crashed(staleness=1, restart_after=1, latency_s=4.0)).incarnations
     assert (first.first, first.last, first.ending) == (1, 4, "crash")
     assert (second.first, second.last, second.ending) == (7, 10, "finish")
 
 
 @pytest.mark.parametrize("restart_after", [1, 2, 3])
 def test_clients_in_step_restart_as_many_rounds_later_as_asked_for(restart_after):
-    first, second = simulate(crashed(staleness=0, restart_after=restart_after)).lives[0]
+    first, second = simulate(crashed(staleness=0, restart_after=restart_after)).incarnations[0]
     assert (first.last, second.first) == (4, 5 + restart_after)
 
 
@@ -524,13 +528,13 @@ def test_clients_in_step_restart_as_many_rounds_later_as_asked_for(restart_after
 def test_a_client_joins_in_the_round_asked_for(when):
     for client in range(3):
         scenario = dataclasses.replace(crashed(0, 1), faults=(Fault("join", clients=(client,), **when),))
-        (life,) = simulate(scenario).lives[client]
+        (life,) = simulate(scenario).incarnations[client]
         assert life.first == when.get("rounds", (1,))[0]
 
 
 @pytest.mark.parametrize("restart_after", [1, 3])
 def test_clients_that_never_wait_restart_as_many_rounds_later_as_asked_for(restart_after):
-    first, second = simulate(crashed(staleness=math.inf, restart_after=restart_after)).lives[0]
+    first, second = simulate(crashed(staleness=math.inf, restart_after=restart_after)).incarnations[0]
     assert (first.last, second.first) == (4, 5 + restart_after)
 
 
@@ -546,13 +550,13 @@ def test_a_planner_that_takes_an_older_message_breaks_the_law(monkeypatch):
     )
     plan = simulate(scenario)
     check_uses(scenario, plan)
-    right = _Simulation._chosen
-    monkeypatch.setattr(_Simulation, "_chosen", lambda self, *mail: max(0, right(self, *mail) - 1))
+    right = simulation.chosen_round
+    monkeypatch.setattr(simulation, "chosen_round", lambda *arrived: max(0, right(*arrived) - 1))
     with pytest.raises(AssertionError, match="not the freshest"):
         check_uses(scenario, simulate(scenario))
-    monkeypatch.setattr(_Simulation, "_chosen", lambda self, *mail: right(self, *mail) + 1)
+    monkeypatch.setattr(simulation, "chosen_round", lambda *arrived: right(*arrived) + 1)
     with pytest.raises(AssertionError, match="before it came"):
         check_uses(scenario, simulate(scenario))
-    monkeypatch.setattr(_Simulation, "_chosen", lambda self, *mail: 0)
+    monkeypatch.setattr(simulation, "chosen_round", lambda *arrived: 0)
     with pytest.raises(AssertionError):
         check_uses(scenario, simulate(scenario))

@@ -137,7 +137,7 @@ def test_with_a_deadline_it_ends_and_the_server_takes_what_has_come_in_time(scen
     plan = simulate(scenario)
     server, opening, execution = scenario.clients - 1, scenario.star.opening, scenario.execution
     schedule = plan.schedules[server]
-    assert plan.lives[server][-1].ending == "finish"
+    assert plan.incarnations[server][-1].ending == "finish"
     assert (schedule.idle <= (1 + opening * (np.arange(ROUNDS) == 0)) * execution.deadline_s + 1e-9).all()
     arrived = {(m.src, m.round, m.phase): m.arrived_s for m in plan.messages if m.dst == server and m.copies}
     for round in range(1, ROUNDS + 1):
@@ -166,7 +166,7 @@ def test_a_client_works_when_it_is_chosen_and_its_work_can_still_be_used(scenari
             for m in plan.messages
             if m.dst == i and m.copies and m.phase == (opening if m.round == 1 else 0)
         ]
-        firsts = {life.first for life in plan.lives[i] if life.first > 1 and life.state_round != life.first - 1}
+        firsts = {life.first for life in plan.incarnations[i] if life.first > 1 and life.state_round != life.first - 1}
         for round in range(1, ROUNDS + 1):
             if np.isnan(schedule.end[round - 1]):
                 continue
@@ -227,7 +227,7 @@ def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
 def test_a_client_that_comes_back_only_listens_at_first():
     crash = Fault("crash", clients=(0,), rounds=(3, 3), restart_after=2)
     plan = simulate(star_of(2, compute=Compute(1.0), faults=(crash,)))
-    assert [(life.first, life.last) for life in plan.lives[0]] == [(1, 2), (5, 7)]
+    assert [(life.first, life.last) for life in plan.incarnations[0]] == [(1, 2), (5, 7)]
     assert plan.schedules[0].compute.tolist() == pytest.approx([1, 1, math.nan, math.nan, math.nan, 1, 1], nan_ok=True)
     assert plan.schedules[0].uses[:, 0, 0].tolist() == [1, 2, 0, 0, 5, 6, 7]
     assert plan.schedules[2].uses[:, 0, 0].tolist() == [1, 2, 0, 0, 0, 6, 7]
