@@ -1,8 +1,7 @@
 """Data sets, how they are spread over the clients, and the shard file of each client."""
 
-from .errors import DataError
 from .partition import split
-from .pool import Pool
+from .pool import DataError, Pool
 from .prepare import ClientSummary, DataSummary, count_clients, prepare, shard_path
 from .sets import load
 from .shards import Shard, cut, write

@@ -13,8 +13,7 @@ import numpy as np
 import psutil
 from numpy.lib.npyio import NpzFile
 
-from .errors import DataError
-from .pool import Task
+from .pool import DataError, Task
 
 if TYPE_CHECKING:
     from ..config.sections import DataSection

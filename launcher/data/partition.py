@@ -11,8 +11,7 @@ import numpy as np
 
 from ...topology.randomness import generator
 from .arrays import some
-from .errors import DataError
-from .pool import Pool
+from .pool import DataError, Pool
 
 if TYPE_CHECKING:
     from ..config.sections import DataSection

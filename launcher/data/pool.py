@@ -7,9 +7,15 @@ from typing import Literal
 
 import numpy as np
 
+from ...topology.errors import UserError
+
 Task = Literal["classification", "regression"]
 
 _LONGEST_NAME = 80
+
+
+class DataError(UserError):
+    """What is wrong with the user's data: the key or the file, its value, and what is allowed, in one line."""
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...topology.randomness import generator
-from .cifar import load_cifar10
-from .digits import load_digits
-from .errors import DataError
-from .gleam import load_gleam
-from .har import load_har
-from .mnist import load_fashion_mnist, load_mnist
-from .npz import load_npz
-from .pool import Pool
-from .school import load_school
+from .files import load_har, load_npz
+from .images import load_cifar10, load_digits, load_fashion_mnist, load_mnist
+from .matlab import load_gleam, load_school, load_vehicle
+from .pool import DataError, Pool
 from .sensors import load_sensors
 from .synthetic import draw_synthetic
 from .table import load_table
-from .vehicle import load_vehicle
 
 if TYPE_CHECKING:
     from ..config.sections import DataSection

@@ -13,9 +13,8 @@ import numpy as np
 
 from ...topology.randomness import generator
 from ...transport.array_file import ArrayFile, DamagedFile, digest_of
-from .errors import DataError
 from .partition import Partition, chosen, cluster_of, split
-from .pool import Pool, Task
+from .pool import DataError, Pool, Task
 
 if TYPE_CHECKING:
     from ..config.sections import DataSection
@@ -56,46 +55,61 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     if section.standardize_targets and pool.task != "regression":
         raise DataError("data.standardize_targets is true, but the targets are classes: allowed is false")
     owned = split(section, pool, clients, seed)
-    reduced = _reduced_clients(section, clients, seed)
+    divided = _divisions(section, pool, owned, seed)
     groups = _groups(section, pool, owned)
     named = pool.owners is not None and chosen(section, pool) == "natural"
-    if section.partition == "clusters":
-        groups = np.array([cluster_of(client, clients, section) for client in range(clients)])
+
+    def shard(client: int) -> Shard:
+        parts = divided[client]
+        angle = client * len(section.rotations) // clients
+        task = section.tasks[client % len(section.tasks)]
+        (y_train, outputs), (y_test, _) = (_of_task(task, pool.y[rows], pool.outputs) for rows in parts)
+        if section.standardize_targets:
+            y_train, y_test = _standardize(y_train, y_test)
+        x_train, x_test = _inputs(section, pool, parts, section.rotations[angle], client, seed)
+        drifted = None
+        if section.drift is not None:
+            drifted = _inputs(section, pool, parts, section.drift.rotations[angle], client, seed)
+        tasks = list(dict.fromkeys(section.tasks))
+        group = angle * len(tasks) + tasks.index(task) if groups is None else int(groups[client])
+        features = _features_held(section, pool, client, seed)
+        owner = pool.owner(owned[client]) if named else ""
+        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted, owner)
+
+    return map(shard, range(clients))
+
+
+def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Each client's rows to train on, and those of the evaluation."""
+    order = generator(seed, "reduced").permutation(len(owned)).tolist()
+    reduced = set(order[: round(section.reduced_clients * len(owned))])
     divided = []
     for client, rows in enumerate(owned):
         rows = np.sort(rows)[::-1] if pool.in_time_order else generator(seed, "split", client).permutation(rows)
         train, test = _divide(rows, section.test_fraction, section.reduced_to if client in reduced else 1.0)
         if section.evaluate_on == "validation":
-            train, test = _hold_out(client, train, section.test_fraction)
+            if len(train) < 2:
+                raise DataError(
+                    f"data.evaluate_on is 'validation', but client {client} has one training sample only: "
+                    "allowed is 'test'"
+                )
+            train, test = _divide(train, section.test_fraction, 1.0)
         divided.append((train, test))
+    return divided
 
-    def shard(client: int) -> Shard:
-        train, test = divided[client]
-        turn = client * len(section.rotations) // clients
-        task = section.tasks[client % len(section.tasks)]
-        (y_train, outputs), (y_test, _) = (_of_task(task, pool.y[rows], pool.outputs) for rows in (train, test))
-        if section.standardize_targets:
-            y_train, y_test = _standardize(y_train, y_test)
-        features = _features_held(section, pool, client, seed)
 
-        def inputs(degrees: int) -> tuple[np.ndarray, np.ndarray]:
-            x_train, x_test = (_rotate(pool.inputs(rows), degrees) for rows in (train, test))
-            if section.mask:
-                x_train, x_test = _masked((x_train, x_test), section.mask, generator(seed, "mask", client))
-            if section.standardize:
-                x_train, x_test = _standardize(x_train, x_test)
-            if features is not None:
-                x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
-            return x_train, x_test
-
-        x_train, x_test = inputs(section.rotations[turn])
-        drifted = None if section.drift is None else inputs(section.drift.rotations[turn])
-        tasks = list(dict.fromkeys(section.tasks))
-        group = turn * len(tasks) + tasks.index(task) if groups is None else int(groups[client])
-        owner = pool.owner(owned[client]) if named else ""
-        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted, owner)
-
-    return map(shard, range(clients))
+def _inputs(
+    section: DataSection, pool: Pool, parts: tuple[np.ndarray, np.ndarray], degrees: int, client: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """x_train and x_test as the client sees them."""
+    x_train, x_test = (_rotate(pool.inputs(rows), degrees) for rows in parts)
+    if section.mask:
+        x_train, x_test = _masked((x_train, x_test), section.mask, generator(seed, "mask", client))
+    if section.standardize:
+        x_train, x_test = _standardize(x_train, x_test)
+    if (features := _features_held(section, pool, client, seed)) is not None:
+        x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
+    return x_train, x_test
 
 
 def write(shard: Shard, path: Path) -> None:
@@ -151,7 +165,7 @@ def _check_tasks(section: DataSection, pool: Pool, clients: int) -> None:
 
 
 def _of_task(task: str, y: np.ndarray, classes: int) -> tuple[np.ndarray, int]:
-    """What is to be told of samples of these classes, and how many answers there are."""
+    """The targets of a task for samples of these classes, and how many different ones there are."""
     if task == "parity":
         return y % 2, 2
     if task == "halves":
@@ -160,15 +174,13 @@ def _of_task(task: str, y: np.ndarray, classes: int) -> tuple[np.ndarray, int]:
 
 
 def _groups(section: DataSection, pool: Pool, owned: Partition) -> np.ndarray | None:
-    """The group of each client whose samples have one owner with a group."""
-    if pool.groups is None or pool.client is None or chosen(section, pool) != "natural":
+    """The group of each client, where clusters or owners with groups make some."""
+    partition, clients = chosen(section, pool), len(owned)
+    if partition == "clusters":
+        return np.array([cluster_of(client, clients, section) for client in range(clients)])
+    if pool.groups is None or pool.client is None or partition != "natural":
         return None
     return pool.groups[pool.client[[rows[0] for rows in owned]]]
-
-
-def _reduced_clients(section: DataSection, clients: int, seed: int) -> set[int]:
-    order = generator(seed, "reduced").permutation(clients).tolist()
-    return set(order[: round(section.reduced_clients * clients)])
 
 
 def _features_held(section: DataSection, pool: Pool, client: int, seed: int) -> tuple[int, ...] | None:
@@ -184,15 +196,6 @@ def _divide(rows: np.ndarray, test_fraction: float, kept: float) -> tuple[np.nda
     tests = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
     trains = max(round(kept * (len(rows) - tests)), 1)
     return rows[tests : tests + trains], rows[:tests]
-
-
-def _hold_out(client: int, train: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that are still trained on, and rows for validation."""
-    if len(train) < 2:
-        raise DataError(
-            f"data.evaluate_on is 'validation', but client {client} has one training sample only: allowed is 'test'"
-        )
-    return _divide(train, fraction, 1.0)
 
 
 def _rotate(images: np.ndarray, degrees: int) -> np.ndarray:

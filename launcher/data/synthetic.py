@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...topology.randomness import generator
-from .errors import DataError
-from .pool import Pool
+from .pool import DataError, Pool
 
 if TYPE_CHECKING:
     from ..config.sections import DataSection

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sheafgossip.launcher.config.sections import ConfigError, load, validate
 from sheafgossip.launcher.data import DataError
 from sheafgossip.launcher.data import load as load_data
-from sheafgossip.launcher.data.idx import read_idx
+from sheafgossip.launcher.data.images import read_idx
 
 COMMANDS = (["run"], ["plan"], ["config", "show"], ["topology", "show"], ["sweep"])
 SECTIONS = ("topology", "data", "model", "training", "algorithm", "transport", "time", "links", "faults", "compare",
@@ -214,7 +214,7 @@ def test_a_damaged_gzip_file_is_refused(tmp_path, cut):
 
 
 def test_a_gzip_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.data.idx._LARGEST", 1 << 20)
+    monkeypatch.setattr("sheafgossip.launcher.data.images._LARGEST", 1 << 20)
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"\x00" * (4 << 20)))
     with pytest.raises(DataError, match="the most that is read"):
         read_idx(tmp_path / "x.gz", 1)

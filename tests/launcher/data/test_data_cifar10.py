@@ -8,7 +8,7 @@ import pytest
 
 from sheafgossip.launcher.config.sections import DataSection
 from sheafgossip.launcher.data import DataError, load
-from sheafgossip.launcher.data.torchvision_readers import Failed, _import_datasets, download
+from sheafgossip.launcher.data.images import Failed, _import_datasets, download
 
 BATCHES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
 

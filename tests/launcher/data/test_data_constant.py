@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.data.constant import ConstantPredictor
+from sheafgossip.launcher.data.prepare import ConstantPredictor
 from sheafgossip.launcher.data.shards import Shard
 
 

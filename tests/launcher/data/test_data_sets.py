@@ -148,7 +148,7 @@ def test_the_real_mnist_has_70000_images():
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist"])
 def test_without_files_or_network_one_line_says_what_to_put_where(tmp_path, monkeypatch, dataset):
-    import sheafgossip.launcher.data.torchvision_readers as readers
+    import sheafgossip.launcher.data.images as readers
 
     def unreachable(name, folder):
         raise readers.Failed("Name or service not known")
@@ -164,7 +164,7 @@ def test_without_files_or_network_one_line_says_what_to_put_where(tmp_path, monk
 
 
 def test_a_download_is_read_from_the_cache_and_not_repeated(tmp_path, monkeypatch):
-    import sheafgossip.launcher.data.torchvision_readers as readers
+    import sheafgossip.launcher.data.images as readers
 
     downloads = []
 

@@ -1,0 +1,193 @@
+"""Images: scikit-learn's digits, MNIST, Fashion-MNIST, CIFAR-10; official training and test samples together."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import math
+import os
+import struct
+import sys
+import zlib
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .pool import DataError, Pool
+
+if TYPE_CHECKING:
+    from ..config.sections import DataSection
+
+_LARGEST = 1 << 30
+_UNSIGNED_BYTE = 0x08
+_MNIST_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+_CIFAR_FOLDER = "the unchanged folder cifar-10-batches-py of cifar-10-python.tar.gz"
+
+
+class Failed(Exception):
+    """A download or a reading failed; the message is one line."""
+
+
+def cache_folder() -> Path:
+    """$SHEAFGOSSIP_CACHE, or else ~/.cache/sheafgossip."""
+    return Path(os.environ.get("SHEAFGOSSIP_CACHE") or Path.home() / ".cache" / "sheafgossip")
+
+
+def load_digits(section: DataSection) -> Pool:
+    """1,797 images of 1x8x8 pixels from 0 to 16."""
+    # Its table is read without importing it: sklearn.datasets takes longer than everything else before a run.
+    sklearn = importlib.util.find_spec("sklearn")
+    if sklearn is None or sklearn.origin is None:
+        raise DataError('data.dataset = "digits" comes with scikit-learn, which is not installed')
+    path = Path(sklearn.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise DataError(f'data.dataset = "digits": this scikit-learn has no {path}')
+    table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
+    return Pool(
+        x=table[:, :-1].reshape(-1, 1, 8, 8),
+        y=table[:, -1].astype(np.int64),
+        task="classification",
+        outputs=10,
+        scale=16.0,
+    )
+
+
+def load_mnist(section: DataSection) -> Pool:
+    return _load_mnist(section, "MNIST")
+
+
+def load_fashion_mnist(section: DataSection) -> Pool:
+    return _load_mnist(section, "FashionMNIST")
+
+
+def _load_mnist(section: DataSection, name: str) -> Pool:
+    """Four IDX files; ``name`` is torchvision's."""
+    wanted = f"{', '.join(_MNIST_FILES)} (each as it is or .gz; also in {name}/raw)"
+    root = section.root or cache_folder()
+    files = _find_mnist(root, name)
+    if not files and section.root is not None:
+        raise DataError(f'data.root = "{root}" lacks files of {section.dataset}: {wanted} are needed')
+    if not files:
+        try:
+            download(name, root)
+        except Failed as error:
+            raise DataError(
+                f'data.dataset = "{section.dataset}" could not be downloaded ({error}): '
+                f"without a network, set data.root to a folder with {wanted}"
+            ) from error
+        files = _find_mnist(root, name)
+    return _read_mnist(files)
+
+
+def _find_mnist(root: Path, name: str) -> list[Path]:
+    """The four files, of the first folder that has them all; empty where none has."""
+    for folder in (root, root / name / "raw"):
+        every = [[folder / file, folder / f"{file}.gz"] for file in _MNIST_FILES]
+        found = [next((path for path in either if path.is_file()), None) for either in every]
+        if None not in found:
+            return [path for path in found if path is not None]
+    return []
+
+
+def _read_mnist(files: list[Path]) -> Pool:
+    images = [read_idx(path, dimensions=3) for path in files[::2]]
+    labels = [read_idx(path, dimensions=1) for path in files[1::2]]
+    for image_file, label_file, image, label in zip(files[::2], files[1::2], images, labels, strict=True):
+        if len(image) != len(label):
+            raise DataError(f"{image_file} has {len(image)} images, {label_file} has {len(label)} labels")
+        if (label >= 10).any():
+            raise DataError(f"{label_file} holds label {label.max()}: labels are 0 to 9")
+    train, test = images
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(f"{files[0].parent}: training images are {train.shape[1:]}, test images {test.shape[1:]}")
+    return Pool(
+        x=np.concatenate(images)[:, None],
+        y=np.concatenate(labels).astype(np.int64),
+        task="classification",
+        outputs=10,
+        scale=255.0,
+    )
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """A uint8 array, read-only, with the given number of dimensions. Unpacks .gz. Raises DataError.
+
+    Layout: two zero bytes, type, number of dimensions; the sizes as uint32; the entries in row-major order.
+    """
+    # Not torchvision's reader: it costs 5 seconds of imports, wants files unpacked, and lets an overlong file pass.
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} can't be read: {error}") from error
+    if len(content) > _LARGEST:
+        raise DataError(f"{path} holds more than {_LARGEST >> 30} GB, the most that is read")
+    start = 4 + 4 * dimensions
+    if len(content) < start or content[:4] != bytes([0, 0, _UNSIGNED_BYTE, dimensions]):
+        raise DataError(f"{path} is not an IDX file of unsigned bytes in {dimensions} dimensions")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) - start != math.prod(shape):
+        raise DataError(f"{path} announces {math.prod(shape)} entries and holds {len(content) - start}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def load_cifar10(section: DataSection) -> Pool:
+    root = section.root
+    # Looked for here because torchvision's import takes seconds.
+    if root is not None and not (root / "cifar-10-batches-py").is_dir():
+        raise DataError(f'data.root = "{root}" lacks {_CIFAR_FOLDER}')
+    try:
+        x, y = read_cifar10(root or cache_folder(), download=root is None)
+    except Failed as error:
+        if root is not None:
+            raise DataError(f'data.root = "{root}" must hold {_CIFAR_FOLDER}: {error}') from error
+        raise DataError(
+            f'data.dataset = "cifar10" could not be downloaded ({error}): '
+            f"without a network, set data.root to a folder with {_CIFAR_FOLDER}"
+        ) from error
+    return Pool(x=np.moveaxis(x, 3, 1), y=y, task="classification", outputs=10, scale=255.0)
+
+
+def download(name: str, folder: Path) -> None:
+    """The data set of torchvision's class ``name`` into ``folder``, unless it is there. Raises Failed."""
+    _dataset(name, folder, download=True)
+
+
+def read_cifar10(folder: Path, *, download: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 (60000, 32, 32, 3), and labels, int64 (60000,). Raises Failed.
+
+    torchvision compares the checksums of the files before it unpickles them: no other file is ever unpickled.
+    """
+    parts = [_dataset("CIFAR10", folder, train=train, download=download) for train in (True, False)]
+    labels = np.concatenate([part.targets for part in parts]).astype(np.int64)
+    return np.concatenate([part.data for part in parts]), labels
+
+
+def _dataset(name: str, folder: Path, **options: bool):
+    from http.client import HTTPException  # with it comes all of SSL
+
+    try:
+        return getattr(_import_datasets(), name)(folder, **options)
+    except (OSError, RuntimeError, HTTPException) as error:
+        # torchvision lists every mirror on a line of its own; the last line is the reason.
+        raise Failed((str(error).strip().splitlines() or [type(error).__name__])[-1]) from error
+
+
+def _import_datasets() -> ModuleType:
+    try:
+        import torchvision.datasets
+    except RuntimeError as error:
+        # torchvision's compiled operators belong to another build of torch (one for CUDA, the other for CPUs, say).
+        # Data sets use none of them: the two that its import insists on are declared without an implementation.
+        if "torchvision::nms" not in str(error):
+            raise
+        from torch import library
+
+        for half_imported in [module for module in sys.modules if module.partition(".")[0] == "torchvision"]:
+            del sys.modules[half_imported]
+        for operator in ("nms", "qnms"):
+            library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import torchvision.datasets
+    return torchvision.datasets
