@@ -48,7 +48,6 @@ from .records import (
     unpack_rows,
 )
 from .schema import RunFolderError
-from .sequences import Sequences
 from .store import Store, is_locked
 
 _COMMIT_EVERY_S = CONSTANTS.commit_every_s
@@ -62,6 +61,30 @@ _QUIET_MS = 50  # nothing for so long: nothing was waiting
 _WAITING_PER_SENDER = 10_000
 _AT_THE_DOOR = 4096  # clients that connect at the same moment: all of a large run do
 _GATHER_MS, _BURST, _BURST_ROWS = CONSTANTS.collector_gather_ms, CONSTANTS.burst, CONSTANTS.burst_rows
+
+
+class Sequences:
+    """Which numbered batches of a sender have come in.
+
+    Batches come nearly in order, so the memory needed is that of the gaps."""
+
+    def __init__(self) -> None:
+        self._next = 0  # every number below has been accepted
+        self._ahead: set[int] = set()
+
+    def accept(self, sequence: int) -> bool:
+        """False if this number came before."""
+        if sequence < self._next or sequence in self._ahead:
+            return False
+        self._ahead.add(sequence)
+        while self._next in self._ahead:
+            self._ahead.remove(self._next)
+            self._next += 1
+        return True
+
+    def missing(self, count: int) -> int:
+        """How many of the numbers 0 to ``count`` - 1 have not come."""
+        return max(0, count - self._next) - sum(sequence < count for sequence in self._ahead)
 
 
 class Collector:

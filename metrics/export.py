@@ -1,25 +1,27 @@
-"""The tables and views of a run as files that other programs read."""
-
-from __future__ import annotations
+"""Runs as files that other programs read: their tables and views, and comparisons."""
 
 import csv
 import importlib.util
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..topology.errors import install
+from .comparison import Comparison, setting_of
+from .config_file import read_config
 from .event_file import NAME as EVENT_FILE
 from .event_file import write_events
+from .figures import AVERAGED
 from .reader import open_records, relations, runs_in
 from .records import TABLES
-from .run_reader import read_frame
-from .schema import ExportError
+from .run_reader import RunsReader, read_frame
+from .schema import ExportError, RunFolderError
+from .seeds import Estimate
 from .summary import summarize
 
 if TYPE_CHECKING:
@@ -70,8 +72,6 @@ def _export(run_folder: Path, to: str, folder: Path) -> list[Path]:
 
 def _export_together(run_folder: Path, to: str, folder: Path) -> list[Path]:
     """Several runs."""
-    from .runs_reader import RunsReader
-
     reader = RunsReader(run_folder)
     files = {name: folder / f"{name}.{to}" for name in reader.relations}
     summary = [folder / "summary.json"] if to == "json" else []
@@ -91,15 +91,15 @@ class _Table:
 
     columns: list[str]
     rows: Iterable[Sequence[Any]]
-    frame: Callable[[], DataFrame]
+    frame: "Callable[[], DataFrame]"
 
     @classmethod
-    def of(cls, records: sqlite3.Connection, name: str) -> _Table:
+    def of(cls, records: sqlite3.Connection, name: str) -> "_Table":
         rows = records.execute(f"SELECT * FROM {name}")
         return cls([column[0] for column in rows.description], rows, lambda: read_frame(records, name))
 
     @classmethod
-    def of_frame(cls, frame: DataFrame) -> _Table:
+    def of_frame(cls, frame: "DataFrame") -> "_Table":
         rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
         return cls(list(frame.columns), rows, lambda: frame)
 
@@ -112,7 +112,7 @@ def _require_free(files: list[Path]) -> None:
 
 
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    """A file is there with all its rows or not at all."""
+    """Lets a file be there with all its rows or not at all."""
     unfinished = path.with_name(f"{path.name}.part")
     unfinished.unlink(missing_ok=True)  # it may be a link to another file
     write(unfinished)
@@ -147,3 +147,62 @@ _WRITERS: dict[str, Callable[[_Table, Path], None]] = {
     "parquet": _parquet,
     "json": _json,
 }
+
+
+def write_groups(path: Path, comparison: Comparison) -> None:
+    """Writes a line a group: keys, how many runs, and figures with the standard error over them. Raises ExportError."""
+    rows = []
+    for group, setting in zip(comparison.groups, comparison.settings, strict=True):
+        run = group.runs[0]
+        row = {key: _value(setting.get(key)) for key in comparison.keys}
+        row |= {"run": group.name, "status": run.status, "runs": len(group.runs)}
+        row |= {"seeds": " ".join(str(run.seed) for run in group.runs), "metric": run.metric}
+        row |= {"flaw": group.flaw or None}
+        for figure in AVERAGED:
+            estimate = group.estimate(figure) or Estimate(math.nan, math.nan)
+            row |= {figure: _number(estimate.mean), f"{figure}_se": _number(estimate.standard_error)}
+        rows.append(row)
+    _write_rows(path, rows)
+
+
+def write_runs(path: Path, folders: Iterable[Path], keys: Sequence[str]) -> None:
+    """Writes a line a run: folder, keys, seed, how it ended, and its figures if it has finished. Raises ExportError."""
+    _write_rows(path, [_row_of_run(folder, keys) for folder in folders])
+
+
+def _row_of_run(folder: Path, keys: Sequence[str]) -> dict[str, Any]:
+    try:
+        config, run = read_config(folder), summarize(folder)
+    except RunFolderError:
+        return {"folder": folder.name, "status": "missing"}
+    setting = setting_of(config)
+    row = {"folder": folder.name} | {key: _value(setting.get(key)) for key in keys}
+    row |= {"seed": run.seed, "status": run.status, "rounds": run.rounds, "metric": run.metric}
+    if run.status == "finished":
+        row |= {"flaw": run.divergence.kind if run.divergence else None}
+        row |= {name: _number(figure.of(run)) for name, figure in AVERAGED.items()}
+    return row
+
+
+def _value(value: Any) -> Any:
+    return json.dumps(value, default=str) if isinstance(value, (bool, list, dict)) else value
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Leaves out columns of which no line has a value."""
+    titles = dict.fromkeys(title for row in rows for title, value in row.items() if value is not None)
+
+    def write(unfinished: Path) -> None:
+        with unfinished.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, titles, extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+    try:
+        _whole(path, write)
+    except OSError as error:
+        raise ExportError(f"{path}: cannot be written: {error.strerror or error}") from error

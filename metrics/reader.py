@@ -1,15 +1,12 @@
 """Opening the records of a run to read them, also while the run goes on, and whoever wrote them."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from .records import TABLES
-from .schema import PREPARED, VIEWS, RunFolderError, create_views, require_tables, require_version
-from .values import require_values
+from .schema import PREPARED, VIEWS, RunFolderError, create_views, require_tables, require_values, require_version
 
 _BESIDE = ("-wal", "-shm", "-journal")
 _LONGEST_VALUE = 4 << 20  # bytes; no record is longer
@@ -36,10 +33,16 @@ def open_records(
     size = _size(path)
     connection = None
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?{_mode(path)}", uri=True, isolation_level=None)
-        _distrust(connection)
+        # Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not.
+        mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, isolation_level=None)
+        for defence in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+            connection.execute(f"PRAGMA {defence}")  # as https://www.sqlite.org/security.html advises
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         if bounded:
-            connection.set_progress_handler(_Budget(_STEPS + _STEPS_A_BYTE * size), _AT_ONCE)
+            steps = iter(range((_STEPS + _STEPS_A_BYTE * size) // _AT_ONCE))
+            connection.set_progress_handler(lambda: next(steps, None) is None, _AT_ONCE)  # True ends the reading
         create_views(connection)
         connection.execute("PRAGMA query_only = ON")
         connection.execute("BEGIN")
@@ -55,26 +58,6 @@ def open_records(
             connection.close()
 
 
-def _distrust(connection: sqlite3.Connection) -> None:
-    """As https://www.sqlite.org/security.html advises for files of others."""
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
-    connection.execute("PRAGMA mmap_size = 0")
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-
-
-class _Budget:
-    """Says True, which ends the reading, when it is used up."""
-
-    def __init__(self, steps: int):
-        self._left = steps // _AT_ONCE
-
-    def __call__(self) -> bool:
-        self._left -= 1
-        return self._left < 0
-
-
 def _size(path: Path) -> int:
     """Bytes, with what lies beside it. Raises RunFolderError where any of that is no plain file of the folder's own."""
     size = 0
@@ -83,11 +66,6 @@ def _size(path: Path) -> int:
             raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
         size += file.stat().st_size if file.exists() else 0
     return size
-
-
-def _mode(path: Path) -> str:
-    """Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not."""
-    return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
 
 
 def runs_in(folder: Path) -> list[Path]:

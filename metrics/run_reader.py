@@ -1,15 +1,15 @@
-"""The records of a run as pandas frames, for notebooks and scripts."""
+"""The records of a run, or of several, as pandas frames, for notebooks and scripts."""
 
-from __future__ import annotations
-
+import json
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config_file import read_config, require_plain_file
-from .reader import open_records
+from .comparison import differing
+from .config_file import flat, read_config, require_plain_file
+from .reader import open_records, relations, runs_in
 from .records import TABLES, columns
 from .schema import RunFolderError
 
@@ -26,7 +26,7 @@ class _Frame:
     def __init__(self, name: str):
         self._name = name
 
-    def __get__(self, reader: RunReader, _: type | None = None) -> DataFrame:
+    def __get__(self, reader: "RunReader", _: type | None = None) -> "DataFrame":
         return reader.frame(self._name)
 
 
@@ -64,7 +64,7 @@ class RunReader:
         with open_records(self.folder):
             pass  # a folder that is no run is refused here and not at the first table
 
-    def frame(self, relation: str) -> DataFrame:
+    def frame(self, relation: str) -> "DataFrame":
         """A table or view by its name in the file; the properties above are all of them."""
         with open_records(self.folder, check={relation} & TABLES.keys()) as records:
             return read_frame(records, relation)
@@ -74,8 +74,8 @@ class RunReader:
         """The full configuration as nested dictionaries."""
         return read_config(self.folder)
 
-    def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
-        """The answer to any query; ``params`` fill its ? or :name places."""
+    def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> "DataFrame":
+        """Returns the answer to any query; ``params`` fill its ? or :name places."""
         import pandas
 
         with open_records(self.folder, bounded=False) as records:
@@ -87,8 +87,8 @@ class RunReader:
         found = (re.fullmatch(r"round-(\d+)", path.name) for path in (self.folder / "state").glob("round-*"))
         return sorted(int(match[1]) for match in found if match)
 
-    def theta(self, round: int) -> dict[int, np.ndarray]:
-        """{client: its parameters (d,)} after ``round``; while the run goes on, of those that have come so far."""
+    def theta(self, round: int) -> "dict[int, np.ndarray]":
+        """Returns {client: its parameters (d,)} after ``round``, of a run in progress those that have come so far."""
         from safetensors import SafetensorError
         from safetensors.numpy import safe_open
 
@@ -108,7 +108,80 @@ class RunReader:
         return found
 
 
-def read_frame(records: sqlite3.Connection, relation: str) -> DataFrame:
+class RunsReader(RunReader):
+    """Reads all runs that lie in a folder as one, in the order of their configuration.
+
+    In front of each frame stand ``run``, the name of the run's folder, and the keys that differ between runs; a key
+    that is called as a column of the frame is config.KEY there. ``runs`` are the readers of each.
+    """
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+        self.runs = tuple(RunReader(each) for each in runs_in(self.folder))
+        settings = [flat(reader.config) for reader in self.runs]
+        keys = differing(settings)
+        self.keys: list[dict[str, Any]] = [
+            {"run": reader.folder.name} | {key: _cell(setting.get(key)) for key in keys}
+            for reader, setting in zip(self.runs, settings, strict=True)
+        ]
+        """Of each run, what stands in front of its rows."""
+
+    @property
+    def relations(self) -> list[str]:
+        """Tables and views that any of the runs has."""
+        found: set[str] = set()
+        for reader in self.runs:
+            with open_records(reader.folder) as records:
+                found |= set(relations(records))
+        return sorted(found)
+
+    def frame(self, relation: str) -> "DataFrame":
+        return self._together(lambda reader: reader.frame(relation))
+
+    def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> "DataFrame":
+        """Returns the answers of all runs to the query."""
+        return self._together(lambda reader: reader.sql(query, params))
+
+    def _together(self, read: "Callable[[RunReader], DataFrame]") -> "DataFrame":
+        import pandas
+
+        frames = []
+        for reader, keys in zip(self.runs, self.keys, strict=True):
+            frame = read(reader)
+            named = {f"config.{key}" if key in frame.columns else key: value for key, value in keys.items()}
+            columns = pandas.DataFrame({key: [value] * len(frame) for key, value in named.items()}, index=frame.index)
+            frames.append(pandas.concat([columns, frame], axis=1))
+        filled = [frame for frame in frames if len(frame)] or frames[:1]
+        return pandas.concat(filled, ignore_index=True)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        raise self._has_several("configuration")
+
+    @property
+    def state_rounds(self) -> list[int]:
+        raise self._has_several("state")
+
+    def theta(self, round: int) -> "dict[int, np.ndarray]":
+        raise self._has_several("state")
+
+    def _has_several(self, what: str) -> RunFolderError:
+        return RunFolderError(f"{self.folder}: holds {len(self.runs)} runs, each with a {what} of its own: see .runs")
+
+
+def open_run(run_folder: Path | str) -> RunReader:
+    """Opens the tables of a run as pandas frames, or of all runs in a folder: then with the keys in which they differ.
+
+    Raises RunFolderError.
+    """
+    return RunReader(run_folder) if runs_in(Path(run_folder)) == [Path(run_folder)] else RunsReader(run_folder)
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, default=str) if isinstance(value, (list, dict)) else value
+
+
+def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":
     """One table or view; numbers are numbers also where all are missing. What an older run lacks is missing."""
     frame = frame_of(records, f"SELECT * FROM {relation}")
     if relation in TABLES:
@@ -119,7 +192,7 @@ def read_frame(records: sqlite3.Connection, relation: str) -> DataFrame:
     return frame.astype(dict.fromkeys(missing, "float64"))
 
 
-def frame_of(records: sqlite3.Connection, query: str) -> DataFrame:
+def frame_of(records: sqlite3.Connection, query: str) -> "DataFrame":
     """The answer to a query of this program: whatever is wrong with it is the file's fault, and sqlite3's error."""
     import pandas
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...metrics.notices import notices
+from ...metrics.events import remarks_on
 from ...metrics.terminal import say
 from ..run.run import Outcome
 
@@ -21,7 +21,7 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
 def tell(folder: Path, outcome: Outcome, name: str = "") -> None:
     """Tells a run's warnings and the causes of its failure on standard error; ``name`` is the run's among several."""
     prefix = f"{name}: " if name else ""
-    for line in notices(folder):
+    for line in remarks_on(folder):
         say(f"{prefix}{line}", err=True)
     for cause in outcome.causes[:_CAUSES_SHOWN]:
         say(f"error: {prefix}{cause}", err=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ...metrics import comparison_table, summary_table
 from ...metrics.comparison import Comparison
-from ...metrics.comparison_csv import write_groups
 from ...metrics.export import export as write_tables
+from ...metrics.export import write_groups
 from ...metrics.reader import runs_in
 from ...metrics.schema import ExportError
 from ...metrics.seeds import Group, summarize_all

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ...metrics.comparison import Comparison
-from ...metrics.comparison_csv import write_groups, write_runs
+from ...metrics.export import write_groups, write_runs
 from ...metrics.seeds import summarize_all
 from ...metrics.terminal import say, show
 from ..run.banner import Banner

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...metrics.terminal import say, show
-from ...metrics.verification import Verified, verify_run
-from ...metrics.verification_table import render_directions, render_runs
+from ...metrics.verification import Verified, render_directions, render_runs, verify_run
 from ...transport.kernel import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
 from ..studies.session import Finished, new_folder, run_all

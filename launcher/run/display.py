@@ -10,11 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from ...metrics.events import Event
 from ...metrics.schema import RunFolderError
 from ...metrics.terminal import Plain, new_console
 from ...metrics.text import plain
 from ...metrics.watch.progress import Place, line
-from ...metrics.watch.snapshot import Event, Follower, Snapshot
+from ...metrics.watch.snapshot import Follower, Snapshot
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -1,16 +1,12 @@
 """How a run in progress is told in words and numbers, in a line or on a screen. MB are 10^6 bytes."""
 
-from __future__ import annotations
-
-import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
+from ..events import Event, who_of
 from ..text import UNKNOWN, clock, metric_text, size
-from .snapshot import Event, Snapshot
-
-_COMPARED = 200
-"""Characters of a detail: the search for numbers takes the square of them."""
+from .snapshot import Snapshot
 
 _COUNTED = {"crash": "crashes", "death": "deaths", "leave": "leaves", "restart": "restarts", "join": "joins"}
 
@@ -84,21 +80,6 @@ class Told(NamedTuple):
 
 
 def told(events: Sequence[Event]) -> list[Told]:
-    """What differs only in the client or in a number is told once, of the latest client, with how many others."""
-    runs: list[list[Event]] = []
-    for event in events:
-        if runs and _kin(runs[-1][-1]) == _kin(event):
-            runs[-1].append(event)
-        else:
-            runs.append([event])
-    return [Told(alike[-1].wall_s, alike[-1].kind, _who(alike) + ": " + alike[-1].detail) for alike in runs]
-
-
-def _kin(event: Event) -> tuple[str, str]:
-    return event.kind, re.sub(r"[\d.e+-]*\d", "#", event.detail[:_COMPARED])
-
-
-def _who(alike: Sequence[Event]) -> str:
-    latest = alike[-1]
-    others = len({event.node for event in alike} - {latest.node})
-    return latest.who + (f" and {others} more" if others else "")
+    """Tells what differs only in the client or in a number once, of the latest client, with how many others."""
+    runs = [list(alike) for _, alike in groupby(events, key=lambda event: event.pattern)]
+    return [Told(run[-1].wall_s, run[-1].kind, f"{who_of(run, run[-1])}: {run[-1].detail}") for run in runs]

@@ -8,10 +8,11 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ..conditions import gone_clients, seconds_away
 from ..config_file import read_config
+from ..events import Event
 from ..names import name_of
 from ..reader import metric_of, open_records
 from ..records import TABLES
@@ -27,15 +28,6 @@ _SHOWN = 500
 """Characters of an event's kind and detail."""
 _UNTOLD = ("start", "finish", "failure", "interrupt", "scenario", "engine")
 _LOOK_S = 0.01
-
-
-class Event(NamedTuple):
-    wall_s: float
-    node: int
-    kind: str
-    detail: str
-    who: str
-    """What that process is called."""
 
 
 @dataclass(frozen=True, slots=True)

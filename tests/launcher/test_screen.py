@@ -8,10 +8,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from sheafgossip.metrics.events import Event
 from sheafgossip.metrics.text import clock, size
 from sheafgossip.metrics.watch.progress import Place, line, told
 from sheafgossip.metrics.watch.screen import draw, sparkline
-from sheafgossip.metrics.watch.snapshot import Event, Snapshot
+from sheafgossip.metrics.watch.snapshot import Snapshot
 
 GOING = Snapshot(
     name="rotating 0.1",

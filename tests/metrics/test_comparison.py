@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from sheafgossip.metrics.comparison import Comparison, differing, setting_of, short_names
-from sheafgossip.metrics.comparison_csv import write_groups, write_runs
 from sheafgossip.metrics.comparison_table import render
+from sheafgossip.metrics.export import write_groups, write_runs
 from sheafgossip.metrics.schema import ExportError
 from sheafgossip.metrics.seeds import summarize_all
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sheafgossip.metrics import open_run
-from sheafgossip.metrics.notices import notices
+from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.records import (
     LAUNCHER,
     EventRecord,
@@ -251,7 +251,7 @@ def test_a_death_is_told_and_the_scenario_in_one_line(folder):
         event(3, "death", detail="killed by SIGKILL; the others go on without it"),
         event(1, "crash", 1.0), event(2, "crash", 1.0), event(1, "restart", 2.0), event(5, "join", 2.0),
     )  # fmt: skip
-    assert notices(run) == [
+    assert remarks_on(run) == [
         "client 3 died: killed by SIGKILL; the others go on without it",
         "scenario: 2 crashes, 1 restart, 1 client that joined late",
     ]

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from sheafgossip.metrics.comparison import Comparison
-from sheafgossip.metrics.comparison_csv import write_groups, write_runs
 from sheafgossip.metrics.comparison_table import render as render_comparison
-from sheafgossip.metrics.notices import notices
+from sheafgossip.metrics.events import remarks_on
+from sheafgossip.metrics.export import write_groups, write_runs
 from sheafgossip.metrics.records import RoundRecord
 from sheafgossip.metrics.report.methods import methods_of
 from sheafgossip.metrics.report.page import page
@@ -51,7 +51,7 @@ def text(*parts) -> str:
 def test_a_loss_that_has_grown_a_hundredfold_is_told_and_marked_in_every_table(learned, tmp_path):
     good, bad = learned("dfedu", (2.0, 0.4), (2.0, 0.4)), learned("local", (2.0, 5e17), (2.0, 5e17))
     line = "finished, but diverged: test loss 5e+17, 2 at the start"
-    assert (notices(bad), notices(good)) == ([line], [])
+    assert (remarks_on(bad), remarks_on(good)) == ([line], [])
     groups = summarize_all([good, bad])
     assert "finished, but diverged" in text(render(summarize_all([bad])))
     assert "local (diverged)" in text(render(groups))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.config_file import read_config
-from sheafgossip.metrics.notices import notices
+from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import LAUNCHER, TABLES, EventRecord
 from sheafgossip.metrics.schema import RunFolderError
@@ -118,7 +118,7 @@ def test_odd_values_in_any_column_are_read_or_refused_in_one_line(loose, tmp_pat
             column = data.draw(st.sampled_from(TABLES[table]._fields))
             row = data.draw(st.integers(1, 4))
             connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE rowid = ?", [data.draw(ODD), row])
-    for read in (lambda: summarize(folder, 0.1), lambda: Follower(folder).look(seconds=1), lambda: notices(folder)):
+    for read in (lambda: summarize(folder, 0.1), lambda: Follower(folder).look(seconds=1), lambda: remarks_on(folder)):
         assert_read_or_refused(read)
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_database_is_read_or_refused_in_one_line(folder, tmp_path, dam
     for place, byte in damage:
         content[int(place**3 * len(content))] = byte
     (broken / "run.sqlite").write_bytes(content)
-    for read in (lambda: summarize(broken), lambda: Follower(broken).look(seconds=1), lambda: notices(broken)):
+    for read in (lambda: summarize(broken), lambda: Follower(broken).look(seconds=1), lambda: remarks_on(broken)):
         assert_read_or_refused(read)
 
 
@@ -217,7 +217,7 @@ def test_a_long_detail_of_an_event_is_compared_at_once(folder):
     store = Store(folder / "run.sqlite")
     store.write([EventRecord(1.0, None, LAUNCHER, "warning", "e" * 1_000_000)])
     store.close()
-    assert len(notices(folder)) == 2
+    assert len(remarks_on(folder)) == 2
     assert len(Follower(folder).look().events[-1].detail) == 500
 
 

@@ -1,4 +1,4 @@
-from sheafgossip.metrics.notices import notices
+from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.records import EventRecord, NodeRecord
 from sheafgossip.metrics.store import Store
 
@@ -7,7 +7,7 @@ def told(folder, *events: tuple[int, str, str]) -> list[str]:
     store = Store(folder / "run.sqlite")
     store.write(EventRecord(float(when), None, node, kind, detail) for when, (node, kind, detail) in enumerate(events))
     store.close()
-    return notices(folder)
+    return remarks_on(folder)
 
 
 def test_alike_warnings_of_many_clients_are_one_line_with_their_number(tmp_path):
@@ -17,7 +17,7 @@ def test_alike_warnings_of_many_clients_are_one_line_with_their_number(tmp_path)
     assert lines == ["warning: client 3 and 1 more: x = 1.25 is large", "drop: client 3: 2 x foreign"]
 
 
-def test_starts_and_ends_are_no_notices(tmp_path):
+def test_starts_and_ends_are_no_remarks_on(tmp_path):
     assert told(tmp_path, (-1, "start", "ready"), (-1, "finish", "")) == []
 
 
