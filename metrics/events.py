@@ -57,7 +57,7 @@ def remarks_on(run_folder: Path | str) -> list[str]:
         names = {node: name_of(node, records) for node in {node for _, node, *_ in rows}}
         planned = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     lines = [f"finished, but {diverged}"] if diverged else []
-    lines += map(_line, _by_pattern(Event(*row, names[row[1]]) for row in rows))
+    lines += map(_line, _by_pattern(Event._make((*row, names[row[1]])) for row in rows))
     counts = {texts: planned[kind] for kind, texts in PLANNED.items() if kind in planned}
     if counts:
         lines.append("scenario: " + ", ".join(f"{count} {texts[count > 1]}" for texts, count in counts.items()))

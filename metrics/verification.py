@@ -84,7 +84,7 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
         sent[node, other] += bytes_sent
         received[other, node] += bytes_received
     directions = tuple(
-        Direction(*edge, counted.get(edge, 0), sent.get(edge), received.get(edge))
+        Direction(edge[0], edge[1], counted.get(edge, 0), sent.get(edge), received.get(edge))
         for edge in sorted(counted.keys() | sent.keys())
     )
     return ByteCheck(directions, tuple(loose))
