@@ -1,9 +1,7 @@
 """What counts as a user's mistake, and how to install what is missing.
 
-Every room may import this module, so it imports nothing of ours.
+Every folder may import this module, so it imports nothing of ours.
 """
-
-from __future__ import annotations
 
 
 class UserError(Exception):

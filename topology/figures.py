@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .graph import Digraph, Graph, TopologyError
-from .sequence import GraphSequence
+from .graph import Digraph, Graph, GraphSequence, TopologyError
 from .weights import mixing_matrix, mixing_row
 
 if TYPE_CHECKING:
@@ -66,14 +65,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class SequenceFigures:
-    """Of graphs that change or are directed; the spreads are over turns, degrees over clients and turns."""
+    """Of graphs that change or are directed; the spreads are over periods, degrees over clients and periods."""
 
     links: Spread
     """Edges, or arcs where the graphs are directed."""
     out_degree: Spread
     in_degree: Spread
     connections: int
-    """Pairs of clients that talk in any of the turns."""
+    """Pairs of clients that talk in any of the periods."""
     connected: bool
     """Whether each of the graphs is connected, strongly if directed; else only all of them together are."""
     doubly_stochastic: bool

@@ -3,12 +3,10 @@
 Files come from other people: their size is bounded, and GraphML is read without ever expanding an entity.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .graph import Digraph, Graph, TopologyError
@@ -112,58 +110,66 @@ def _graphml(path: Path, content: bytes, arcs: bool) -> list[Link]:
     # networkx would expand), is refused before anything of it is used.
     from xml.parsers import expat
 
-    links: list[Link] = []
-    graphs = 0
-    default = "undirected"
     parser = expat.ParserCreate()
-
-    def refuse(problem: str) -> TopologyError:
-        return _error(path, parser.CurrentLineNumber, problem)
-
-    def client(name: str | None) -> int:
-        number = re.fullmatch(r"n?([0-9]{1,9})", name or "")
-        if number is None:
-            raise refuse(f'"{(name or "")[:40]}" is not a client: nodes are named by number, such as "3" or "n3"')
-        return int(number[1])
-
-    def doctype(*_: object) -> None:
-        raise refuse("a DOCTYPE is not allowed: its entities could grow without bound; remove it")
-
-    def element(name: str, attributes: dict[str, str]) -> None:
-        nonlocal graphs, default
-        match name.rpartition(":")[2]:
-            case "graph":
-                graphs += 1
-                if graphs > 1:
-                    raise refuse("a second <graph>: the file must hold one graph, not nested")
-                default = attributes.get("edgedefault", default)
-                if default == "directed" and not arcs:
-                    raise refuse('edgedefault="directed": the graph must be undirected, or topology.directed = true')
-            case "node":
-                client(attributes.get("id"))
-            case "edge":
-                directed = attributes.get("directed", "true" if default == "directed" else "false") == "true"
-                if directed and not arcs:
-                    raise refuse('directed="true": edges must be undirected, or topology.directed = true')
-                source, target = client(attributes.get("source")), client(attributes.get("target"))
-                links.append((parser.CurrentLineNumber, source, target))
-                if arcs and not directed:
-                    links.append((parser.CurrentLineNumber, target, source))
-            case "hyperedge":
-                raise refuse("a <hyperedge>: edges must join two clients")
-
-    parser.StartDoctypeDeclHandler = doctype
-    parser.StartElementHandler = element
+    graph = _GraphML(path, arcs, lambda: parser.CurrentLineNumber)
+    parser.StartDoctypeDeclHandler = graph.doctype
+    parser.StartElementHandler = graph.element
     try:
         parser.Parse(content, True)
     except TopologyError:
         raise
     except (LookupError, ValueError) as error:  # of the encoding that the file names
-        raise _error(
-            path, parser.CurrentLineNumber, f"its encoding is unknown or wrong ({error}); use UTF-8"
-        ) from error
+        raise graph.refusal(f"its encoding is unknown or wrong ({error}); use UTF-8") from error
     except expat.ExpatError as error:
         raise _error(path, error.lineno, f"not well-formed XML ({expat.ErrorString(error.code)})") from error
-    if not graphs:
+    if not graph.count:
         raise TopologyError(f"{path}: holds no <graph> element; a .graphml file must be GraphML")
-    return links
+    return graph.links
+
+
+class _GraphML:
+    """What has been read of a file, element by element."""
+
+    def __init__(self, path: Path, arcs: bool, line: Callable[[], Line]):
+        self.links: list[Link] = []
+        self.count = 0
+        self._path = path
+        self._arcs = arcs
+        self._line = line
+        self._default = "undirected"
+
+    def refusal(self, problem: str) -> TopologyError:
+        return _error(self._path, self._line(), problem)
+
+    def doctype(self, *_: object) -> None:
+        raise self.refusal("a DOCTYPE is not allowed: its entities could grow without bound; remove it")
+
+    def element(self, name: str, attributes: dict[str, str]) -> None:
+        match name.rpartition(":")[2]:
+            case "graph":
+                self.count += 1
+                if self.count > 1:
+                    raise self.refusal("a second <graph>: the file must hold one graph, not nested")
+                self._default = attributes.get("edgedefault", self._default)
+                self._check_direction(self._default == "directed", 'edgedefault="directed": the graph')
+            case "node":
+                self._client(attributes.get("id"))
+            case "edge":
+                directed = attributes.get("directed", str(self._default == "directed").lower()) == "true"
+                self._check_direction(directed, 'directed="true": edges')
+                source, target = (self._client(attributes.get(end)) for end in ("source", "target"))
+                self.links.append((self._line(), source, target))
+                if self._arcs and not directed:
+                    self.links.append((self._line(), target, source))
+            case "hyperedge":
+                raise self.refusal("a <hyperedge>: edges must join two clients")
+
+    def _check_direction(self, directed: bool, what: str) -> None:
+        if directed and not self._arcs:
+            raise self.refusal(f"{what} must be undirected, or topology.directed = true")
+
+    def _client(self, name: str | None) -> int:
+        number = re.fullmatch(r"n?([0-9]{1,9})", name or "")
+        if number is None:
+            raise self.refusal(f'"{(name or "")[:40]}" is not a client: nodes are named by number, such as "3" or "n3"')
+        return int(number[1])

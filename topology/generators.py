@@ -9,8 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .graph import Digraph, Graph, TopologyError
-from .sequence import GraphSequence
+from .graph import Digraph, Graph, GraphSequence, TopologyError
 
 # networkx and numpy are imported where they are used: every client process imports this room.
 if TYPE_CHECKING:
@@ -52,10 +51,10 @@ class Kind:
     directed: Literal["never", "if asked", "always"] = "never"
 
 
-def draw(spec: TopologySpec, clients: int, seed: int, turn: int = 0) -> Graph | Digraph:
-    """The graph of ``spec`` in one of its turns: equal arguments give equal graphs.
+def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph | Digraph:
+    """The graph of ``spec`` in one of its periods: equal arguments give equal graphs.
 
-    It is connected, strongly so if directed; of one-peer graphs all turns together are. Raises TopologyError for
+    It is connected, strongly so if directed; of one-peer graphs all periods together are. Raises TopologyError for
     parameters that do not fit, a bad file, or no connected graph in ``spec.tries`` draws.
     """
     if clients < 1:
@@ -72,8 +71,8 @@ def draw(spec: TopologySpec, clients: int, seed: int, turn: int = 0) -> Graph | 
         return Graph(1, ())
     if spec.kind == ONE_PEER:
         hops = _hops(clients)
-        return Digraph.of(clients, _hop(clients, hops[turn % len(hops)]))
-    return _first_connected(KINDS[spec.kind], spec, clients, seed, turn)
+        return Digraph.of(clients, _hop(clients, hops[period % len(hops)]))
+    return _first_connected(KINDS[spec.kind], spec, clients, seed, period)
 
 
 def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> GraphSequence:
@@ -83,18 +82,18 @@ def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> G
     """
     if spec.redraw_every and spec.kind not in _RANDOM:
         raise _refusal(spec, "redraw_every", f"{spec.kind} graphs are not random; those that are: {_named(_RANDOM)}")
-    turns, rounds_each = 1, 1
+    periods, rounds_each = 1, 1
     if clients > 1 and spec.kind == ONE_PEER:
-        turns = len(_hops(clients))
+        periods = len(_hops(clients))
     elif clients > 1 and spec.redraw_every:
-        turns, rounds_each = math.ceil(rounds / spec.redraw_every), spec.redraw_every
-    if (links := turns * _expected_links(spec, clients)) > _MOST_LINKS:
-        graphs = f"{turns:,} {spec.kind} graphs" if turns > 1 else f"the {spec.kind} graph"
+        periods, rounds_each = math.ceil(rounds / spec.redraw_every), spec.redraw_every
+    if (links := periods * _expected_links(spec, clients)) > _MOST_LINKS:
+        graphs = f"{periods:,} {spec.kind} graphs" if periods > 1 else f"the {spec.kind} graph"
         raise TopologyError(
             f"clients = {clients}: {graphs} would have about {links:,.0f} links, at most {_MOST_LINKS:,} are drawn; "
-            f"use fewer clients or a sparser graph{', or a larger topology.redraw_every' if turns > 1 else ''}"
+            f"use fewer clients or a sparser graph{', or a larger topology.redraw_every' if periods > 1 else ''}"
         )
-    return GraphSequence(tuple(draw(spec, clients, seed, turn) for turn in range(turns)), rounds_each)
+    return GraphSequence(tuple(draw(spec, clients, seed, period) for period in range(periods)), rounds_each)
 
 
 def _expected_links(spec: TopologySpec, clients: int) -> float:
@@ -109,14 +108,14 @@ def _expected_links(spec: TopologySpec, clients: int) -> float:
     return clients * sent_by_each.get(spec.kind, 1)
 
 
-def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int, turn: int) -> Graph | Digraph:
+def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int, period: int) -> Graph | Digraph:
     if spec.tries < 1:
         raise _refusal(spec, "tries", "1 or more")
     directed = spec.directed or kind.directed == "always"
     family: type[Graph | Digraph] = Digraph if directed else Graph
     fewest = clients
     for attempt in range(spec.tries):
-        graph = family.of(clients, kind.pairs(spec, clients, _rng(seed, turn, attempt)))
+        graph = family.of(clients, kind.pairs(spec, clients, _rng(seed, period, attempt)))
         if graph.is_connected:
             return graph
         fewest = min(fewest, graph.components)
@@ -138,11 +137,11 @@ def _from_file(spec: TopologySpec, clients: int) -> Graph | Digraph:
     return read_graph(spec.path, clients, spec.connected)
 
 
-def _rng(seed: int, turn: int, attempt: int) -> np.random.Generator:
+def _rng(seed: int, period: int, attempt: int) -> np.random.Generator:
     from .randomness import generator
 
-    # The first turn is drawn as the one graph of a run is, whether others follow it or not.
-    return generator(seed, "topology", *((turn, attempt) if turn else (attempt,)))
+    # The first period is drawn as the one graph of a run is, whether others follow it or not.
+    return generator(seed, "topology", *((period, attempt) if period else (attempt,)))
 
 
 def _refusal(spec: TopologySpec, key: str, allowed: str) -> TopologyError:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
 
 from .errors import UserError
+
+Lists = list[tuple[int, ...]]
+"""A client's neighbours, by client."""
 
 
 class TopologyError(UserError):
@@ -50,13 +53,9 @@ class Graph:
         return cls(clients, tuple(sorted((i, j) if i < j else (j, i) for i, j in pairs)))
 
     @cached_property
-    def _adjacency(self) -> tuple[tuple[int, ...], ...]:
-        # Edges ascend, so each list receives first the smaller and then the larger neighbours, both in order.
-        lists: list[list[int]] = [[] for _ in range(self.clients)]
-        for i, j in self.edges:
-            lists[i].append(j)
-            lists[j].append(i)
-        return tuple(map(tuple, lists))
+    def _adjacency(self) -> list[tuple[int, ...]]:
+        # Edges ascend, so each client's list receives first the smaller and then the larger neighbours, both in order.
+        return _lists(self.clients, (arc for i, j in self.edges for arc in ((i, j), (j, i))))
 
     def neighbours(self, client: int) -> tuple[int, ...]:
         """Ascending."""
@@ -78,12 +77,7 @@ class Graph:
     @cached_property
     def components(self) -> int:
         """Number of parts that cannot reach one another."""
-        unseen = set(range(self.clients))
-        count = 0
-        while unseen:
-            count += 1
-            unseen -= _reached(self._adjacency, next(iter(unseen)), unseen)
-        return count
+        return _components(self.clients, self._adjacency, self._adjacency)
 
     @property
     def is_connected(self) -> bool:
@@ -117,11 +111,11 @@ class Digraph:
         return cls(clients, tuple(sorted(arcs)))
 
     @cached_property
-    def _successors(self) -> tuple[tuple[int, ...], ...]:
+    def _successors(self) -> list[tuple[int, ...]]:
         return _lists(self.clients, self.arcs)
 
     @cached_property
-    def _predecessors(self) -> tuple[tuple[int, ...], ...]:
+    def _predecessors(self) -> list[tuple[int, ...]]:
         return _lists(self.clients, ((j, i) for i, j in self.arcs))
 
     def successors(self, client: int) -> tuple[int, ...]:
@@ -134,7 +128,7 @@ class Digraph:
 
     @cached_property
     def undirected(self) -> Graph:
-        """Who talks at all, whichever way."""
+        """Who talks at all, in whichever direction."""
         return Graph.of(self.clients, {(min(arc), max(arc)) for arc in self.arcs})
 
     @cached_property
@@ -145,13 +139,7 @@ class Digraph:
     @cached_property
     def components(self) -> int:
         """Number of strongly connected parts: sets of clients that all reach one another along arcs."""
-        unseen = set(range(self.clients))
-        count = 0
-        while unseen:
-            count += 1
-            client = next(iter(unseen))
-            unseen -= _reached(self._successors, client, unseen) & _reached(self._predecessors, client, unseen)
-        return count
+        return _components(self.clients, self._successors, self._predecessors)
 
     @property
     def is_connected(self) -> bool:
@@ -159,14 +147,53 @@ class Digraph:
         return self.components == 1
 
 
-def _lists(clients: int, arcs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+@dataclass(frozen=True)
+class GraphSequence:
+    """The graphs of a run: one, or several in turn, each for ``rounds_each`` rounds; after the last comes the first."""
+
+    graphs: tuple[Graph | Digraph, ...]
+    rounds_each: int = 1
+
+    @property
+    def changes(self) -> bool:
+        return len(self.graphs) > 1
+
+    @property
+    def directed(self) -> bool:
+        return self.graphs[0].directed
+
+    def of(self, round: int) -> Graph | Digraph:
+        """The graph of a round, from 1."""
+        return self.graphs[(round - 1) // self.rounds_each % len(self.graphs)]
+
+    @cached_property
+    def union(self) -> Graph:
+        """Everyone who ever talks: an edge for each pair that has one, or an arc, in one of the graphs."""
+        if not self.changes:
+            return self.graphs[0].undirected
+        return Graph.of(self.graphs[0].clients, {edge for graph in self.graphs for edge in graph.undirected.edges})
+
+
+def _lists(clients: int, arcs: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """By client i: each j of an arc (i, j), in the order of the arcs."""
     lists: list[list[int]] = [[] for _ in range(clients)]
     for i, j in arcs:
         lists[i].append(j)
-    return tuple(map(tuple, lists))
+    return list(map(tuple, lists))
 
 
-def _reached(adjacency: Sequence[Iterable[int]], start: int, within: set[int]) -> set[int]:
+def _components(clients: int, onwards: Lists, back: Lists) -> int:
+    unseen = set(range(clients))
+    count = 0
+    while unseen:
+        count += 1
+        client = next(iter(unseen))
+        reached = _reached(onwards, client, unseen)
+        unseen -= reached if back is onwards else reached & _reached(back, client, unseen)
+    return count
+
+
+def _reached(adjacency: Lists, start: int, within: set[int]) -> set[int]:
     """``start``, and what of ``within`` can be reached from it without leaving ``within``."""
     reached = {start}
     frontier = [start]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .graph import Digraph, Graph, TopologyError
-from .sequence import GraphSequence
+from .graph import Digraph, Graph, GraphSequence, TopologyError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +21,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INK = "#2B2B2B"
 NUMBERED_UP_TO = 60  # clients; more numbers than that cannot be read
-TURNS_SHOWN = 6
+PERIODS_SHOWN = 6
 STRESS_UP_TO = 150  # clients; Kamada-Kawai looks best and costs n^3
 
 
@@ -35,7 +34,7 @@ def draw_picture(
 ) -> None:
     """Writes ``path`` as .png, .svg or .pdf, by its ending; ``groups`` holds one label a client (a colour each).
 
-    Of graphs that take turns the first six stand side by side. Raises TopologyError for another ending or where
+    Of a graph that changes, the first six stand side by side. Raises TopologyError for another ending or where
     ``groups`` does not fit.
     """
     graphs = graph if isinstance(graph, GraphSequence) else GraphSequence((graph,))
@@ -47,7 +46,7 @@ def draw_picture(
 
     from matplotlib.figure import Figure
 
-    shown = graphs.graphs[:TURNS_SHOWN]
+    shown = graphs.graphs[:PERIODS_SHOWN]
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     figure = Figure(figsize=(7 * columns, 7 * rows), layout="constrained", facecolor="white")
@@ -63,8 +62,8 @@ def draw_picture(
     figure.savefig(path, dpi=160)
 
 
-def _rounds_of(graphs: GraphSequence, turn: int) -> str:
-    first, last = turn * graphs.rounds_each + 1, (turn + 1) * graphs.rounds_each
+def _rounds_of(graphs: GraphSequence, period: int) -> str:
+    first, last = period * graphs.rounds_each + 1, (period + 1) * graphs.rounds_each
     return f"round {first}" if first == last else f"rounds {first} to {last}"
 
 
