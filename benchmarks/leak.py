@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from sheafgossip.launcher.config.sections import validate
-from sheafgossip.launcher.studies.session import run_all
+from sheafgossip.launcher.studies.runner import run_all
 
 ROUNDS = (1, 2, 5, 10, 20, 40)
 GAMMA = 0.1
@@ -56,7 +56,7 @@ def main() -> None:
     ]
     print(f"| after round | {' | '.join(MAPS)} |\n|---|{'---|' * len(MAPS)}")
     with tempfile.TemporaryDirectory() as root:
-        finished = run_all(configs, Path(root) / "runs", lambda _: lambda: None, lambda _: None)
+        finished = run_all(configs, Path(root) / "runs")
         if any(run.outcome.status != "finish" for run in finished):
             sys.exit("a run failed")
         shares = [recovered(run.prepared.folder) for run in finished]

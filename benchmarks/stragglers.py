@@ -27,7 +27,7 @@ matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
 from sheafgossip.launcher.config.sections import RunConfig, validate
-from sheafgossip.launcher.studies.session import run_all
+from sheafgossip.launcher.studies.runner import run_all
 from sheafgossip.metrics import open_run
 
 HERE = Path(__file__).parent
@@ -141,7 +141,7 @@ def courses(name: str, seed: int, out: Path) -> dict[str, Course]:
         folder = out / f"{name}-{number}-{seed}"
         if not folder.exists():
             print(f"{name}, seed {seed}: {label}", flush=True)
-            (done,) = run_all([configuration(name, label, seed)], folder, lambda _: lambda: None, lambda _: None)
+            (done,) = run_all([configuration(name, label, seed)], folder)
             if done.outcome.status != "finish":
                 raise SystemExit(f"{folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
         found[label] = read(folder)

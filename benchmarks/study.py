@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from sheafgossip.launcher.config.sections import RunConfig, validate
-from sheafgossip.launcher.studies.session import run_all, run_each
+from sheafgossip.launcher.run.earlier import PlannedRun, configuration, has_diverged
+from sheafgossip.launcher.studies.runner import Finished, Observer, run_missing
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.summary import summarize
 
@@ -51,47 +52,31 @@ class Result:
         return float(self.metric[self.train_samples < self.train_samples.max() / 2].mean())
 
 
+class _Names(Observer):
+    def has_ended(self, finished: Finished) -> None:
+        print(finished.prepared.folder.name, flush=True)
+
+
 def run(config: RunConfig, folder: Path) -> bool:
-    """Whether the run of ``config`` went well; False: it diverged.
-
-    A run that is in ``folder`` and has ended is not run again; one that was interrupted is.
-    """
-    if not _has_ended(config, folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        print(config.name, flush=True)
-        (done,) = run_all([config], folder, lambda _: lambda: None, lambda _: None)
-        if done.outcome.status == "interrupt" or (done.outcome.status == "failure" and not _diverged(folder)):
-            raise SystemExit(f"{folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
-    return not _diverged(folder)
+    """Whether the run of ``config`` went well; False: it diverged. One that is in ``folder`` and has ended is not run
+    again."""
+    return run_several({folder: config}, may_diverge=True)
 
 
-def run_several(wanted: Mapping[Path, RunConfig]) -> None:
-    """The same of several runs, {folder: run}, which share what it takes to start one. None of them may diverge."""
-    missing = {folder: config for folder, config in wanted.items() if not _has_ended(config, folder)}
-    for folder in missing:
-        shutil.rmtree(folder, ignore_errors=True)
-    if missing:
-        ended = run_each(
-            list(missing.values()),
-            list(missing),
-            lambda _: lambda: None,
-            lambda done: print(done.prepared.folder.name, flush=True),
-        )
-        for done in ended:
-            if done.outcome.status != "finish":
-                raise SystemExit(f"{done.prepared.folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
-
-
-def _has_ended(config: RunConfig, folder: Path) -> bool:
-    settings = folder / "config.toml"
-    if not settings.exists() or settings.read_text() != config.to_toml():
-        return False
-    return summarize(folder).status == "finished" or _diverged(folder)
-
-
-def _diverged(folder: Path) -> bool:
-    failures = open_run(folder).sql("SELECT detail FROM event WHERE kind = 'failure'")
-    return any("is not finite after round" in detail for detail in failures["detail"])
+def run_several(wanted: Mapping[Path, RunConfig], *, may_diverge: bool = False) -> bool:
+    """The same of several runs, {folder: run}, which share what it takes to start one. A run of another configuration
+    makes way."""
+    for folder, config in wanted.items():
+        if folder.exists() and configuration(folder) != config:
+            shutil.rmtree(folder)
+    runs = [PlannedRun(config, folder) for folder, config in wanted.items()]
+    for done in run_missing(runs, _Names(), accept_diverged=may_diverge):
+        folder, outcome = done.prepared.folder, done.outcome
+        if outcome.status == "interrupt" or (
+            outcome.status == "failure" and not (may_diverge and has_diverged(folder))
+        ):
+            raise SystemExit(f"{folder}: {outcome.status}: {'; '.join(outcome.causes)}")
+    return not any(map(has_diverged, wanted))
 
 
 def read(folder: Path) -> Result:

@@ -15,7 +15,7 @@ from ..planner.timeline_text import report
 from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run
 from ..processes.engines import Engine, open_engine
-from ..studies.session import slug
+from ..studies.folders import names_of
 
 
 def plan(file: Path, overrides: Sequence[str], picture: Path | None, lines: int) -> None:
@@ -65,10 +65,7 @@ def picture_paths(picture: Path, configs: Sequence[RunConfig]) -> list[Path]:
     """One file a run: with several, the run's name goes before the ending."""
     if len(configs) == 1:
         return [picture]
-    names = [slug(config.label) for config in configs]
-    if len(set(names)) < len(names):
-        raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")
-    return [picture.with_name(f"{picture.stem}-{name}{picture.suffix}") for name in names]
+    return [picture.with_name(f"{picture.stem}-{name}{picture.suffix}") for name in names_of(configs)]
 
 
 class _Stopwatch(ExitStack):

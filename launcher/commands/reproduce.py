@@ -6,11 +6,12 @@ from pathlib import Path
 from ...metrics.terminal import say, show
 from ..prepare.preparation import Prepared
 from ..run.display import Display, manner
+from ..run.earlier import PlannedRun
 from ..studies.reproduction.parts import Part, names, parts_of, titles, with_data
 from ..studies.reproduction.pictures import draw
-from ..studies.reproduction.runs import Planned, planned, results, run_missing
+from ..studies.reproduction.results import planned, results
 from ..studies.reproduction.table import remarks, render
-from ..studies.session import Finished
+from ..studies.runner import Finished, Observer, run_missing
 from .ending import INTERRUPTED, exit_code, relative, tell
 
 
@@ -34,8 +35,9 @@ def reproduce(
     """Makes the runs that are missing of a table or figure and shows it beside the paper's. Returns the exit code."""
     overrides = [*overrides, *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=overrides))
-    runs = planned(parts, seeds, out.resolve())
-    ended = _run_missing(runs, quiet)
+    runs = {part.stem: planned(part, seeds, out.resolve()) for part in parts}
+    with Display(manner(quiet=quiet)) as display:
+        ended = run_missing([run for each in runs.values() for run in each], _Follower(display), accept_diverged=True)
     for result in ended:
         tell(result.prepared.folder, result.outcome, result.prepared.config.label)
     code = exit_code(result.outcome for result in ended)
@@ -43,29 +45,28 @@ def reproduce(
         say("the same command goes on with the runs that are left", err=True)
         return code
     for part in parts:
-        _show(part, runs, overrides, out.resolve())
+        _show(part, runs[part.stem], overrides, out.resolve())
     for line in left_out:
         say(line)
     show(f"run folders in: {relative(out.resolve())}")
     return code
 
 
-def _run_missing(runs: Sequence[Planned], quiet: bool) -> list[Finished]:
-    with Display(manner(quiet=quiet)) as display:
+class _Follower(Observer):
+    def __init__(self, display: Display):
+        self._display = display
 
-        def watch(prepared: Prepared) -> Display:
-            display.follow(prepared.folder)
-            return display
+    def begins(self, prepared: Prepared) -> Display:
+        self._display.follow(prepared.folder)
+        return self._display
 
-        def done(finished: Finished) -> None:
-            display.end()
-            if finished.outcome.status == "finish":
-                display.tell(f"{finished.prepared.folder.name}: finished")
-
-        return run_missing(runs, watch, done)
+    def has_ended(self, finished: Finished) -> None:
+        self._display.end()
+        if finished.outcome.status == "finish":
+            self._display.tell(f"{finished.prepared.folder.name}: finished")
 
 
-def _show(part: Part, runs: Sequence[Planned], overrides: list[str], out: Path) -> None:
+def _show(part: Part, runs: Sequence[PlannedRun], overrides: list[str], out: Path) -> None:
     found = results(part, runs)
     say(part.about.title)
     show(render(part, found))

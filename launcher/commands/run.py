@@ -15,9 +15,10 @@ from ..prepare.preparation import Prepared
 from ..processes.engines import EngineName
 from ..run.banner import Banner
 from ..run.display import Display, manner
-from ..run.earlier import Left, left_of
-from ..studies.session import Finished, begun_folder, folders_of, new_folder, run_each
-from ..studies.session import resume as take_up
+from ..run.earlier import PlannedRun, begin_anew, missing_of
+from ..studies.folders import begun_folder, folders_of, new_folder
+from ..studies.runner import Finished, Means, Observer, run_each
+from ..studies.runner import resume as take_up
 from .ending import INTERRUPTED, exit_code, relative, tell
 
 
@@ -39,35 +40,20 @@ def run(
     root_folder = nullcontext(before) if before else new_folder(out, file)
     with root_folder as root, _display(quiet, plain, engine) as display:
         folders = folders_of(configs, root)
-        left = left_of(configs, folders) if before else list(map(Left, configs, folders))
+        runs = list(map(PlannedRun, configs, folders))
         if before:
-            display.tell(f"{len(folders) - len(left)} of {len(folders)} runs finished before")
-        results = run_each(
-            [run.config for run in left],
-            [run.folder for run in left],
-            _Follower(display, folders),
-            lambda _: display.end(),
-            [run.folder for run in left if run.begun],
-            force=force,
-            engine=engine,
-            address=address,
-        )
-    not_begun = {run.folder for run in left} - {result.prepared.folder for result in results}
+            runs = missing_of(runs)
+            begin_anew(runs)
+            display.tell(f"{len(folders) - len(runs)} of {len(folders)} runs finished before")
+        results = run_each(runs, _Follower(display, folders), Means(engine, address, force))
+    not_begun = {run.folder for run in runs} - {result.prepared.folder for result in results}
     return _show([folder for folder in folders if folder not in not_begun], results, root, several=len(configs) > 1)
 
 
 def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, engine: EngineName, address: str | None) -> int:
     """Takes up an interrupted run, shows it and its result. Returns the exit code."""
     with _display(quiet, plain, engine) as display:
-
-        def watch(prepared: Prepared) -> Display:
-            display.tell(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}")
-            display.tell("\n".join(Banner().lines(prepared)))
-            display.follow(prepared.folder, anew=True)
-            return display
-
-        result = take_up(folder.resolve(), watch, engine, address, rounds=rounds)
-        display.end()
+        result = take_up(folder.resolve(), _Resumed(display), Means(engine, address), rounds=rounds)
     return _show([result.prepared.folder], [result], result.prepared.folder, several=False)
 
 
@@ -75,13 +61,13 @@ def _display(quiet: bool, plain: bool, engine: EngineName) -> Display:
     return Display(manner(quiet=quiet, plain=plain or engine == "threads"))  # what threads print comes in between
 
 
-class _Follower:
+class _Follower(Observer):
     """Tells of each run that starts, one of those in ``folders``, and shows it from then on."""
 
     def __init__(self, display: Display, folders: Sequence[Path]):
         self._display, self._folders, self._banner = display, folders, Banner()
 
-    def __call__(self, prepared: Prepared) -> Display:
+    def begins(self, prepared: Prepared) -> Display:
         display = self._display
         display.tell("\n".join(self._banner.lines(prepared)))
         if (need := need_of(prepared)).worth_telling:
@@ -91,6 +77,23 @@ class _Follower:
         place = Place(1 + self._folders.index(prepared.folder), len(self._folders))
         display.follow(prepared.folder, place, anew=bool(prepared.resumed_at))
         return display
+
+    def has_ended(self, finished: Finished) -> None:
+        self._display.end()
+
+
+class _Resumed(Observer):
+    def __init__(self, display: Display):
+        self._display = display
+
+    def begins(self, prepared: Prepared) -> Display:
+        self._display.tell(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}")
+        self._display.tell("\n".join(Banner().lines(prepared)))
+        self._display.follow(prepared.folder, anew=True)
+        return self._display
+
+    def has_ended(self, finished: Finished) -> None:
+        self._display.end()
 
 
 def _show(folders: Sequence[Path], results: Sequence[Finished], root: Path, *, several: bool) -> int:

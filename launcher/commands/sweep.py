@@ -10,11 +10,11 @@ from ...metrics.seeds import summarize_all
 from ...metrics.terminal import say, show
 from ..run.banner import Banner
 from ..run.earlier import is_finished
-from ..studies.session import new_folder
+from ..studies.crew import Crew, alone_in, prepare
+from ..studies.folders import new_folder
 from ..studies.sweep.grid import parse_grids
 from ..studies.sweep.plan import plan as plan_sweep
 from ..studies.sweep.progress import Lines
-from ..studies.sweep.runs import Crew, alone_in, prepare
 from .ending import exit_code, relative, tell
 from .results import show_comparison
 
@@ -27,8 +27,7 @@ def sweep(
         root = stack.enter_context(new_folder(None, file)) if out is None else out.resolve()
         planned = plan_sweep(file, overrides, parse_grids(grids), seeds, root)
         claim = stack.enter_context(alone_in(root))
-        stages = zip(planned.runs, planned.stages(), strict=True)
-        missing = [run for run, stage in stages if stage != "finished"]
+        missing = planned.missing()
         for prepared in prepare(missing)[:1]:  # what is told of the first holds for all, but for what is swept
             if not quiet:
                 say("\n".join(Banner().lines(prepared)), err=True)

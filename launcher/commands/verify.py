@@ -10,7 +10,8 @@ from ...metrics.terminal import say, show
 from ...metrics.verification import Verified, render_directions, render_runs, verify_run
 from ...transport.kernel import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
-from ..studies.session import Finished, new_folder, run_all
+from ..studies.folders import new_folder
+from ..studies.runner import Finished, Observer, run_all
 from .ending import exit_code, tell
 
 LENGTHS = (10, 1_000, 100_000)
@@ -90,7 +91,7 @@ def compare(lengths: Sequence[int], root: Path) -> tuple[list[Finished], list[Ve
     plain = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in _EXCHANGES]
     cases = [replace(case, keys=keys) for case in plain for keys in (False, True)]
     configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in plain]
-    finished = run_all(configs, root, lambda _: _look_away, _announce)
+    finished = run_all(configs, root, _Announcer())
     good = {run.prepared.config.label: run.prepared.folder for run in finished if run.outcome.status == "finish"}
     verified = []
     for case in cases:
@@ -100,10 +101,7 @@ def compare(lengths: Sequence[int], root: Path) -> tuple[list[Finished], list[Ve
     return finished, verified
 
 
-def _announce(finished: Finished) -> None:
-    if finished.outcome.status == "finish":
-        say(f"{finished.prepared.config.label}: finished", err=True)
-
-
-def _look_away(_: str = "") -> None:
-    """These runs are short: nobody watches them."""
+class _Announcer(Observer):
+    def has_ended(self, finished: Finished) -> None:
+        if finished.outcome.status == "finish":
+            say(f"{finished.prepared.config.label}: finished", err=True)

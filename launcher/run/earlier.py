@@ -1,14 +1,13 @@
-"""What is there of a run from before, so that the same command goes on where it was."""
-
-from __future__ import annotations
+"""What is there of runs from before, so that the same command goes on where it was."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ...metrics import lock
+from ...metrics.reader import open_records
 from ...metrics.schema import RunFolderError
 from ...metrics.summary import summarize
 from ...topology.errors import UserError
@@ -25,26 +24,38 @@ _BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part", lock.N
 
 
 @dataclass(frozen=True)
-class Left:
-    """A run that is still to be made. ``begun``: it has a checkpoint to go on from."""
+class PlannedRun:
+    """A run and the folder where it is, or will be."""
 
     config: RunConfig
     folder: Path
-    begun: bool = False
+    has_checkpoint: bool = False
+    """Whether there is one to go on from."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
 
 
-def left_of(configs: Sequence[RunConfig], folders: Sequence[Path]) -> list[Left]:
-    """Those that have not finished. What is there of runs without a checkpoint is removed: they begin anew.
+def missing_of(runs: Sequence[PlannedRun], *, accept_diverged: bool = False) -> list[PlannedRun]:
+    """Returns those that have not finished, and changes nothing. With ``accept_diverged`` a run that diverged counts as
+    finished: it would only diverge again.
 
-    Raises ConfigError, RunFolderError, and removes nothing then, where a folder holds something else.
+    Raises ConfigError where a folder holds something else, RunFolderError where a run still goes on.
     """
-    stages = [stage(config, folder) for config, folder in zip(configs, folders, strict=True)]
-    left = [
-        (_as_begun(config, folder), folder)
-        for config, folder, found in zip(configs, folders, stages, strict=True)
-        if found != "finished"
+    stages = [stage(run.config, run.folder) for run in runs]
+    return [
+        PlannedRun(_as_begun(run.config, run.folder), run.folder, has_checkpoint(run.folder))
+        for run, found in zip(runs, stages, strict=True)
+        if found != "finished" and not (accept_diverged and found == "begun" and has_diverged(run.folder))
     ]
-    return [Left(config, folder, begun=not begin_anew(folder)) for config, folder in left]
+
+
+def begin_anew(runs: Iterable[PlannedRun]) -> None:
+    """Removes what is there of runs without a checkpoint. Raises RunFolderError."""
+    for run in runs:
+        if not run.has_checkpoint:
+            clear(run.folder)
 
 
 def _as_begun(config: RunConfig, folder: Path) -> RunConfig:
@@ -100,16 +111,19 @@ def is_finished(folder: Path) -> bool:
         return False
 
 
-def begin_anew(folder: Path) -> bool:
-    """Removes what is left of a run that cannot be taken up, as it has no checkpoint; False where it has one.
-
-    Raises ConfigError, RunFolderError.
-    """
-    rounds = (path.name.removeprefix("round-") for path in folder.glob("state/round-*"))
-    if (folder / "config.toml").exists() and any(round.isdigit() and int(round) for round in rounds):
+def has_diverged(folder: Path) -> bool:
+    try:
+        with open_records(folder, check=("event",)) as records:
+            failures = records.execute("SELECT detail FROM event WHERE kind = 'failure'").fetchall()
+    except RunFolderError:
         return False
-    clear(folder)
-    return True
+    return any("is not finite" in (detail or "") for (detail,) in failures)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is one of a later round than 0, and the configuration that belongs to it."""
+    rounds = (path.name.removeprefix("round-") for path in folder.glob("state/round-*"))
+    return (folder / "config.toml").exists() and any(round.isdigit() and int(round) for round in rounds)
 
 
 def clear(folder: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from sheafgossip.launcher.config.sections import RunConfig, load
-from sheafgossip.launcher.studies.session import Finished, run_all
+from sheafgossip.launcher.studies.runner import Finished, run_all
 
 
 @pytest.fixture(scope="session")
@@ -153,7 +153,7 @@ def run_here(configs: Sequence[RunConfig], folder: Path) -> list[Finished]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
-        return run_all(configs, folder, lambda _: lambda *_: None, lambda _: None)
+        return run_all(configs, folder)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from sheafgossip.launcher.cli import main
 from sheafgossip.launcher.config.sections import ConfigError, load
 from sheafgossip.launcher.processes.engines import Engine, open_engine
-from sheafgossip.launcher.studies.session import Finished, run_all, take_up
+from sheafgossip.launcher.studies.runner import Finished, run_all, take_up
 from sheafgossip.metrics.schema import RunFolderError
 
 ROUNDS, LAST = 12, 10
@@ -62,7 +62,7 @@ class Interrupted:
 def interrupted(tmp_path_factory) -> Interrupted:
     folder = tmp_path_factory.mktemp("interrupted") / "run"
     (folder.parent / "config.toml").write_text(CONFIG)
-    (done,) = run_all(load(folder.parent / "config.toml", []), folder, lambda _: lambda *_: None, lambda _: None)
+    (done,) = run_all(load(folder.parent / "config.toml", []), folder)
     assert done.outcome.status == "finish"
     result = models(folder)
     shutil.rmtree(folder / "state" / f"round-{ROUNDS:06d}")
@@ -111,13 +111,12 @@ def emptied(path: Path) -> None:
 
 DAMAGES = [zeros, flipped, halved, emptied, Path.unlink]
 ALL = os.environ.get("SHEAFGOSSIP_DAMAGE") == "all"
-NUMBER = iter(range(1, 10_000))
 
 
 def resumed(folder: Path, engine: Engine) -> Finished | str:
     """How the run ended that was taken up, or the line with which it was refused."""
     try:
-        return take_up(folder, engine, lambda _: lambda *_: None, next(NUMBER))
+        return take_up(folder, engine)
     except (ConfigError, RunFolderError) as error:
         return str(error)
 

@@ -16,7 +16,7 @@ import pytest
 from sheafgossip.launcher.config.sections import load
 from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.launcher.processes.engines import Engine, open_engine
-from sheafgossip.launcher.studies.session import take_up
+from sheafgossip.launcher.studies.runner import take_up
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.summary import summarize
 
@@ -107,7 +107,7 @@ def resume(engine) -> Callable[..., int]:
 
 
 def go_on(folder: Path, engine: Engine, rounds: int | None = None) -> int:
-    ended = take_up(folder, engine, lambda _: lambda *_: None, next(NUMBER), rounds=rounds)
+    ended = take_up(folder, engine, rounds=rounds)
     assert ended.outcome.status == "finish", ended.outcome.causes
     return ended.prepared.resumed_at
 

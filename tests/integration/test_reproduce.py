@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sheafgossip.launcher import cli
-from sheafgossip.launcher.studies.reproduction import runs
+from sheafgossip.launcher.studies import runner
 
 SMALLEST = ("--small", "--rounds", "2", "--set", "clients=4", "--set", "topology.kind=ring", "--quiet")
 
@@ -30,7 +30,7 @@ def again(reproduced, monkeypatch, capsys):
 
     def again(what, *options, out=before):
         started = []
-        monkeypatch.setattr(runs, "run_each", lambda configs, folders, *_: started.extend(folders) or [])
+        monkeypatch.setattr(runner, "run_each", lambda runs, *_: started.extend(run.folder for run in runs) or [])
         monkeypatch.setattr("sys.argv", ["sheafgossip", "reproduce", what, *SMALLEST, "--out", str(out), *options])
         with pytest.raises(SystemExit) as end:
             cli.main()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from sheafgossip.launcher.studies.session import run_all
+from sheafgossip.launcher.studies.runner import run_all
 from sheafgossip.launcher.studies.sweep.grid import parse_grids
 from sheafgossip.launcher.studies.sweep.plan import plan
 
@@ -102,7 +102,7 @@ def test_a_sweep_that_was_killed_runs_only_what_is_missing_and_ends_with_the_sam
         each.config.model_copy(update={"name": each.folder.name})
         for each in plan(config, [], parse_grids([grid]), 2, out).runs
     ]
-    run_all(undisturbed, tmp_path / "undisturbed", lambda _: lambda: None, lambda _: None)
+    run_all(undisturbed, tmp_path / "undisturbed")
     assert len(states(out)) == 4 * 4 * 4  # runs, checkpoints, clients
     assert states(out) == states(tmp_path / "undisturbed")
 

@@ -43,9 +43,9 @@ NoProcesses.__abstractmethods__ = frozenset()  # a process is never asked for
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch, tmp_path, folder):
     monkeypatch.chdir(folder)
-    for module in ("studies.session", "commands.plan"):
+    for module in ("studies.runner", "commands.plan"):
         monkeypatch.setattr(f"sheafgossip.launcher.{module}.open_engine", lambda *_: NoProcesses(tmp_path))
-    for begun in ("studies.session.Run", "commands.sweep.Crew"):
+    for begun in ("studies.runner.Run", "commands.sweep.Crew"):
         monkeypatch.setattr(f"sheafgossip.launcher.{begun}", lambda *_, **__: pytest.fail("a run was begun"))
 
 

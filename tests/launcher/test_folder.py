@@ -10,7 +10,7 @@ import pytest
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.run import folder
 from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unfinished_files
-from sheafgossip.launcher.studies.session import new_folder
+from sheafgossip.launcher.studies.folders import new_folder
 from sheafgossip.metrics.schema import RunFolderError
 
 OWN = [

@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 from sheafgossip.launcher import cli
 from sheafgossip.launcher.studies.reproduction.parts import names, paper_folder, parts_of, titles, with_data
-from sheafgossip.launcher.studies.reproduction.runs import Result, planned
+from sheafgossip.launcher.studies.reproduction.results import Result, planned
 from sheafgossip.launcher.studies.reproduction.table import remarks, render
 from sheafgossip.node.algorithms import ALGORITHMS
 
@@ -129,10 +129,11 @@ def test_all_has_every_algorithm_on_a_rotated_and_a_label_skewed_problem(small):
 
 
 def test_all_has_three_seeds_unless_told_and_the_others_one(tmp_path):
-    runs = planned(parts("all", small=True), None, tmp_path)
+    part, other = parts("all", small=True)[0], parts("table4", small=True)[0]
+    runs = planned(part, None, tmp_path)
     assert Counter(run.config.seed for run in runs) == dict.fromkeys(range(3), len(runs) // 3)
-    assert {run.config.seed for run in planned(parts("all", small=True), 1, tmp_path)} == {0}
-    assert {run.config.seed for run in planned(parts("table4", small=True), None, tmp_path)} == {0}
+    assert {run.config.seed for run in planned(part, 1, tmp_path)} == {0}
+    assert {run.config.seed for run in planned(other, None, tmp_path)} == {0}
 
 
 def test_a_table_is_followed_by_what_differs():

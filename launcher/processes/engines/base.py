@@ -52,6 +52,15 @@ class Engine(ABC):
     shares_process = False
     """Whether clients are no processes of their own: then nobody's memory and CPU time is measured."""
 
+    _runs = 0
+
+    def folder_for_run(self) -> Path:
+        """A private folder for a run's Unix sockets, made in ``sockets``."""
+        folder = self.sockets / str(self._runs)
+        self._runs += 1
+        folder.mkdir(mode=0o700)
+        return folder
+
     def records_at(self, sockets: Path) -> str:
         """The address of a run's collector, whose Unix sockets are in this folder."""
         return f"ipc://{sockets}/records"

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....topology.picture import COLOURS, INK, MARKERS
-from .curves import curves, map_norms
 from .parts import Part
-from .runs import Result
+from .results import Result, curves, map_norms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from ....metrics import open_run
 from ....metrics.seeds import Group
-from .curves import map_norms, rounds_past
 from .parts import Part
-from .runs import Result
+from .results import Result, map_norms, rounds_past
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,23 +14,11 @@ from ....metrics import lock
 from ....metrics.comparison import differing, setting_of, short_names
 from ...config.effects import refuse
 from ...config.sections import ConfigError, RunConfig, load, refuse_without_effect
-from ...run.earlier import Stage, configuration, stage
-from ..session import slug
+from ...run.earlier import PlannedRun, configuration, missing_of
+from ..folders import slug
 from .grid import Grid, settings
 
 _MOST_RUNS = 100_000
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One run of a sweep."""
-
-    config: RunConfig
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
 
 
 @dataclass(frozen=True)
@@ -38,15 +26,16 @@ class Plan:
     """``runs`` go through all settings before the next seed. ``keys`` are those in which settings differ."""
 
     out: Path
-    runs: tuple[Planned, ...]
+    runs: tuple[PlannedRun, ...]
     keys: tuple[str, ...]
     naming: Callable[[RunConfig], str]
 
-    def stages(self) -> list[Stage]:
-        """How far each run is. Raises ConfigError where the folder holds anything that belongs to another sweep."""
+    def missing(self) -> list[PlannedRun]:
+        """Returns the runs that have not finished. Raises ConfigError where the folder holds anything that belongs to
+        another sweep, RunFolderError where a run still goes on."""
         if self.out.exists():
             self._require_own_folder()
-        return [stage(run.config, run.folder) for run in self.runs]
+        return missing_of(self.runs)
 
     def _require_own_folder(self) -> None:
         """Runs of other values or seeds may be there: a sweep can grow, and shrink. Files beside the runs too."""
@@ -87,7 +76,7 @@ def plan(file: Path, overrides: Sequence[str], grids: Sequence[Grid], seeds: int
             "local step takes here"
         )
     seeded = [config.model_copy(update={"seed": config.seed + more}) for more in range(seeds) for config in configs]
-    runs = tuple(Planned(config, out / naming(config)) for config in seeded)
+    runs = tuple(PlannedRun(config, out / naming(config)) for config in seeded)
     keys = dict.fromkeys([*(grid.key for grid in grids), *differing([_flat(config) for config in configs])])
     return Plan(out, runs, tuple(keys), naming)
 

@@ -6,7 +6,7 @@ import sys
 from statistics import mean
 
 from ....metrics.text import duration
-from .runs import Ended
+from ..crew import Ended
 
 _HOW = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}
 

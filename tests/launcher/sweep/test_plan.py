@@ -3,10 +3,10 @@
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.run.earlier import begin_anew
+from sheafgossip.launcher.run.earlier import begin_anew, stage
+from sheafgossip.launcher.studies.crew import alone_in, prepare
 from sheafgossip.launcher.studies.sweep.grid import parse_grids
 from sheafgossip.launcher.studies.sweep.plan import plan
-from sheafgossip.launcher.studies.sweep.runs import alone_in, prepare
 from sheafgossip.metrics.records import LAUNCHER, EventRecord
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.store import Store
@@ -22,6 +22,10 @@ def sweep(tmp_path):
         return plan(tmp_path / "sweep.toml", overrides, parse_grids(grids), seeds, tmp_path / "out")
 
     return sweep
+
+
+def stages(plan):
+    return [stage(run.config, run.folder) for run in plan.runs]
 
 
 def names(plan):
@@ -88,7 +92,7 @@ def test_what_only_the_data_can_tell_is_refused_and_nothing_is_left(sweep):
 
 
 def test_only_one_sweep_is_in_a_folder(sweep, monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.studies.sweep.runs._PATIENCE_S", 0)
+    monkeypatch.setattr("sheafgossip.launcher.studies.crew._TAKEN_S", 0)
     out = sweep().out
     with alone_in(out), pytest.raises(ConfigError, match="another sweep is at work in it"), alone_in(out):
         pass
@@ -110,42 +114,46 @@ def test_finished_runs_are_told_from_those_that_began_and_those_that_are_missing
     planned = sweep("", seeds=5)
     for run, kind in zip(planned.runs, ["finish", "failure", "interrupt", None], strict=False):
         write(run, kind)
-    assert planned.stages() == ["finished", "begun", "begun", "begun", "missing"]
+    assert stages(planned) == ["finished", "begun", "begun", "begun", "missing"]
+    assert planned.missing() == list(planned.runs[1:])
 
 
 def test_a_run_that_was_killed_while_its_data_was_cut_has_begun(sweep):
     planned = sweep()
     (planned.runs[0].folder / "shards").mkdir(parents=True)
-    assert planned.stages() == ["begun"]
-    assert begin_anew(planned.runs[0].folder)
-    assert planned.stages() == ["missing"]
+    assert stages(planned) == ["begun"]
+    begin_anew(planned.missing())
+    assert stages(planned) == ["missing"]
 
 
 def test_what_has_a_checkpoint_is_not_removed(sweep):
-    (run,) = sweep().runs
+    planned = sweep()
+    (run,) = planned.runs
     write(run, "interrupt")
     (run.folder / "state" / "round-000000").mkdir(parents=True)
     (run.folder / "state" / "round-000020").mkdir()
-    assert not begin_anew(run.folder)
+    (missing,) = planned.missing()
+    begin_anew([missing])
+    assert missing.has_checkpoint
     assert run.folder.exists()
 
 
 def test_a_sweep_can_grow_and_shrink(sweep):
     for run in sweep("", "rounds=3,4", seeds=2).runs:
         write(run, "finish")
-    assert sweep("", "rounds=3,4,5", seeds=3).stages().count("finished") == 4
-    assert sweep("", "rounds=4").stages() == ["finished"]
+    assert len(sweep("", "rounds=3,4,5", seeds=3).missing()) == 9 - 4
+    assert sweep("", "rounds=4").missing() == []
 
 
 def test_the_folder_of_another_sweep_is_refused(sweep):
     for run in sweep("", "rounds=3,4").runs:
         write(run, "finish")
     with pytest.raises(ConfigError, match="rounds-3-seed-0: holds a run of another configuration"):
-        sweep("clients = 5", "rounds=3,4").stages()
+        sweep("clients = 5", "rounds=3,4").missing()
     with pytest.raises(ConfigError, match="rounds-3-seed-0 is no part of this sweep"):
-        sweep("clients = 5", "rounds=5").stages()
+        sweep("clients = 5", "rounds=5").missing()
     with pytest.raises(ConfigError, match="rounds-3-seed-0 is no part of this sweep"):
-        sweep("", "rounds=3,4", "training.alpha=0.1").stages()
+        sweep("", "rounds=3,4", "training.alpha=0.1").missing()
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "config.toml", "runs.csv"])
@@ -154,14 +162,14 @@ def test_a_folder_with_nothing_of_the_sweep_is_refused(sweep, name):
     planned.out.mkdir()
     (planned.out / name).write_text("irreplaceable")
     with pytest.raises(ConfigError, match=f"{name} is no part of this sweep"):
-        planned.stages()
+        planned.missing()
 
 
 def test_other_files_beside_the_runs_do_not_matter(sweep):
     planned = sweep()
     write(planned.runs[0], "finish")
     (planned.out / "notes.md").write_text("mine")
-    assert planned.stages() == ["finished"]
+    assert planned.missing() == []
 
 
 def test_a_folder_of_the_right_name_with_something_else_in_it_is_refused(sweep):
@@ -170,7 +178,7 @@ def test_a_folder_of_the_right_name_with_something_else_in_it_is_refused(sweep):
     run.folder.mkdir(parents=True)
     (run.folder / "thesis.tex").write_text("irreplaceable")
     with pytest.raises(ConfigError, match="holds something else than a run"):
-        planned.stages()
+        planned.missing()
 
 
 def test_a_run_that_still_goes_on_is_refused(sweep, monkeypatch):
@@ -182,4 +190,4 @@ def test_a_run_that_still_goes_on_is_refused(sweep, monkeypatch):
 
     monkeypatch.setattr("sheafgossip.launcher.run.earlier.read_run", at_work)
     with pytest.raises(RunFolderError, match="still going on"):
-        planned.stages()
+        planned.missing()

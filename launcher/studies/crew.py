@@ -1,4 +1,4 @@
-"""Running what is missing of a sweep, several runs at once."""
+"""Runs what is missing of a sweep, several runs at once, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ....topology.errors import UserError
-from ....transport.control import ControlClosed
-from ... import interrupts
-from ...config.sections import ConfigError
-from ...prepare.preparation import Prepared, prepare_run
-from ...run.earlier import begin_anew, clear
-from ...run.folder import Claim
-from ...run.resumption import still_going_on
-from ...run.run import Outcome
+from ...topology.errors import UserError
+from ...transport.control import ControlClosed
+from .. import interrupts
+from ..config.sections import ConfigError
+from ..prepare.preparation import Prepared, prepare_run
+from ..run.earlier import PlannedRun, clear
+from ..run.folder import Claim
+from ..run.resumption import still_going_on
+from ..run.run import Outcome
+from .folders import reason
 from .job import Job
-from .plan import Planned
 
-_PATIENCE_S = 8.0
+_TAKEN_S = 8.0
 """How long a sweep that was killed may take to leave its folder."""
 
 
@@ -32,7 +31,7 @@ _PATIENCE_S = 8.0
 class Ended:
     """A run that the sweep has made, however it ended."""
 
-    run: Planned
+    run: PlannedRun
     outcome: Outcome
     seconds: float
 
@@ -40,28 +39,28 @@ class Ended:
 def alone_in(folder: Path) -> Claim:
     """Keeps other sweeps out of the folder, which is made where it is missing. Raises ConfigError."""
     try:
-        return Claim(folder, ConfigError(f"--out {folder}: another sweep is at work in it"), _PATIENCE_S)
+        return Claim(folder, ConfigError(f"--out {folder}: another sweep is at work in it"), _TAKEN_S)
     except OSError as error:
-        raise ConfigError(f"--out {folder}: cannot be used: {error.strerror or error}") from error
+        raise ConfigError(f"--out {folder}: cannot be used: {reason(error)}") from error
 
 
-def prepare(runs: Sequence[Planned]) -> list[Prepared]:
+def prepare(runs: Sequence[PlannedRun]) -> list[Prepared]:
     """Makes every run ready to be taken up, and returns those that begin. Raises ConfigError, and leaves nothing of
     runs that were not there.
 
     What has a checkpoint is left as it is; what has none begins anew, once all that is new has been found right.
     """
     new = [run for run in runs if not run.folder.exists()]
-    begun = [run for run in runs if run not in new]
-    made: list[Planned] = []
+    again = [run for run in runs if run not in new and not run.has_checkpoint]
+    made: list[PlannedRun] = []
     prepared: list[Prepared] = []
     nowhere = Path("/nowhere")  # the job that takes a run up knows where its sockets are
     try:
-        for run in (*new, *begun):
-            if begin_anew(run.folder):
-                made.append(run)
-                with Claim(run.folder, still_going_on(run.folder)):
-                    prepared.append(prepare_run(run.config, run.folder, sockets=nowhere, records=f"ipc://{nowhere}"))
+        for run in (*new, *again):
+            clear(run.folder)
+            made.append(run)
+            with Claim(run.folder, still_going_on(run.folder)):
+                prepared.append(prepare_run(run.config, run.folder, sockets=nowhere, records=f"ipc://{nowhere}"))
     except BaseException as error:
         for each in made:
             if each in new:
@@ -69,8 +68,7 @@ def prepare(runs: Sequence[Planned]) -> list[Prepared]:
         if isinstance(error, UserError):
             raise ConfigError(f"{run.name}: {error}") from None
         if isinstance(error, OSError | sqlite3.Error):
-            reason = error.strerror if isinstance(error, OSError) else None
-            raise ConfigError(f"{run.folder}: cannot be written: {reason or error}") from error
+            raise ConfigError(f"{run.folder}: cannot be written: {reason(error)}") from error
         raise
     return prepared
 
@@ -81,9 +79,9 @@ class Crew:
     def __init__(self, size: int, lock: int):
         self._size, self._lock = size, lock
         self._idle: list[Job] = []
-        self._busy: dict[Job, tuple[Planned, float]] = {}
+        self._busy: dict[Job, tuple[PlannedRun, float]] = {}
 
-    def run_all(self, runs: Sequence[Planned], done: Callable[[Ended], None]) -> list[Ended]:
+    def run_all(self, runs: Sequence[PlannedRun], done: Callable[[Ended], None]) -> list[Ended]:
         """All of them, whether others fail or not; after Ctrl-C those that had ended and those that were going on.
 
         ``done`` is told of each as it ends.
@@ -95,7 +93,7 @@ class Crew:
                 while waiting and len(self._busy) < self._size:
                     self._begin(waiting.popleft())
                 for job in select.select(list(self._busy), [], [])[0]:
-                    for each in self._heed(job):
+                    for each in self._receive(job):
                         ended.append(each)
                         done(each)
         except KeyboardInterrupt:
@@ -103,32 +101,32 @@ class Crew:
                 ended += self._interrupt()
         return ended
 
-    def _begin(self, run: Planned) -> None:
+    def _begin(self, run: PlannedRun) -> None:
         job = self._idle.pop() if self._idle else Job(self._lock)
         self._busy[job] = run, time.monotonic()
         with suppress(ControlClosed):  # listening to it will tell
             job.take_up(run.folder)
 
-    def _heed(self, job: Job) -> list[Ended]:
-        """The end of its run, if that is what it says."""
+    def _receive(self, job: Job) -> list[Ended]:
+        """The end of its run, if that is what has come."""
         try:
-            said = job.line.receive_some()
+            outcomes = job.line.receive_some()
         except ControlClosed:
             job.close()
-            return [self._ended(job, {"status": "failure", "causes": ["the process that led this run has died"]})]
-        self._idle += [job for _ in said]
-        return [self._ended(job, message) for message in said]
+            return [self._ended(job, Outcome("failure", ("the process that led this run has died",)))]
+        self._idle += [job for _ in outcomes]
+        return [self._ended(job, outcome) for outcome in outcomes]
 
     def _interrupt(self) -> list[Ended]:
         for job in self._busy:
             job.interrupt()
-        said = {job: job.last_words() or [{"status": "interrupt", "causes": []}] for job in self._busy}
-        self._idle += said
-        return [self._ended(job, message) for job, messages in said.items() for message in messages]
+        outcomes = {job: job.last_outcome() or Outcome("interrupt") for job in self._busy}
+        self._idle += outcomes
+        return [self._ended(job, outcome) for job, outcome in outcomes.items()]
 
-    def _ended(self, job: Job, message: dict[str, Any]) -> Ended:
+    def _ended(self, job: Job, outcome: Outcome) -> Ended:
         run, since = self._busy.pop(job)
-        return Ended(run, Outcome(message["status"], tuple(message["causes"])), time.monotonic() - since)
+        return Ended(run, outcome, time.monotonic() - since)
 
     def __enter__(self) -> Crew:
         return self

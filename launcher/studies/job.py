@@ -13,19 +13,27 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ....topology.errors import UserError
-from ....transport.control import Control, ControlClosed
-from ....transport.lifetime import end_with_parent
-from ... import interrupts
+from ...topology.errors import UserError
+from ...transport.control import Control, ControlClosed
+from ...transport.lifetime import end_with_parent
+from .. import interrupts
+from ..run.run import Outcome
 
-_PATIENCE_S = 60.0
+_END_S = 60.0
 """How long a job may take to end its run, most of all to store what has piled up."""
 
 _GRACE_S = 10.0
 """How long it may take to end itself after that."""
+
+
+@dataclass(frozen=True)
+class TakeUp:
+    """Asks a job for a run that is prepared or was interrupted."""
+
+    folder: str
 
 
 class Job:
@@ -40,27 +48,27 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in a terminal is the sweep's to handle
             )
-        self.line = Control(ours)
+        self.line = Control(ours, {"Outcome": Outcome})
 
     def fileno(self) -> int:
         return self.line.fileno()
 
     def take_up(self, folder: Path) -> None:
         """Asks for a run that is prepared or was interrupted. Raises ControlClosed."""
-        self.line.send({"take_up": str(folder)})
+        self.line.send(TakeUp(str(folder)))
 
     def interrupt(self) -> None:
         """Its run, if it has one, ends as after Ctrl-C; then it ends itself."""
         self._process.terminate()
 
-    def last_words(self) -> list[dict[str, Any]]:
-        """What it says of its run, if it says anything before it ends, or before patience does."""
-        words: list[dict[str, Any]] = []
-        deadline = time.monotonic() + _PATIENCE_S
+    def last_outcome(self) -> Outcome | None:
+        """Returns how its run ended, if it tells that in time before it ends itself."""
+        deadline = time.monotonic() + _END_S
         with suppress(ControlClosed):
-            while not words and select.select([self.line], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                words = self.line.receive_some()
-        return words
+            while select.select([self.line], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                for outcome in self.line.receive_some():
+                    return outcome
+        return None
 
     def close(self) -> None:
         """Waits for its end, and makes it end if that takes long."""
@@ -73,32 +81,26 @@ class Job:
 
 
 def _work(line: Control) -> None:
-    from ...processes.engines import open_engine
-    from ..session import take_up
+    from ..processes.engines import open_engine
+    from .runner import take_up
 
-    number = 0
     with open_engine() as engine:
         while True:
             for message in line.receive():
-                number += 1
                 try:
-                    outcome = take_up(Path(message["take_up"]), engine, lambda _: _look_away, number).outcome
-                    line.send({"status": outcome.status, "causes": outcome.causes})
-                    if outcome.status == "interrupt":
-                        return
+                    outcome = take_up(Path(message.folder), engine).outcome
                 except UserError as error:
-                    line.send({"status": "failure", "causes": [str(error)]})
-
-
-def _look_away(_: str = "") -> None:
-    """The sweep tells of runs that have ended."""
+                    outcome = Outcome("failure", (str(error),))
+                line.send(outcome)
+                if outcome.status == "interrupt":
+                    return
 
 
 def main(line: int, parent: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
     interrupts.heed(lasting=True)
     end_with_parent(parent)
-    _work(Control(socket.socket(fileno=line)))
+    _work(Control(socket.socket(fileno=line), {"TakeUp": TakeUp}))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,54 @@
-"""What the pictures show, as frames: test metric and bits round by round, and the norms of the restriction maps."""
+"""The runs of a reproduction, and what they ended with: figures over seeds, curves, norms of restriction maps."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from ....metrics import open_run
-from .runs import Result
+from ....metrics.seeds import Group, summarize_all
+from ...run.earlier import PlannedRun, has_diverged, is_finished
+from ..folders import slug
+from .parts import Part
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+Ended = Literal["finished", "diverged", "failed"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of a part in all its seeds. ``group`` and ``folders`` are of the seeds that finished; ``ended`` says how
+    it went where none did."""
+
+    name: str
+    group: Group | None
+    folders: tuple[Path, ...]
+    ended: Ended
+
+
+def planned(part: Part, seeds: int | None, out: Path) -> list[PlannedRun]:
+    """Returns every run of every seed: OUT/PART/NAME-seed-0, ...; by default of as many seeds as a part has."""
+    return [
+        PlannedRun(config.model_copy(update={"seed": seed}), out / part.folder / slug(f"{config.label} seed {seed}"))
+        for seed in range(seeds or part.about.seeds)
+        for config in part.configs
+    ]
+
+
+def results(part: Part, runs: Sequence[PlannedRun]) -> list[Result]:
+    """In the order of the configuration; ``runs`` are those of the part."""
+    found = []
+    for config in part.configs:
+        folders = [run.folder for run in runs if run.config.label == config.label]
+        finished = tuple(folder for folder in folders if is_finished(folder))
+        groups = summarize_all(finished, part.about.target)
+        ended: Ended = "finished" if finished else "diverged" if all(map(has_diverged, folders)) else "failed"
+        found.append(Result(config.label, groups[0] if groups else None, finished, ended))
+    return found
 
 
 def curves(results: list[Result]) -> DataFrame:

@@ -1,0 +1,89 @@
+"""Which folders runs get: new ones, or those where the same command began before."""
+
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ...metrics import lock
+from ..config.sections import ConfigError, RunConfig
+from ..run.folder import make, remove_empty
+
+
+@contextmanager
+def new_folder(wanted: Path | None, config_file: Path) -> Iterator[Path]:
+    """``wanted`` if it is free, else runs/NAME, runs/NAME-2, ... by the configuration's name, made for this process.
+
+    It goes again if nothing is written to it. Raises ConfigError.
+    """
+    made: list[Path] = []
+    try:
+        if wanted is not None:
+            require_empty(wanted)
+            folder = wanted.resolve()
+            made = make(folder)
+        else:
+            made = make(Path("runs").resolve())
+            folder = _numbered(Path("runs").resolve() / config_file.stem)
+            made = [folder, *made]
+    except OSError as error:
+        raise cannot_be_written(wanted or Path("runs"), error) from error
+    try:
+        yield folder
+    finally:
+        remove_empty(*made)
+
+
+def begun_folder(out: Path | None, configs: Sequence[RunConfig]) -> Path | None:
+    """Returns ``out``, where it holds some of the runs that a configuration file describes, and no other runs."""
+    if out is None or len(configs) == 1 or not out.is_dir():
+        return None
+    folders = folders_of(configs, out.resolve())
+    runs = {path.parent for name in ("run.sqlite", "config.toml") for path in out.resolve().glob(f"*/{name}")}
+    return out.resolve() if runs and runs <= set(folders) else None
+
+
+def folders_of(configs: Sequence[RunConfig], root: Path) -> list[Path]:
+    """A single run lives in ``root`` itself, several in folders below it. Raises ConfigError."""
+    return [root] if len(configs) == 1 else [root / name for name in names_of(configs)]
+
+
+def names_of(configs: Sequence[RunConfig]) -> list[str]:
+    """Returns a name for files of each run. Raises ConfigError where two runs would share one."""
+    names = [slug(config.label) for config in configs]
+    if len(set(names)) < len(names):
+        raise ConfigError("compare: every run needs a name of its own; add name = ... to each [[compare]] table")
+    return names
+
+
+def slug(name: str) -> str:
+    """The name of a run as that of a folder."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+def require_empty(folder: Path) -> None:
+    """Raises ConfigError where the folder holds anything but the lock of a process that may be about to begin there."""
+    if folder.exists() and (not folder.is_dir() or any(path.name != lock.NAME for path in folder.iterdir())):
+        raise ConfigError(f"--out {folder}: is not an empty folder; nothing is overwritten, choose another name")
+
+
+def cannot_be_written(folder: Path, error: Exception) -> ConfigError:
+    return ConfigError(f"--out {folder}: cannot be written: {reason(error)}")
+
+
+def reason(error: Exception) -> str:
+    """Returns what the system, or SQLite, says."""
+    assert isinstance(error, OSError | sqlite3.Error)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _numbered(wanted: Path) -> Path:
+    """The first of NAME, NAME-2, ... that is not there, made; of two processes each gets another."""
+    count, folder = 1, wanted
+    while True:
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+        count += 1
+        folder = wanted.with_name(f"{wanted.name}-{count}")

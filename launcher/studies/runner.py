@@ -1,0 +1,222 @@
+"""Runs what is missing of several runs, one after the other: all commands that make runs do it here.
+
+What has finished is taken as it is, what has a checkpoint goes on from it, and everything else begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...metrics.schema import RunFolderError
+from ...node.process.libraries import libraries_of
+from .. import interrupts
+from ..config.sections import ConfigError, RunConfig
+from ..prepare.memory import check_room, need_of
+from ..prepare.preparation import Prepared, once_for_alike, prepare_run, work_out
+from ..processes.engines import Engine, EngineName, open_engine
+from ..run.earlier import PlannedRun, begin_anew, missing_of
+from ..run.extension import extended
+from ..run.folder import STORING_S, Claim, own_files, require_plain
+from ..run.resumption import read_run, require_sound_records, still_going_on, taken_up
+from ..run.run import Outcome, Run
+from .folders import cannot_be_written, folders_of, reason, require_empty
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended, however it ended."""
+
+    prepared: Prepared
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Means:
+    """What runs are made with; ``force``: also where memory seems too small."""
+
+    engine: EngineName = "local"
+    address: str | None = None
+    force: bool = False
+
+    def open(self, configs: Iterable[RunConfig]) -> Engine:
+        """Raises EngineError."""
+        libraries = set[str]()
+        for config in configs:
+            kinds = [model.kind for model in (config.model, *config.model.mix)]
+            libraries.update(libraries_of(config.algorithm.name, kinds))
+        return open_engine(self.engine, self.address, libraries)
+
+
+class Observer:
+    """Is told how runs go; this one takes no notice."""
+
+    def begins(self, prepared: Prepared) -> Callable[..., None]:
+        """Returns what the run calls while it goes on, as `Run` says."""
+        return lambda *_: None
+
+    def has_ended(self, finished: Finished) -> None:
+        pass
+
+
+def run_all(
+    configs: Sequence[RunConfig], root: Path, observer: Observer = Observer(), means: Means = Means()
+) -> list[Finished]:
+    """As ``run_each``, of runs that have not begun: a single one lives in ``root`` itself, several below it."""
+    return run_each(list(map(PlannedRun, configs, folders_of(configs, root))), observer, means)
+
+
+def run_missing(
+    runs: Sequence[PlannedRun],
+    observer: Observer = Observer(),
+    means: Means = Means(),
+    *,
+    accept_diverged: bool = False,
+) -> list[Finished]:
+    """As ``run_each``, of those that have not finished. Raises, and removes nothing, where a folder holds something
+    else or a run still goes on."""
+    missing = missing_of(runs, accept_diverged=accept_diverged)
+    begin_anew(missing)
+    return run_each(missing, observer, means) if missing else []
+
+
+def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means: Means = Means()) -> list[Finished]:
+    """Prepares every run in its folder, then runs them in turn. Raises ConfigError, RunFolderError before any has
+    started, also where one would not fit into this machine's memory, unless forced.
+
+    Those with a checkpoint are taken up when it is their turn. A run that fails does not keep the next from running.
+    """
+    finished: list[Finished] = []
+    with _claimed(runs) as claims, means.open(run.config for run in runs) as engine:
+        interrupts.heed()
+        for run in runs:
+            if run.has_checkpoint:
+                require_sound_records(run.folder)
+        new = [run for run in runs if not run.has_checkpoint]
+        prepared = _prepare_all(new, claims, engine, means.force) if new else {}  # while the engine loads its libraries
+        for run in runs:
+            claim = claims[run.folder]
+            each = prepared.get(run.folder) or _made_ready(claim, run.config, engine)
+            finished.append(_conduct(each, engine, observer, claim))
+            observer.has_ended(finished[-1])
+            if finished[-1].outcome.status == "interrupt":
+                break
+    return finished
+
+
+def resume(
+    folder: Path, observer: Observer = Observer(), means: Means = Means(), *, rounds: int | None = None
+) -> Finished:
+    """Takes up an interrupted run after its last whole checkpoint; with ``rounds``, one that is finished too, until it
+    has so many. Raises ConfigError, RunFolderError."""
+    with _interrupted(folder, rounds) as (claim, config), means.open([config]) as engine:
+        interrupts.heed()
+        return _conduct(_made_ready(claim, config, engine, rounds), engine, observer, claim)
+
+
+def take_up(folder: Path, engine: Engine, observer: Observer = Observer(), *, rounds: int | None = None) -> Finished:
+    """The same on an engine that is there; also begins one that is only prepared."""
+    with _interrupted(folder, rounds) as (claim, config):
+        return _conduct(_made_ready(claim, config, engine, rounds), engine, observer, claim)
+
+
+def prepare(config: RunConfig, folder: Path, engine: Engine, how: Callable[..., Prepared] = prepare_run) -> Prepared:
+    """Prepares a run for the engine. Raises ConfigError."""
+    return _Preparation(engine)(config, folder, how)
+
+
+class _Preparation:
+    """Prepares runs for an engine; local steps are timed once for those that are alike."""
+
+    def __init__(self, engine: Engine, *, force: bool = False):
+        self._engine = engine
+        self._hosts = engine.hosts()
+        if force:
+            self._hosts = tuple(replace(host, memory=math.inf) for host in self._hosts)
+        self._time_a_step = once_for_alike(engine.time_a_step)
+
+    def __call__(self, config: RunConfig, folder: Path, how: Callable[..., Prepared] = prepare_run) -> Prepared:
+        engine = self._engine
+        if engine.shares_process and config.measuring.kernel:
+            raise ConfigError(
+                "measuring.kernel = true: counts by a process's descriptors, which --engine threads has not"
+            )
+        if engine.spans_hosts and config.transport.protocol != "tcp":
+            config = config.model_copy(update={"transport": config.transport.model_copy(update={"protocol": "tcp"})})
+        own = engine.folder_for_run()
+        records = engine.records_at(own)
+        return how(config, folder, sockets=own, records=records, hosts=self._hosts, calibrate=self._time_a_step)
+
+
+def _prepare_all(
+    runs: Sequence[PlannedRun], claims: dict[Path, Claim], engine: Engine, force: bool
+) -> dict[Path, Prepared]:
+    prepared: dict[Path, Prepared] = {}
+    preparation = _Preparation(engine, force=force)
+    try:
+        for run in runs:
+            prepared[run.folder] = preparation(run.config, run.folder)
+        if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
+            check_room([need_of(each, one_process=engine.shares_process) for each in prepared.values()], force=force)
+    except BaseException as error:  # a refused run leaves nothing behind
+        for each in runs:
+            claims[each.folder].clear()
+        if isinstance(error, OSError | sqlite3.Error):
+            raise cannot_be_written(run.folder, error) from error
+        raise
+    return prepared
+
+
+def _made_ready(claim: Claim, config: RunConfig, engine: Engine, rounds: int | None = None) -> Prepared:
+    """A run that is to be taken up, perhaps with more rounds."""
+    folder, preparation = claim.folder, _Preparation(engine)
+    try:
+        require_sound_records(folder)
+        if rounds is None or rounds == config.rounds:
+            prepared = preparation(config, folder)
+        else:
+            was = preparation(config, folder, work_out)
+            longer = was.config.model_copy(update={"rounds": rounds})
+            prepared = extended(was, preparation(longer, folder, work_out))
+        return taken_up(prepared)
+    except (OSError, sqlite3.Error) as error:
+        raise RunFolderError(f"{folder}: cannot be taken up: {reason(error)}") from error
+
+
+def _conduct(prepared: Prepared, engine: Engine, observer: Observer, claim: Claim) -> Finished:
+    run = Run(prepared, engine, observer.begins(prepared), lock=claim.descriptor)
+    return Finished(prepared, run())
+
+
+@contextmanager
+def _claimed(runs: Sequence[PlannedRun]) -> Iterator[dict[Path, Claim]]:
+    """Keeps the folders of the runs for this process alone. Raises ConfigError, RunFolderError."""
+    with ExitStack() as stack:
+        claims = {}
+        for run in runs:
+            folder = run.folder
+            require_plain(folder)
+            taken = ConfigError(f"--out {folder}: another run is at work in it; choose another name")
+            try:
+                claims[folder] = stack.enter_context(Claim(folder, taken))
+            except OSError as error:
+                raise cannot_be_written(folder, error) from error
+            if not run.has_checkpoint and any(path.stat().st_size for path in own_files(folder)):
+                require_empty(folder)  # another run has begun, and ended, there meanwhile
+        yield claims
+
+
+@contextmanager
+def _interrupted(folder: Path, rounds: int | None = None) -> Iterator[tuple[Claim, RunConfig]]:
+    """A run that can be taken up, for this process alone. What cannot be is refused before anything is touched."""
+    read_run(folder, rounds)
+    try:
+        claim = Claim(folder, still_going_on(folder), STORING_S)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot be written: {reason(error)}") from error
+    with claim:
+        yield claim, read_run(folder, rounds)  # it may have come to its end meanwhile
