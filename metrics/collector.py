@@ -3,8 +3,6 @@
 python -m sheafgossip.metrics.collector --endpoint ipc:///tmp/run/records --database RUN/run.sqlite
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -25,13 +23,7 @@ from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
 from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
 from ..transport.lifetime import allow_open_files, end_with_parent, stop_requests
-from ..transport.limits import (
-    bound_connections,
-    bound_memory,
-    half_of_all_memory,
-    hurry_strangers,
-    keep_own_files,
-)
+from ..transport.limits import bound_connections, bound_memory, half_of_all_memory, hurry_strangers, keep_own_files
 from ..transport.monitor import next_event
 from .records import (
     COLLECTOR,
@@ -43,7 +35,6 @@ from .records import (
     NodeRecord,
     Record,
     ResourceRecord,
-    Rows,
     node_of,
     unpack_rows,
 )
@@ -51,7 +42,7 @@ from .schema import RunFolderError
 from .store import Store, is_locked
 
 _COMMIT_EVERY_S = CONSTANTS.commit_every_s
-_DROPS_TOLD_EVERY_S = 1.0
+_DROPS_EVERY_S = 1.0
 _WAIT_FOR_MISSING_S = CONSTANTS.missing_s
 _DRAIN_S = 0.5
 _LOCKED_S = 0.2  # between two attempts to write what somebody else has locked
@@ -59,7 +50,7 @@ _QUIET_MS = 50  # nothing for so long: nothing was waiting
 # A sender waits once so many of its messages do. Far above what is usual: libzmq discards what is still in the kernel's
 # buffer when a peer disconnects while the receiver is at this limit.
 _WAITING_PER_SENDER = 10_000
-_AT_THE_DOOR = 4096  # clients that connect at the same moment: all of a large run do
+_BACKLOG = 4096  # clients that connect at the same moment: all of a large run do
 _GATHER_MS, _BURST, _BURST_ROWS = CONSTANTS.collector_gather_ms, CONSTANTS.burst, CONSTANTS.burst_rows
 
 
@@ -87,18 +78,67 @@ class Sequences:
         return max(0, count - self._next) - sum(sequence < count for sequence in self._ahead)
 
 
+class Authenticator:
+    """Accepts only writers whose keys it knows, and counts the others.
+
+    ``announcements`` is where the launcher tells of a writer before that one comes: lines of [number, public key].
+    """
+
+    def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: Ring, announcements: int):
+        listen_with(receiver, ring.own)
+        self.key = ring.own.public
+        self._gate = Gate(context, ring.others, more=True)
+        self._monitor = receiver.get_monitor_socket(PROOF)
+        self._announcements, self._unfinished = announcements, b""
+        os.set_blocking(announcements, False)
+
+    def register_with(self, poller: zmq.Poller) -> None:
+        self._poller = poller
+        for source in (self._gate.socket, self._monitor, self._announcements):
+            poller.register(source, zmq.POLLIN)
+
+    def answer(self) -> int:
+        """Answers whoever has connected; returns how many connections were refused since."""
+        self._gate.answer()
+        self._gate.learn(self._announced(), more=True)  # who has come was announced before
+        self._gate.turn_away()
+        refused = 0
+        for _ in range(_BURST):
+            if not self._monitor.poll(0):
+                break
+            refused += self._gate.refused(*next_event(self._monitor))
+        return refused
+
+    def _announced(self) -> dict[int, str]:
+        announced: dict[int, str] = {}
+        with contextlib.suppress(BlockingIOError):
+            while self._announcements in self._poller:
+                text = os.read(self._announcements, 1 << 16)
+                *lines, self._unfinished = (self._unfinished + text).split(b"\n")
+                announced |= dict(map(json.loads, lines))
+                if not text:
+                    self._poller.unregister(self._announcements)  # the launcher has said all
+        return announced
+
+
 class Collector:
     """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic().
 
-    With ``resources`` it ends with a record of its own memory and CPU time. With a ``door`` each writer is heard under
-    its own number only.
+    With ``resources`` it ends with a record of its own memory and CPU time. With an ``authenticator`` each writer is
+    heard under its own number only.
     """
 
     def __init__(
-        self, receiver: zmq.Socket, store: Store, epoch: float, *, resources: bool = True, door: Door | None = None
+        self,
+        receiver: zmq.Socket,
+        store: Store,
+        epoch: float,
+        *,
+        resources: bool = True,
+        authenticator: Authenticator | None = None,
     ):
         self._receiver = receiver
-        self._door = door
+        self._authenticator = authenticator
         self._store = store
         self._epoch = epoch
         self._resources = resources
@@ -106,24 +146,24 @@ class Collector:
         self._end: End | None = None
         self._end_due = math.inf
         self._taken = 0  # batches
-        self._committed = self._drops_told = 0.0  # long ago
+        self._committed = self._drops_recorded = 0.0  # long ago
         self._dropped: Counter[str] = Counter()
 
     def run(self, stop: socket.socket) -> None:
-        """Until End and all it announces, or until ``stop`` is readable."""
+        """Stores until End and all it announces have come, or until ``stop`` is readable."""
         self._stop = stop
         poller = zmq.Poller()
         poller.register(self._receiver, zmq.POLLIN)
         poller.register(stop, zmq.POLLIN)
         only_stop = zmq.Poller()
         only_stop.register(stop, zmq.POLLIN)
-        if self._door is not None:
-            self._door.register_with(poller)
+        if self._authenticator is not None:
+            self._authenticator.register_with(poller)
         while not self._complete():
-            if stop.fileno() in dict(poller.poll(self._patience_ms())):
+            if stop.fileno() in dict(poller.poll(self._timeout_ms())):
                 self._drain()
                 break
-            if self._door is not None and (refused := self._door.attend()):
+            if self._authenticator is not None and (refused := self._authenticator.answer()):
                 self._dropped["connections without the right key"] += refused
             before = self._taken, self._end
             emptied = self._receive()
@@ -132,7 +172,7 @@ class Collector:
                 self._end_due = time.monotonic() + _WAIT_FOR_MISSING_S
             if emptied and self._end is None:
                 only_stop.poll(_GATHER_MS)
-        self._last_words()
+        self._write_the_end()
         failpoint("last words")
         self._store.close()
         failpoint("closed")
@@ -142,20 +182,20 @@ class Collector:
         return self._end is not None and (not self._missing() or time.monotonic() >= self._end_due)
 
     def _missing(self) -> dict[int, int]:
-        """Sender -> batches that it has sent and that have not come."""
+        """Returns {sender: batches that it has sent and that have not come}."""
         announced = self._end.batches if self._end else {}
         missing = {sender: self._sequences[sender].missing(count) for sender, count in announced.items()}
         return {sender: count for sender, count in missing.items() if count}
 
-    def _patience_ms(self) -> int | None:
-        """Until the next thing to do unasked; None: there is none."""
+    def _timeout_ms(self) -> int | None:
+        """Returns how long it is until the next thing to do unasked; None: there is none."""
         due = self._end_due
         if self._store.uncommitted or self._dropped:
             due = min(due, self._committed + _COMMIT_EVERY_S)
         return None if due == math.inf else max(0, math.ceil((due - time.monotonic()) * 1000))
 
     def _receive(self) -> bool:
-        """Whether that was all for now."""
+        """Takes a burst of messages. Returns whether that was all for now."""
         emptied = False
         tables: defaultdict[str, list] = defaultdict(list)
         messages = rows_taken = 0
@@ -170,7 +210,8 @@ class Collector:
             except MalformedRecords:
                 self._dropped["malformed messages"] += 1
                 continue
-            if self._door is not None and speaker(frame) != _writer(message):
+            writer = LAUNCHER if isinstance(message, End) else node_of(message.sender)
+            if self._authenticator is not None and speaker(frame) != writer:
                 self._dropped["messages under another's number"] += 1
                 continue
             if isinstance(message, End):
@@ -184,22 +225,19 @@ class Collector:
         return emptied
 
     def _write(self, write: Callable[[], None]) -> None:
-        """However long somebody else keeps the database locked, unless this process is asked to stop."""
+        """Waits as long as somebody else keeps the database locked, unless this process is asked to stop."""
         while True:
             try:
                 return write()
             except sqlite3.OperationalError as error:  # before anything was written: a lock is taken first
-                if not is_locked(error) or self._stop_comes_within(_LOCKED_S):
+                if not is_locked(error) or select.select([self._stop], [], [], _LOCKED_S)[0]:
                     raise
-
-    def _stop_comes_within(self, seconds: float) -> bool:
-        return bool(select.select([self._stop], [], [], seconds)[0])
 
     def _commit_if_due(self) -> None:
         now = time.monotonic()
         if (self._store.uncommitted or self._dropped) and now - self._committed >= _COMMIT_EVERY_S:
-            if now - self._drops_told >= _DROPS_TOLD_EVERY_S:
-                self._tell_drops()
+            if now - self._drops_recorded >= _DROPS_EVERY_S:
+                self._record_drops()
             failpoint("commit")
             self._store.commit()
             failpoint("committed")
@@ -211,15 +249,15 @@ class Collector:
         while time.monotonic() < due and self._receiver.poll(_QUIET_MS):
             self._receive()
 
-    def _last_words(self) -> None:
-        self._tell_drops()
+    def _write_the_end(self) -> None:
+        self._record_drops()
         if self._end is None:
-            self._tell("interrupt", "asked to end before the launcher's last word")
+            self._record("interrupt", "asked to end before the launcher's last word")
         elif missing := self._missing():
             senders = ", ".join(
                 f"{count} of {self._end.batches[sender]} from sender {sender}" for sender, count in missing.items()
             )
-            self._tell("lost-records", f"batches that never came: {senders}")
+            self._record("lost-records", f"batches that never came: {senders}")
         endpoint = self._receiver.getsockopt_string(zmq.LAST_ENDPOINT)
         host = socket.gethostname()
         records: list[Record] = [NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)]
@@ -227,99 +265,48 @@ class Collector:
             records.append(_own_resources(time.monotonic() - self._epoch))
         self._write(lambda: self._store.write(records))
 
-    def _tell_drops(self) -> None:
+    def _record_drops(self) -> None:
         for what, count in self._dropped.items():
-            self._tell("drop", f"{count} {what} on the metrics plane")
-            self._drops_told = time.monotonic()
+            self._record("drop", f"{count} {what} on the metrics plane")
+            self._drops_recorded = time.monotonic()
         self._dropped.clear()
 
-    def _tell(self, kind: str, detail: str) -> None:
+    def _record(self, kind: str, detail: str) -> None:
         event = EventRecord(time.monotonic() - self._epoch, None, COLLECTOR, kind, detail)
         self._write(lambda: self._store.write([event]))
 
 
 def _tell_stored(batches: int) -> None:
-    """To who has started this process; nobody needs to read it."""
+    """Tells who has started this process; nobody needs to read it."""
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [sys.stdout], [], 0)[1]:
             print("stored", batches, flush=True)
-
-
-def _writer(message: Rows | End) -> int:
-    return LAUNCHER if isinstance(message, End) else node_of(message.sender)
-
-
-class Door:
-    """Lets in only writers whose keys it knows, and counts the others.
-
-    ``words`` is where the launcher tells of a writer before that one comes: lines of [number, public key].
-    """
-
-    def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: Ring, words: int):
-        listen_with(receiver, ring.own)
-        self.key = ring.own.public
-        self._gate = Gate(context, ring.others, more=True)
-        self._monitor = receiver.get_monitor_socket(PROOF)
-        self._words, self._unfinished = words, b""
-        os.set_blocking(words, False)
-
-    def register_with(self, poller: zmq.Poller) -> None:
-        self._poller = poller
-        for source in (self._gate.socket, self._monitor, self._words):
-            poller.register(source, zmq.POLLIN)
-
-    def attend(self) -> int:
-        """To who has come; returns how many connections were refused since."""
-        self._gate.answer()
-        self._gate.learn(self._announced(), more=True)  # who has come was announced before
-        self._gate.turn_away()
-        refused = 0
-        for _ in range(_BURST):
-            if not self._monitor.poll(0):
-                break
-            refused += self._gate.refused(*next_event(self._monitor))
-        return refused
-
-    def _announced(self) -> dict[int, str]:
-        announced: dict[int, str] = {}
-        with contextlib.suppress(BlockingIOError):
-            while self._words in self._poller:
-                text = os.read(self._words, 1 << 16)
-                *lines, self._unfinished = (self._unfinished + text).split(b"\n")
-                announced |= dict(map(json.loads, lines))
-                if not text:
-                    self._poller.unregister(self._words)  # the launcher has said all
-        return announced
 
 
 def _own_resources(wall_s: float) -> ResourceRecord:
     import psutil  # needed once, at the end; the start should be quick
 
     memory = psutil.Process().memory_full_info()
+    pss = getattr(memory, "pss", memory.rss)  # Linux only
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return ResourceRecord(
-        node=COLLECTOR,
-        wall_s=wall_s,
-        rss=memory.rss,
-        pss=getattr(memory, "pss", memory.rss),  # Linux only
-        uss=memory.uss,
-        peak_rss=peak_rss,
-        cpu_s=time.process_time(),
-        state_bytes=0,
-    )
+    return ResourceRecord(COLLECTOR, wall_s, memory.rss, pss, memory.uss, peak_rss, time.process_time(), 0)
 
 
-def _bound_receiver(context: zmq.Context, endpoint: str, launcher_key: str | None) -> tuple[zmq.Socket, Door | None]:
+def _bound_receiver(
+    context: zmq.Context, endpoint: str, launcher_key: str | None
+) -> tuple[zmq.Socket, Authenticator | None]:
     receiver = context.socket(zmq.PULL)
     receiver.maxmsgsize = MAX_BATCH_BYTES
     receiver.rcvhwm = _WAITING_PER_SENDER
-    receiver.backlog = _AT_THE_DOOR
+    receiver.backlog = _BACKLOG
     hurry_strangers(receiver)
-    door = None
+    authenticator = None
     if launcher_key:
-        door = Door(context, receiver, Ring(KeyPair.make(), {LAUNCHER: launcher_key}), sys.stdin.fileno())
+        authenticator = Authenticator(
+            context, receiver, Ring(KeyPair.make(), {LAUNCHER: launcher_key}), sys.stdin.fileno()
+        )
     receiver.bind(endpoint)
-    return receiver, door
+    return receiver, authenticator
 
 
 def _arguments() -> argparse.Namespace:
@@ -334,7 +321,9 @@ def _arguments() -> argparse.Namespace:
         "--launcher-key",
         help="ask for keys: the launcher's public one; those of writers come on standard input, a [number, key] a line",
     )
-    parser.add_argument("--connections", type=int, default=0, help="over tcp: how many may be open, strangers' aside")
+    parser.add_argument(
+        "--connections", type=int, default=0, help="over tcp: how many may be open, unauthenticated peers' aside"
+    )
     parser.add_argument("--parent", type=int, help="process number of the launcher, to end with it")
     return parser.parse_args()
 
@@ -347,15 +336,22 @@ def main() -> None:
     allow_open_files()  # one for every client, unless it is told how many
     context = zmq.Context()
     try:
-        receiver, door = _bound_receiver(context, arguments.endpoint, arguments.launcher_key)
+        receiver, authenticator = _bound_receiver(context, arguments.endpoint, arguments.launcher_key)
         store = Store(arguments.database)
         failpoint("open")
         if arguments.connections:
             bound_connections(arguments.connections)
             bound_memory(half_of_all_memory())
             keep_own_files()
-        print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *([door.key] if door else []), flush=True)
-        Collector(receiver, store, arguments.epoch, resources=not arguments.no_resources, door=door).run(stop)
+        print(
+            "ready",
+            receiver.getsockopt_string(zmq.LAST_ENDPOINT),
+            *([authenticator.key] if authenticator else []),
+            flush=True,
+        )
+        Collector(
+            receiver, store, arguments.epoch, resources=not arguments.no_resources, authenticator=authenticator
+        ).run(stop)
     except zmq.ZMQError as error:
         sys.exit(f"the collector cannot listen at {arguments.endpoint}: {error}")
     except RunFolderError as error:

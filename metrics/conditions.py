@@ -1,7 +1,5 @@
 """What a scenario came to in a run: waiting, comings and goings, late messages."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Collection

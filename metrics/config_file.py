@@ -1,7 +1,5 @@
 """A run's config.toml as its readers use it, whoever wrote it."""
 
-from __future__ import annotations
-
 import re
 import stat
 import tomllib

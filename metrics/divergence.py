@@ -1,7 +1,5 @@
 """Whether a run that came to its end has learned nothing: its numbers are told, but not as a success."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """A run as an event file, which TensorBoard shows. Needs the package tensorboard."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Mapping
 from itertools import groupby

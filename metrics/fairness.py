@@ -1,7 +1,5 @@
 """How a figure is spread over the clients of a run."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -55,7 +53,7 @@ class Spread:
     worst_20: float
 
     @classmethod
-    def of(cls, values: ArrayLike, *, higher_is_better: bool = True) -> Spread:
+    def of(cls, values: ArrayLike, *, higher_is_better: bool = True) -> "Spread":
         return cls(
             mean(values),
             std(values),

@@ -4,8 +4,6 @@ It is a lock of the kernel's on a file, so it ends with the last process that ho
 for all processes of a machine, in whichever container they are.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time
@@ -17,12 +15,12 @@ _RETRY_S = 0.02
 _NO_SURPRISE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def acquire(folder: Path, patience_s: float) -> int:
-    """A descriptor that holds the lock until it is closed, here and in every process that has inherited it.
+def acquire(folder: Path, wait_s: float) -> int:
+    """Returns a descriptor that holds the lock until it is closed, here and in every process that has inherited it.
 
-    Raises BlockingIOError where another holds it for longer than ``patience_s``, or any other OSError.
+    Raises BlockingIOError where another holds it for longer than ``wait_s``, or any other OSError.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + wait_s
     while True:
         descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | _NO_SURPRISE, 0o644)
         try:
@@ -41,14 +39,14 @@ def acquire(folder: Path, patience_s: float) -> int:
 
 
 def release(folder: Path, descriptor: int) -> None:
-    """Its file goes, too."""
+    """Removes its file, too."""
     with suppress(OSError):
         (folder / NAME).unlink()
     os.close(descriptor)
 
 
 def is_held(folder: Path) -> bool:
-    """Asking keeps others from the lock for less than a moment, for which they wait."""
+    """Tells whether anybody holds it. Asking keeps others from the lock for less than a moment, for which they wait."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY | _NO_SURPRISE)
     except OSError:

@@ -1,7 +1,5 @@
 """What processes are called: a client by its number, and whose samples it has, where the data set says so."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence

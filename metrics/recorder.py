@@ -1,7 +1,5 @@
 """The sending side of the metrics plane: records leave for the collector as they are written, or a moment later."""
 
-from __future__ import annotations
-
 import time
 
 import zmq

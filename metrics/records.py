@@ -4,8 +4,6 @@ One record class is one table of ``run.sqlite``; its fields are the columns. Eve
 imports nothing of ours and nothing heavy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache

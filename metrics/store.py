@@ -1,7 +1,5 @@
 """Where records are kept: ``run.sqlite``, written by one process while others may read it."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

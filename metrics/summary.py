@@ -1,7 +1,5 @@
 """What a run came to: one frozen object of plain numbers, read from the run's folder."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from dataclasses import asdict, dataclass

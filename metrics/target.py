@@ -1,7 +1,5 @@
 """What it takes to become as good as wanted."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path

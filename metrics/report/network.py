@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,10 @@ from .drawn import PAPER, SOFT, Drawn, colour, new_figure, plain
 from .methods import Method
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pandas import DataFrame, Series
+
+    Places = Mapping[int, tuple[float, float]]
 
 _NUMBERED_UP_TO = 60
 _PIXELS_UP_TO = 5_000  # clients
@@ -40,7 +44,8 @@ def graph(method: Method) -> list[Drawn]:
     links = list(zip(edges.i.map(place), edges.j.map(place), strict=True))
     places = dict(zip(place, layout(Graph.of(len(place), links)), strict=True))
     for axes, (column, label) in zip(panels, widths.items(), strict=False):
-        _draw(axes, places, edges, column, label, nodes, groups)
+        _draw_edges(axes, places, edges, column, label)
+        _draw_nodes(axes, places, nodes, groups)
     caption = f"{len(method.clients)} clients, {len(edges)} edges. Widths go from the least to the most that is named."
     if len(set(groups)) > 1:
         caption += f" Colours: the {len(set(groups))} groups of clients."
@@ -49,7 +54,8 @@ def graph(method: Method) -> list[Drawn]:
     return [Drawn(f"graph-{_slug(method)}", "The graph", caption, figure, edges)]
 
 
-def _draw(axes, places, edges, column, label, nodes, groups) -> None:
+def _draw_edges(axes: Axes, places: Places, edges: DataFrame, column: str, label: str) -> None:
+    """Draws them as wide as the column's values."""
     from matplotlib.collections import LineCollection
 
     axes.set_axis_off()
@@ -63,28 +69,25 @@ def _draw(axes, places, edges, column, label, nodes, groups) -> None:
         widths = _THINNEST + (_WIDEST - _THINNEST) * (values - low) / (top - low)
     ends = [(places[i], places[j]) for i, j in zip(edges.i, edges.j, strict=True)]
     axes.add_collection(LineCollection(ends, colors=SOFT, linewidths=widths, alpha=0.75))
+    span = f"{low:.5g} to {top:.5g}" if top > low else f"{top:.3g} everywhere"
+    axes.set_title(f"{label}: {span}", fontsize=9.5, color=INK)
+
+
+def _draw_nodes(axes: Axes, places: Places, nodes: DataFrame, groups: Sequence[int]) -> None:
+    """Draws clients in the colours of their groups, and a server as a square."""
     size = float(np.clip(2600 / len(nodes), 14, 150))
     for role, marker in (("client", "o"), ("server", "s")):
         chosen = nodes[nodes.role == role].node.to_numpy()
         colours = [colour(groups[i]) if i < len(groups) else INK for i in chosen]
         scale = 1 if role == "client" else 2.2
-        axes.scatter(
-            *np.array([places[i] for i in chosen]).reshape(-1, 2).T,
-            s=size * scale,
-            c=colours,
-            marker=marker,
-            edgecolors=PAPER,
-            lw=0.8,
-            zorder=2,
-        )
+        x, y = np.array([places[i] for i in chosen]).reshape(-1, 2).T
+        axes.scatter(x, y, s=size * scale, c=colours, marker=marker, edgecolors=PAPER, lw=0.8, zorder=2)
     if len(nodes) <= _NUMBERED_UP_TO:
         for i in nodes.node:
             axes.annotate(
                 str(i), places[i], xytext=(0, np.sqrt(size) * 0.62 + 1), textcoords="offset points",
                 ha="center", fontsize=6.5, color=INK, zorder=3,
             )  # fmt: skip
-    span = f"{low:.5g} to {top:.5g}" if top > low else f"{top:.3g} everywhere"
-    axes.set_title(f"{label}: {span}", fontsize=9.5, color=INK)
 
 
 def _edges(method: Method) -> DataFrame:

@@ -1,7 +1,5 @@
 """The picture of a run in progress, as wide as the terminal and never higher."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group
@@ -102,32 +100,29 @@ def _bar(least: int, most: int, rounds: int, columns: int) -> Text:
 
 
 def _figures(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
-    value = UNKNOWN if snapshot.metric is None else metric_text(snapshot.metric_name, snapshot.metric)
+    value = None if snapshot.metric is None else metric_text(snapshot.metric_name, snapshot.metric)
     curve = sparkline(snapshot.history, snapshot.rounds, width - _LABEL - 10)
-    yield title(snapshot), Text(f"{value:<10}", style=_STRONG).append(curve, style=_ACCENT)
-    sent = Text(
-        UNKNOWN
-        if snapshot.payload_bytes is None or snapshot.state == "starting"
-        else f"{size(snapshot.payload_bytes):<10}",
-        style=_STRONG,
-    )
-    if snapshot.payload_per_s is not None:
-        sent.append(f"{size(snapshot.payload_per_s)}/s", style=_QUIET)
-    yield "sent", sent
-    memory = Text(UNKNOWN if snapshot.memory_bytes is None else f"{size(snapshot.memory_bytes):<10}", style=_STRONG)
-    if snapshot.memory_bytes is not None:
-        some = "" if snapshot.memory_of == len(snapshot.completed) else f" of {len(snapshot.completed)}"
-        memory.append(f"{snapshot.memory_of}{some} clients", style=_QUIET)
-    yield "memory", memory
-    waiting = Text(UNKNOWN if snapshot.waited is None else f"{100 * snapshot.waited:<.0f} %".ljust(10), style=_STRONG)
-    if snapshot.waited is not None:
-        longest = "" if snapshot.waited_for is None else f", longest for {snapshot.waited_for}"
-        waiting.append(f"of the clients' time{longest}", style=_QUIET)
-    yield "waiting", waiting
+    yield title(snapshot), _value(value).append(curve, style=_ACCENT)
+    known = snapshot.payload_bytes is not None and snapshot.state != "starting"
+    rate = "" if snapshot.payload_per_s is None else f"{size(snapshot.payload_per_s)}/s"
+    yield "sent", _value(size(snapshot.payload_bytes or 0) if known else None, rate)
+    there = len(snapshot.completed)
+    of = f"{snapshot.memory_of}{'' if snapshot.memory_of == there else f' of {there}'} clients"
+    yield "memory", _value(None if snapshot.memory_bytes is None else size(snapshot.memory_bytes), of)
+    longest = "" if snapshot.waited_for is None else f", longest for {snapshot.waited_for}"
+    share = None if snapshot.waited is None else f"{100 * snapshot.waited:.0f} %"
+    yield "waiting", _value(share, f"of the clients' time{longest}")
     if snapshot.virtual_s is not None:
-        yield "virtual", Text(f"{short(snapshot.virtual_s)} s", style=_STRONG)
+        yield "virtual", _value(f"{short(snapshot.virtual_s)} s")
     if snapshot.cause:
         yield "", Text(snapshot.cause, style=_TROUBLE)
+
+
+def _value(text: str | None, more: str = "") -> Text:
+    """A figure, and what there is to say beside it where it is known."""
+    if text is None:
+        return Text(f"{UNKNOWN:<10}", style=_STRONG)
+    return Text(f"{text:<10}", style=_STRONG).append(more, style=_QUIET)
 
 
 def sparkline(history: Sequence[tuple[int, float]], rounds: int, columns: int) -> str:

@@ -1,7 +1,5 @@
 """How far a run is: one frozen object of plain numbers, read anew again and again while the run goes on."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections import Counter, deque
@@ -26,7 +24,7 @@ _RATE_S = 10.0
 _EVENTS = 200
 _SHOWN = 500
 """Characters of an event's kind and detail."""
-_UNTOLD = ("start", "finish", "failure", "interrupt", "scenario", "engine")
+_TELLING = "kind NOT IN ('start', 'finish', 'failure', 'interrupt', 'scenario', 'engine')"
 _LOOK_S = 0.01
 
 
@@ -112,7 +110,7 @@ class Follower:
         self._measured: bool = config.get("measuring", {}).get("enabled", True)
         self._start = -1
         self._ignored = -1
-        self._before: set[tuple[int, int]] = set()  # clients of a life before, by number and process
+        self._before: set[tuple[int, int]] = set()  # clients of an earlier start, by number and process
         with open_records(self._folder, check=TABLES) as records:
             if anew:
                 self._ignored = _latest_start(records)
@@ -138,51 +136,50 @@ class Follower:
             if start != self._start:  # taken up again: what was read may be no longer so
                 self._start = start
                 self._forget()
-            under_way = start > self._ignored
-            processes = records.execute("SELECT node, role, pid FROM node WHERE node >= 0").fetchall()
-            clients = {node for node, role, _ in processes if role == "client"}
-            started = sum(role == "client" and (node, pid) not in self._before for node, role, pid in processes)
-            gone = gone_clients(records)
-            state: State = status_of(records) if under_way or self._ignored < 0 else "running"
-            if state == "running" and not under_way:
-                state = "starting"
-            behind = under_way and not self._read_on(
-                records, [node for node, *_ in processes], clients, time.thread_time() + seconds
-            )
-            there = sorted(clients - gone) if under_way else []
-            elapsed_s = self._elapsed_s(now, going_on=state == "running")
-            last = (self._processes[node].last for node in there if node in self._processes)
-            completed = sorted(number for number in last if number >= 0)
-            metrics = [p.metric for node, p in self._processes.items() if node in clients and p.metric is not None]
-            memory = _memory(records, there)
-            waited, waited_for = self._waiting(records) if under_way else (None, None)
-            counts = dict(records.execute("SELECT kind, count(*) FROM event GROUP BY kind"))
-            return Snapshot(
-                name=self._name,
-                algorithm=self._algorithm,
-                state=state,
-                clients=self._clients or len(clients),
-                started=started,
-                gone=len(gone & clients),
-                rounds=self._rounds,
-                completed=tuple(completed),
-                metric_name=metric_of(records),
-                metric=sum(metrics) / len(metrics) if metrics else None,
-                history=self._history(completed[(len(completed) - 1) // 2] if completed else self._rounds),
-                payload_bytes=self._payload if self._measured else None,
-                payload_per_s=self._rate(elapsed_s, state) if self._measured else None,
-                memory_bytes=sum(memory) if memory else None,
-                memory_of=len(memory),
-                waited=waited,
-                waited_for=waited_for,
-                elapsed_s=elapsed_s,
-                left_s=self._left_s(there, elapsed_s) if state == "running" and not behind else None,
-                virtual_s=max((p.virtual_s for p in self._processes.values() if p.virtual_s is not None), default=None),
-                events=self._events(records),
-                counts={kind: count for kind, count in counts.items() if kind not in _UNTOLD},
-                cause=_cause(records) if state == "failed" else "",
-                behind=behind,
-            )
+            return self._snapshot(records, now, seconds, under_way=start > self._ignored)
+
+    def _snapshot(self, records: sqlite3.Connection, now: float, seconds: float, *, under_way: bool) -> Snapshot:
+        processes = records.execute("SELECT node, role, pid FROM node WHERE node >= 0").fetchall()
+        clients = {node for node, role, _ in processes if role == "client"}
+        gone = gone_clients(records)
+        state: State = status_of(records) if under_way or self._ignored < 0 else "running"
+        if state == "running" and not under_way:
+            state = "starting"
+        behind = under_way and not self._read_on(
+            records, [node for node, *_ in processes], clients, time.thread_time() + seconds
+        )
+        there = sorted(clients - gone) if under_way else []
+        elapsed_s = self._elapsed_s(now, going_on=state == "running")
+        completed = tuple(sorted(p.last for node in there if (p := self._processes.get(node)) and p.last >= 0))
+        metrics = [p.metric for node, p in self._processes.items() if node in clients and p.metric is not None]
+        memory = [row[0] for node in there if (row := records.execute(_MEMORY, (node,)).fetchone())]
+        waited, waited_for = self._waiting(records) if under_way else (None, None)
+        return Snapshot(
+            name=self._name,
+            algorithm=self._algorithm,
+            state=state,
+            clients=self._clients or len(clients),
+            started=sum(role == "client" and (node, pid) not in self._before for node, role, pid in processes),
+            gone=len(gone & clients),
+            rounds=self._rounds,
+            completed=completed,
+            metric_name=metric_of(records),
+            metric=sum(metrics) / len(metrics) if metrics else None,
+            history=self._history(completed[(len(completed) - 1) // 2] if completed else self._rounds),
+            payload_bytes=self._payload if self._measured else None,
+            payload_per_s=self._rate(elapsed_s, state) if self._measured else None,
+            memory_bytes=sum(memory) if memory else None,
+            memory_of=len(memory),
+            waited=waited,
+            waited_for=waited_for,
+            elapsed_s=elapsed_s,
+            left_s=self._left_s(there, elapsed_s) if state == "running" and not behind else None,
+            virtual_s=max((p.virtual_s for p in self._processes.values() if p.virtual_s is not None), default=None),
+            events=self._events(records),
+            counts=dict(records.execute(f"SELECT kind, count(*) FROM event WHERE {_TELLING} GROUP BY kind")),
+            cause=_cause(records) if state == "failed" else "",
+            behind=behind,
+        )
 
     # -- the rounds ----------------------------------------------------------------------------------------------------
 
@@ -191,7 +188,7 @@ class Follower:
     ) -> bool:
         """Client by client, round by round: seeks by the key cost the same however far the fastest is ahead.
 
-        Whether that was all.
+        Returns whether that was all.
         """
         comebacks = dict(
             records.execute("SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node")
@@ -248,7 +245,7 @@ class Follower:
         return max((need for need in needs if need is not None), default=None)
 
     def _rate(self, elapsed_s: float, state: State) -> float | None:
-        """Of the last ten seconds or three rounds; of the whole run once it has ended."""
+        """Returns bytes a second of the last ten seconds or three rounds; of the whole run once it has ended."""
         if state != "running":
             return self._payload / elapsed_s if elapsed_s else None
         paces = [
@@ -260,10 +257,9 @@ class Follower:
         return self._recent_payload / min(window_s, elapsed_s) if paces and elapsed_s else None
 
     def _events(self, records: sqlite3.Connection) -> tuple[Event, ...]:
-        kinds = ", ".join(f"'{kind}'" for kind in _UNTOLD)
         latest = records.execute(
             f"SELECT wall_s, node, substr(kind, 1, {_SHOWN}), substr(detail, 1, {_SHOWN}) FROM event"
-            f" WHERE kind NOT IN ({kinds}) ORDER BY rowid DESC LIMIT {_EVENTS}"
+            f" WHERE {_TELLING} ORDER BY rowid DESC LIMIT {_EVENTS}"
         ).fetchall()
         return tuple(
             Event(wall_s, node, label(kind), detail, self._name_of(node, records))
@@ -271,7 +267,7 @@ class Follower:
         )
 
     def _name_of(self, node: int, records: sqlite3.Connection) -> str:
-        """Looked up once: names stay as they are."""
+        """Looks a name up once: they stay as they are."""
         if node not in self._names:
             self._names[node] = name_of(node, records)
         return self._names[node]
@@ -306,21 +302,11 @@ _MEMORY = "SELECT pss FROM resource WHERE node = ? ORDER BY rowid DESC LIMIT 1"
 
 
 def _latest_start(records: sqlite3.Connection) -> int:
-    return _first(records, "SELECT coalesce(max(rowid), -1) FROM event WHERE kind = 'start' AND node = -1")
-
-
-def _memory(records: sqlite3.Connection, nodes: Collection[int]) -> list[int]:
-    latest = [records.execute(_MEMORY, (node,)).fetchone() for node in nodes]
-    return [row[0] for row in latest if row is not None]
+    query = "SELECT coalesce(max(rowid), -1) FROM event WHERE kind = 'start' AND node = -1"
+    return records.execute(query).fetchone()[0]
 
 
 def _cause(records: sqlite3.Connection) -> str:
-    """The first line of what the launcher gave as the reason of a failure."""
-    detail = _first(
-        records, "SELECT detail FROM event WHERE kind = 'failure' AND node = -1 ORDER BY rowid DESC LIMIT 1"
-    )
-    return detail.partition("\n")[0]
-
-
-def _first(records: sqlite3.Connection, query: str):
-    return records.execute(query).fetchone()[0]
+    """Returns the first line of what the launcher gave as the reason of a failure."""
+    query = "SELECT detail FROM event WHERE kind = 'failure' AND node = -1 ORDER BY rowid DESC LIMIT 1"
+    return records.execute(query).fetchone()[0].partition("\n")[0]

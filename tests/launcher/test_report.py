@@ -1,7 +1,5 @@
 """How long a report takes, and what is seen of it meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -1,7 +1,5 @@
 """What is shown of a run in progress, as a picture and as a line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import StringIO
 

@@ -1,7 +1,5 @@
 """A small run folder, written through the store as the collector writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

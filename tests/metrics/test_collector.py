@@ -1,7 +1,5 @@
 """The collector as a real process behind real sockets."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Groups side by side: where they differ, who is best in what, and how a person and a program read it."""
 
-from __future__ import annotations
-
 import csv
 from io import StringIO
 

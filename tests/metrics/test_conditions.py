@@ -1,7 +1,5 @@
 """What a run with a scenario came to, from records written by hand."""
 
-from __future__ import annotations
-
 import json
 from io import StringIO
 

@@ -1,7 +1,5 @@
 """A run that came to its end and has learned nothing is not told as a success."""
 
-from __future__ import annotations
-
 import csv
 import json
 from io import StringIO

@@ -1,7 +1,5 @@
 """What TensorBoard reads of a run."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

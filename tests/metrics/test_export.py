@@ -1,7 +1,5 @@
 """The tables of a run as files."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The spread of a figure over the clients, against the statistics module and hand-counted cases."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

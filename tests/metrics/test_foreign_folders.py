@@ -1,7 +1,5 @@
 """Run folders of strangers: what a reader makes of records that no run writes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -3,8 +3,6 @@
 ``make fuzz`` feeds 100,000 messages; SHEAFGOSSIP_FUZZ is their number.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The lock of a folder, between real processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

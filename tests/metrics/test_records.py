@@ -1,7 +1,5 @@
 """Records on the wire: what is packed comes out the same, and nothing else comes in."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import msgpack

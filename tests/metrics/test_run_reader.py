@@ -1,7 +1,5 @@
 """A run as pandas frames."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Several runs in one folder: one frame, with a column for each key in which they differ."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """A run in progress in figures, from records written by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -51,7 +49,7 @@ class Recorded:
         (folder / "config.toml").write_text(config)
         Store(folder / "run.sqlite").close()
 
-    def add(self, *records: Record) -> Recorded:
+    def add(self, *records: Record) -> "Recorded":
         store = Store(self.folder / "run.sqlite")
         store.write(records)
         store.close()
@@ -62,7 +60,7 @@ class Recorded:
 
 
 @pytest.fixture
-def run(tmp_path) -> Recorded:
+def run(tmp_path) -> "Recorded":
     return Recorded(tmp_path)
 
 

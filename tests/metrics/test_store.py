@@ -1,7 +1,5 @@
 """run.sqlite as other programs find it."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 

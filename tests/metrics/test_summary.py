@@ -1,7 +1,5 @@
 """A run in figures, from the folder alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """Recorded bytes against the kernel's counters, over databases that are made up here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
