@@ -24,9 +24,12 @@ import numpy as np
 import zmq
 
 from sheafgossip.topology.generators import TopologySpec, draw
+from sheafgossip.transport.channel import Channel, Channels
+from sheafgossip.transport.clock import NoClock
+from sheafgossip.transport.connections import Options
 from sheafgossip.transport.control import Control
-from sheafgossip.transport.endpoint import Endpoint
-from sheafgossip.transport.peers import Link, Peers
+from sheafgossip.transport.endpoint import Endpoint, Identity
+from sheafgossip.transport.peers import Peers
 
 CLIENTS, P, SECONDS = 40, 0.15, 4.0
 Exchange = Callable[[], None]
@@ -36,13 +39,13 @@ Part = Callable[[int, Sequence[int], int, str], Exchange]
 def ours(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exchange:
     control, launcher = map(Control, socket.socketpair())
     vector = np.ones(numbers, np.float32)
-    endpoint = Endpoint(zmq.Context(), node, 1, control, vector.nbytes)
+    endpoint = Endpoint(zmq.Context(), Identity(node, 1), control, Options(vector.nbytes))
     endpoint.bind(f"ipc://{folder}/{node}")
-    links = {j: Link((numbers,), (numbers,)) for j in neighbours}
-    peers = Peers(endpoint, links, vector.dtype, timeout=60)
+    channels = Channels(node, {j: Channel((numbers,), (numbers,)) for j in neighbours}, vector.dtype)
+    peers = Peers(NoClock(endpoint, channels, timeout=60))
     time.sleep(0.5)
     endpoint.connect({j: f"ipc://{folder}/{j}" for j in neighbours}, time.monotonic() + 60)
-    peers.begin(1)
+    peers.clock.begin(1)
 
     def exchange() -> None:
         peers.exchange(dict.fromkeys(neighbours, vector))

@@ -29,10 +29,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def allowed(room: str, target: str) -> bool:
-    return target.split(".")[0] in ROOMS[: ROOMS.index(room) + 1] or (room, target[:15]) == (
-        "transport",
-        "metrics.records",
-    )
+    return target.split(".")[0] in ROOMS[: ROOMS.index(room) + 1]
 
 
 @pytest.mark.parametrize("room", ROOMS)

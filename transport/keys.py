@@ -91,7 +91,8 @@ class Gate:
 
     def __init__(self, context: zmq.Context, others: Mapping[int, str], *, more: bool = False):
         self._known: dict[bytes, bytes] = {}  # key -> number
-        self._waiting: deque[list[bytes]] = deque()  # requests
+        self.waiting: deque[list[bytes]] = deque()
+        """Requests with a key that is not known yet."""
         self._unproven: set[int] = set()  # descriptors of connections whose handshake may not be over
         self._proven = 0  # how many of them have succeeded: libzmq does not tell which
         self._failed = False
@@ -106,13 +107,13 @@ class Gate:
         self._known = {key: number for key, number in self._known.items() if number not in numbers}
         self._known |= {z85.decode(key): b"%d" % number for number, key in others.items()}
         self._more = more
-        for _ in range(len(self._waiting)):
-            self._judge(self._waiting.popleft())
+        for _ in range(len(self.waiting)):
+            self._judge(self.waiting.popleft())
 
     def turn_away(self) -> None:
         """Those who wait with a key that is still not known."""
-        while self._waiting:
-            self._refuse(self._waiting.popleft())
+        while self.waiting:
+            self._refuse(self.waiting.popleft())
 
     def answer(self) -> None:
         """Those who wait; a flood of them does not hold up its owner for long."""
@@ -129,9 +130,9 @@ class Gate:
         elif not self._more:
             self._refuse(request)
         else:
-            self._waiting.append(request)
-            if len(self._waiting) > _WAITING:
-                self._waiting.popleft()  # without an answer: who is refused does not come back
+            self.waiting.append(request)
+            if len(self.waiting) > _WAITING:
+                self.waiting.popleft()  # without an answer: who is refused does not come back
 
     def _refuse(self, request: list[bytes]) -> None:
         self._reply(request, b"400", b"unknown key", b"")

@@ -1,6 +1,6 @@
 """The algorithms, one file each. To add one: write its file, and its line in this table."""
 
-from ...transport.peers import Link
+from ...transport.channel import Channel
 from ..assignment import Assignment
 from .base import Algorithm
 from .d2 import D2
@@ -48,7 +48,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
-def links_of(assignment: Assignment) -> dict[int, Link]:
+def links_of(assignment: Assignment) -> dict[int, Channel]:
     """{neighbour: what may travel on the edge}"""
     algorithm = ALGORITHMS[assignment.algorithm["name"]]
     settings = algorithm.Settings(**assignment.algorithm)

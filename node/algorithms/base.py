@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...topology.errors import UserError
-from ...transport.peers import Link, Peers
+from ...transport.channel import Channel
+from ...transport.peers import Peers
 from ..assignment import Assignment, Neighbour
 from ..client import Client
 from ..maps import Maps
@@ -153,9 +154,9 @@ class Algorithm:
         return "nothing" if cls.bears(settings) == "nothing" else "digits"
 
     @classmethod
-    def link(cls, settings: Any, own: Assignment, peer: Neighbour) -> Link:
+    def link(cls, settings: Any, own: Assignment, peer: Neighbour) -> Channel:
         out, back = cls.ways(own, peer)
-        return Link(
+        return Channel(
             sends=cls.lengths(settings, out),
             receives=cls.lengths(settings, back),
             opens=cls.opening(settings, out),

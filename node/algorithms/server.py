@@ -20,7 +20,8 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from ...topology.randomness import generator
-from ...transport.peers import Link, Peers
+from ...transport.channel import Channel
+from ...transport.peers import Peers
 from ..assignment import Assignment, Neighbour
 from ..client import Client
 from .base import Algorithm, same_size
@@ -70,7 +71,7 @@ class ServerAlgorithm(Algorithm):
         return (d_i,)  # whole models, up and down; what sends something else says so in ``lengths``
 
     @classmethod
-    def link(cls, settings: Any, own: Assignment, peer: Neighbour) -> Link:
+    def link(cls, settings: Any, own: Assignment, peer: Neighbour) -> Channel:
         return replace(super().link(settings, own, peer), is_shown=own.role == "client")
 
     @classmethod

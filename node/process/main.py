@@ -9,28 +9,33 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 import numpy as np
 import zmq
 
 from ...metrics.recorder import Recorder
 from ...transport import array_file
+from ...transport.channel import Channels
+from ...transport.clock import Clock, NoClock
+from ...transport.clock_planned import PlannedClock
+from ...transport.clock_scheduled import Rules
+from ...transport.clock_wall import DEADLINES, WallClock
 from ...transport.codecs import CannotEncode
+from ...transport.connections import Options
 from ...transport.constants import CONSTANTS
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
-from ...transport.endpoint import CannotListen, Endpoint, NeighbourTimeout, Stopped
+from ...transport.endpoint import CannotListen, Endpoint, Identity, NeighbourTimeout, Stopped
 from ...transport.failpoints import failpoint
 from ...transport.kernel import KernelCounters
 from ...transport.keys import KeyPair, Ring
 from ...transport.limits import bound_connections, bound_memory, keep_own_files
-from ...transport.peers import Link, Peers
+from ...transport.peers import Peers
 from ...transport.schedule import Schedule
-from ...transport.scheduled import PlannedPeers
 from ...transport.stopwatch import Stopwatch
-from ...transport.timed import DEADLINES, TimedPeers
 from ...transport.window import queue_for
 from ..algorithms import ALGORITHMS, links_of
 from ..algorithms.server import ServerAlgorithm
@@ -136,18 +141,15 @@ class _ClientProcess:
 
     def _endpoint(self) -> Endpoint:
         assignment = self.assignment
-        return Endpoint(
-            self.context,
-            assignment.node,
-            assignment.run,
-            self.control,
+        options = Options(
             assignment.largest_vector * np.dtype(assignment.dtype).itemsize,
-            self.kernel,
-            self.stopwatch,
-            life=assignment.life,
             keys=Ring(self.keys, {}, more=True) if self.keys and assignment.keyed else None,
+            kernel=self.kernel,
+            stopwatch=self.stopwatch,
             **self._queue(),
         )
+        identity = Identity(assignment.node, assignment.run, assignment.life)
+        return Endpoint(self.context, identity, self.control, options)
 
     def _queue(self) -> dict[str, int]:
         """A server that nobody confirms messages to does not run far ahead of clients that only evaluate."""
@@ -171,8 +173,10 @@ class _ClientProcess:
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
-        self.peers = self._peers(links_of(assignment))
-        self.client = Client(assignment, self.learner, self.stopwatch, self.peers.sleep)
+        channels = Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.seed)
+        self.clock = self._clock(channels)
+        self.peers = Peers(self.clock)
+        self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
         self.algorithm = algorithm(settings, self.client)
         if assignment.state_round is not None:
             self._restore(assignment.state_round)
@@ -190,30 +194,26 @@ class _ClientProcess:
         )
         self.reporter.tell_process(address)
 
-    def _peers(self, links: Mapping[int, Link]) -> Peers:
-        assignment, dtype = self.assignment, np.dtype(self.assignment.dtype)
+    def _clock(self, channels: Channels) -> Clock:
+        assignment = self.assignment
+        self.planned: PlannedClock | None = None
         if self.schedule is None:
             everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
-            everyone &= not any(link.may_be_quiet for link in links.values())
+            everyone &= not any(channels[node].may_be_quiet for node in channels.neighbours)
             ahead = 1 if everyone and not assignment.turns else assignment.rounds
-            return Peers(self.endpoint, links, dtype, assignment.timeout, ahead=ahead, seed=assignment.seed)
-        schedule = self.schedule
-        options: dict[str, Any] = {
-            "fallback": "stale" if assignment.silence == "stale" else "skip",
-            "bounded": assignment.bounded,
-            "checkpoint_every": assignment.checkpoint_every,
-            "seed": assignment.seed,
-        }
-        if assignment.clock == "wall":
-            options |= {"staleness": assignment.staleness, "deadline_s": assignment.deadline_s}
-            if issubclass(ALGORITHMS[assignment.algorithm["name"]], ServerAlgorithm):
-                first, at_server = assignment.first_round, assignment.role == "server"
-                anew = first > 1 and assignment.state_round != first - 1
-                options |= {"is_server": at_server, "listens_in": first if anew else 0}
-                if not at_server:
-                    options["fallback"] = "skip"  # who has no answer goes on with what it has
-            return TimedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
-        return PlannedPeers(self.endpoint, links, dtype, assignment.timeout, schedule, **options)
+            return NoClock(self.endpoint, channels, assignment.timeout, ahead=ahead)
+        rules = Rules(assignment.silence, assignment.bounded, assignment.checkpoint_every)
+        if assignment.clock == "virtual":
+            self.planned = PlannedClock(self.endpoint, channels, assignment.timeout, self.schedule, rules)
+            return self.planned
+        rules = replace(rules, staleness=assignment.staleness, deadline_s=assignment.deadline_s)
+        if issubclass(ALGORITHMS[assignment.algorithm["name"]], ServerAlgorithm):
+            first, at_server = assignment.first_round, assignment.role == "server"
+            anew = first > 1 and assignment.state_round != first - 1
+            rules = replace(rules, is_server=at_server, listens_in=first if anew else 0)
+            if not at_server:
+                rules = replace(rules, silence="skip")  # who has no answer goes on with what it has
+        return WallClock(self.endpoint, channels, assignment.timeout, self.schedule, rules)
 
     def _restore(self, round: int) -> None:
         state = array_file.read(self.assignment.state(round))
@@ -225,23 +225,22 @@ class _ClientProcess:
 
     def _receive_again(self) -> None:
         """What neighbours had sent when the run was interrupted, and this client has not used yet."""
-        assignment, peers = self.assignment, self.peers
-        if not isinstance(peers, PlannedPeers):
+        assignment, clock = self.assignment, self.planned
+        if clock is None:
             return
         for peer in assignment.neighbours:
             for round, phase, vector in sent_to(assignment.node, self._files_of(peer.node)):
-                if peers.sent_into(peer.node, round, phase) == assignment.life:
-                    peers.put_in(peer.node, round, phase, vector)
+                clock.restore(peer.node, round, phase, vector, assignment.life)
             for round, phase, vector in sent_to(peer.node, self._files_of(assignment.node)):
-                peers.keep(peer.node, round, phase, vector)
+                clock.store_sent(peer.node, round, phase, vector)
 
     def _keep_on(self) -> None:
         """What earlier lives have sent, and neighbours will use after checkpoints to come."""
-        assignment, peers = self.assignment, self.peers
-        if isinstance(peers, PlannedPeers):
+        assignment, clock = self.assignment, self.planned
+        if clock is not None:
             for peer in assignment.neighbours:
                 for round, phase, vector in sent_to(peer.node, [assignment.handed_on(assignment.life - 1)]):
-                    peers.keep(peer.node, round, phase, vector)
+                    clock.store_sent(peer.node, round, phase, vector)
 
     def _files_of(self, node: int) -> tuple[Path, Path]:
         return self.assignment.checkpoint_of(node, self.assignment.resumed_at)
@@ -251,9 +250,9 @@ class _ClientProcess:
         addresses = {place.node: place.address for place in met}
         lives = {place.node: place.incarnation for place in met}
         more = self.assignment.clock != "none"
-        self.endpoint.learn({place.node: place.key for place in met}, more=more)
+        self.endpoint.connections.learn({place.node: place.key for place in met}, more=more)
         if more:
-            self.endpoint.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
+            self.endpoint.presence.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
         timeout = self.assignment.timeout
         try:
             hello = self.endpoint.connect(addresses, time.monotonic() + timeout, lives)
@@ -268,7 +267,7 @@ class _ClientProcess:
         assignment, client = self.assignment, self.client
         if assignment.first_round == 1 and not assignment.resumed_at:
             self._close_round(0)
-        self.peers.begin(assignment.first_round, assignment.begun_in)
+        self.clock.begin(assignment.first_round, assignment.begun_in)
         if assignment.resumed_at:
             self._receive_again()
         self._keep_on()
@@ -295,16 +294,16 @@ class _ClientProcess:
 
     def _take_leave(self) -> None:
         """All that was sent to this client comes in, all that neighbours need of it is kept: then it may end."""
-        assignment, peers = self.assignment, self.peers
-        if not isinstance(peers, PlannedPeers):
+        assignment, clock = self.assignment, self.planned
+        if clock is None:
             return
-        peers.drain(assignment.life, assignment.resumed_at)
+        clock.drain(assignment.life, assignment.resumed_at)
         every = assignment.checkpoint_every
-        for round in range(peers.round, assignment.absent_until + 1):
+        for round in range(clock.round, assignment.absent_until + 1):
             if every and round % every == 0:
-                write_state(assignment.sent(round), round, peers.kept(round))
-        if handed_on := peers.kept(peers.round - 1):
-            write_state(assignment.handed_on(assignment.life), peers.round - 1, handed_on)
+                write_state(assignment.sent(round), round, clock.sent_for_later(round))
+        if handed_on := clock.sent_for_later(clock.round - 1):
+            write_state(assignment.handed_on(assignment.life), clock.round - 1, handed_on)
 
     def _close_round(self, round: int) -> None:
         """Evaluates, writes state and records, all of it after the round's learning."""
@@ -314,8 +313,10 @@ class _ClientProcess:
         theta_norm = self._require_finite(round)
         figures = self._figures(round) if _due(round, assignment.evaluate_every, last) else (None, None, None)
         if _due(round, assignment.checkpoint_every, last):
-            write_state(assignment.state(round), round, self._state() | self.peers.kept(round))
-            self.peers.forget(round)
+            sent = self.planned.sent_for_later(round) if self.planned else {}
+            write_state(assignment.state(round), round, self._state() | sent)
+            if self.planned:
+                self.planned.forget(round)
         self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
 
     def _require_finite(self, round: int) -> float:
@@ -345,7 +346,7 @@ class _ClientProcess:
     def _say_goodbye(self) -> None:
         self.reporter.tell_end(self._now(), self.endpoint.hellos, early=self.assignment.ending != "finish")
         if self.kernel is not None:
-            self.endpoint.note_connections()
+            self.endpoint.connections.note()
             self.reporter.tell_kernel(self.kernel.read())
             self.kernel.close()
         assert self.recorder
@@ -372,7 +373,7 @@ class _ClientProcess:
                 if isinstance(message, kind):
                     return message
             if kind is Exit:  # neighbours may still be sending
-                self.peers.idle()
+                self.clock.idle()
             else:
                 self.endpoint.heed()
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ...metrics.recorder import Recorder
-from ...metrics.records import EdgeRecord, EventRecord, KernelRecord, NodeRecord, OverheadRecord, Record, RoundRecord
-from ...transport.endpoint import identity_of
+from ...metrics.records import (
+    EdgeRecord,
+    EventRecord,
+    KernelRecord,
+    NodeRecord,
+    OverheadRecord,
+    Record,
+    RoundRecord,
+    TrafficRecord,
+    UsedRecord,
+)
 from ...transport.kernel import KernelCount
-from ...transport.peers import Peers
+from ...transport.outgoing import CONFIRMATION, EVALUATION
+from ...transport.peers import Exchanged, Peers
+from ...transport.presence import identity_of
 from ...transport.stopwatch import Stopwatch
 from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 from ..algorithms.base import Algorithm
@@ -91,10 +102,10 @@ class Reporter:
     ) -> None:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
         report, measure, train_loss = self._algorithm.report, self._assignment.measure, self._client.train_loss
-        waited = self._peers.waited()
+        waited = self._peers.clock.waited()
         exchanged = self._peers.next_round()
         records: list[Record] = [
-            *(exchanged if measure else ()),
+            *(self._exchanged(exchanged) if measure else ()),
             *(self._edges(round) if measure else ()),
             *(EventRecord(now, waited.virtual_s, self._node, "warning", text) for text in report.warnings),
             *(EventRecord(now, waited.virtual_s, self._node, *event) for event in report.events),
@@ -128,20 +139,24 @@ class Reporter:
     def tell_end(self, now: float, hellos: Iterable[tuple[int, int]], *, early: bool) -> None:
         """``early``: before the run's last round, after which memory and CPU time are told in any case."""
         self.tell_links(hellos)
-        if missed := self._peers.deadlines_passed():
+        if missed := self._peers.clock.deadlines_passed():
             waits = f"{missed} wait{'s' if missed > 1 else ''} ended by the deadline"
             self._recorder.write(EventRecord(now, None, self._node, "timeout", waits))
-        self._recorder.write(
-            *(OverheadRecord(self._node, j, "confirmation", *tally) for j, tally in self._peers.confirmations().items())
-        )
-        self._recorder.write(
-            *(OverheadRecord(self._node, j, "evaluation", *tally) for j, tally in self._peers.evaluations().items())
-        )
+        for kind in (CONFIRMATION, EVALUATION):
+            self._recorder.write(
+                *(OverheadRecord(self._node, j, kind, *tally) for j, tally in self._peers.beside(kind).items())
+            )
         if early and self._assignment.measure:
             self._recorder.write(*self._measurements(now))
 
     def tell_kernel(self, counts: Iterable[KernelCount]) -> None:
         self._recorder.write(*(KernelRecord(self._node, c.local, c.peer, c.sent, c.received) for c in counts))
+
+    def _exchanged(self, exchanged: Exchanged) -> Iterator[Record]:
+        for j, sent in exchanged.sent.items():
+            yield TrafficRecord(self._node, j, exchanged.round, *sent)
+        for use in exchanged.used:
+            yield UsedRecord(self._node, exchanged.round, use.phase, use.neighbour, use.used)
 
     def _edges(self, round: int) -> list[EdgeRecord]:
         maps, report = self._algorithm.maps, self._algorithm.report
@@ -175,7 +190,7 @@ class Reporter:
             theta=learner.theta.nbytes,
             maps=self._algorithm.state_bytes() - history,
             history=history,
-            buffers=learner.buffer_bytes() + self._peers.inbox_bytes(),
+            buffers=learner.buffer_bytes() + self._peers.memory_bytes(),
         )
         with self._pace.sampling(now):
             own = [] if self._assignment.shares_process else [sample(node, now, state)]

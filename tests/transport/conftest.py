@@ -1,10 +1,8 @@
 """Real endpoints on TCP loopback, and puppets: bare ZeroMQ sockets that say whatever a test wants said."""
 
-from __future__ import annotations
-
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -13,10 +11,14 @@ import msgpack
 import pytest
 import zmq
 
+from sheafgossip.transport.channel import Channel, Channels
+from sheafgossip.transport.clock import NoClock
+from sheafgossip.transport.connections import Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control
-from sheafgossip.transport.endpoint import Endpoint, NeighbourTimeout
+from sheafgossip.transport.endpoint import Endpoint, Identity, NeighbourTimeout
 from sheafgossip.transport.kernel import KernelCounters
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
+from sheafgossip.transport.peers import Peers
 
 RUN = 77
 PATIENCE = 100.0
@@ -33,6 +35,14 @@ class Client:
     launcher: Control
     context: zmq.Context | None = None
     """Its own, where it has keys."""
+
+    def peers(
+        self, channels: Mapping[int, Channel], *, round: int = 1, dtype="f4", timeout: float = 10, ahead=1, seed=5
+    ) -> Peers:
+        """Its neighbours in a run without a clock."""
+        peers = Peers(NoClock(self.endpoint, Channels(self.endpoint.node, channels, dtype, seed), timeout, ahead=ahead))
+        peers.clock.begin(round)
+        return peers
 
     def receive(self):
         return self.endpoint.receive(time.monotonic() + PATIENCE)
@@ -55,7 +65,7 @@ class Network:
         self.puppets: list[zmq.Socket] = []
         self._unnamed = count()
         self.pairs = [KeyPair.make() for _ in range(5)]
-        """Those of clients 0 to 3, and a stranger's."""
+        """Those of clients 0 to 3, and an unknown peer's."""
 
     def client(
         self,
@@ -74,7 +84,8 @@ class Network:
             keys = None
         else:
             keys = Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours}, more)
-        endpoint = Endpoint(context or self.context, node, RUN, control, max_frame, kernel, keys=keys)
+        options = Options(max_frame, keys=keys, kernel=kernel)
+        endpoint = Endpoint(context or self.context, Identity(node, RUN), control, options)
         client = Client(endpoint, endpoint.bind("tcp://127.0.0.1:*"), control, launcher, context)
         self.clients.append(client)
         return client
@@ -105,7 +116,7 @@ class Network:
         puppet = self.context.socket(zmq.DEALER)
         if keys is not None:
             dial_with(puppet, *keys)
-        puppet.identity = identity or b"stranger-%d" % next(self._unnamed)
+        puppet.identity = identity or b"unknown-%d" % next(self._unnamed)
         puppet.linger = 0
         puppet.rcvtimeo = int(PATIENCE * 1000)
         puppet.connect(client.address)

@@ -1,7 +1,6 @@
 """Codecs: what is sent of a vector, what comes out at the other end, what it weighs, and what is not taken in."""
 
-from __future__ import annotations
-
+import itertools
 import math
 from collections import Counter
 
@@ -12,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.topology.randomness import generator
+from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.codecs import Codec, Format, codec
 from sheafgossip.transport.envelope import Rejected
-from sheafgossip.transport.peers import Link, Peers
 
 NAMES = ("float16", "bfloat16", "int8", "top-k")
 KEEP = 0.3
@@ -243,14 +242,8 @@ def test_whatever_bytes_come_in_they_are_finite_numbers_or_rejected(name, dtype,
 # -- between clients ---------------------------------------------------------------------------------------------------
 
 
-def peers_of(client, links: dict[int, Link], round: int = 1, seed: int = 5) -> Peers:
-    peers = Peers(client.endpoint, links, np.dtype("f4"), 10, seed=seed)
-    peers.begin(round)
-    return peers
-
-
-def link(name: str, lengths=(20,), **changes) -> Link:
-    return Link(lengths, lengths, codec=codec(name, np.dtype("f4"), KEEP), **changes)
+def channel(name: str, lengths=(20,), **changes) -> Channel:
+    return Channel(lengths, lengths, codec=codec(name, np.dtype("f4"), KEEP), **changes)
 
 
 def noise(seed: int, length: int = 20) -> np.ndarray:
@@ -260,8 +253,8 @@ def noise(seed: int, length: int = 20) -> np.ndarray:
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "int8"])
 def test_the_sender_knows_what_its_neighbour_gets_and_every_message_is_rounded_by_itself(network, name):
     first, second = network.linked(2, [(0, 1)])
-    sender = peers_of(first, {1: link(name, (20, 21), exact=(0, 1))})
-    receiver = peers_of(second, {0: link(name, (20, 21), exact=(0, 1))})
+    sender = first.peers({1: channel(name, (20, 21), exact=(0, 1))})
+    receiver = second.peers({0: channel(name, (20, 21), exact=(0, 1))})
     for _ in range(2):
         for length in (20, 21):
             vector = noise(0, 21)[:length]
@@ -271,41 +264,37 @@ def test_the_sender_knows_what_its_neighbour_gets_and_every_message_is_rounded_b
             assert not np.array_equal(expected, vector)
         assert expected[-1] == vector[-1]
         payload = closed_form(name, 20, 0, 4) + closed_form(name, 21, 1, 4)
-        assert [(row.dst, row.messages, row.payload_bytes) for row in sender.next_round()] == [(1, 2, payload)]
+        assert {j: sent[:2] for j, sent in sender.next_round().sent.items()} == {1: (2, payload)}
         receiver.next_round()
     assert receiver.rejected() == {}
 
 
-def test_each_message_of_int8_has_draws_of_its_own(network):
+def test_each_message_of_int8_has_draws_of_its_own():
     """Two neighbours, two rounds, two messages, two runs: eight and eight ways to round one vector."""
-    (client,) = network.linked(1, [])
     vector, heard = noise(0, 200), []
     for seed in (1, 2):
-        peers = peers_of(client, {j: link("int8", (200, 200)) for j in (1, 2)}, seed=seed)
-        for round in (1, 2):
-            peers.begin(round)
-            for phase in (0, 1):
-                peers._sent = dict.fromkeys((1, 2), phase)
-                heard += [found.tobytes() for found in peers.as_heard(dict.fromkeys((1, 2), vector)).values()]
+        channels = Channels(0, {j: channel("int8", (200, 200)) for j in (1, 2)}, "f4", seed)
+        for round, phase, j in itertools.product((1, 2), (0, 1), (1, 2)):
+            heard.append(channels.as_heard(j, round, phase, vector).tobytes())
     assert len(set(heard)) == 8 * 2
 
 
 def test_neighbours_may_have_different_codecs_and_one_none(network):
     clients = network.linked(3, [(0, 1), (0, 2)])
     vector = noise(0)
-    hub = peers_of(clients[0], {1: link("none"), 2: link("int8")})
+    hub = clients[0].peers({1: channel("none"), 2: channel("int8")})
     expected = hub.as_heard({1: vector, 2: vector})
     assert expected[1] is vector
     hub.send({1: vector, 2: vector})
     for j, name in ((1, "none"), (2, "int8")):
-        assert np.array_equal(peers_of(clients[j], {0: link(name)}).receive()[0], expected[j])
-    assert [row.payload_bytes for row in hub.next_round()] == [80, 24]
+        assert np.array_equal(clients[j].peers({0: channel(name)}).receive()[0], expected[j])
+    assert [sent.payload_bytes for sent in hub.next_round().sent.values()] == [80, 24]
 
 
 def test_what_opens_a_link_travels_as_it_is(network):
     first, second = network.linked(2, [(0, 1)])
-    sender = peers_of(first, {1: link("int8", opens=(7,))})
-    receiver = peers_of(second, {0: link("int8", opened=(7,))})
+    sender = first.peers({1: channel("int8", opens=(7,))})
+    receiver = second.peers({0: channel("int8", opened=(7,))})
     sender.send({1: noise(0, 7)})
     sender.send({1: noise(1)})
     assert np.array_equal(receiver.receive()[0], noise(0, 7))
@@ -316,8 +305,8 @@ def test_what_top_k_leaves_out_is_added_to_the_next_vector_of_the_edge(network):
     """Whole numbers, so that sums are exact: what was received and what is still owed are all that was to be sent,
     message by message of a round, whatever opened the link."""
     first, second = network.linked(2, [(0, 1)])
-    sender = peers_of(first, {1: link("top-k", (20, 10), opens=(3,))})
-    receiver = peers_of(second, {0: link("top-k", (20, 10), opened=(3,))})
+    sender = first.peers({1: channel("top-k", (20, 10), opens=(3,))})
+    receiver = second.peers({0: channel("top-k", (20, 10), opened=(3,))})
     rng = np.random.default_rng(0)
     meant, received = Counter(), Counter()
     for round in range(1, 9):
@@ -341,8 +330,8 @@ def test_what_top_k_leaves_out_is_added_to_the_next_vector_of_the_edge(network):
 
 def test_a_sender_that_goes_on_from_its_state_sends_the_same_bits(network):
     first, second, third = network.linked(3, [(0, 2), (1, 2)])
-    whole, broken = (peers_of(client, {2: link("top-k")}) for client in (first, second))
-    receiver = peers_of(third, {0: link("top-k"), 1: link("top-k")})
+    whole, broken = (client.peers({2: channel("top-k")}) for client in (first, second))
+    receiver = third.peers({0: channel("top-k"), 1: channel("top-k")})
     for round in range(1, 6):
         for peers in (whole, broken):
             peers.send({2: noise(round)})
@@ -350,14 +339,14 @@ def test_a_sender_that_goes_on_from_its_state_sends_the_same_bits(network):
         assert np.array_equal(heard[0], heard[1])
         for peers in (whole, broken, receiver):
             peers.next_round()
-        later = peers_of(second, {2: link("top-k")}, round + 1)
+        later = second.peers({2: channel("top-k")}, round=round + 1)
         later.load({name: vector.copy() for name, vector in broken.state().items()})
         broken = later
 
 
 def test_hostile_numbers_are_dropped_and_counted(network):
     client, [neighbour] = network.client_of_puppets(1)
-    peers = peers_of(client, {0: link("int8", (3,))})
+    peers = client.peers({0: channel("int8", (3,))})
     header = network.header(src=0, dst=1, round=1, shapes=[[0, 1], [6, 3]])
     neighbour.send_multipart([header, array([np.nan], "f4").tobytes(), bytes(3)])
     plain = network.header(src=0, dst=1, round=1, shapes=[[0, 3]])

@@ -1,7 +1,5 @@
 """A client's data socket over real TCP: what it takes in, what it drops, and what ends its waiting."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import subprocess
@@ -315,7 +313,7 @@ def test_any_word_of_the_launcher_ends_the_wait_of_who_wants_to_hear(network, pa
     time.sleep(pause_s)
     client.launcher.send(NeighbourDied(1))
     began = time.monotonic()
-    while 1 not in client.endpoint.gone:
+    while 1 not in client.endpoint.presence.died:
         assert client.endpoint.receive_or_hear(soon()) is None
     assert time.monotonic() - began < 2
 

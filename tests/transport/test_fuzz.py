@@ -3,8 +3,6 @@
 ``make fuzz`` feeds 100,000 messages; SHEAFGOSSIP_FUZZ is their number.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random
@@ -16,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from sheafgossip.transport.peers import Link, Peers
+from sheafgossip.transport.channel import Channel
 
 RUN = 77
 """As in conftest.py."""
@@ -125,8 +123,7 @@ def test_nothing_illegal_is_taken_in_or_left_uncounted_or_kept(network, keys):
     stranger = None if keys else network.puppet(client)
     endpoint, process = client.endpoint, psutil.Process()
     host, port = client.address.removeprefix("tcp://").split(":")
-    peers = Peers(endpoint, {0: Link(sends=(LENGTH,), receives=(LENGTH,))}, np.dtype(np.float32), timeout=10)
-    peers.begin(1)
+    peers = client.peers({0: Channel(sends=(LENGTH,), receives=(LENGTH,))})
     mutator, fed, memory = Mutator(seed=7), 0, []
     while fed < MESSAGES:
         for _ in range(AT_ONCE):
@@ -140,9 +137,9 @@ def test_nothing_illegal_is_taken_in_or_left_uncounted_or_kept(network, keys):
         fed += 1
         end = time.monotonic() + 10
         while endpoint.rejected.total() < fed and time.monotonic() < end:
-            peers.idle()
+            peers.clock.idle()
         assert endpoint.rejected.total() == fed, endpoint.rejected
-        assert peers.inbox_bytes() == 0
+        assert peers.memory_bytes() == 0
         gc.collect(0)
         memory.append(process.memory_info().rss)
     assert max(memory) < memory[len(memory) // 4] + GROWTH

@@ -1,7 +1,5 @@
 """Keys on real sockets: who gets in, who does not, and what it costs."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading
@@ -88,7 +86,7 @@ def test_hello_and_messages_weigh_what_the_kernel_sent(network):
             wire[here] += sent.wire
             (other, client)[here].receive()
     for here, ours in enumerate((client, other)):
-        ours.endpoint.note_connections()
+        ours.endpoint.connections.note()
         [count] = kernel[here].read()
         assert (count.sent, count.received) == (wire[here], wire[1 - here])
         kernel[here].close()
@@ -96,7 +94,7 @@ def test_hello_and_messages_weigh_what_the_kernel_sent(network):
 
 def until_somebody_waits(client) -> None:
     end = soon()
-    while not client.endpoint._gate._waiting and time.monotonic() < end:
+    while not client.endpoint.connections.gate.waiting and time.monotonic() < end:
         with pytest.raises(NeighbourTimeout):
             client.endpoint.receive(time.monotonic() + 0.02)
 
@@ -106,7 +104,7 @@ def test_who_dials_before_its_key_is_known_waits_and_is_let_in(network):
     meeting = threading.Thread(target=client.endpoint.connect, args=({1: other.address}, soon()))
     meeting.start()
     until_somebody_waits(other)
-    other.endpoint.learn({0: network.pairs[0].public})
+    other.endpoint.connections.learn({0: network.pairs[0].public})
     other.endpoint.connect({0: client.address}, soon())
     meeting.join()
     send(client, 1)
@@ -119,7 +117,7 @@ def test_a_stranger_who_waits_is_refused_once_all_keys_are_known(network):
     network.puppet(other, b"node-0000", keys=(network.pairs[4], network.pairs[1].public))
     until_somebody_waits(other)
     assert other.endpoint.rejected == {}
-    other.endpoint.learn({0: network.pairs[0].public})
+    other.endpoint.connections.learn({0: network.pairs[0].public})
     other.receive_nothing_until(REFUSED)
 
 

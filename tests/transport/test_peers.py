@@ -1,9 +1,6 @@
 """What an algorithm sees of its neighbours: the right vector from each, round after round, and its price."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Mapping
 
 import msgpack
 import numpy as np
@@ -11,18 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.metrics.records import TrafficRecord
+from sheafgossip.transport.channel import Channel
 from sheafgossip.transport.endpoint import NeighbourTimeout
-from sheafgossip.transport.peers import Link, Peers
+from sheafgossip.transport.outgoing import Traffic
 
 RUN = 77
-
-
-def peers_of(client, links: Mapping[int, Link], *, dtype="float32", timeout: float = 10) -> Peers:
-    """The neighbours of a client in round 1."""
-    peers = Peers(client.endpoint, links, np.dtype(dtype), timeout)
-    peers.next_round()
-    return peers
 
 
 def vector(*values: float, dtype="float32") -> np.ndarray:
@@ -37,7 +27,7 @@ def test_each_neighbour_gets_its_own_vector(network):
     clients = network.linked(3, [(0, 1), (0, 2), (1, 2)])
     everyone = {0, 1, 2}
     peers = [
-        peers_of(clients[i], {j: Link(sends=(1 + 3 * i + j,), receives=(1 + 3 * j + i,)) for j in everyone - {i}})
+        clients[i].peers({j: Channel(sends=(1 + 3 * i + j,), receives=(1 + 3 * j + i,)) for j in everyone - {i}})
         for i in range(3)
     ]
 
@@ -53,8 +43,8 @@ def test_each_neighbour_gets_its_own_vector(network):
 
 def test_one_vector_may_be_sent_to_all_neighbours_and_changed_afterwards(network):
     clients = network.linked(3, [(0, 1), (0, 2)])
-    hub = peers_of(clients[0], {j: Link((3,), (3,)) for j in (1, 2)})
-    leaves = [peers_of(clients[j], {0: Link((3,), (3,))}) for j in (1, 2)]
+    hub = clients[0].peers({j: Channel((3,), (3,)) for j in (1, 2)})
+    leaves = [clients[j].peers({0: Channel((3,), (3,))}) for j in (1, 2)]
     theta = vector(1, 2, 3)
     hub.send(dict.fromkeys((1, 2), theta))
     theta[:] = 0
@@ -67,7 +57,7 @@ def test_messages_of_one_round_come_in_their_order_and_rounds_follow_each_other(
     lengths = (2, 1)
 
     def talk(i: int) -> list[list[float]]:
-        peers, heard = peers_of(clients[i], {1 - i: Link(lengths, lengths)}), []
+        peers, heard = clients[i].peers({1 - i: Channel(lengths, lengths)}), []
         for round in range(1, 31):
             for phase, length in enumerate(lengths):
                 received = peers.exchange({1 - i: np.full(length, 1000 * i + 10 * round + phase, dtype="f4")})
@@ -84,7 +74,7 @@ def test_messages_of_one_round_come_in_their_order_and_rounds_follow_each_other(
 
 def test_a_neighbour_one_round_ahead_is_kept_for_its_round(network):
     slow, fast = network.linked(2, [(0, 1)])
-    slow_peers, fast_peers = (peers_of(client, {j: Link((1,), (1,))}) for client, j in ((slow, 1), (fast, 0)))
+    slow_peers, fast_peers = (client.peers({j: Channel((1,), (1,))}) for client, j in ((slow, 1), (fast, 0)))
     slow_peers.send({1: vector(0)})
     fast_peers.exchange({0: vector(1)})
     fast_peers.next_round()
@@ -97,49 +87,45 @@ def test_a_neighbour_one_round_ahead_is_kept_for_its_round(network):
 
 def test_an_exchange_with_some_neighbours_waits_for_no_others(network):
     clients = network.linked(3, [(0, 1), (0, 2)])
-    hub = peers_of(clients[0], {j: Link((1,), (1,)) for j in (1, 2)})
-    leaf = peers_of(clients[1], {0: Link((1,), (1,))})
+    hub = clients[0].peers({j: Channel((1,), (1,)) for j in (1, 2)})
+    leaf = clients[1].peers({0: Channel((1,), (1,))})
     leaf.send({0: vector(7)})
     assert {j: v.tolist() for j, v in hub.exchange({1: vector(5)}).items()} == {1: [7]}
-    assert [(row.dst, row.messages) for row in hub.next_round()] == [(1, 1)]
+    assert {j: sent.messages for j, sent in hub.next_round().sent.items()} == {1: 1}
     assert leaf.receive()[0].tolist() == [5]
 
 
 def test_a_client_may_hear_from_others_than_it_sends_to(network):
     """Three clients on a circle of arcs, 0 -> 1 -> 2 -> 0."""
     clients = network.linked(3, [(0, 1), (0, 2), (1, 2)])
-    peers = [peers_of(clients[i], {j: Link((1,), (1,)) for j in {0, 1, 2} - {i}}) for i in range(3)]
+    peers = [clients[i].peers({j: Channel((1,), (1,)) for j in {0, 1, 2} - {i}}) for i in range(3)]
 
     def exchange(i: int) -> dict[int, list[float]]:
         heard = peers[i].exchange({(i + 1) % 3: vector(i)}, senders=[(i - 1) % 3])
         return {j: v.tolist() for j, v in heard.items()}
 
     assert network.in_parallel(*(lambda i=i: exchange(i) for i in range(3))) == [{2: [2]}, {0: [0]}, {1: [1]}]
-    assert [(row.src, row.dst) for each in peers for row in each.next_round()] == [(0, 1), (1, 2), (2, 0)]
+    assert [list(each.next_round().sent) for each in peers] == [[1], [2], [0]]
 
 
 def test_neighbours_who_do_not_meet_in_every_round_may_be_further_ahead(network):
     slow, fast = network.linked(2, [(0, 1)])
-    slow_peers, fast_peers = (
-        Peers(client.endpoint, {j: Link((1,), (1,))}, np.dtype("float32"), 10, ahead=8)
-        for client, j in ((slow, 1), (fast, 0))
-    )
-    slow_peers.begin(1)
-    fast_peers.begin(9)
+    slow_peers = slow.peers({1: Channel((1,), (1,))}, ahead=8)
+    fast_peers = fast.peers({0: Channel((1,), (1,))}, ahead=8, round=9)
     fast_peers.send({0: vector(9)})
     fast_peers.next_round()
     fast_peers.send({0: vector(10)})  # nine ahead: too far
     while not (rejected := slow_peers.rejected()):
-        slow_peers.idle()
+        slow_peers.clock.idle()
     assert rejected == {"round or phase out of turn": 1}
-    slow_peers.begin(9)
+    slow_peers.clock.begin(9)
     assert slow_peers.exchange({1: vector(0)})[1].tolist() == [9]
 
 
 def test_a_client_without_neighbours_waits_for_nobody(network):
-    peers = peers_of(network.client(0), {}, timeout=0)
+    peers = network.client(0).peers({}, timeout=0)
     assert peers.exchange({}) == {}
-    assert peers.next_round() == []
+    assert peers.next_round().sent == {}
 
 
 # -- what is not taken in ----------------------------------------------------------------------------------------------
@@ -166,7 +152,7 @@ def say(network, puppet, *values: float, round: int, phase: int = 0, dtype="floa
 )
 def test_a_message_that_the_link_does_not_announce_is_dropped_and_counted(network, values, illegal, reason):
     client, [neighbour] = network.client_of_puppets(1)
-    peers = peers_of(client, {0: Link((2,), (2,))})
+    peers = client.peers({0: Channel((2,), (2,))})
     peers.next_round()
     say(network, neighbour, *values, **illegal)
     say(network, neighbour, 1, 2, round=2)
@@ -176,7 +162,7 @@ def test_a_message_that_the_link_does_not_announce_is_dropped_and_counted(networ
 
 def test_a_repeated_message_is_dropped_and_counted(network):
     client, [neighbour] = network.client_of_puppets(1)
-    peers = peers_of(client, {0: Link((1,), (1,))})
+    peers = client.peers({0: Channel((1,), (1,))})
     say(network, neighbour, 2, round=2)  # one round ahead, so that it is still there when it is repeated
     say(network, neighbour, 9, round=2)
     say(network, neighbour, 1, round=1)
@@ -188,7 +174,7 @@ def test_a_repeated_message_is_dropped_and_counted(network):
 
 def test_a_phase_that_was_taken_already_is_dropped_and_counted(network):
     client, [neighbour] = network.client_of_puppets(1)
-    peers = peers_of(client, {0: Link((1, 1), (1, 1))})
+    peers = client.peers({0: Channel((1, 1), (1, 1))})
     say(network, neighbour, 1, round=1, phase=0)
     assert peers.receive()[0].tolist() == [1]
     say(network, neighbour, 9, round=1, phase=0)
@@ -199,7 +185,7 @@ def test_a_phase_that_was_taken_already_is_dropped_and_counted(network):
 
 def test_a_message_of_two_tensors_or_none_is_dropped_and_counted(network):
     client, [neighbour] = network.client_of_puppets(1)
-    peers = peers_of(client, {0: Link((1,), (1,))})
+    peers = client.peers({0: Channel((1,), (1,))})
     two = network.header(src=0, dst=1, round=1, shapes=[[0, 1], [0, 1]])
     neighbour.send_multipart([two, bytes(4), bytes(4)])
     neighbour.send(network.header(src=0, dst=1, round=1))
@@ -210,7 +196,7 @@ def test_a_message_of_two_tensors_or_none_is_dropped_and_counted(network):
 
 def test_dropped_messages_are_reported_once(network):
     client, [neighbour] = network.client_of_puppets(1)
-    peers = peers_of(client, {0: Link((1,), (1,))})
+    peers = client.peers({0: Channel((1,), (1,))})
     neighbour.send(b"garbage")
     say(network, neighbour, 1, round=1)
     peers.receive()
@@ -220,7 +206,7 @@ def test_dropped_messages_are_reported_once(network):
 
 def test_what_is_received_cannot_be_changed_by_mistake(network):
     client, [neighbour] = network.client_of_puppets(1)
-    peers = peers_of(client, {0: Link((1,), (1,))})
+    peers = client.peers({0: Channel((1,), (1,))})
     say(network, neighbour, 1, round=1)
     with pytest.raises(ValueError, match="read-only"):
         peers.receive()[0][0] = 2
@@ -234,16 +220,16 @@ def test_what_is_received_cannot_be_changed_by_mistake(network):
 )
 def test_sending_what_was_not_announced_raises_value_error_and_sends_nothing(network, wrong):
     client, [first, _] = network.client_of_puppets(2)
-    peers = peers_of(client, {j: Link((2,), (2,)) for j in (0, 1)})
+    peers = client.peers({j: Channel((2,), (2,)) for j in (0, 1)})
     with pytest.raises(ValueError, match=r"message 0 of a round to client 1 was announced with the lengths \(2,\)"):
         peers.send({0: vector(1, 2), 1: wrong})
     assert first.poll(50) == 0
-    assert peers.next_round() == []
+    assert peers.next_round().sent == {}
 
 
 def test_sending_more_messages_than_were_announced_raises_value_error(network):
     client, _ = network.client_of_puppets(1)
-    peers = peers_of(client, {0: Link((2,), (2,))})
+    peers = client.peers({0: Channel((2,), (2,))})
     peers.send({0: vector(1, 2)})
     with pytest.raises(ValueError, match="message 1 of a round to client 0"):
         peers.send({0: vector(1, 2)})
@@ -254,7 +240,7 @@ def test_sending_more_messages_than_were_announced_raises_value_error(network):
 
 def test_a_silent_neighbour_is_named_with_the_round(network):
     client, [first, _, _] = network.client_of_puppets(3)
-    peers = peers_of(client, {j: Link((1,), (1,)) for j in range(3)}, timeout=0.2)
+    peers = client.peers({j: Channel((1,), (1,)) for j in range(3)}, timeout=0.2)
     peers.next_round()
     say(network, first, 1, round=2, src=0, dst=3)
     start = time.monotonic()
@@ -266,15 +252,13 @@ def test_a_silent_neighbour_is_named_with_the_round(network):
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
-def closed_form(src: int, dst: int, round: int, lengths: tuple[int, ...], itemsize: int) -> TrafficRecord:
+def closed_form(src: int, dst: int, round: int, lengths: tuple[int, ...], itemsize: int) -> Traffic:
     """The header as documented, one tensor frame a message; ZMTP adds 2 bytes to a frame of up to 255, else 9."""
     code = {4: 0, 8: 1}[itemsize]
     headers = [len(msgpack.packb([1, RUN, src, dst, round, phase, [[code, n]]])) for phase, n in enumerate(lengths)]
     tensors = [n * itemsize for n in lengths]
     framing = sum(2 if length <= 255 else 9 for length in headers + tensors)
-    return TrafficRecord(
-        src, dst, round, len(lengths), sum(tensors), sum(tensors + headers), sum(tensors + headers) + framing
-    )
+    return Traffic(len(lengths), sum(tensors), sum(tensors + headers), sum(tensors + headers) + framing)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -286,30 +270,31 @@ def closed_form(src: int, dst: int, round: int, lengths: tuple[int, ...], itemsi
 def test_traffic_is_the_closed_form_of_what_was_sent(network, lengths, dtype, silent_rounds):
     clients = network.linked(3, [(0, 1), (0, 2)])
     itemsize = np.dtype(dtype).itemsize
-    peers = peers_of(clients[0], {1: Link(lengths, ()), 2: Link(lengths[:1], ())}, dtype=dtype)
+    peers = clients[0].peers({1: Channel(lengths, ()), 2: Channel(lengths[:1], ())}, dtype=dtype)
     for _ in range(silent_rounds):
-        assert peers.next_round() == []
+        assert peers.next_round().sent == {}
     round = 1 + silent_rounds
     peers.send({j: np.zeros(lengths[0], dtype=dtype) for j in (1, 2)})
     for n in lengths[1:]:
         peers.send({1: np.zeros(n, dtype=dtype)})
-    assert peers.next_round() == [
-        closed_form(0, 1, round, lengths, itemsize),
-        closed_form(0, 2, round, lengths[:1], itemsize),
-    ]
-    assert peers.next_round() == []
+    assert peers.next_round() == (
+        round,
+        {1: closed_form(0, 1, round, lengths, itemsize), 2: closed_form(0, 2, round, lengths[:1], itemsize)},
+        (),
+    )
+    assert peers.next_round().sent == {}
     for client in clients:
         network.end(client)
 
 
 def test_a_message_to_a_neighbour_that_is_gone_is_not_traffic(network):
     gone, client = network.linked(2, [(0, 1)])
-    peers = peers_of(client, {0: Link((1,), (1,))})
+    peers = client.peers({0: Channel((1,), (1,))})
     network.end(gone)
     end = time.monotonic() + 10
     while time.monotonic() < end:  # until the news of the closed connection is here
         peers.send({0: vector(1)})
-        if not peers.next_round():
+        if not peers.next_round().sent:
             break
         time.sleep(0.01)
     else:

@@ -1,14 +1,12 @@
 """Times of the parts of a process's work: exclusive, complete, and cheap to take."""
 
-from __future__ import annotations
-
 import threading
 import time
 
 import pytest
 
+from sheafgossip.transport.channel import Channel
 from sheafgossip.transport.endpoint import NeighbourTimeout
-from sheafgossip.transport.peers import Link, Peers
 from sheafgossip.transport.stopwatch import Stopwatch
 
 
@@ -85,8 +83,7 @@ def test_a_watch_that_does_not_run_tells_nothing():
 def test_waiting_for_a_neighbour_is_wall_time_without_cpu_time(network):
     first, _ = network.linked(2, [(0, 1)])
     first.endpoint.stopwatch = watch = Stopwatch("maps")
-    peers = Peers(first.endpoint, {1: Link((), (3,))}, "float32", timeout=0.3)
-    peers.next_round()
+    peers = first.peers({1: Channel((), (3,))}, timeout=0.3)
     with pytest.raises(NeighbourTimeout):
         peers.receive()
     spent = watch.read()

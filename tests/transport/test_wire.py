@@ -1,7 +1,5 @@
 """Byte arithmetic of ZMTP, against the specification's layout and against the kernel's own counters."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct
@@ -15,8 +13,8 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sheafgossip.transport.endpoint import identity_of
 from sheafgossip.transport.monitor import next_event
+from sheafgossip.transport.presence import identity_of
 from sheafgossip.transport.wire import GREETING_BYTES, frame_bytes, handshake_bytes, message_wire_bytes, ready_bytes
 
 

@@ -12,7 +12,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from unittest.mock import patch
 
@@ -20,12 +20,15 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from sheafgossip.launcher.planner import Incarnation, Plan, Scenario
-from sheafgossip.transport import scheduled, timed, waiting
+from sheafgossip.transport import clock_planned, clock_scheduled, clock_wall, presence, waiting
+from sheafgossip.transport.channel import Channel, Channels
+from sheafgossip.transport.clock_planned import PlannedClock
+from sheafgossip.transport.clock_scheduled import Rules, ScheduledClock
+from sheafgossip.transport.clock_wall import WallClock
 from sheafgossip.transport.endpoint import Message, SentBytes
-from sheafgossip.transport.peers import Link
-from sheafgossip.transport.scheduled import PlannedPeers, ScheduledPeers
+from sheafgossip.transport.peers import Peers
+from sheafgossip.transport.presence import Presence
 from sheafgossip.transport.stopwatch import Stopwatch
-from sheafgossip.transport.timed import TimedPeers
 
 NOTHING = SentBytes(0, 0, 0)
 
@@ -50,8 +53,8 @@ class Wire:
     dtype: str = "float64"
     codec: object = None
 
-    def link(self, is_shown: bool = False) -> Link:
-        return Link(self.lengths, self.lengths, self.opening, self.opening, codec=self.codec, is_shown=is_shown)
+    def channel(self, is_shown: bool = False) -> Channel:
+        return Channel(self.lengths, self.lengths, self.opening, self.opening, codec=self.codec, is_shown=is_shown)
 
     def vector(self, phase: int, round: int) -> np.ndarray:
         """Zeros that take no memory, however many they are."""
@@ -66,12 +69,7 @@ class Process:
     stage: Stage
     node: int
     life: int
-    lives: dict[int, int]
-    """{neighbour: its life that this one is linked up with}"""
-    gone: dict[int, float] = field(default_factory=dict)
-    left: dict[int, int] = field(default_factory=dict)
-    finished: dict[int, float] = field(default_factory=dict)
-    first_rounds: dict[int, int] = field(default_factory=dict)
+    presence: Presence
     rejected: Counter = field(default_factory=Counter)
     queue: deque[Message] = field(default_factory=deque)
     wakes_at: float = -math.inf
@@ -79,7 +77,7 @@ class Process:
     spoken_to: bool = False
     stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch("start", running=False))
     turn: greenlet | None = None
-    peers: ScheduledPeers | None = None
+    peers: Peers | None = None
     most_under_way: Counter = field(default_factory=Counter)
 
     def send(self, to, *, round, phase, tensors) -> dict[int, SentBytes]:
@@ -88,7 +86,7 @@ class Process:
             if (other := self.stage.there.get(node)) is not None:
                 other.queue.append(Message(self.node, round, phase, tuple(tensors), self.life))
                 if self.peers:
-                    flow = self.peers._flows[node]
+                    flow = self.peers.clock._flows[node]
                     self.most_under_way[node] = max(self.most_under_way[node], flow.sent - flow.confirmed)
         self.stage.perhaps_let_others_go(self)
         return dict.fromkeys(nodes, NOTHING)
@@ -100,12 +98,7 @@ class Process:
         return self.queue.popleft() if self.queue else None
 
     def welcome(self, message: Message) -> bool:
-        node, life = message.src, message.life
-        if not message.is_greeting or life <= max(self.lives.get(node, 0), self.left.get(node, 0)):
-            return False
-        self.lives[node] = life
-        self.left.pop(node, None)
-        return True
+        return message.is_greeting and self.presence.welcome(message.src, message.incarnation)
 
     def reject(self, rejected: Exception) -> None:
         raise AssertionError(f"client {self.node} has rejected a message: {rejected}")
@@ -133,7 +126,7 @@ class Stage:
 
     def play(self) -> None:
         with ExitStack() as patched:
-            for module in (waiting, scheduled, timed):
+            for module in (waiting, presence, clock_scheduled, clock_planned, clock_wall):
                 patched.enter_context(patch.object(module, "time", self))
             for node, lives in enumerate(self.plan.incarnations):
                 if lives:
@@ -171,13 +164,14 @@ class Stage:
         self._due = [entry for entry in self._due if entry not in due]
         for _, node, life in due:
             neighbours = self.scenario.neighbours[node]
-            lives = {j: self.there[j].life for j in neighbours if j in self.there and j not in together}
-            lives |= {j: 1 for j in neighbours if j in together}
-            process = Process(self, node, life.number, lives)
+            process = Process(self, node, life.number, Presence(node))
+            linked = process.presence.linked
+            linked |= {j: self.there[j].life for j in neighbours if j in self.there and j not in together}
+            linked |= {j: 1 for j in neighbours if j in together}
             for j in neighbours:
                 if node in together or j not in self.there:
                     continue
-                self.there[j].first_rounds[node] = life.first
+                self.there[j].presence.first_rounds[node] = life.first
                 self.there[j].queue.append(Message(node, 0, 0, (), life.number))
             self.there[node] = process
             process.turn = greenlet(partial(self._live, process, life), self._main)
@@ -196,14 +190,14 @@ class Stage:
             self._done.add(node)
             for j in self.scenario.neighbours[node]:
                 if self.clock == "wall" and j in self.there:
-                    self.there[j].finished.setdefault(node, self.now)
+                    self.there[j].presence.finished.setdefault(node, self.now)
                     self.there[j].spoken_to = True
             while True:
-                process.peers.idle()
+                process.peers.clock.idle()
         del self.there[node]
         for j in self.scenario.neighbours[node]:
             if j in self.there:
-                self.there[j].left[node] = process.life
+                self.there[j].presence.left[node] = process.life
                 self.there[j].spoken_to = True
         following = [each for each in self.plan.incarnations[node] if each.number > life.number]
         if following:
@@ -228,39 +222,38 @@ class _Player:
 
     def __init__(self, stage: Stage, process: Process, life: Incarnation):
         self.stage, self.life, self.node = stage, life, process.node
-        self.peers = process.peers = self._peers(process)
+        self.clock = self._clock(process)
+        self.peers = process.peers = Peers(self.clock)
 
-    def _peers(self, process: Process) -> ScheduledPeers:
+    def _clock(self, process: Process) -> ScheduledClock:
         stage, execution, node = self.stage, self.stage.scenario.execution, self.node
         star, last = stage.scenario.star, stage.scenario.clients - 1
         is_shown = star is not None and node < last
-        links = {j: stage.wire.link(is_shown) for j in stage.scenario.neighbours[node]}
-        options = {
-            "fallback": "stale" if execution.silence == "stale" and (star is None or node == last) else "skip",
-            "bounded": stage.clock == "wall" or not stage.plan.synchronous,
-        }
-        arguments = process, links, np.dtype(stage.wire.dtype), stage.timeout, stage.plan.schedules[node]
+        channels = {j: stage.wire.channel(is_shown) for j in stage.scenario.neighbours[node]}
+        rules = Rules(
+            silence=execution.silence if star is None or node == last else "skip",
+            bounded=stage.clock == "wall" or not stage.plan.synchronous,
+        )
+        arguments = process, Channels(node, channels, stage.wire.dtype), stage.timeout, stage.plan.schedules[node]
         if stage.clock == "virtual":
-            return PlannedPeers(*arguments, **options)
-        options |= {"staleness": execution.staleness, "deadline_s": execution.deadline_s}
+            return PlannedClock(*arguments, rules)
+        rules = replace(rules, staleness=execution.staleness, deadline_s=execution.deadline_s)
         if star is not None:
             anew = self.life.first > 1 and self.life.state_round != self.life.first - 1
-            options |= {"is_server": node == last, "listens_in": self.life.first if anew else 0}
-        return TimedPeers(*arguments, **options)
+            rules = replace(rules, is_server=node == last, listens_in=self.life.first if anew else 0)
+        return WallClock(*arguments, rules)
 
     def play(self) -> None:
-        self.peers.begin(self.life.first)
+        self.clock.begin(self.life.first)
         plays = self._all_neighbours if self.stage.scenario.star is None else self._star
         for round in range(self.life.first, self.life.last + 1):
             plays(round)
             if self.stage.scenario.star is not None and round % self.stage.evaluate_every == 0:
                 self._evaluates(round)
-            for record in self.peers.next_round():
-                if type(record).__name__ == "UsedRecord":
-                    key = record.node, record.round, record.phase, record.neighbour
-                    self.stage.used[key] = record.used_round
-        if self.life.ending != "finish" and isinstance(self.peers, PlannedPeers):
-            self.peers.drain(self.life.number, 0)
+            for use in self.peers.next_round().used:
+                self.stage.used[self.node, round, use.phase, use.neighbour] = use.used
+        if self.life.ending != "finish" and isinstance(self.clock, PlannedClock):
+            self.clock.drain(self.life.number, 0)
 
     def _vectors(self, phase: int, round: int, nodes) -> Mapping[int, np.ndarray]:
         return dict.fromkeys(nodes, self.stage.wire.vector(phase, round))
@@ -269,7 +262,7 @@ class _Player:
         for phase in range(len(self.stage.wire.lengths)):
             self.peers.exchange(self._vectors(phase, round, self.peers.neighbours))
             if phase == 0:
-                self.peers.sleep(0.0)
+                self.clock.sleep(0.0)
 
     def _evaluates(self, round: int) -> None:
         star, peers, server = self.stage.scenario.star, self.peers, self.stage.scenario.clients - 1
@@ -296,7 +289,7 @@ class _Player:
             peers.send(self._vectors(phase, round, peers.neighbours))
         takes_part = self.node in senders and not peers.left_out()
         if takes_part:
-            peers.sleep(0.0)
+            self.clock.sleep(0.0)
             peers.send(self._vectors(opening, round, peers.neighbours))
         if self.node in receivers:
             peers.receive(bounded=takes_part)

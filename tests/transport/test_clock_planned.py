@@ -1,17 +1,18 @@
 """Exchange by plan: which messages are sent, kept, used and thrown away; and neighbours that come late or die."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
 import pytest
 
+from sheafgossip.transport.channel import Channel, Channels
+from sheafgossip.transport.clock_planned import PlannedClock
+from sheafgossip.transport.clock_scheduled import Rules
 from sheafgossip.transport.control import NeighbourCame, NeighbourDied, Place
-from sheafgossip.transport.endpoint import identity_of
-from sheafgossip.transport.peers import Link
+from sheafgossip.transport.outgoing import CONFIRMATION
+from sheafgossip.transport.peers import Peers
+from sheafgossip.transport.presence import identity_of
 from sheafgossip.transport.schedule import Schedule
-from sheafgossip.transport.scheduled import PlannedPeers
 
 ROUNDS = 300
 
@@ -50,10 +51,11 @@ def schedule(neighbours=(1,), *, uses=None, copies=None, comes=None, rounds=ROUN
     )
 
 
-def peers_of(client, plan: Schedule, may_be_quiet: bool = False, **options) -> PlannedPeers:
-    links = {int(j): Link((1,), (1,), may_be_quiet=may_be_quiet) for j in plan.neighbours}
-    peers = PlannedPeers(client.endpoint, links, np.dtype("f4"), 10, plan, **options)
-    peers.begin(1)
+def peers_of(client, plan: Schedule, may_be_quiet: bool = False, **rules) -> Peers:
+    channels = {int(j): Channel((1,), (1,), may_be_quiet=may_be_quiet) for j in plan.neighbours}
+    node = client.endpoint.node
+    peers = Peers(PlannedClock(client.endpoint, Channels(node, channels, "f4"), 10, plan, Rules(**rules)))
+    peers.clock.begin(1)
     return peers
 
 
@@ -72,10 +74,9 @@ def test_each_round_uses_the_message_that_the_plan_names_or_none(network):
     heard = []
     for _ in range(4):
         heard.append({j: vector.tolist() for j, vector in peers.exchange({1: value(0)}).items()})
-        used = [row for row in peers.next_round() if type(row).__name__ == "UsedRecord"]
-        heard.append([(row.neighbour, row.used_round) for row in used])
+        heard.append([use[1:] for use in peers.next_round().used])
     assert heard == [{}, [(1, None)], {1: [3]}, [(1, 3)], {1: [3]}, [(1, 3)], {1: [4]}, [(1, 4)]]
-    assert peers.inbox_bytes() == 0
+    assert peers.memory_bytes() == 0
 
 
 def test_what_the_plan_loses_is_not_sent_and_what_it_doubles_is_sent_twice(network):
@@ -84,7 +85,7 @@ def test_what_the_plan_loses_is_not_sent_and_what_it_doubles_is_sent_twice(netwo
     traffic = []
     for round in range(1, 4):
         sender.exchange({1: value(round)})
-        traffic += [(row.round, row.messages) for row in sender.next_round() if type(row).__name__ == "TrafficRecord"]
+        traffic += [(round, sent.messages) for sent in sender.next_round().sent.values()]
     assert traffic == [(1, 1), (3, 2)]
     rounds = [second.receive().round for _ in range(3)]
     assert rounds == [1, 3, 3]
@@ -110,7 +111,7 @@ def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_c
     done, (woken, heard) = network.in_parallel(run_ahead, sleep_then_listen)
     assert heard == [ROUNDS]
     assert done > woken  # it could not have sent them all before
-    messages, wire_bytes = slow.confirmations()[0]
+    messages, wire_bytes = slow.beside(CONFIRMATION)[0]
     assert messages == ROUNDS // 64
     assert wire_bytes > 0
 
@@ -149,16 +150,17 @@ def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(net
         rounds = [other.exchange({}, quiet={0}), step(other), other.exchange({0: value(2)}), step(other)]
         return [*rounds, other.exchange({0: value(4)})]
 
-    def step(peers: PlannedPeers) -> list[tuple[str, int | None]]:
-        return [(type(row).__name__, getattr(row, "used_round", None)) for row in peers.next_round()]
+    def step(peers: Peers) -> tuple[int, list[int | None]]:
+        closed = peers.next_round()
+        return len(closed.sent), [use.used for use in closed.used]
 
     heard, heard_there = network.in_parallel(both_quiet_then_one_then_none, both_quiet_then_none)
     assert heard[::2] == [{}, {1: [2]}, {1: [4]}]
     assert heard_there[::2] == [{}, {}, {0: [3]}]
-    assert heard[1:4:2] == [[("UsedRecord", None)], [("UsedRecord", 2)]]
-    assert heard_there[1:4:2] == [[("UsedRecord", None)], [("TrafficRecord", None), ("UsedRecord", None)]]
-    assert one.confirmations()[1][0] == 2  # messages without a vector are no traffic
-    assert one.inbox_bytes() == other.inbox_bytes() == 0
+    assert heard[1:4:2] == [(0, [None]), (0, [2])]
+    assert heard_there[1:4:2] == [(0, [None]), (1, [None])]
+    assert one.beside(CONFIRMATION)[1][0] == 2  # messages without a vector are no traffic
+    assert one.memory_bytes() == other.memory_bytes() == 0
 
 
 def test_who_must_not_be_quiet_is_not_taken_for_it(network):
@@ -170,10 +172,10 @@ def test_who_must_not_be_quiet_is_not_taken_for_it(network):
     assert peers.rejected() == {"wrong shape": 1}
 
 
-@pytest.mark.parametrize(("fallback", "expected"), [("stale", {1: [1.0]}), ("skip", {})])
-def test_of_a_neighbour_that_has_died_the_last_vector_is_used_or_none(network, fallback, expected):
+@pytest.mark.parametrize(("silence", "expected"), [("stale", {1: [1.0]}), ("skip", {})])
+def test_of_a_neighbour_that_has_died_the_last_vector_is_used_or_none(network, silence, expected):
     first, second = network.linked(2, [(0, 1)])
-    peers = peers_of(first, schedule(rounds=2), fallback=fallback)
+    peers = peers_of(first, schedule(rounds=2), silence=silence)
     other = peers_of(second, schedule((0,), uses=[0, 0], rounds=2))
     other.send({0: value(1)})
     assert peers.exchange({1: value(0)})[1].tolist() == [1]
@@ -183,9 +185,7 @@ def test_of_a_neighbour_that_has_died_the_last_vector_is_used_or_none(network, f
     began = time.monotonic()
     assert {j: vector.tolist() for j, vector in peers.exchange({1: value(0)}).items()} == expected
     assert time.monotonic() - began < 5
-    assert [row.used_round for row in peers.next_round() if type(row).__name__ == "UsedRecord"] == [
-        1 if expected else None
-    ]
+    assert [use.used for use in peers.next_round().used] == [1 if expected else None]
 
 
 def test_messages_for_after_a_checkpoint_are_kept_until_no_checkpoint_needs_them(network):
@@ -200,8 +200,8 @@ def test_messages_for_after_a_checkpoint_are_kept_until_no_checkpoint_needs_them
     for round in range(1, 16):
         peers.exchange({1: value(round)})
         if round % 5 == 0:
-            stored[round] = {name: vector.tolist() for name, vector in peers.kept(round).items()}
-            peers.forget(round)
+            stored[round] = {name: vector.tolist() for name, vector in peers.clock.sent_for_later(round).items()}
+            peers.clock.forget(round)
         peers.next_round()
     assert stored == {5: {"sent.1.4.0": [4]}, 10: {"sent.1.4.0": [4]}, 15: {}}
 
@@ -220,7 +220,7 @@ def test_a_client_ends_only_when_all_that_is_planned_has_come(network):
         return last
 
     def drain() -> float:
-        leaving.drain(1, 0)
+        leaving.clock.drain(1, 0)
         return time.monotonic()
 
     sent, drained = network.in_parallel(send_slowly, drain)
@@ -232,12 +232,12 @@ def test_a_client_ends_only_when_all_that_is_planned_has_come(network):
 
 def test_a_neighbour_that_was_started_again_is_met_again_by_the_end_that_accepts(network):
     client, _ = network.client_of_puppets(1)
-    client.endpoint.latecomers = frozenset({0})
+    client.endpoint.presence.latecomers = frozenset({0})
     peers = peers_of(client, schedule((0,), uses=[0] * 2, rounds=2))
-    second = network.puppet(client, identity_of(0, life=2))
+    second = network.puppet(client, identity_of(0, 2))
     second.send(network.header(src=0, dst=1))
-    while client.endpoint.lives[0] != 2:
-        peers.idle()
+    while client.endpoint.presence.linked[0] != 2:
+        peers.clock.idle()
     assert second.recv_multipart()  # the answer to its greeting
     peers.send({0: value(7)})
     assert second.recv_multipart()[1] == value(7).tobytes()
@@ -246,23 +246,23 @@ def test_a_neighbour_that_was_started_again_is_met_again_by_the_end_that_accepts
 def test_a_neighbour_that_has_begun_its_next_life_meanwhile_is_answered(network):
     """It crashed when this client had just been told where it was."""
     client = network.client(1)
-    client.endpoint.latecomers = frozenset({0})
-    second = network.puppet(client, identity_of(0, life=2))
+    client.endpoint.presence.latecomers = frozenset({0})
+    second = network.puppet(client, identity_of(0, 2))
     second.send(network.header(src=0, dst=1))
     client.endpoint.connect({0: "never used"}, time.monotonic() + 10, {0: 1})
     assert second.recv_multipart()
-    assert client.endpoint.lives == {0: 2}
+    assert client.endpoint.presence.linked == {0: 2}
 
 
-@pytest.mark.parametrize("identity", [b"node-0000.2", b"node-0007.2", b"node-0002.2", b"node-0000.x", b"stranger"])
+@pytest.mark.parametrize("identity", [b"node-0000.2", b"node-0007.2", b"node-0002.2", b"node-0000.x", b"unknown"])
 def test_who_is_not_awaited_is_not_let_in_later_either(network, identity):
     """0 is no latecomer here, 7 no neighbour, 2 would have to be connected to."""
     client, _ = network.client_of_puppets(1)
-    client.endpoint.latecomers = frozenset({2})
-    stranger = network.puppet(client, identity)
-    stranger.send(network.header(src=0, dst=1))
+    client.endpoint.presence.latecomers = frozenset({2})
+    unknown = network.puppet(client, identity)
+    unknown.send(network.header(src=0, dst=1))
     client.receive_nothing_until("unknown peer")
-    assert client.endpoint.lives == {0: 1}
+    assert client.endpoint.presence.linked == {0: 1}
 
 
 def test_the_end_that_connects_meets_a_neighbour_at_its_new_address(network):
@@ -273,8 +273,8 @@ def test_the_end_that_connects_meets_a_neighbour_at_its_new_address(network):
     first.launcher.send(NeighbourCame(Place(1, again.address, 2, ""), 1))
     network.in_parallel(
         lambda: again.endpoint.connect({0: "never used"}, time.monotonic() + 10),
-        lambda: [peers.idle() for _ in range(3) if first.endpoint.lives[1] != 2],
+        lambda: [peers.clock.idle() for _ in range(3) if first.endpoint.presence.linked[1] != 2],
     )
-    assert first.endpoint.lives[1] == 2
+    assert first.endpoint.presence.linked[1] == 2
     peers.send({1: value(3)})
     assert again.receive().tensors[0].tolist() == [3]

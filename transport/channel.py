@@ -1,0 +1,134 @@
+"""What may travel on the edges of a client, and what becomes of a vector on its way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..topology.randomness import generator
+from .codecs import Codec, Format, Tensors
+from .envelope import Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What may travel on one edge in a round: the lengths of the vectors, message by message, in each direction. In the
+    first round ``opens`` and ``opened`` come before them."""
+
+    sends: tuple[int, ...]
+    receives: tuple[int, ...]
+    opens: tuple[int, ...] = ()
+    opened: tuple[int, ...] = ()
+    may_be_quiet: bool = False
+    """Whether an exchange may pass without a vector."""
+    codec: Codec | None = None
+    """Of the vectors of a round, in both directions; None: they travel as they are, as those that come before always
+    do."""
+    exact: tuple[int, ...] = ()
+    """Message by message, numbers at the end that the codec leaves as they are; by default none."""
+    is_shown: bool = False
+    """Whether one message more may come in a round, like the last one: a server's answer to be evaluated only."""
+
+    def sent_in(self, round: int) -> tuple[int, ...]:
+        return self.opens + self.sends if round == 1 else self.sends
+
+    def received_in(self, round: int) -> tuple[int, ...]:
+        return self.opened + self.receives if round == 1 else self.receives
+
+    def sent_as(self, round: int, dtype: np.dtype) -> tuple[Format, ...]:
+        return self._formats(self.opens if round == 1 else (), self.sends, dtype)
+
+    def received_as(self, round: int, dtype: np.dtype) -> tuple[Format, ...]:
+        return self._formats(self.opened if round == 1 else (), self.receives, dtype)
+
+    def _formats(self, before: tuple[int, ...], lengths: tuple[int, ...], dtype: np.dtype) -> tuple[Format, ...]:
+        exact = lengths if self.codec is None else self.exact or (0,) * len(lengths)
+        sizes = zip(before + lengths, before + exact, strict=True)
+        return tuple(Format(self.codec, dtype, length, last) for length, last in sizes)
+
+
+class Channels:
+    """The channels of a client: makes messages of vectors, and vectors of messages."""
+
+    def __init__(self, node: int, channels: Mapping[int, Channel], dtype: np.dtype | str, seed: int = 0):
+        """``channels`` are those to each neighbour; ``seed`` is the run's, for codecs that draw."""
+        self.neighbours = tuple(sorted(channels))
+        self.dtype = np.dtype(dtype)
+        self._node = node
+        self._channels = channels
+        self._seed = seed
+        self._owed: dict[tuple[int, int], np.ndarray] = {}  # (neighbour, message of a round): what was left out of it
+
+    def __getitem__(self, node: int) -> Channel:
+        return self._channels[node]
+
+    def encode(self, node: int, round: int, phase: int, vector: np.ndarray) -> Tensors:
+        """What travels of a vector. Raises ValueError where it is not as announced, and CannotEncode."""
+        channel = self._channels[node]
+        announced = channel.sent_in(round)
+        if vector.dtype != self.dtype or vector.shape != announced[phase : phase + 1]:
+            raise ValueError(
+                f"message {phase} of a round to client {node} was announced with the lengths "
+                f"{announced} ({self.dtype}), not as {vector.dtype} {vector.shape}"
+            )
+        return (vector,) if channel.codec is None else self._encode(node, round, phase, vector)
+
+    def _encode(self, node: int, round: int, phase: int, vector: np.ndarray) -> Tensors:
+        """Adds what earlier vectors have left out; what this one leaves out is noted in turn."""
+        channel = self._channels[node]
+        format = channel.sent_as(round, self.dtype)[phase]
+
+        def draws() -> np.random.Generator:
+            return generator(self._seed, "rounding", self._node, node, round, phase)
+
+        if not format.owes:
+            return format.encode(vector, draws)
+        key = node, phase - len(channel.opens) * (round == 1)
+        vector = vector + self._owed.get(key, 0)
+        tensors = format.encode(vector, draws)
+        self._owed[key] = vector - format.decode(tensors)
+        return tensors
+
+    def as_heard(self, node: int, round: int, phase: int, vector: np.ndarray) -> np.ndarray:
+        """The vector as the neighbour will get it; not for codecs that leave out entries."""
+        if self._channels[node].codec is None:
+            return vector
+        return self.sent(node, round, phase, self._encode(node, round, phase, vector))
+
+    def sent(self, node: int, round: int, phase: int, tensors: Tensors) -> np.ndarray:
+        """What the neighbour makes of an own message."""
+        channel = self._channels[node]
+        return tensors[0] if channel.codec is None else channel.sent_as(round, self.dtype)[phase].decode(tensors)
+
+    def is_shown(self, node: int, round: int, phase: int) -> bool:
+        """Whether a neighbour's message is a server's answer to be evaluated only."""
+        channel = self._channels[node]
+        return channel.is_shown and phase == len(channel.received_in(round))
+
+    def decode(self, node: int, round: int, phase: int, tensors: Tensors) -> np.ndarray:
+        """The vector of a neighbour's message. Raises Rejected unless it is one that the channel announces."""
+        channel = self._channels[node]
+        phase -= self.is_shown(node, round, phase)
+        if channel.codec is not None:
+            formats = channel.received_as(round, self.dtype)[phase : phase + 1]
+            if not formats:
+                raise Rejected("wrong shape")
+            return formats[0].decode(tensors)
+        if len(tensors) != 1 or tensors[0].shape != channel.received_in(round)[phase : phase + 1]:
+            raise Rejected("wrong shape")
+        if tensors[0].dtype != self.dtype:
+            raise Rejected("wrong dtype")
+        return tensors[0]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """{"owed.NEIGHBOUR.MESSAGE": what codecs have left out so far}"""
+        return {f"owed.{node}.{place}": vector for (node, place), vector in self._owed.items()}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        for name, vector in state.items():
+            if name.startswith("owed."):
+                _, node, place = name.split(".")
+                self._owed[int(node), int(place)] = vector
+
+    def memory_bytes(self) -> int:
+        return sum(vector.nbytes for vector in self._owed.values())

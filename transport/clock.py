@@ -1,0 +1,200 @@
+"""Which messages a client sends and uses in a round, and what it waits for: without a clock, those of the round itself.
+
+Where a run has a scenario, clock_planned.py and clock_wall.py say otherwise.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from .channel import Channels
+from .codecs import Tensors
+from .constants import CONSTANTS
+from .control import Waiting, WaitOver
+from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
+from .envelope import Rejected
+from .outgoing import Outgoing
+from .waiting import parts_of
+
+Key = tuple[int, int, int]
+"""Sender, round and phase of a message."""
+
+OUT_OF_TURN = "round or phase out of turn"
+
+
+class Use(NamedTuple):
+    """Which message of a neighbour was used as message ``phase`` of a round: that of round ``used``; None: none."""
+
+    phase: int
+    neighbour: int
+    used: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A round's seconds spent waiting, the neighbour that came last, and when the round ended in virtual seconds."""
+
+    idle_s: float | None = None
+    longest_for: int | None = None
+    virtual_s: float | None = None
+
+
+class Clock:
+    """``round`` is the present one; ``sent`` and ``taken`` count each neighbour's messages in it so far."""
+
+    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float):
+        self.endpoint = endpoint
+        self.channels = channels
+        self.outgoing = Outgoing(endpoint)
+        self.neighbours = channels.neighbours
+        self.round = 0
+        self.begun_in = 1
+        self.sent = dict.fromkeys(self.neighbours, 0)
+        self.taken = dict.fromkeys(self.neighbours, 0)
+        self._timeout = timeout
+        self._inbox: dict[Key, np.ndarray] = {}
+
+    def begin(self, round: int, begun_in: int | None = None) -> None:
+        """The first round to come; 1, unless the client goes on from a checkpoint. ``begun_in`` is the first of this
+        incarnation, where it goes on after an interruption of the run."""
+        self.round, self.begun_in = round, round if begun_in is None else begun_in
+
+    def next_round(self) -> Sequence[Use]:
+        """Closes the current round, opens the next; returns the messages used, where a scenario decides that."""
+        self.round += 1
+        self.sent = dict.fromkeys(self.neighbours, 0)
+        self.taken = dict.fromkeys(self.neighbours, 0)
+        return ()
+
+    def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
+        """Waits until a message may leave; returns how often it is sent: 0 where it is lost or nobody is there."""
+        return 1
+
+    def tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
+        """Tells those that get no vector in this exchange, where they do not know; returns who may be heard."""
+        return ()
+
+    def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
+        """{neighbour: its next vector of this round}; ``bounded``: by the deadline of the run's scenario."""
+        raise NotImplementedError
+
+    def left_out(self) -> bool:
+        return False
+
+    def lacks_answer(self, node: int, *, answered: bool) -> bool:
+        return not answered
+
+    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
+        """Whether the client is there."""
+        return True
+
+    def take_shown(self, node: int, phase: int) -> np.ndarray | None:
+        raise NotImplementedError
+
+    def idle(self) -> None:
+        """Takes in what comes while there is nothing to do, until the launcher says something, or a second at most."""
+        raise NotImplementedError
+
+    def sleep(self, elapsed_s: float) -> None:
+        """Called after the round's local work, which took so long: the slow ones of a scenario take longer."""
+
+    def waited(self) -> Waited:
+        """In the current round, where a scenario tells time."""
+        return Waited()
+
+    def deadlines_passed(self) -> int:
+        """Waits that ended because a deadline had passed."""
+        return 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None: ...
+
+    def memory_bytes(self) -> int:
+        return sum(vector.nbytes for vector in self._inbox.values())
+
+    @contextmanager
+    def _parts_of_wait(self, missing: Callable[[], Collection[Key]]) -> Iterator[Iterator[float]]:
+        """The parts of a wait of the timeout. The launcher hears of a long one, and of its good end."""
+        due = CONSTANTS.tell_wait_s
+
+        def tell(seconds: float) -> None:
+            nonlocal due
+            if seconds >= due:
+                due = 2 * seconds
+                self.endpoint.say(Waiting(sorted(missing()), self.round, [*self.sent.items()], seconds))
+
+        yield parts_of(self._timeout, tell)
+        if due > CONSTANTS.tell_wait_s:
+            self.endpoint.say(WaitOver())
+
+    def _complain(self, silent: Iterable[int]) -> NoReturn:
+        raise NeighbourTimeout(
+            f"client {names_of(silent)} sent nothing for {self._timeout:g} s in round {self.round}"
+        ) from None
+
+
+class NoClock(Clock):
+    """Every message is sent, and each exchange uses those of its own round.
+
+    A message is taken in when its round and phase lie ahead, by ``ahead`` rounds at most: a neighbour that is waited
+    for in every round is never more than one round ahead.
+    """
+
+    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, *, ahead: int = 1):
+        super().__init__(endpoint, channels, timeout)
+        self._ahead = ahead
+
+    def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
+        wanted = {(node, self.round, self.taken[node]): node for node in nodes}
+        self._wait_for(wanted.keys())
+        for node in nodes:
+            self.taken[node] += 1
+        return {node: self._inbox.pop(key) for key, node in wanted.items()}
+
+    def take_shown(self, node: int, phase: int) -> np.ndarray | None:
+        key = node, self.round, phase
+        self._wait_for({key})
+        return self._inbox.pop(key)
+
+    def _wait_for(self, wanted: Collection[Key]) -> None:
+        missing = wanted - self._inbox.keys()
+        if not missing:
+            return
+        with self._parts_of_wait(lambda: missing) as parts:
+            for until in parts:
+                try:
+                    while missing:
+                        missing.discard(self._store(self.endpoint.receive(until)))
+                    return
+                except NeighbourTimeout:
+                    continue
+            self._complain(node for node, _, _ in missing)
+
+    def idle(self) -> None:
+        message = self.endpoint.receive_or_hear(time.monotonic() + 1)
+        if message is not None:
+            self._store(message)
+
+    def _store(self, message: Message) -> Key | None:
+        """Returns under which key it is stored; None: it was dropped."""
+        key = src, round, phase = message[:3]
+        now = self.round
+        try:
+            if (
+                round < now
+                or (round == now and phase < self.taken[src])
+                or round > now + self._ahead
+                or key in self._inbox
+            ):
+                raise Rejected(OUT_OF_TURN)
+            self._inbox[key] = self.channels.decode(src, round, phase, message.tensors)
+        except Rejected as rejected:
+            self.endpoint.reject(rejected)
+            return None
+        return key

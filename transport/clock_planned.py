@@ -1,0 +1,194 @@
+"""Virtual clock: each exchange uses exactly the messages that the plan names, however long they really take."""
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from .channel import Channels
+from .clock import Key, Use, Waited
+from .clock_scheduled import LAST_WORDS_S, NO_VECTOR, Rules, ScheduledClock
+from .codecs import Tensors
+from .endpoint import Endpoint, names_of
+from .schedule import Schedule
+
+
+class PlannedClock(ScheduledClock):
+    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
+        super().__init__(endpoint, channels, timeout, schedule, rules)
+        self._every = rules.checkpoint_every
+        self._unsettled: dict[Key, np.ndarray] = {}  # (neighbour, round, phase): own vectors for checkpoints
+        self._restored: set[Key] = set()  # those in the inbox that were not sent to this process
+        self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
+        self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
+        self._shown_in = 0  # the last round in which this client was shown the server's answer
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
+        if self._every:
+            sent = self.channels.sent(node, self.round, phase, tensors) if tensors else NO_VECTOR
+            self.store_sent(node, self.round, phase, sent)
+        copies, life = self._copies(node, phase), self.schedule.to_life[self.round - 1, phase, self._place[node]]
+        return copies if copies and self._reach(node, int(life)) and self._make_room(node, copies) else 0
+
+    def _reach(self, node: int, incarnation: int) -> bool:
+        """Waits until this client is linked up with that incarnation of the neighbour; False if that dies before."""
+        self._until(
+            lambda: self._presence.linked.get(node, 0) >= incarnation or self._is_gone(node),
+            f"no connection to client {node}, which should be there in round {self.round}",
+        )
+        return not self._is_gone(node)
+
+    def left_out(self) -> bool:
+        return bool(np.isnan(self.schedule.compute[self.round - 1]))
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
+        vectors: dict[int, np.ndarray] = {}
+        keys: dict[int, Key] = {}
+        for node in nodes:
+            phase = self.taken[node]
+            used = int(self.schedule.uses[self.round - 1, phase, self._place[node]])
+            keys[node] = node, used, phase
+            if used:
+                self._wait_for(keys[node])
+        for node, key in keys.items():
+            self.taken[node] += 1
+            if (vector := self._use(key)) is not None:
+                vectors[node] = vector
+        return vectors
+
+    def _use(self, key: Key) -> np.ndarray | None:
+        """The vector, or what takes its place; it is thrown away unless the plan has a further use for it."""
+        node, used, phase = key
+        vector = self._inbox.get(key)
+        if vector is None and used and self._rules.silence == "stale":  # it died before it could send that
+            used, vector = self._latest.get((node, phase), (0, None))
+        if vector is not None and not vector.size:
+            vector = None
+        if key in self._inbox and not self._is_needed(*key):
+            del self._inbox[key]
+            if key in self._restored:
+                self._restored.remove(key)
+            else:
+                self._taken_out(node)
+        if vector is not None and self._rules.silence == "stale":
+            self._latest[node, phase] = used, vector
+        self._used.append(Use(phase, node, None if vector is None else used))
+        return vector
+
+    def _is_needed(self, node: int, round: int, phase: int) -> bool:
+        """Whether the plan has a use to come for the neighbour's message."""
+        last = self.schedule.keep[round - 1, phase, self._place[node]]
+        return bool(last > self.round or (last == self.round and phase >= self.taken[node]))
+
+    def _wait_for(self, key: Key) -> None:
+        """Until the message is there; a neighbour that has died may have sent it just before."""
+        if key in self._inbox:
+            return
+        with self._parts_of_wait(lambda: [key]) as parts:
+            for until in parts:
+                while key not in self._inbox and time.monotonic() < until:
+                    died = self._presence.died.get(key[0], math.inf)
+                    if not self._listen(min(until, died + LAST_WORDS_S)) and time.monotonic() >= died + LAST_WORDS_S:
+                        return
+                if key in self._inbox:
+                    return
+            self._complain([key[0]])
+
+    def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        self._came[node] += 1
+        if self._is_needed(node, round, phase) and (node, round, phase) not in self._inbox:
+            self._inbox[node, round, phase] = vector
+        else:
+            self._taken_out(node)  # a fresher one is used instead, or it has come twice
+
+    def drain(self, incarnation: int, since: int) -> None:
+        """Waits for every message that the plan sends to this incarnation from rounds after ``since``, used or not."""
+        schedule = self.schedule
+        mine = (schedule.into_life == incarnation) & (np.arange(len(schedule.start)) >= since)[:, None, None]
+        expected = (schedule.comes * mine).sum(axis=(0, 1))
+        self._until(
+            lambda: all(
+                self._came[node] >= expected[place] or self._is_gone(node) for node, place in self._place.items()
+            ),
+            f"client {names_of(self.neighbours)} sent too few messages before this client's end",
+        )
+
+    # -- for evaluation ------------------------------------------------------------------------------------------------
+
+    def lacks_answer(self, node: int, *, answered: bool) -> bool:
+        row, place = self.round - 1, self._place[node]
+        if not self.channels[node].is_shown:  # this is the server
+            return bool(self.schedule.shows[row, place])
+        return not self.schedule.uses[row, len(self.channels[node].received_in(self.round)) - 1, place]
+
+    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
+        life = int(self.schedule.shows[self.round - 1, self._place[node]])
+        return life > 0 and not self._is_gone(node) and self._reach(node, life) and self._make_room(node, 1)
+
+    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        if round >= self.round and self.schedule.shows[round - 1, self._place[node]]:
+            self._inbox[node, round, phase] = vector
+        else:
+            self._taken_out(node)
+
+    def take_shown(self, node: int, phase: int) -> np.ndarray | None:
+        if not self.schedule.shows[self.round - 1, self._place[node]]:
+            return None
+        key = node, self.round, phase
+        self._wait_for(key)
+        vector = self._inbox.pop(key, None)
+        if vector is not None:
+            self._taken_out(node)
+            self._shown_in = self.round
+        return vector
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def waited(self) -> Waited:
+        row = self.round - 1
+        if row < 0:
+            return Waited(virtual_s=0.0)
+        whom, end = int(self.schedule.waited_for[row]), float(self.schedule.end[row])
+        if self._shown_in == self.round:  # what was evaluated is there then
+            end = max(end, float(self.schedule.shown_at[row]))
+        return Waited(float(self.schedule.idle[row]), None if whom < 0 else whom, end)
+
+    def deadlines_passed(self) -> int:
+        return int(self.schedule.deadlines[self.begun_in - 1 : self.round - 1].sum())
+
+    # -- checkpoints: messages that are used after one are part of it --------------------------------------------------
+
+    def store_sent(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        """Stores an own message, if its receiver will use it after a checkpoint to come."""
+        needed = self.schedule.needed[round - 1, phase, self._place[node]]
+        if self._every and -(-max(round, self.round) // self._every) * self._every < needed:
+            self._unsettled[node, round, phase] = vector.copy()
+
+    def sent_for_later(self, round: int) -> dict[str, np.ndarray]:
+        """{"sent.NEIGHBOUR.ROUND.PHASE": vector} of the messages of rounds up to this one that are used after it."""
+        stored = {}
+        for (node, number, phase), vector in self._unsettled.items():
+            if number <= round < self.schedule.needed[number - 1, phase, self._place[node]]:
+                stored[f"sent.{node}.{number}.{phase}"] = vector
+        return stored
+
+    def forget(self, round: int) -> None:
+        """The checkpoint of this round is written: what no later one needs can go."""
+        for node, number, phase in list(self._unsettled):
+            if round + self._every >= self.schedule.needed[number - 1, phase, self._place[node]]:
+                del self._unsettled[node, number, phase]
+
+    def restore(self, node: int, round: int, phase: int, vector: np.ndarray, incarnation: int) -> None:
+        """A neighbour's message from before the run was interrupted; it is not under way any more."""
+        into = self.schedule.into_life[round - 1, phase, self._place[node]]
+        if into == incarnation and self._is_needed(node, round, phase):
+            self._inbox[node, round, phase] = vector
+            self._restored.add((node, round, phase))
+
+    def memory_bytes(self) -> int:
+        return super().memory_bytes() + sum(vector.nbytes for vector in self._unsettled.values())

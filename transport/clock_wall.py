@@ -1,0 +1,223 @@
+"""Wall clock: the delays, losses and deadlines of a scenario, really slept and really waited for."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from .channel import Channels
+from .clock import Use, Waited
+from .clock_scheduled import Rules, ScheduledClock
+from .codecs import Tensors
+from .constants import CONSTANTS
+from .endpoint import Endpoint
+from .freshness import can_be_used, chosen_round, needed_round
+from .outgoing import EVALUATION
+from .schedule import Schedule
+from .waiting import parts_of
+
+LAST_WORDS_S = CONSTANTS.last_words_wall_s
+
+DEADLINES = "deadlines"
+"""In a checkpoint: how many waits of this incarnation a deadline has ended."""
+
+
+class WallClock(ScheduledClock):
+    """A message counts as arrived when its link's delay has passed since it came in; what is lost is not sent.
+
+    In an exchange a client waits until it has, of every neighbour that is there, a message of its own round less the
+    staleness or a later one, at most until the deadline. It then uses what freshness.py chooses.
+    """
+
+    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
+        super().__init__(endpoint, channels, timeout, schedule, rules)
+        self._coming: defaultdict[tuple[int, int], list[tuple[float, int, np.ndarray]]] = defaultdict(list)
+        self._there: defaultdict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
+        self._deadlines = 0
+        life = schedule.to_life
+        self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1))
+        self._sent_last: dict[tuple[int, int], tuple[int, Tensors]] = {}  # (neighbour, phase): round, what was sent
+        self._shown_last: dict[int, tuple[int, int, Tensors]] = {}  # client: round, phase, what was shown
+        self._shown: dict[int, np.ndarray] = {}  # round: the server's answer, shown for evaluation
+        self._unsent: set[int] = set()  # whom the plan keeps from getting this round's message
+        self._has_answer = False
+        self._idle_s = 0.0
+        self._longest_for: int | None = None
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
+        if self._comes_later[self._place[node]]:
+            self._sent_last[node, phase] = self.round, tuple(tensor.copy() for tensor in tensors)
+        if self._is_gone(node):
+            return 0
+        planned = self.schedule.to_life[self.round - 1, phase, self._place[node]] > 0  # else the plan had it away now
+        copies = self._copies(node, phase) if planned else 1
+        if not copies:
+            self._unsent.add(node)
+        return copies if self._make_room(node, copies) else 0
+
+    def _is_gone(self, node: int) -> bool:
+        return not self._presence.is_there(node)
+
+    def _greeted(self, node: int) -> None:
+        """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
+        for (other, phase), (round, tensors) in self._sent_last.items():
+            if other == node:
+                self.outgoing.send([node], round, phase, tensors)
+                self._flows[node].sent += 1
+        if node in self._shown_last:
+            self.outgoing.send_beside(EVALUATION, [node], *self._shown_last[node])
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        coming = self._coming[node, phase]
+        arrival = time.monotonic() + float(self.schedule.delays[round - 1, phase, self._place[node]])
+        coming.append((max(arrival, coming[-1][0]) if coming else arrival, round, vector))
+
+    def _let_arrive(self) -> float:
+        now, next_ = time.monotonic(), math.inf
+        for (node, phase), coming in self._coming.items():
+            there = self._there[node, phase]
+            while coming and coming[0][0] <= now:
+                _, round, vector = coming.pop(0)
+                if round not in there:
+                    there[round] = vector
+                else:
+                    self._taken_out(node)
+            next_ = min(next_, coming[0][0] if coming else math.inf)
+            freshest = max(there, default=0)
+            for round in list(there):
+                if not can_be_used(round, self.round, freshest, self._rules.staleness):
+                    del there[round]
+                    self._taken_out(node)
+        return next_
+
+    def left_out(self) -> bool:
+        """The first round of a client that comes back, or late; and rounds that the server has closed already."""
+        self._let_arrive()
+        answered = max((max(there, default=0) for there in self._there.values()), default=0)
+        return self.round == self._rules.listens_in or answered >= self.round > 1
+
+    def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
+        began = time.monotonic()
+        deadline, parts = began + (self._rules.deadline_s if bounded else math.inf), parts_of(self._timeout)
+        until = next(parts)
+        phases = {node: self.taken[node] for node in nodes}
+        while True:
+            self._let_arrive()
+            waiting = [node for node, phase in phases.items() if not self._has_enough(node, phase)]
+            now = time.monotonic()
+            if not waiting or now >= deadline:
+                self._deadlines += bool(waiting)
+                break
+            if now >= until and (until := next(parts, -math.inf)) < now:
+                self._complain(waiting)
+            self._longest_for = waiting[0]
+            self._listen(min(deadline, until, now + LAST_WORDS_S))
+        self._idle_s += now - began
+        vectors = {node: self._choose(node, phase) for node, phase in phases.items()}
+        return {node: vector for node, vector in vectors.items() if vector is not None}
+
+    def _has_enough(self, node: int, phase: int) -> bool:
+        if max(self._there[node, phase], default=0) >= needed_round(self.round, self._rules.staleness):
+            return True
+        opened = len(self.channels[node].opened)
+        if self.round == 1 and phase >= opened > 0 and max(self._there[node, phase - opened], default=0) > 1:
+            return True  # what comes after an opening is message 0 of later rounds
+        first = self._presence.first_rounds.get(node, 1)
+        early = self.round < first or (self._rules.is_server and self.round == first > 1)
+        return (early or self._is_silent(node)) and not self._coming[node, phase]
+
+    def _is_silent(self, node: int) -> bool:
+        """Whether nothing more is to be expected of it."""
+        return self._is_gone(node) or time.monotonic() - self._presence.finished.get(node, math.inf) > LAST_WORDS_S
+
+    def _choose(self, node: int, phase: int) -> np.ndarray | None:
+        self.taken[node] += 1
+        there, rules = self._there[node, phase], self._rules
+        used = chosen_round(self.round, max(there, default=0), self.round in there, rules.staleness, rules.silence)
+        vector = there[used] if used and there[used].size else None  # without numbers: it had nothing to say
+        if vector is not None:
+            self._has_answer |= phase == len(self.channels[node].received_in(self.round)) - 1
+        self._used.append(Use(phase, node, None if vector is None else used))
+        return vector
+
+    # -- for evaluation ------------------------------------------------------------------------------------------------
+
+    def lacks_answer(self, node: int, *, answered: bool) -> bool:
+        if self._rules.is_server:
+            return not answered or node in self._unsent or self._is_gone(node)
+        return not self._has_answer
+
+    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
+        if self._comes_later[self._place[node]]:
+            self._shown_last[node] = self.round, phase, tuple(tensor.copy() for tensor in tensors)
+        return not self._is_gone(node)
+
+    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        """A client far behind stores two: the next one that it needs, and the latest."""
+        if round >= self.round:
+            self._shown[round] = vector
+            for between in sorted(self._shown)[1:-1]:
+                del self._shown[between]
+
+    def take_shown(self, node: int, phase: int) -> np.ndarray | None:
+        """The answer of this round, or the first one after it, be it shown or come too late to be used."""
+        for until in parts_of(self._timeout):
+            while (now := time.monotonic()) < until:
+                known = {round: vector for round, vector in self._known_answers(node) if round >= self.round}
+                if known:
+                    self._shown = {round: vector for round, vector in self._shown.items() if round > self.round}
+                    return known[min(known)]
+                if self._is_silent(node):
+                    return None
+                self._listen(min(until, now + LAST_WORDS_S))
+        self._complain([node])
+
+    def _known_answers(self, node: int) -> Iterator[tuple[int, np.ndarray]]:
+        yield from self._shown.items()
+        opened = len(self.channels[node].opened)
+        for phase in {0, opened}:  # the answer is message 0 of a round, but for what comes before it in the first
+            coming = [(round, vector) for _, round, vector in self._coming[node, phase]]
+            for round, vector in (*coming, *self._there[node, phase].items()):
+                if phase == (opened if round == 1 else 0):
+                    yield round, vector
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def sleep(self, elapsed_s: float) -> None:
+        planned = float(self.schedule.compute[self.round - 1])
+        if math.isnan(planned):
+            return
+        end = time.monotonic() + planned - elapsed_s
+        while time.monotonic() < end:
+            self._listen(end)
+
+    def waited(self) -> Waited:
+        waited = Waited(self._idle_s, self._longest_for)
+        self._idle_s, self._longest_for = 0.0, None
+        return waited
+
+    def next_round(self) -> Sequence[Use]:
+        self._unsent.clear()
+        self._has_answer = False
+        return super().next_round()
+
+    def deadlines_passed(self) -> int:
+        return self._deadlines
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {DEADLINES: np.array([self._deadlines])}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        if DEADLINES in state:
+            self._deadlines = int(state[DEADLINES][0])
+
+    def memory_bytes(self) -> int:
+        coming = sum(vector.nbytes for queue in self._coming.values() for _, _, vector in queue)
+        stored = (*self._there.values(), self._shown)
+        return super().memory_bytes() + coming + sum(vector.nbytes for each in stored for vector in each.values())
