@@ -45,9 +45,9 @@ class Constants:
     forked_at_once: int = 100
     stop_grace_s: float = 1.5
     """How long clients that were asked to stop may take before they are killed."""
-    company_s: float = 0.3
+    further_failures_s: float = 0.3
     """A failure rarely comes alone: how long to listen for the one that caused it."""
-    patience_s: float = 60.0
+    exit_s: float = 60.0
     """How long processes that are done may take to leave."""
     standstill_s: float = 120.0
     """For how long the collector may neither store nor write anything at the end, before it is given up."""

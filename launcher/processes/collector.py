@@ -37,7 +37,7 @@ _NOWHERE = "tcp://127.0.0.1:1"
 """Where a collector is that could not listen: the run ends as soon as it looks after it."""
 
 
-class Collecting:
+class CollectorProcess:
     """A context manager: leaving it ends the collector in any case."""
 
     def __init__(self, prepared: Prepared, lock: int | None = None):
@@ -47,7 +47,7 @@ class Collecting:
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
         command += [f"--launcher-key={own.public}"] if own else []  # a key may begin with a dash
         if endpoint.startswith("tcp://"):
-            command += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later lives, too
+            command += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later incarnations, too
         if not prepared.config.measuring.enabled:
             command += ["--no-resources"]
         _require_threads()
@@ -156,7 +156,7 @@ class Collecting:
             self._process.wait()
         return why
 
-    def __enter__(self) -> Collecting:
+    def __enter__(self) -> CollectorProcess:
         return self
 
     def __exit__(self, *_: object) -> None:

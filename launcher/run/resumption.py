@@ -18,8 +18,8 @@ from ...transport.array_file import DamagedFile, digest_of
 from ...transport.failpoints import failpoint
 from ..config.sections import RunConfig, validate
 from ..prepare.preparation import Prepared
-from ..processes.lives import Lives, rounds_of
 from .folder import digest_of_config, kept, kept_digest, require_plain, unfinished_files
+from .incarnations import Incarnations, rounds_of
 from .origin import machine
 
 _SHOWN, _LONGEST_VALUE = 5, 60
@@ -125,8 +125,10 @@ def taken_up(prepared: Prepared) -> Prepared:
     signed = kept_digest(prepared.folder) is not None
     for round in checkpoints(prepared, last_recorded(prepared)):
         resumed = replace(prepared, resumed_at=round, went_on_s=wall_s_after(round, prepared.folder))
-        lives = Lives(resumed)
-        if lives.all_have_left() and all(_is_sound(path, signed=signed) for path in lives.files(completed)):
+        incarnations = Incarnations(resumed)
+        if incarnations.all_have_left() and all(
+            _is_sound(path, signed=signed) for path in incarnations.files(completed)
+        ):
             _forget_after(round, prepared.folder)
             return resumed
     _forget_after(-1, prepared.folder)

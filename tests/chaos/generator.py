@@ -29,7 +29,7 @@ CONSTANTS: dict[str, tuple[float, ...]] = {
     "records_a_batch": (2000, 3),
     "forked_at_once": (100, 1),
     "stop_grace_s": (1.5, 0.2),
-    "company_s": (0.3, 0.0),
+    "further_failures_s": (0.3, 0.0),
     "commit_every_s": (0.5, 0.0, 3.0),
     "collector_gather_ms": (50, 0),
     "burst": (256, 1),

@@ -107,7 +107,7 @@ class Attack:
 
     def __init__(self, run: Run, namespace: str = ""):
         self._run = run
-        self._addresses, self._keys = run._clients.addresses, run._clients.keys
+        self._addresses, self._keys = run.clients.addresses, run.clients.keys
         self._namespace = namespace
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go)
@@ -139,7 +139,7 @@ class Attack:
                 stranger.close()
 
     def _at_a_client(self, context: zmq.Context, sockets: list[zmq.Socket], node: int, address: str) -> None:
-        assignment, key = self._run._prepared.assignments[node], self._keys[node]
+        assignment, key = self._run.prepared.assignments[node], self._keys[node]
         poison = np.full(650, 1e6, np.float32).tobytes()
         for peer in assignment.neighbours:
             for keys in (None, (KeyPair.make(), key), (KeyPair.make(), KeyPair.make().public)):
@@ -151,7 +151,7 @@ class Attack:
                         stranger.send_multipart([msgpack.packb(header), poison])
 
     def _at_the_collector(self, context: zmq.Context, sockets: list[zmq.Socket]) -> None:
-        collector = self._run._prepared.assignments[0]
+        collector = self._run.prepared.assignments[0]
         door = collector.records_key
         for keys in (None, (KeyPair.make(), door), (KeyPair.make(), KeyPair.make().public)):
             stranger = self._stranger(context, zmq.PUSH, collector.records, keys)
@@ -198,8 +198,8 @@ class Frozen:
     """A collector that neither reads nor answers, from when clients are there until they have learnt to the end."""
 
     def __init__(self, run: Run):
-        self._addresses = run._clients.addresses
-        self._last = run._prepared.folder / "state" / f"round-{ROUNDS:06d}"
+        self._addresses = run.clients.addresses
+        self._last = run.prepared.folder / "state" / f"round-{ROUNDS:06d}"
         self._thread = threading.Thread(target=self._go)
         self.learnt = 0
 
@@ -326,7 +326,7 @@ class Memories:
     and two clients, once all are there."""
 
     def __init__(self, run: Run):
-        self._addresses = run._clients.addresses
+        self._addresses = run.clients.addresses
         self._thread = threading.Thread(target=self._go)
         self.of: dict[int, set[bytes]] = {}
 

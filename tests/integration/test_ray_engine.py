@@ -182,7 +182,7 @@ def test_agents_wait_for_a_launcher_that_has_much_to_prepare(cluster, tmp_path):
         engine.begin(tmp_path)
         assert [host.cores for host in engine.hosts()] == [1, 1, 1]
         assert engine.bring_home() == []
-        told = {record.src: record.messages for record in engine.planes() if record.src in (-3, -5, -7)}
+        told = {record.src: record.messages for record in engine.overhead() if record.src in (-3, -5, -7)}
     assert told == {-3: 0, -5: 0, -7: 0}  # no client ran
 
 

@@ -30,7 +30,7 @@ collector.main()
 
 
 @pytest.fixture
-def slow(tmp_path, monkeypatch) -> Iterator[collector_module.Collecting]:
+def slow(tmp_path, monkeypatch) -> Iterator[collector_module.CollectorProcess]:
     """A collector that takes 0.3 s to store a batch, whom nobody waits for when it does nothing for 1 s."""
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "log").mkdir()
@@ -43,11 +43,11 @@ def slow(tmp_path, monkeypatch) -> Iterator[collector_module.Collecting]:
         folder=tmp_path,
         config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
     )
-    with collector_module.Collecting(prepared) as collector:
+    with collector_module.CollectorProcess(prepared) as collector:
         yield collector
 
 
-def write(collector: collector_module.Collecting, batches: int) -> None:
+def write(collector: collector_module.CollectorProcess, batches: int) -> None:
     for number in range(batches):
         collector.write(EventRecord(float(number), None, LAUNCHER, "test", ""))
 
@@ -100,7 +100,7 @@ def test_a_key_may_begin_with_a_dash(tmp_path, monkeypatch):
         folder=tmp_path,
         config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
     )
-    with collector_module.Collecting(prepared) as collector:
+    with collector_module.CollectorProcess(prepared) as collector:
         write(collector, 3)
         assert collector.end({}, lambda _: None, lambda: False) is None
     assert stored(tmp_path) == 3

@@ -109,11 +109,11 @@ class Engine(ABC):
         """Of the engine's processes."""
 
     @abstractmethod
-    def last_words(self, now: float) -> Iterator[Record]:
+    def final_resources(self, now: float) -> Iterator[Record]:
         """Memory and CPU time of the engine's processes, as far as they are there."""
 
     @abstractmethod
-    def planes(self) -> Iterator[Record]:
+    def overhead(self) -> Iterator[Record]:
         """What has gone between the launcher and the engine's processes since the last call."""
 
     def __enter__(self) -> Engine:

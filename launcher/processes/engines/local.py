@@ -55,11 +55,11 @@ class LocalEngine(Engine):
     def introductions(self) -> Iterator[Record]:
         yield NodeRecord(FORK_SERVER, "fork server", "", 0, 0, 0, 0, socket.gethostname(), self._server.pid, "")
 
-    def last_words(self, now: float) -> Iterator[Record]:
+    def final_resources(self, now: float) -> Iterator[Record]:
         with contextlib.suppress(psutil.Error):  # it may be what failed
             yield sample(FORK_SERVER, now, pid=self._server.pid)
 
-    def planes(self) -> Iterator[Record]:
+    def overhead(self) -> Iterator[Record]:
         before, self._before = self._before, self._tallies()
         ways = (LAUNCHER, FORK_SERVER), (FORK_SERVER, LAUNCHER)
         for (src, dst), then, now in zip(ways, before, self._before, strict=True):

@@ -319,13 +319,13 @@ class RayEngine(Engine):
             for node, role, pid in zip(_numbers(agent), ("agent", "fork server"), agent.pids, strict=True):
                 yield NodeRecord(node, role, "", 0, 0, 0, 0, agent.host.name, pid, "")
 
-    def last_words(self, now: float) -> Iterator[Record]:
+    def final_resources(self, now: float) -> Iterator[Record]:
         for agent in self._agents:
             samples = agent.home["samples"] if agent.home else ()
             for node, figures in zip(reversed(_numbers(agent)), samples, strict=False):
                 yield ResourceRecord(*figures)._replace(node=node, wall_s=now)
 
-    def planes(self) -> Iterator[Record]:
+    def overhead(self) -> Iterator[Record]:
         """Bytes of the objects and files, without ZeroMQ's and the encryption's own."""
         for agent in self._agents:
             own, fork_server = _numbers(agent)

@@ -159,11 +159,11 @@ class ThreadsEngine(Engine):
     def introductions(self) -> Iterator[Record]:
         yield EventRecord(0.0, None, LAUNCHER, "engine", NOT_MEASURED)
 
-    def last_words(self, now: float) -> Iterator[Record]:
+    def final_resources(self, now: float) -> Iterator[Record]:
         """None: what this process takes is not the launcher's alone."""
         yield from ()
 
-    def planes(self) -> Iterator[Record]:
+    def overhead(self) -> Iterator[Record]:
         """None: the lines to the clients are told as each ends."""
         yield from ()
 

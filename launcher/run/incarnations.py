@@ -1,6 +1,4 @@
-"""Which process of a client runs when: one life after the other, as the plan says."""
-
-from __future__ import annotations
+"""Which process of a client runs when: one incarnation after the other, as the plan says."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,8 +12,8 @@ from ..planner import Incarnation
 from ..prepare.preparation import Prepared
 
 
-class Lives:
-    """What is left of every client's lives, from the round on after which the run begins or is taken up again."""
+class Incarnations:
+    """What is left of every client's incarnations after the round from which the run begins or is taken up again."""
 
     def __init__(self, prepared: Prepared):
         self._prepared = prepared
@@ -25,44 +23,52 @@ class Lives:
         self._over: list[tuple[int, str, float | None]] = []
         for assignment in prepared.assignments:
             node = assignment.node
-            lives = plan.incarnations[node] if plan else (Incarnation(1, 1, 0.0, prepared.config.rounds),)
-            self._left[node] = [life for life in lives if self._goes_on(node, life)]
-            self._over += ((node, life.ending, life.end_s) for life in lives if not self._goes_on(node, life))
+            incarnations = plan.incarnations[node] if plan else (Incarnation(1, 1, 0.0, prepared.config.rounds),)
+            self._left[node] = [incarnation for incarnation in incarnations if self._goes_on(node, incarnation)]
+            self._over += (
+                (node, incarnation.ending, incarnation.end_s)
+                for incarnation in incarnations
+                if not self._goes_on(node, incarnation)
+            )
 
     @property
     def _on_wall_clock(self) -> bool:
         return self._prepared.config.time.clock == "wall"
 
-    def _goes_on(self, node: int, life: Incarnation) -> bool:
+    def _goes_on(self, node: int, incarnation: Incarnation) -> bool:
         """Whether it has rounds to come, or at least messages to get."""
         resumed_at, plan = self._prepared.resumed_at, self._prepared.plan
-        if life.last > resumed_at or plan is None or not resumed_at:
+        if incarnation.last > resumed_at or plan is None or not resumed_at:
             return True
         if self._on_wall_clock:  # nobody waits for what comes to a client that has gone
             return False
         schedule = plan.schedules[node]
-        return bool(((schedule.comes > 0) & (schedule.into_life == life.number))[resumed_at:].any())
+        return bool(((schedule.comes > 0) & (schedule.into_life == incarnation.number))[resumed_at:].any())
 
-    def _there_at_first(self, life: Incarnation) -> bool:
+    def _there_at_first(self, incarnation: Incarnation) -> bool:
         resumed_at = self._prepared.resumed_at
-        return life.first <= resumed_at if resumed_at else life.number == life.first == 1
+        return incarnation.first <= resumed_at if resumed_at else incarnation.number == incarnation.first == 1
 
     def first(self) -> Iterator[Assignment]:
-        """Of the clients that are there when the run begins."""
-        for node, lives in self._left.items():
-            if lives and self._there_at_first(lives[0]):
-                yield self._assignment(node, lives.pop(0))
+        """Yields the assignments of the clients that are there when the run begins."""
+        for node, incarnations in self._left.items():
+            if incarnations and self._there_at_first(incarnations[0]):
+                yield self._assignment(node, incarnations.pop(0))
 
     def late(self) -> list[int]:
         """Clients that come when the others have begun; to be asked before ``first``."""
-        return [node for node, lives in self._left.items() if lives and not self._there_at_first(lives[0])]
+        return [
+            node
+            for node, incarnations in self._left.items()
+            if incarnations and not self._there_at_first(incarnations[0])
+        ]
 
     def none(self) -> list[int]:
         """Clients that are not there at all any more."""
-        return [node for node, lives in self._left.items() if not lives]
+        return [node for node, incarnations in self._left.items() if not incarnations]
 
     def next(self, node: int) -> Assignment | None:
-        """The client's next life; None: it has none."""
+        """The client's next incarnation; None: it has none."""
         return self._assignment(node, self._left[node].pop(0)) if self._left[node] else None
 
     def has_more(self, node: int) -> bool:
@@ -83,54 +89,60 @@ class Lives:
                 yield assignment.state(resumed_at)
             elif rounds[:resumed_at].any() and not self._on_wall_clock:
                 yield assignment.sent(resumed_at)
-            for life in self._left[assignment.node]:
-                if life.first > resumed_at and life.state_round is not None and life.state_round <= resumed_at:
-                    yield assignment.state(life.state_round)
+            for incarnation in self._left[assignment.node]:
+                if (
+                    incarnation.first > resumed_at
+                    and incarnation.state_round is not None
+                    and incarnation.state_round <= resumed_at
+                ):
+                    yield assignment.state(incarnation.state_round)
 
     def all_have_left(self) -> bool:
-        """Whether it is on record that those whose lives are over have ended: before that they may not have written all
-        that neighbours need of them. On the wall clock they write nothing.
-        """
+        """Whether it is on record that those whose incarnations are over have ended: before that they may not have
+        written all that neighbours need of them. On the wall clock they write nothing."""
         return self._on_wall_clock or not Counter(self._over) - Counter(each[:3] for each in self._prepared.told)
 
     def pause_s(self, node: int, since: float) -> float:
-        """Planned seconds from ``since`` until the client's next life."""
+        """Planned seconds from ``since`` until the client's next incarnation."""
         return max(0.0, self._left[node][0].start_s - since) if self._left[node] else 0.0
 
-    def _assignment(self, node: int, life: Incarnation) -> Assignment:
+    def _assignment(self, node: int, incarnation: Incarnation) -> Assignment:
         base, resumed_at, plan = self._prepared.assignments[node], self._prepared.resumed_at, self._prepared.plan
         following = self._left[node][0].first - 1 if self._left[node] else self._prepared.config.rounds
-        suffix = f".{life.number}" if life.number > 1 and base.address.startswith("ipc://") else ""
-        first, state_round = life.first, life.state_round
-        if resumed_at and life.first <= resumed_at:
-            first, state_round = resumed_at + 1, resumed_at if life.last > resumed_at else None
+        suffix = f".{incarnation.number}" if incarnation.number > 1 and base.address.startswith("ipc://") else ""
+        first, state_round = incarnation.first, incarnation.state_round
+        if resumed_at and incarnation.first <= resumed_at:
+            first, state_round = resumed_at + 1, resumed_at if incarnation.last > resumed_at else None
         return replace(
             base,
             address=base.address + suffix,
-            life=life.number,
+            life=incarnation.number,
             first_round=first,
-            begun_in=first if self._is_told_of(node, life) else life.first,
-            last_round=life.last,
-            ending=life.ending,
-            absent_until=following if life.ending != "finish" else 0,
+            begun_in=first if self._is_told_of(node, incarnation) else incarnation.first,
+            last_round=incarnation.last,
+            ending=incarnation.ending,
+            absent_until=following if incarnation.ending != "finish" else 0,
             state_round=state_round,
             resumed_at=resumed_at,
             bounded=plan is not None and (base.clock == "wall" or not plan.synchronous),
         )
 
-    def _is_told_of(self, node: int, life: Incarnation) -> bool:
+    def _is_told_of(self, node: int, incarnation: Incarnation) -> bool:
         """Whether its end is on record, and so all that it had to tell: it only gets what is still on its way to it."""
-        return life.last <= self._prepared.resumed_at and (node, life.ending, life.end_s) in self._told
+        return (
+            incarnation.last <= self._prepared.resumed_at
+            and (node, incarnation.ending, incarnation.end_s) in self._told
+        )
 
 
 def rounds_of(prepared: Prepared) -> np.ndarray:
-    """(processes, rounds + 1) bool: who completes which round; round 0 is the start of a client's first life."""
+    """(processes, rounds + 1) bool: who completes which round; round 0 is the start of a client's first incarnation."""
     processes = len(prepared.assignments)
     completed = np.zeros((processes, prepared.config.rounds + 1), bool)
     for node in range(processes):
-        for life in (
+        for incarnation in (
             prepared.plan.incarnations[node] if prepared.plan else (Incarnation(1, 1, 0.0, prepared.config.rounds),)
         ):
-            completed[node, life.first : life.last + 1] = True
-            completed[node, 0] |= life.number == life.first == 1
+            completed[node, incarnation.first : incarnation.last + 1] = True
+            completed[node, 0] |= incarnation.number == incarnation.first == 1
     return completed
