@@ -65,23 +65,28 @@ def weigh(config: dict[str, Any], src: int, dst: int, round: int, phase: int, *,
     transport = config["transport"]
     codec = transport["codec_between"] if remote and transport["codec_between"] != "same" else transport["codec"]
     tensors = _tensors(codec, 8 if config["model"]["dtype"] == "float64" else 4, *vectors(config)[phase], config)
-    header = len(msgpack.packb([1, _A_RUN, src, dst, round, phase, [[0, count] for _, count in tensors]]))
-    payload = sum(size * count for size, count in tensors)
-    frames = [header, *(size * count for size, count in tensors)]
-    return Weight(1, payload, payload + header, sum(map(_framed(config), frames)))
+    first = header(src, dst, round, phase, [[0, count] for _, count in tensors])
+    sizes = [size * count for size, count in tensors]
+    seal = _SEAL if keyed(config) else 0
+    return Weight(1, sum(sizes), sum(sizes) + first, sum(frame(size + seal) for size in (first, *sizes)))
 
 
 def hello(config: dict[str, Any], src: int, dst: int) -> int:
-    return _framed(config)(len(msgpack.packb([1, _A_RUN, src, dst, 0, 0, []])))
+    return frame(header(src, dst, 0, 0, []) + (_SEAL if keyed(config) else 0))
+
+
+def header(src: int, dst: int, round: int, phase: int, shapes: list[list[int]]) -> int:
+    """Bytes of a message's header; ``shapes`` are the code and the length of each tensor."""
+    return len(msgpack.packb([1, _A_RUN, src, dst, round, phase, shapes]))
+
+
+def frame(length: int) -> int:
+    """Bytes on the wire of a frame of so many."""
+    return length + (2 if length <= 255 else 9)
 
 
 def keyed(config: dict[str, Any]) -> bool:
     return config["transport"]["keys"] and config["transport"]["protocol"] == "tcp"
-
-
-def _framed(config: dict[str, Any]) -> Any:
-    seal = _SEAL if keyed(config) else 0
-    return lambda length: length + seal + (2 if length + seal <= 255 else 9)
 
 
 def _tensors(codec: str, itemsize: int, length: int, exact: int, config: dict[str, Any]) -> list[Tensor]:

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from runs import CLI, RunFolder
 
-from .conftest import CLI, RunFolder
 from .test_when_things_go_wrong import LONG
 
 DIVERGES = 'name = "dfedu"\nlam = 1e6\n[model]\nkind="mlp"\nhidden=[8]'

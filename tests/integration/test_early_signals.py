@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from runs import CLI, alive, default_signals
 
-from .conftest import CLI, alive, heeding_signals
 from .test_when_things_go_wrong import LONG
 
 MOMENTS = [0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.2, 2.0]
@@ -38,7 +38,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_a_run_with_130_and_no_process_
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"TMPDIR": str(tmp_path)},
-            preexec_fn=heeding_signals,
+            preexec_fn=default_signals,
         ) as process:
             launcher = psutil.Process(process.pid)
             while not heeds(launcher, signal.SIGHUP):

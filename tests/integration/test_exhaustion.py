@@ -13,8 +13,8 @@ import threading
 
 import psutil
 import pytest
+from runs import RunFolder
 
-from .conftest import RunFolder
 from .test_keys import dial
 
 CONFIG = """
@@ -64,7 +64,7 @@ class Idle:
 
 
 def test_strangers_who_say_nothing_leave_a_run_the_files_that_it_needs(run, tmp_path):
-    quiet = run(CONFIG, "--set", "transport.protocol=ipc")
+    quiet = run(CONFIG, "transport.protocol=ipc")
     config, attacked = tmp_path / "attacked.toml", RunFolder(tmp_path / "attacked")
     config.write_text(CONFIG)
     command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(attacked.path)]

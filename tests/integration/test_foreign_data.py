@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 
 import numpy as np
+from runs import CLI
 
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.report import write_report
-
-from .conftest import CLI
 
 TABLE = """
 clients = "all"

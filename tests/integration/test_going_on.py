@@ -10,8 +10,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-
-from .conftest import CLI, RunFolder
+from runs import CLI, RunFolder
 
 CONFIG = """
 clients = 3
@@ -50,7 +49,7 @@ def finished(tmp_path_factory):
     """The file, and the folder of its runs."""
     root = tmp_path_factory.mktemp("compare")
     (root / "c.toml").write_text(CONFIG)
-    sheafgossip("run", root / "c.toml", "--out", root / "out", "--quiet")
+    sheafgossip("run", root / "c.toml", "--out", root / "out")
     return root / "c.toml", root / "out"
 
 

@@ -436,8 +436,8 @@ at_round = 4
 """
 
 
-def test_later_lives_and_latecomers_with_keys_of_their_own_are_let_in_at_once(whole_run):
-    quiet, keyed = whole_run(RESTART), whole_run(RESTART, "--set", "transport.protocol=tcp")
+def test_later_lives_and_latecomers_with_keys_of_their_own_are_let_in_at_once(run_in_processes):
+    quiet, keyed = run_in_processes(RESTART), run_in_processes(RESTART, "transport.protocol=tcp")
     assert keyed.rows("SELECT node, kind FROM event WHERE kind IN ('join', 'restart') ORDER BY 1") == [
         (0, "join"),
         (1, "restart"),

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from runs import CLI, default_signals
 
 from sheafgossip.metrics import lock
-
-from .conftest import CLI, heeding_signals
 
 SHORT = """
 clients = 3
@@ -45,7 +44,7 @@ def until(reached: Callable[[], object], process: subprocess.Popen[str] | None =
 def begin(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*CLI, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=heeding_signals,
+        preexec_fn=default_signals,
     )  # fmt: skip
 
 

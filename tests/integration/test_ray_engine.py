@@ -13,12 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from runs import alive
 
 from sheafgossip.launcher.processes.engines import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair
-
-from .conftest import alive
 
 pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
 ray = pytest.importorskip("ray", reason="needs ray, of the extra ray")
@@ -99,9 +98,11 @@ def test_no_argument_that_ray_carries_has_a_secret_key(cluster, monkeypatch):
     assert not [told for told in carried if made[0].secret.encode() in told or b"KeyPair" in told]
 
 
-def test_three_hosts_give_the_bits_and_bytes_of_one(run, cluster):
+def test_three_hosts_give_the_bits_and_bytes_of_one(run, start, cluster):
     here = run(SMALL_WORLD)
-    there = run(SMALL_WORLD, "--engine", "ray", "--address", cluster)
+    going = start(SMALL_WORLD, "--engine", "ray", "--address", cluster)
+    assert going.end(150)[0] == 0
+    there = going.folder
     hosts = there.rows("SELECT host, count(*) FROM node WHERE node >= 0 GROUP BY host")
     assert [count for _, count in hosts] == [20, 20, 20]
     for round in (0, 4):

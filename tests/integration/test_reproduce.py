@@ -9,7 +9,7 @@ import pytest
 from sheafgossip.launcher import cli
 from sheafgossip.launcher.studies import runner
 
-SMALLEST = ("--small", "--rounds", "2", "--set", "clients=4", "--set", "topology.kind=ring", "--quiet")
+SMALLEST = ("--small", "--rounds", "2", "--set", "clients=4", "--set", "topology.kind=ring")
 
 
 def reproduce(what, out, *options):

@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 
 import psutil
+from runs import default_signals
 
 from sheafgossip.launcher.studies.runner import run_all
 from sheafgossip.launcher.studies.sweep.grid import parse_grids
 from sheafgossip.launcher.studies.sweep.plan import plan
-
-from .conftest import heeding_signals
 
 CONFIG = """
 clients = 4
@@ -40,7 +39,7 @@ def start(config: Path, out: Path, *options: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=heeding_signals,
+        preexec_fn=default_signals,
     )
 
 

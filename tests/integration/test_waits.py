@@ -10,8 +10,7 @@ import subprocess
 import time
 
 import pytest
-
-from .conftest import CLI, heeding_signals
+from runs import CLI, default_signals
 
 ROUND = """
 client.learn()
@@ -46,7 +45,7 @@ def waiting(tmp_path, with_round):
             env=environment | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.5"},
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=heeding_signals,
+            preexec_fn=default_signals,
         )
         processes.append(process)
         while not (told := _told(tmp_path / "run" / "run.sqlite")):

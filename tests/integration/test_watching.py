@@ -14,8 +14,7 @@ import time
 
 import psutil
 import pytest
-
-from .conftest import CLI
+from runs import CLI
 
 SHORT = """
 clients = 4

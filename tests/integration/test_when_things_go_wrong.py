@@ -14,8 +14,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-
-from .conftest import alive
+from runs import alive
 
 LONG = """
 clients = 6

@@ -1,8 +1,7 @@
-"""SFMTL-Graph over real processes, against its equations in plain loops; and whether it finds groups that are there."""
-
-from __future__ import annotations
+"""SFMTL-Graph against its equations in plain loops; and whether it finds groups that are there."""
 
 import numpy as np
+import oracles
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
@@ -50,11 +49,8 @@ class Client:
         self.drawn = 0
 
     def batch(self):
-        size = min(BATCH, len(self.y))
-        passes, place = divmod(self.drawn, -(-len(self.y) // size))
         self.drawn += 1
-        order = generator(SEED, "mini-batches", self.number, passes).permutation(len(self.y))
-        return order[place * size : (place + 1) * size]
+        return oracles.batch_rows(SEED, self.number, len(self.y), BATCH, self.drawn - 1)
 
     def features(self, rows):
         return np.maximum(self.x[rows] @ self.w1.T + self.b1, 0)
@@ -63,9 +59,7 @@ class Client:
         for _ in range(STEPS):
             rows = self.batch()
             r, y, n = self.features(rows), self.y[rows], len(rows)
-            scores = np.exp(r @ self.w2.T + self.b2)
-            slope = scores / scores.sum(axis=1, keepdims=True)
-            slope[np.arange(n), y] -= 1
+            slope = oracles.probabilities(r @ self.w2.T + self.b2) - np.eye(C)[y]
             back = slope @ self.w2 + 2 * LAM * (r - np.array([self.h[c] for c in y.tolist()]))
             back = back * (r > 0)
             self.w2 = self.w2 - ETA * slope.T @ r / n
@@ -133,37 +127,31 @@ def served(clients):
     return replies, [[clients[i].number for i in part] for part in best]
 
 
-def participants(round, fraction):
-    if fraction == 1 or round > ROUNDS:
-        return list(range(CLIENTS))
-    return sorted(generator(SEED, "participants", round).permutation(CLIENTS)[: int(fraction * CLIENTS)].tolist())
-
-
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_it_is_what_its_paper_says_and_sends_heads_and_anchors_only(run, fraction):
     folder = run(CONFIG + f"fraction = {fraction}")
     start = folder.theta(0)
-    clients = [Client(k, shard, start[k]) for k, shard in sorted(folder.shards().items())]
+    clients = [Client(k, shard, start[k]) for k, shard in folder.shards().items()]
     known, traffic, told = {}, {}, []
     size = {k.number: 8 * (C * (HIDDEN + 1) + len(k.classes) * HIDDEN) for k in clients}
     for round in range(1, ROUNDS + 1):
-        now, next_ = participants(round, fraction), participants(round + 1, fraction)
+        now, after = (oracles.participants(SEED, CLIENTS, ROUNDS, fraction, round + more) for more in (0, 1))
         for k in now:
             clients[k].learn()
         replies, parts = served([clients[k] for k in now])
         known |= replies
         told.append(sorted(map(sorted, parts)))
-        for k in next_:
+        for k in after:
             if k in known:
                 clients[k].w2, clients[k].b2, clients[k].h = known[k]
-        traffic |= {(k, SERVER, round): (1, size[k]) for k in now} | {(SERVER, k, round): (1, size[k]) for k in next_}
+        traffic |= {(k, SERVER, round): (1, size[k]) for k in now} | {(SERVER, k, round): (1, size[k]) for k in after}
 
     found = folder.states(ROUNDS)
     for k in clients:
-        assert np.linalg.norm(found[k.number]["theta"] - k.theta) < 1e-9 * np.linalg.norm(k.theta)
+        assert oracles.error(found[k.number]["theta"], k.theta) < 1e-9
         for c in k.classes:
             np.testing.assert_allclose(found[k.number]["anchors"][c], k.h[c], rtol=1e-9, atol=1e-12)
-    assert {edge: row[:2] for edge, row in folder.payload().items()} == traffic
+    assert folder.sent() == traffic
     events = [text for (text,) in folder.rows("SELECT detail FROM event WHERE kind = 'communities' ORDER BY wall_s")]
     changes = [parts for parts, before in zip(told, [None, *told], strict=False) if parts != before]
     assert [sorted([int(k) for k in part.split()] for part in text.split(" | ")) for text in events] == changes

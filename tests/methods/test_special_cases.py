@@ -3,16 +3,14 @@
 The problems are least squares, so that a linear system of equations gives the minimiser of every objective.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
+import oracles
 import pytest
+from runs import ROOT
 
 from sheafgossip.launcher.commands.theory import check_theorem
 
-CLIENTS, FEATURES, ALPHA = 6, 5, 0.05
+CLIENTS, FEATURES, ALPHA, ROUNDS = 6, 5, 0.05, 1000
 BASE = """
 clients = {clients}
 rounds = {rounds}
@@ -45,7 +43,7 @@ def problem(tmp_path):
     y = np.einsum("nf,nf->n", x, truth[client]) + 0.1 * rng.standard_normal(len(x))
     np.savez(tmp_path / "tasks.npz", x=x, y=y, client=client)
 
-    def configuration(algorithm: str, *, kind="ring", rounds=3000, alpha=ALPHA, extra="") -> str:
+    def configuration(algorithm: str, *, kind="ring", rounds=ROUNDS, alpha=ALPHA, extra="") -> str:
         topology = "" if "server = true" in algorithm else f'topology.kind = "{kind}"'
         head = BASE.format(
             clients=CLIENTS, rounds=rounds, topology=topology, data=tmp_path / "tasks.npz", alpha=alpha, extra=extra
@@ -55,52 +53,20 @@ def problem(tmp_path):
     return configuration
 
 
-def normal_equations(shard) -> tuple[np.ndarray, np.ndarray]:
-    """H, b of f(theta) = theta'H theta/2 - b'theta + const, f the mean squared error with an intercept."""
-    x = np.column_stack([shard["x_train"].astype(np.float64), np.ones(len(shard["x_train"]))])
-    y = shard["y_train"].astype(np.float64).ravel()
-    return 2 * x.T @ x / len(x), 2 * x.T @ y / len(x)
-
-
-def minimiser(shards, coupling: np.ndarray, losses: list[int]) -> np.ndarray:
-    """Of sum over ``losses`` of f_i + theta' coupling theta / 2, theta (clients, d)."""
-    d = FEATURES + 1
-    matrix, right = coupling.copy(), np.zeros(len(coupling))
-    for client in losses:
-        part = slice(client * d, (client + 1) * d)
-        H, b = normal_equations(shards[client])
-        matrix[part, part] += H
-        right[part] += b
-    return np.linalg.solve(matrix, right).reshape(-1, d)
-
-
-def laplacian(edges: dict[tuple[int, int], float]) -> np.ndarray:
-    L = np.zeros((CLIENTS, CLIENTS))
-    for (i, j), weight in edges.items():
-        L[[i, j], [i, j]] += weight
-        L[[i, j], [j, i]] -= weight
-    return L
-
-
-def thetas(folder, round: int) -> np.ndarray:
-    return np.stack([theta for _, theta in sorted(folder.theta(round).items())])
-
-
 def test_dfedu_with_mixing_weights_minimises_the_weighted_objective(run, problem):
     folder = run(problem('name = "dfedu"\nlam = 0.5\nweights = "mixing"\n', kind="star"))
     weight = 1 / CLIENTS  # Metropolis-Hastings on a star: 1 / (1 + the middle's degree)
-    coupling = 0.5 * np.kron(laplacian({(0, j): weight for j in range(1, CLIENTS)}), np.eye(FEATURES + 1))
-    expected = minimiser(folder.shards(), coupling, list(range(CLIENTS)))
-    np.testing.assert_allclose(thetas(folder, 3000), expected, rtol=1e-8, atol=1e-8)
+    star = oracles.laplacian([(0, j) for j in range(1, CLIENTS)], CLIENTS)
+    expected = oracles.minimiser(folder.shards(), 0.5 * weight * star)
+    np.testing.assert_allclose(folder.thetas(ROUNDS), expected, rtol=1e-8, atol=1e-8)
 
 
 def test_ten_local_steps_a_round_minimise_the_same_objective_as_one(run, problem):
-    settings = {"work": "steps", "steps": 10, "batch_size": 20}  # all samples of a client
-    options = [part for key, value in settings.items() for part in ("--set", f"training.{key}={value}")]
-    folder = run(problem('name = "dfedu"\nlam = 0.3\n', rounds=100), *options)
-    ring = {(i, (i + 1) % CLIENTS): 1.0 for i in range(CLIENTS)}
-    expected = minimiser(folder.shards(), 0.3 * np.kron(laplacian(ring), np.eye(FEATURES + 1)), list(range(CLIENTS)))
-    np.testing.assert_allclose(thetas(folder, 100), expected, rtol=0, atol=1e-8)
+    settings = ("training.work=steps", "training.steps=10", "training.batch_size=20")  # all samples of a client
+    folder = run(problem('name = "dfedu"\nlam = 0.3\n', rounds=100), *settings)
+    ring = oracles.laplacian([(i, (i + 1) % CLIENTS) for i in range(CLIENTS)], CLIENTS)
+    expected = oracles.minimiser(folder.shards(), 0.3 * ring)
+    np.testing.assert_allclose(folder.thetas(100), expected, rtol=0, atol=1e-8)
 
 
 def test_a_large_lambda_gives_conventional_federated_learning(run, problem):
@@ -109,9 +75,9 @@ def test_a_large_lambda_gives_conventional_federated_learning(run, problem):
     for lam, rounds in ((5.0, 600), (50.0, 2500)):
         # stable below 2 / (4 lam + curvature) on a ring
         folder = run(problem(f'name = "dfedu"\nlam = {lam}\n', rounds=rounds, alpha=0.4 / lam))
-        systems = [normal_equations(shard) for shard in folder.shards().values()]
+        systems = [oracles.normal_equations(shard) for shard in folder.shards().values()]
         together = np.linalg.solve(sum(H for H, _ in systems), sum(b for _, b in systems))
-        gaps.append(np.abs(thetas(folder, rounds) - together).max())
+        gaps.append(np.abs(folder.thetas(rounds) - together).max())
     assert gaps[0] < 0.3
     assert gaps[0] / 15 < gaps[1] < gaps[0] / 7
 
@@ -122,8 +88,8 @@ def test_personalised_learning_on_a_star_minimises_the_distance_to_the_mean(run,
     folder = run(problem(f'name = "dfedu"\nlam = {lam}\nserver = true\n'))
     # lam/2 sum_i ||theta_i - mean||^2 has the coupling lam (I - 11'/n)
     around_mean = lam * (np.eye(CLIENTS) - np.full((CLIENTS, CLIENTS), 1 / CLIENTS))
-    expected = minimiser(folder.shards(), np.kron(around_mean, np.eye(FEATURES + 1)), list(range(CLIENTS)))
-    *found, server = thetas(folder, 3000)
+    expected = oracles.minimiser(folder.shards(), around_mean)
+    *found, server = folder.thetas(ROUNDS)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(server, np.mean(found, axis=0), rtol=1e-8, atol=1e-8)
     assert folder.rows("SELECT node, train_samples, test_samples FROM node WHERE role = 'server'") == [(CLIENTS, 0, 0)]
@@ -133,7 +99,7 @@ def test_hybrid_learning_minimises_the_distance_to_the_selected_parameters_of_th
     """(16): clients see some features each; theta_0 is free, and sees the clients through selection matrices."""
     lam = 0.6
     settings = f'name = "sheaf-fmtl"\nstart = "selection"\neta = 0.0\nlam = {lam}\nserver = true\n'
-    folder = run(problem(settings, extra="features_held = 0.6"))
+    folder = run(problem(settings, rounds=3000, extra="features_held = 0.6"))
     d = FEATURES + 1
     found = folder.theta(3000)
     shards = folder.shards()
@@ -145,7 +111,7 @@ def test_hybrid_learning_minimises_the_distance_to_the_selected_parameters_of_th
     *of, server = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
     matrix, right = np.zeros((ends[-1], ends[-1])), np.zeros(ends[-1])
     for client, S in selections.items():
-        H, b = normal_equations(shards[client])
+        H, b = oracles.normal_equations(shards[client])
         matrix[of[client], of[client]] += H + lam * np.eye(sizes[client])
         matrix[of[client], server] -= lam * S
         matrix[server, of[client]] -= lam * S.T
@@ -156,7 +122,7 @@ def test_hybrid_learning_minimises_the_distance_to_the_selected_parameters_of_th
         np.testing.assert_allclose(found[client], expected[of[client]], rtol=1e-6, atol=1e-6)
 
 
-def selection(shard, client: int, source: Path) -> np.ndarray:
+def selection(shard, client, source) -> np.ndarray:
     """Pi_i, found from the data: which of the source's features the client's columns are."""
     with np.load(source) as arrays:
         everything = arrays["x"][arrays["client"] == client].astype(np.float32)
@@ -195,11 +161,7 @@ def test_a_bound_that_the_curvature_of_the_penalty_breaks_is_told_as_that(run, s
     """Theorem 1 asks for alpha < 2/(N L) and leaves out alpha < 2/(L + lam sigma^2)."""
     folder = run(BROKEN + f'start = "{start}"\nstart_scale = {scale}\n')
     check, states = check_theorem(folder.path), folder.states(0)
-    P = np.zeros((6 * 32, 6 * 650))
-    for edge in range(6):
-        i, j = edge, (edge + 1) % 6
-        for sign, end, other in ((1, i, j), (-1, j, i)):
-            P[edge * 32 : edge * 32 + 32, end * 650 : end * 650 + 650] = sign * states[end][f"P.{other}"]
+    P, _, _ = oracles.stacked_maps(states, folder.edges())
     assert check.curved_limit == pytest.approx(2 / (check.smoothness + 230 * np.linalg.norm(P, 2) ** 2), rel=1e-4)
     assert check.curved_limit < check.alpha < check.alpha_limit
     assert check.bound is not None
@@ -208,9 +170,7 @@ def test_a_bound_that_the_curvature_of_the_penalty_breaks_is_told_as_that(run, s
 
 
 def test_theorem_1_holds_on_a_convex_problem(run):
-    example = Path(__file__).parents[2] / "examples" / "theorem-1.toml"
-    folder = run(example.read_text())
-    check = check_theorem(folder.path)
+    check = check_theorem(run((ROOT / "examples" / "theorem-1.toml").read_text()).path)
     assert check.alpha < check.alpha_limit
     assert check.alpha < check.curved_limit
     assert check.eta < check.eta_limit

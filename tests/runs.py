@@ -1,0 +1,424 @@
+"""Runs of tests: how they are started, looked at, cut off and taken up. Its fixtures are there for every test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from chaos.records import Records, number_of
+from safetensors.numpy import load_file
+
+from sheafgossip.launcher.config.sections import RunConfig, load
+from sheafgossip.launcher.processes.engines import EngineName
+from sheafgossip.launcher.studies.runner import Finished, Means, resume, run_all
+
+ROOT = Path(__file__).parents[1]
+CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
+
+# -- looking at a run --------------------------------------------------------------------------------------------------
+
+WHAT_A_PLAN_FIXES = {
+    "traffic": "SELECT * FROM traffic ORDER BY round, src, dst",
+    "used": "SELECT * FROM used ORDER BY round, node, phase, neighbour",
+    "edge": "SELECT * FROM edge ORDER BY round, node, neighbour",
+    "round": """SELECT node, round, train_loss, test_loss, test_metric, theta_norm, virtual_s, disagreement, objective,
+                       gradient_norm, idle_s, waited_for FROM round ORDER BY round, node""",
+    "event": """SELECT virtual_s, node, kind FROM event WHERE kind IN ('crash', 'restart', 'join', 'leave', 'scenario')
+                ORDER BY 1, 2, 3""",
+}
+
+
+class RunFolder(Records):
+    def theta(self, round: int) -> dict[int, np.ndarray]:
+        return {node: arrays["theta"] for node, arrays in self.states(round).items()}
+
+    def thetas(self, round: int) -> np.ndarray:
+        """(clients, size), where all have one size."""
+        return np.stack(list(self.theta(round).values()))
+
+    def states(self, round: int) -> dict[int, dict[str, np.ndarray]]:
+        return _arrays(self.path / "state" / f"round-{round:06d}")
+
+    def shards(self) -> dict[int, dict[str, np.ndarray]]:
+        return _arrays(self.path / "shards")
+
+    def edges(self) -> list[tuple[int, int]]:
+        hellos = self.rows("SELECT src, dst FROM overhead WHERE kind = 'hello'")
+        return sorted({(min(pair), max(pair)) for pair in hellos})
+
+    def payload(self) -> dict[tuple[int, int, int], tuple]:
+        """{(src, dst, round): (messages, payload bytes, message bytes, wire bytes)}"""
+        rows = self.rows("SELECT src, dst, round, messages, payload_bytes, message_bytes, wire_bytes FROM traffic")
+        return {row[:3]: row[3:] for row in rows}
+
+    def sent(self) -> dict[tuple[int, int, int], tuple[int, int]]:
+        """{(src, dst, round): (messages, payload bytes)}"""
+        return {key: row[:2] for key, row in self.payload().items()}
+
+    def resume(self, *options: str, code: int = 0) -> str:
+        """Takes the run up; it must end with ``code``. Returns what it says on stderr."""
+        return command("resume", self.path, *options, code=code).stderr
+
+    def runs(self) -> dict[str, RunFolder]:
+        """Those below this folder, by their names."""
+        return {path.name: RunFolder(path) for path in sorted(self.path.iterdir()) if path.is_dir()}
+
+    def copy(self, path: Path) -> RunFolder:
+        return RunFolder(Path(shutil.copytree(self.path, path)))
+
+    def alter(self, script: str) -> None:
+        with contextlib.closing(sqlite3.connect(self.path / "run.sqlite")) as records, records:
+            records.executescript(script)
+
+    def cut_after(self, round: int) -> None:
+        """Makes it what it would be if it had been interrupted after this round."""
+        self.alter(
+            "".join(f"DELETE FROM {table} WHERE round > {round};" for table in ("round", "traffic", "used", "edge"))
+            + "DELETE FROM event WHERE kind = 'finish'"
+        )
+        for folder in (self.path / "state").glob("round-*"):
+            if int(folder.name.partition("-")[2]) > round:
+                shutil.rmtree(folder)
+
+
+def _arrays(folder: Path) -> dict[int, dict[str, np.ndarray]]:
+    return {number_of(file): load_file(file) for file in sorted(folder.glob("node-*.safetensors"))}
+
+
+def assert_same_states(one: RunFolder, other: RunFolder, round: int) -> None:
+    """To the bit, of all clients."""
+    ours, theirs = one.states(round), other.states(round)
+    assert ours.keys() == theirs.keys() != set()
+    for node in ours:
+        assert ours[node].keys() == theirs[node].keys()
+        for name in ours[node]:
+            assert ours[node][name].tobytes() == theirs[node][name].tobytes(), (round, node, name)
+
+
+def assert_same(one: RunFolder, other: RunFolder) -> None:
+    """Every record that a plan fixes, and every state file, to the bit."""
+    for table, query in WHAT_A_PLAN_FIXES.items():
+        assert one.rows(query) == other.rows(query), table
+    assert one.files("state").keys() == other.files("state").keys() != set()
+    for round in {int(name.partition("/")[0].removeprefix("round-")) for name in one.files("state")}:
+        assert_same_states(one, other, round)
+
+
+# -- running to the end ------------------------------------------------------------------------------------------------
+
+
+def command(*words: object, code: int | None = 0, timeout: float = 150, **options) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own; it must end with ``code``."""
+    done = subprocess.run([*CLI, *map(str, words)], capture_output=True, text=True, timeout=timeout, **options)
+    assert code is None or done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def run_here(configs: Sequence[RunConfig], folder: Path, engine: EngineName = "local") -> list[Finished]:
+    """With this process as launcher."""
+    with _signals_as_before():
+        return run_all(configs, folder, means=Means(engine))
+
+
+def run_here_again(folder: RunFolder, engine: EngineName = "local", rounds: int | None = None) -> Finished:
+    """Takes a run up, with this process as launcher."""
+    with _signals_as_before():
+        finished = resume(folder.path, means=Means(engine), rounds=rounds)
+    assert finished.outcome.status == "finish", finished.outcome
+    return finished
+
+
+@contextlib.contextmanager
+def _signals_as_before() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _to_a_good_end(place: Path, text: str, overrides: Sequence[str], engine: EngineName) -> RunFolder:
+    """Half of a small run is a launcher's imports: this process is it, unless variables ask for something else."""
+    config, folder = place / "config.toml", place / "run"
+    config.write_text(text)
+    if any(name.startswith("SHEAFGOSSIP_") for name in os.environ):
+        options = [word for override in overrides for word in ("--set", override)]
+        command("run", config, "--out", folder, "--engine", engine, *options)
+    else:
+        finished = run_here(load(config, overrides), folder, engine)
+        assert all(each.outcome.status == "finish" for each in finished), [each.outcome for each in finished]
+    return RunFolder(folder)
+
+
+@pytest.fixture
+def run_in_processes(tmp_path_factory) -> Callable[..., RunFolder]:
+    """Runs a configuration text, changed by overrides KEY=VALUE, to its end, which must be a good one."""
+    return lambda text, *overrides: _to_a_good_end(tmp_path_factory.mktemp("run"), text, overrides, "local")
+
+
+@pytest.fixture
+def run(run_in_processes: Callable[..., RunFolder]) -> Callable[..., RunFolder]:
+    return run_in_processes
+
+
+@pytest.fixture(scope="module")
+def run_in_threads(tmp_path_factory) -> Callable[..., RunFolder]:
+    """Does so with threads as clients: they have the bits of processes, in half the time. Runs that are the same are
+    run once a module, so their folders must stay as they are."""
+    known: dict[tuple[str, ...], RunFolder] = {}
+
+    def run(text: str, *overrides: str) -> RunFolder:
+        key = text, *overrides
+        if key not in known:
+            known[key] = _to_a_good_end(tmp_path_factory.mktemp("threads"), text, overrides, "threads")
+        return known[key]
+
+    return run
+
+
+@pytest.fixture
+def load_cores() -> Iterator[Callable[[], None]]:
+    """Called, keeps every core busy until the test ends."""
+    busy: list[subprocess.Popen] = []
+    yield lambda: busy.extend(subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2))
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+# -- runs that are disturbed -------------------------------------------------------------------------------------------
+
+
+def until(reached: Callable[[], object], process: subprocess.Popen | None = None, seconds: float = 150) -> None:
+    """Waits until it is reached, while the process goes on."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, f"not reached within {seconds} s"
+        time.sleep(0.02)
+
+
+@dataclass
+class Going:
+    """A command in progress, and the folder of its run."""
+
+    process: subprocess.Popen
+    folder: RunFolder
+
+    def until_round(self, round: int, seconds: float = 150, away: int = 0) -> None:
+        """Waits until every client has completed a round, but for those that are ``away`` in it."""
+
+        def done() -> bool:
+            with contextlib.suppress(sqlite3.Error):
+                ((clients, far),) = self.folder.rows(
+                    f"SELECT count(*), sum(node IN (SELECT node FROM round WHERE round = {round})) "
+                    "FROM node WHERE role = 'client'"
+                )
+                return clients > 0 and far >= max(1, clients - away)
+            return False
+
+        self.until(done, seconds)
+
+    def until(self, reached: Callable[[], object], seconds: float = 150) -> None:
+        until(reached, self.process, seconds)
+
+    def pid(self, node: int) -> int:
+        """Others may be rounds ahead before a client's own records are stored."""
+        of_node = f"SELECT pid FROM node WHERE node = {node}"
+        until(lambda: self.folder.rows(of_node))
+        return self.folder.rows(of_node)[0][0]
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that belongs to the run: the launcher and all its descendants."""
+        launcher = psutil.Process(self.process.pid)
+        return [launcher, *launcher.children(recursive=True)]
+
+    def process_of(self, module: str) -> psutil.Process:
+        """The one child that runs this module."""
+        (found,) = [each for each in psutil.Process(self.process.pid).children() if module in each.cmdline()]
+        return found
+
+    def signal(self, number: int = signal.SIGINT) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """The launcher, and with it all others."""
+        self.process.kill()
+        self.process.communicate()
+
+    def kill_everything(self) -> None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):  # clients end by themselves once their launcher has gone
+                process.kill()
+        self.process.communicate()
+
+    def end(self, seconds: float = 100, typed: str | bytes | None = None) -> tuple[int, str]:
+        """(exit code, everything printed) of a command that ends by itself within ``seconds``."""
+        out, err = self.process.communicate(typed, timeout=seconds)
+        return self.process.returncode, out + err if err else out
+
+
+def default_signals() -> None:
+    """In a process that is about to begin: SIGINT is ignored where tests run in the background, SIGHUP under nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Going]]:
+    """Starts a command and returns at once; what is left of it at the end is killed and fails the test."""
+    started: list[Going] = []
+
+    def begin(*words: object, folder: Path | None = None, **options) -> Going:
+        """``folder`` is that of its run, below ``cwd``."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": default_signals}
+        process = subprocess.Popen([*CLI, *map(str, words)], **pipes | options)
+        started.append(Going(process, RunFolder(folder or tmp_path / "run")))
+        return started[-1]
+
+    yield begin
+    left = [going for going in started if going.process.poll() is None]
+    for going in left:
+        going.kill_everything()
+    assert not left, "the command did not end"
+
+
+@pytest.fixture
+def start(begin: Callable[..., Going], tmp_path_factory) -> Callable[..., Going]:
+    """Starts a run of a configuration text, as ``begin`` does."""
+
+    def start(text: str, *options: str, **more) -> Going:
+        place = tmp_path_factory.mktemp("going")
+        (place / "going.toml").write_text(text)
+        return begin("run", place / "going.toml", "--out", place / "run", *options, folder=place / "run", **more)
+
+    return start
+
+
+@pytest.fixture
+def cut(start: Callable[..., Going], monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunFolder]:
+    """Runs a configuration text until its launcher is killed while client 0 stands at its checkpoint of a round, and
+    the one before is on record of all clients, but for those that are ``away`` then."""
+
+    def cut(text: str, round: int, away: int = 0) -> RunFolder:
+        every = int("".join(*re.findall(r"\[checkpoints\]\nevery = (\d+)|checkpoints\.every = (\d+)", text)))
+        number = 1 + round // every  # there is one of round 0
+        with monkeypatch.context() as patch:
+            patch.setenv("SHEAFGOSSIP_FAILPOINTS", f"state renamed@node-0000:{number}=delay 150")
+            patch.setenv("SHEAFGOSSIP_TEST_CONSTANTS", "gather_s=0")  # client 0 keeps no records to itself then
+            going = start(text)
+        going.until((going.folder.path / f"state/round-{round:06d}/node-0000.safetensors").exists)
+        going.until_round(round - every, away=away)
+        going.kill()
+        return going.folder
+
+    return cut
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have neither ended nor do so at this moment; zombies have."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+# -- algorithms of tests -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
+    """Makes a copy of the package that knows one more algorithm: its source, and its line in the table. Returns the
+    environment in which ``python -m sheafgossip...`` is that copy."""
+
+    def add(source: str, line: str) -> dict[str, str]:
+        package = tmp_path / "sheafgossip"
+        package.mkdir()
+        for room in ("launcher", "metrics", "topology", "transport"):
+            (package / room).symlink_to(ROOT / room)
+        shutil.copytree(ROOT / "node", package / "node")
+        algorithms = package / "node" / "algorithms"
+        (algorithms / "added.py").write_text(source)
+        table = (algorithms / "__init__.py").read_text()
+        name = line.partition(": ")[2]
+        table = table.replace("from .local", f"from .added import {name}\nfrom .local")
+        (algorithms / "__init__.py").write_text(table.replace("] = {\n", f"] = {{\n    {line},\n"))
+        return os.environ | {"PYTHONPATH": str(tmp_path)}
+
+    return add
+
+
+_ADDED = '''
+"""One that does what a test wants."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .base import Algorithm
+
+
+@dataclass(frozen=True)
+class Settings:
+    name: Literal["added"] = "added"
+
+
+class Added(Algorithm):
+    Settings = Settings
+
+    @classmethod
+    def vectors(cls, settings, d_i, d_j, common=0):
+        return (d_i,)
+
+    def round(self, client, peers):
+'''
+
+
+@pytest.fixture
+def with_round(with_algorithm: Callable[[str, str], dict[str, str]]) -> Callable[[str], dict[str, str]]:
+    """The environment of runs that have an algorithm "added", of which this is a round."""
+    return lambda body: with_algorithm(_ADDED + textwrap.indent(body, 8 * " "), '"added": Added')
+
+
+# -- Ray ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def ray_folder() -> Iterator[Path]:
+    """Where all of Ray's files go, the address of its latest cluster included: a user's own stay as they are. It goes
+    with all processes that know of it."""
+    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, for the paths of Ray's sockets must be
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            yield folder
+        finally:
+            _end_all_of(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_all_of(ray_folder: Path) -> None:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get("RAY_TMPDIR") == str(ray_folder):
+                process.kill()
+                process.wait(10)
