@@ -4,49 +4,11 @@ import math
 
 import numpy as np
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from sheafgossip.launcher.planner import Compute, Latency, Link, Scenario, Stragglers, simulate
+from sheafgossip.launcher.planner import Compute, Latency, Link, Scenario, simulate
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies
 
-KINDS = ("none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace")
-sizes = st.integers(1, 3000)
-seconds = st.floats(0, 0.5)
-rates = st.one_of(st.just(math.inf), st.floats(1e3, 1e6))
-
-
-@st.composite
-def scenarios(draw, limits=st.just(math.inf)):
-    clients, rounds, phases = draw(st.integers(2, 7)), draw(st.integers(1, 8)), draw(st.integers(0, 2))
-    pairs = {(draw(st.integers(0, i - 1)), i) for i in range(1, clients)}
-    pairs |= set(draw(st.lists(st.sampled_from([(i, j) for j in range(clients) for i in range(j)]), max_size=8)))
-    edges = sorted(pairs | {(j, i) for i, j in pairs})
-    kinds = st.sampled_from(["fixed", "uniform", "lognormal"])
-    delays = st.builds(lambda kind, low, more: Latency(kind, low, low + more), kinds, seconds, seconds)
-    cells = st.tuples(st.integers(0, clients - 1), st.integers(1, rounds))
-    stragglers = st.builds(
-        Stragglers,
-        kind=st.sampled_from(KINDS),
-        fraction=st.floats(0, 1),
-        factor=st.floats(0.1, 20),
-        on_s=st.floats(0.05, 1),
-        off_s=st.floats(0.05, 1),
-        trace=st.dictionaries(cells, st.floats(0, 20), max_size=5),
-    )
-    return Scenario(
-        seed=draw(st.integers(0, 2**32)),
-        rounds=rounds,
-        neighbours=tuple(tuple(j for k, j in edges if k == i) for i in range(clients)),
-        message_bytes={edge: tuple(draw(sizes) for _ in range(phases)) for edge in edges},
-        compute=Compute(
-            step_s=draw(st.floats(0, 0.1)),
-            steps=tuple(draw(st.integers(1, 5)) for _ in range(clients)),
-            slowdown=tuple(draw(st.floats(0.5, 4)) for _ in range(clients)),
-            stragglers=draw(stragglers),
-        ),
-        links={edge: Link(draw(delays), draw(limits)) for edge in edges},
-        uplink=draw(limits),
-    )
+from .test_planner_laws import scenarios
 
 
 class MaxPlus:
@@ -91,7 +53,9 @@ class MaxPlus:
         return map(np.array, zip(*rows, strict=True))
 
 
-def check(scenario):
+@settings(deadline=None, max_examples=120)
+@given(scenarios(calm=True))
+def test_a_synchronous_plan_is_a_max_plus_recursion(scenario):
     plan = simulate(scenario)
     start, compute, end, idle = MaxPlus(scenario).play()
     for i, schedule in enumerate(plan.schedules):
@@ -102,18 +66,6 @@ def check(scenario):
         np.testing.assert_array_equal(schedule.uses, np.broadcast_to(own, schedule.uses.shape))
     assert plan.synchronous
     assert len(plan.messages) == scenario.rounds * scenario.phases * len(scenario.links)
-
-
-@settings(deadline=None, max_examples=80)
-@given(scenarios())
-def test_a_synchronous_plan_is_a_max_plus_recursion(scenario):
-    check(scenario)
-
-
-@settings(deadline=None, max_examples=80)
-@given(scenarios(limits=rates))
-def test_messages_queue_for_uplinks_and_links(scenario):
-    check(scenario)
 
 
 def test_two_clients_by_hand():

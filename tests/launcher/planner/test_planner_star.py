@@ -24,6 +24,8 @@ from sheafgossip.launcher.planner import (
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies
 from sheafgossip.launcher.planner.timeline import Awaited, stretches_of, timeline_of
 
+from .test_planner_laws import the_two_ends_of_an_edge_agree
+
 ROUNDS = 7
 laws = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 MOMENTS = st.sampled_from([0.0, 0.03, 0.1, 0.3, 0.7])
@@ -187,18 +189,7 @@ def test_a_client_works_when_it_is_chosen_and_its_work_can_still_be_used(scenari
 @laws
 @given(stars())
 def test_the_two_ends_agree_on_what_is_sent_and_used(scenario):
-    plan = simulate(scenario)
-    server = scenario.clients - 1
-    there = plan.schedules[server]
-    for i in range(server):
-        here = plan.schedules[i]
-        for own, other in (("copies", "comes"), ("to_life", "into_life"), ("needed", "keep")):
-            np.testing.assert_array_equal(getattr(here, own)[:, :, 0], getattr(there, other)[:, :, i])
-            np.testing.assert_array_equal(getattr(there, own)[:, :, i], getattr(here, other)[:, :, 0])
-        for row, phase, _ in zip(*np.nonzero(here.uses), strict=True):
-            assert there.copies[here.uses[row, phase, 0] - 1, phase, i]
-        for row, phase in zip(*np.nonzero(there.uses[:, :, i]), strict=True):
-            assert here.copies[there.uses[row, phase, i] - 1, phase, 0]
+    the_two_ends_of_an_edge_agree(scenario, simulate(scenario))
 
 
 def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
@@ -235,8 +226,8 @@ def test_a_client_that_comes_back_only_listens_at_first():
 
 
 def test_who_does_not_take_part_is_not_waited_for_and_waits_until_it_is_called():
-    turns = [{0}, {1}, {0}, {1}, {0}, {1}, {0}]
-    scenario = star_of(2, turns, compute=Compute(1.0), execution=Execution(silence="skip", deadline_s=1.2))
+    rounds = [{0}, {1}, {0}, {1}, {0}, {1}, {0}]
+    scenario = star_of(2, rounds, compute=Compute(1.0), execution=Execution(silence="skip", deadline_s=1.2))
     plan = simulate(scenario)
     assert plan.schedules[2].end.tolist() == list(range(1, 8))
     assert [schedule.deadlines.sum() for schedule in plan.schedules] == [0, 0, 0]
@@ -244,8 +235,8 @@ def test_who_does_not_take_part_is_not_waited_for_and_waits_until_it_is_called()
 
 
 def test_the_answer_may_go_to_those_who_have_just_taken_part():
-    turns = tuple(map(frozenset, [{0}, {1}, {0}, {1}, {0}, {1}, {0}]))
-    scenario = dataclasses.replace(star_of(2, compute=Compute(1.0)), star=Star(turns, turns))
+    rounds = tuple(map(frozenset, [{0}, {1}, {0}, {1}, {0}, {1}, {0}]))
+    scenario = dataclasses.replace(star_of(2, compute=Compute(1.0)), star=Star(rounds, rounds))
     plan = simulate(scenario)
     assert [(m.dst, m.round) for m in plan.messages if m.src == 2] == [(r % 2, r + 1) for r in range(7)]
     assert plan.synchronous
