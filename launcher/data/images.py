@@ -169,13 +169,13 @@ def _dataset(name: str, folder: Path, **options: bool):
     from http.client import HTTPException  # with it comes all of SSL
 
     try:
-        return getattr(_import_datasets(), name)(folder, **options)
+        return getattr(torchvision_datasets(), name)(folder, **options)
     except (OSError, RuntimeError, HTTPException) as error:
         # torchvision lists every mirror on a line of its own; the last line is the reason.
         raise Failed((str(error).strip().splitlines() or [type(error).__name__])[-1]) from error
 
 
-def _import_datasets() -> ModuleType:
+def torchvision_datasets() -> ModuleType:
     try:
         import torchvision.datasets
     except RuntimeError as error:

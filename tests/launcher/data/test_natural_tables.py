@@ -1,12 +1,10 @@
 """Tables as people bring them: separators, text, dates, gaps, owners with hardly any rows."""
 
-import numpy as np
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, DataSection, load
 from sheafgossip.launcher.data import DataError, cut, prepare
 from sheafgossip.launcher.data import load as load_data
-from sheafgossip.node.model.architecture import Architecture, ArchitectureError
 
 PENGUINS = """species,island,bill,sex,date
 Adelie,Torgersen,39.1,male,2007-11-11
@@ -147,48 +145,3 @@ def test_more_clients_than_owners_are_told_of_all(tmp_path, read):
     pool = read(OWNED, target="ill", client="who")
     with pytest.raises(DataError, match=r'the run has 5; allowed are 1 to 4, or clients = "all"$'):
         cut(section(tmp_path, target="ill", client="who"), pool, 5, 0)
-
-
-class TestArrays:
-    @pytest.fixture
-    def read(self, tmp_path):
-        def read(arrays, **keys):
-            np.savez(tmp_path / "mine.npz", **arrays)
-            return load_data(DataSection(dataset="npz", root=tmp_path / "mine.npz", **keys), 0)
-
-        return read
-
-    ARRAYS = {"x": np.arange(48.0).reshape(8, 3, 2), "y": np.arange(8) % 2, "subject": np.array(["bo", "al"] * 4)}  # noqa: RUF012
-
-    def test_the_array_of_owners_may_have_any_name(self, read):
-        pool = read(self.ARRAYS, client="subject")
-        assert pool.client.tolist() == [1, 0] * 4
-        assert pool.owners == ("al", "bo")
-        assert read(self.ARRAYS).client is None
-        assert read(self.ARRAYS | {"client": self.ARRAYS["subject"]}, client="").client is None
-
-    def test_an_array_of_owners_that_is_not_there_is_refused(self, read):
-        with pytest.raises(DataError, match=r'data\.client = "who": needed is who; it holds arrays x, y, subject$'):
-            read(self.ARRAYS, client="who")
-
-    def test_owners_of_training_and_test_samples_are_taken_together(self, read):
-        parts = {f"{name}_{part}": values for name, values in self.ARRAYS.items() for part in ("train", "test")}
-        assert len(read(parts, client="subject").client) == 16
-        with pytest.raises(DataError, match=r"needed is who_train and who_test"):
-            read(parts, client="who")
-
-    def test_series_of_several_features_stay_series(self, read):
-        pool = read(self.ARRAYS, series=True)
-        assert pool.input_shape == (3, 2)
-        assert np.array_equal(pool.inputs(np.arange(8)), self.ARRAYS["x"])
-        assert read(self.ARRAYS).input_shape == (1, 3, 2)
-
-    def test_series_need_three_axes(self, read):
-        with pytest.raises(DataError, match=r"data\.series = true needs \(n, steps, features\)"):
-            read({"x": np.ones((8, 2)), "y": np.arange(8) % 2}, series=True)
-
-
-def test_a_gru_that_is_given_images_says_how_series_are_read():
-    with pytest.raises(ArchitectureError, match=r"shape \(1, 128, 6\); data\.series = true reads them as series$"):
-        Architecture("gru", (1, 128, 6), 12, hidden=(4,))
-    assert Architecture("gru", (128, 6), 12, hidden=(4,)).series == (128, 6)

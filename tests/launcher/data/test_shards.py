@@ -48,17 +48,8 @@ def test_every_sample_of_a_client_is_trained_on_or_tested_with_and_neither_is_em
         assert not train & test
         assert train | test == set(np.flatnonzero(owner == client).tolist())
         assert len(test) == pytest.approx(test_fraction * sizes[client], abs=1)
-
-
-def test_a_quarter_is_for_testing():
-    (shard,) = shards_of(numbered(100), 1)
-    assert (len(shard.x_train), len(shard.x_test)) == (75, 25)
-
-
-def test_labels_stay_with_their_samples():
-    for shard in shards_of(numbered(100), 3):
-        assert np.array_equal(shard.x_train[:, 0] % 2, shard.y_train)
-        assert np.array_equal(shard.x_test[:, 0] % 2, shard.y_test)
+        for x, y in ((shard.x_train, shard.y_train), (shard.x_test, shard.y_test)):
+            assert np.array_equal(x[:, 0] % 2, y)
 
 
 def test_samples_are_shuffled_before_they_are_split():
@@ -104,31 +95,6 @@ def test_a_task_that_changes_turns_the_same_images_by_another_angle():
     assert all(shard.drifted is None for shard in before)
 
 
-def test_a_task_that_changes_does_so_in_every_group():
-    drift = {"at_round": 7, "rotations": (0, 90, 180)}
-    with pytest.raises(DataError, match=r"^data\.drift\.rotations names 3 angles; allowed are 2, as many as"):
-        cut(DataSection(rotations=(0, 0), drift=drift), numbered(40, shape=(1, 2, 2)), 4, 0)
-
-
-@pytest.mark.parametrize(
-    ("shape", "rotations", "complaint"),
-    [
-        ((2,), (0, 90), r"\[0, 90\], but the samples are not images: allowed is \[0\]"),
-        ((1, 2, 3), (0, 90), r"\[0, 90\], but images of 2x3 allow 0 and 180 only"),
-        ((1, 2, 2), (0, 90, 180), "names 3 angles; allowed are 1 to 2"),
-        ((1, 2, 2), (), "names 0 angles; allowed are 1 to 2"),
-    ],
-)
-def test_rotations_that_cannot_be_are_refused_before_anything_is_cut(shape, rotations, complaint):
-    with pytest.raises(DataError, match=rf"^data\.rotations .*{complaint}"):
-        cut(DataSection(rotations=rotations), numbered(40, shape=shape), 2, 0)
-
-
-def test_images_that_are_not_square_may_be_turned_upside_down():
-    (shard,) = shards_of(numbered(40, shape=(1, 2, 3)), 1, rotations=(180,))
-    assert shard.x_train.shape == (30, 1, 2, 3)
-
-
 def test_half_of_the_clients_keep_a_fifth_of_their_training_data_and_all_of_their_test_data():
     full = shards_of(numbered(400), 10)
     reduced = shards_of(numbered(400), 10, reduced_clients=0.5, reduced_to=0.2)
@@ -136,19 +102,10 @@ def test_half_of_the_clients_keep_a_fifth_of_their_training_data_and_all_of_thei
     for before, after in zip(full, reduced, strict=True):
         assert ids(after.x_train) <= ids(before.x_train)
         assert np.array_equal(after.x_test, before.x_test)
-
-
-def test_which_clients_are_reduced_is_drawn():
-    def reduced(seed):
-        shards = shards_of(numbered(400), 10, seed, reduced_clients=0.5)
-        return tuple(len(shard.x_train) < 30 for shard in shards)
-
-    assert len({reduced(seed) for seed in range(5)}) > 1
-
-
-def test_a_reduced_client_keeps_one_training_sample_at_least():
-    (shard,) = shards_of(numbered(4), 1, reduced_clients=1, reduced_to=0.001)
-    assert len(shard.x_train) == 1
+    chosen = [shards_of(numbered(400), 10, seed, reduced_clients=0.5) for seed in range(5)]
+    assert len({tuple(len(shard.x_train) < 30 for shard in shards) for shards in chosen}) > 1
+    (least,) = shards_of(numbered(4), 1, reduced_clients=1, reduced_to=0.001)
+    assert len(least.x_train) == 1
 
 
 @pytest.mark.parametrize("reduced", [0, 0.5])
@@ -168,16 +125,8 @@ def test_validation_samples_of_a_time_series_are_its_latest_before_the_test_samp
     pool = replace(numbered(100), in_time_order=True)
     (shard,) = shards_of(pool, 1, evaluate_on="validation")
     assert (ids(shard.x_train), ids(shard.x_test)) == (set(range(56)), set(range(56, 75)))
-
-
-def test_standardize_sees_no_validation_sample():
-    (shard,) = shards_of(numbered(100), 1, evaluate_on="validation", standardize=True)
+    (shard,) = shards_of(pool, 1, evaluate_on="validation", standardize=True)
     assert np.allclose(shard.x_train.mean(), 0, atol=1e-6)
-
-
-def test_a_client_with_one_training_sample_has_none_to_hold_out():
-    with pytest.raises(DataError, match=r"^data\.evaluate_on is 'validation', but client 0 has one training sample"):
-        cut(DataSection(evaluate_on="validation", reduced_clients=1, reduced_to=0.001), numbered(40), 2, 0)
 
 
 def test_standardize_uses_a_clients_own_training_samples():
@@ -216,16 +165,12 @@ def test_tasks_are_dealt_in_turn_and_answer_the_same_samples_differently():
         assert shard.y_train.dtype == np.int64
 
 
-def test_a_task_named_twice_goes_to_twice_as_many_and_is_one_group():
-    shards = shards_of(classes_of_ten(200), 6, tasks=("parity", "parity", "classes"))
-    assert [shard.outputs for shard in shards] == [2, 2, 10, 2, 2, 10]
-    assert [shard.group for shard in shards] == [0, 0, 1, 0, 0, 1]
-
-
 def test_tasks_and_rotations_make_groups_of_both():
     images = replace(corners(80), y=np.arange(80) % 10, outputs=10)
     groups = [shard.group for shard in shards_of(images, 8, rotations=(0, 90), tasks=("classes", "parity"))]
     assert groups == [0, 1, 0, 1, 2, 3, 2, 3]
+    twice = shards_of(classes_of_ten(200), 6, tasks=("parity", "parity", "classes"))
+    assert [(shard.outputs, shard.group) for shard in twice] == [(2, 0), (2, 0), (10, 1)] * 2
 
 
 def test_tasks_leave_the_partition_by_classes_as_it_is():
@@ -233,19 +178,6 @@ def test_tasks_leave_the_partition_by_classes_as_it_is():
     mixed = shards_of(classes_of_ten(200), 4, partition="classes", classes_per_client=3, tasks=("parity", "classes"))
     for one, other in zip(alone, mixed, strict=True):
         assert np.array_equal(one.x_train, other.x_train)
-
-
-@pytest.mark.parametrize(
-    ("pool", "tasks", "complaint"),
-    [
-        (classes_of_ten(40), (), "names 0 tasks; allowed are 1 to 2"),
-        (classes_of_ten(40), ("classes",) * 3, "names 3 tasks; allowed are 1 to 2"),
-        (Pool(np.ones((40, 1)), np.ones((40, 1), np.float32), "regression", 1), ("parity",), "no classes"),
-    ],
-)
-def test_tasks_that_cannot_be_are_refused(pool, tasks, complaint):
-    with pytest.raises(DataError, match=rf"^data\.tasks .*{complaint}"):
-        cut(DataSection(tasks=tasks), pool, 2, 0)
 
 
 def test_a_written_shard_reads_back_the_same(tmp_path):
@@ -302,11 +234,6 @@ def test_standardized_targets_have_mean_0_and_deviation_1_over_each_clients_own_
         assert np.array_equal(shard.x_train, raw.x_train)
 
 
-def test_classes_are_not_standardized():
-    with pytest.raises(DataError, match=r"^data\.standardize_targets is true, .*allowed is false$"):
-        shards_of(numbered(40), 3, standardize_targets=True)
-
-
 def test_a_client_is_in_the_group_of_its_owner_even_where_only_some_owners_take_part():
     owner = np.repeat(np.arange(6), 5)
     pool = replace(numbered(30, client=owner), groups=np.array([0, 1, 0, 1, 2, 2]))
@@ -341,7 +268,44 @@ def test_the_mask_stays_where_it_is_when_the_images_are_turned():
         assert np.array_equal(one.x_test == 0, other.x_test == 0)
 
 
-@pytest.mark.parametrize(("shape", "complaint"), [((3,), "not images"), ((1, 6, 4), "allow 0 to 4")])
-def test_a_mask_that_cannot_be_is_refused(shape, complaint):
-    with pytest.raises(DataError, match=rf"^data\.mask is 5.*{complaint}"):
-        cut(DataSection(mask=5), numbered(40, shape=shape), 2, 0)
+SQUARE, OBLONG, ROWS = (numbered(40, shape=shape) for shape in ((1, 2, 2), (1, 2, 3), (2,)))
+TARGETS = Pool(np.ones((40, 1)), np.ones((40, 1), np.float32), "regression", 1)
+
+
+@pytest.mark.parametrize(
+    ("pool", "keys", "complaint"),
+    [
+        (
+            ROWS,
+            {"rotations": (0, 90)},
+            r"^data\.rotations .* the samples are not images: allowed is \[0\]",
+        ),
+        (OBLONG, {"rotations": (0, 90)}, r"^data\.rotations is \[0, 90\], but images of 2x3 allow 0 and 180 only"),
+        (SQUARE, {"rotations": (0, 90, 180)}, r"^data\.rotations names 3 angles; allowed are 1 to 2"),
+        (SQUARE, {"rotations": ()}, r"^data\.rotations names 0 angles; allowed are 1 to 2"),
+        (
+            SQUARE,
+            {"rotations": (0, 0), "drift": {"at_round": 7, "rotations": (0, 90, 180)}},
+            r"^data\.drift\.rotations names 3 angles; allowed are 2, as many as",
+        ),
+        (ROWS, {"mask": 5}, r"^data\.mask is 5.*not images"),
+        (numbered(40, shape=(1, 6, 4)), {"mask": 5}, r"^data\.mask is 5.*allow 0 to 4"),
+        (ROWS, {"tasks": ()}, r"^data\.tasks names 0 tasks; allowed are 1 to 2"),
+        (ROWS, {"tasks": ("classes",) * 3}, r"^data\.tasks names 3 tasks; allowed are 1 to 2"),
+        (TARGETS, {"tasks": ("parity",)}, r"^data\.tasks is .*no classes"),
+        (ROWS, {"standardize_targets": True}, r"^data\.standardize_targets is true, .*allowed is false$"),
+        (
+            ROWS,
+            {"evaluate_on": "validation", "reduced_clients": 1, "reduced_to": 0.001},
+            r"^data\.evaluate_on is 'validation', but client 0 has one training sample",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_cut(pool, keys, complaint):
+    with pytest.raises(DataError, match=complaint):
+        cut(DataSection(**keys), pool, 2, 0)
+
+
+def test_images_that_are_not_square_may_be_turned_upside_down():
+    (shard,) = shards_of(OBLONG, 1, rotations=(180,))
+    assert shard.x_train.shape == (30, 1, 2, 3)

@@ -1,6 +1,8 @@
-"""The data sets by name: what is in them, and what is said when they are not there."""
+"""Images, what is said when they are not there, and the choice of some samples."""
 
 import gzip
+import hashlib
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 from sheafgossip.launcher.config.sections import DataSection
-from sheafgossip.launcher.data import DataError, load
+from sheafgossip.launcher.data import DataError, images, load
+from sheafgossip.launcher.data.images import Failed, download, torchvision_datasets
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -67,9 +70,6 @@ def test_samples_takes_that_many_different_ones_and_the_seed_says_which():
     assert all(rows[row.tobytes()] == label for row, label in zip(some.x, some.y, strict=True))
     assert np.array_equal(some.x, same.x)
     assert not np.array_equal(some.x, other.x)
-
-
-def test_more_samples_than_there_are_is_refused():
     with pytest.raises(DataError, match=r"^data\.samples is 2000, but digits holds 1797: 0 takes them all$"):
         load(DataSection(samples=2000), 0)
 
@@ -82,18 +82,9 @@ def test_mnist_is_found_plain_or_packed_in_the_folder_or_where_torchvision_puts_
     assert pool.x.shape == (9, 1, 2, 3)
     assert pool.y.tolist() == list(range(9))
     assert pool.outputs == 10
-
-
-def test_mnist_pixels_are_scaled_to_one(tmp_path):
-    pool = mnist(write_mnist(tmp_path))
     inputs = pool.inputs(np.array([8]))
     assert inputs.dtype == np.float32
     assert np.allclose(inputs[0, 0], np.array([[8, 18, 28], [38, 48, 58]]) / 255, rtol=1e-7)
-
-
-def test_fashion_mnist_has_the_same_layout(tmp_path):
-    write_mnist(tmp_path / "FashionMNIST" / "raw")
-    assert len(load(DataSection(dataset="fashion-mnist", root=tmp_path), 0)) == 9
 
 
 def test_a_folder_without_the_files_is_answered_with_their_names(tmp_path):
@@ -104,35 +95,24 @@ def test_a_folder_without_the_files_is_answered_with_their_names(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("file", "content", "complaint"),
     [
-        (idx(np.zeros((6, 2, 3)))[:-1], "announces 36 entries and holds 35"),
-        (idx(np.zeros((6, 2, 3))) + b"\0", "announces 36 entries and holds 37"),
-        (idx(np.zeros(6)), "not an IDX file of unsigned bytes in 3 dimensions"),
-        (b"\0\0\x08", "not an IDX file"),
-        (b"\0\0\x0d\x03" + bytes(12), "not an IDX file"),
-        (b"\0\0\x08\x03" + b"\xff" * 12, "announces"),
-        (idx(np.zeros((5, 2, 3))), "has 5 images, .* has 6 labels"),
+        ("train-images-idx3-ubyte", idx(np.zeros((6, 2, 3)))[:-1], "announces 36 entries and holds 35"),
+        ("train-images-idx3-ubyte", idx(np.zeros((6, 2, 3))) + b"\0", "announces 36 entries and holds 37"),
+        ("train-images-idx3-ubyte", idx(np.zeros(6)), "not an IDX file of unsigned bytes in 3 dimensions"),
+        ("train-images-idx3-ubyte", b"\0\0\x08", "not an IDX file"),
+        ("train-images-idx3-ubyte", b"\0\0\x0d\x03" + bytes(12), "not an IDX file"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x03" + b"\xff" * 12, "announces"),
+        ("train-images-idx3-ubyte", idx(np.zeros((5, 2, 3))), "has 5 images, .* has 6 labels"),
+        ("train-labels-idx1-ubyte", idx(np.arange(6) + 5), "holds label 10: labels are 0 to 9"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(idx(np.zeros((6, 2, 3))))[:-10], "can't be read"),
     ],
 )
-def test_a_damaged_image_file_is_refused(tmp_path, content, complaint):
+def test_a_damaged_file_is_refused(tmp_path, file, content, complaint):
     write_mnist(tmp_path)
-    (tmp_path / "train-images-idx3-ubyte").write_bytes(content)
+    (tmp_path / file.removesuffix(".gz")).unlink()
+    (tmp_path / file).write_bytes(content)
     with pytest.raises(DataError, match=complaint):
-        mnist(tmp_path)
-
-
-def test_a_cut_off_packed_file_is_refused(tmp_path):
-    write_mnist(tmp_path, compress=True)
-    file = tmp_path / "train-images-idx3-ubyte.gz"
-    file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz can't be read"):
-        mnist(tmp_path)
-
-
-def test_a_label_beyond_nine_is_refused(tmp_path):
-    write_mnist(tmp_path, train=11)
-    with pytest.raises(DataError, match="holds label 10: labels are 0 to 9"):
         mnist(tmp_path)
 
 
@@ -148,12 +128,10 @@ def test_the_real_mnist_has_70000_images():
 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist"])
 def test_without_files_or_network_one_line_says_what_to_put_where(tmp_path, monkeypatch, dataset):
-    import sheafgossip.launcher.data.images as readers
-
     def unreachable(name, folder):
-        raise readers.Failed("Name or service not known")
+        raise Failed("Name or service not known")
 
-    monkeypatch.setattr(readers, "download", unreachable)
+    monkeypatch.setattr(images, "download", unreachable)
     monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path))
     with pytest.raises(DataError) as raised:
         load(DataSection(dataset=dataset), 0)
@@ -164,16 +142,89 @@ def test_without_files_or_network_one_line_says_what_to_put_where(tmp_path, monk
 
 
 def test_a_download_is_read_from_the_cache_and_not_repeated(tmp_path, monkeypatch):
-    import sheafgossip.launcher.data.images as readers
-
     downloads = []
 
     def fetch(name, folder):
         downloads.append(name)
         write_mnist(folder / name / "raw")
 
-    monkeypatch.setattr(readers, "download", fetch)
+    monkeypatch.setattr(images, "download", fetch)
     monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path / "cache"))
     for _ in range(2):
         assert len(load(DataSection(dataset="fashion-mnist"), 0)) == 9
     assert downloads == ["FashionMNIST"]
+
+
+BATCHES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
+
+
+class Trap:
+    """Unpickling this creates a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def write_batches(root, extra=None):
+    """Two images a batch; every byte is drawn, every label its batch's number and then 9."""
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    batches = []
+    for number, name in enumerate(BATCHES):
+        batch = {"data": rng.integers(0, 256, (2, 3072), dtype=np.uint8), "labels": [number, 9], "extra": extra}
+        (folder / name).write_bytes(pickle.dumps(batch))
+        batches.append(batch["data"])
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
+    return np.concatenate(batches)
+
+
+def cifar10(root):
+    return load(DataSection(dataset="cifar10", root=root), 0)
+
+
+def test_batches_with_another_checksum_are_refused_before_they_are_unpickled(tmp_path):
+    with pytest.raises(DataError, match=r"^data\.root = .* lacks the unchanged folder cifar-10-batches-py"):
+        cifar10(tmp_path)
+    write_batches(tmp_path, extra=Trap(tmp_path / "sprung"))
+    with pytest.raises(DataError, match=r"^data\.root = .*corrupted[^\n]*$"):
+        cifar10(tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_pixels_arrive_as_channel_row_column(tmp_path, monkeypatch):
+    written = write_batches(tmp_path)
+    reader = torchvision_datasets().CIFAR10
+
+    def checksum(name):
+        return hashlib.md5((tmp_path / "cifar-10-batches-py" / name).read_bytes()).hexdigest()
+
+    monkeypatch.setattr(reader, "train_list", [[name, checksum(name)] for name in BATCHES[:5]])
+    monkeypatch.setattr(reader, "test_list", [["test_batch", checksum("test_batch")]])
+    monkeypatch.setattr(reader, "meta", {**reader.meta, "md5": checksum("batches.meta")})
+    pool = cifar10(tmp_path)
+    # The published layout of a row: 1024 red bytes, 1024 green, 1024 blue, each row by row.
+    assert pool.x.shape == (12, 3, 32, 32)
+    for channel, row, column in ((0, 0, 1), (1, 5, 7), (2, 31, 0)):
+        assert np.array_equal(pool.x[:, channel, row, column], written[:, 1024 * channel + 32 * row + column])
+    assert pool.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9, 5, 9]
+    assert (pool.scale, pool.outputs) == (255.0, 10)
+
+
+def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
+    # A port that nothing listens on: the network's absence, the same on every machine.
+    monkeypatch.setattr(torchvision_datasets().FashionMNIST, "mirrors", ["http://127.0.0.1:9/"])
+    with pytest.raises(Failed) as raised:
+        download("FashionMNIST", tmp_path)
+    assert "\n" not in str(raised.value)
+    assert "127.0.0.1" in str(raised.value) or "refused" in str(raised.value)
+
+
+def test_cifar10_without_a_network_names_data_root(tmp_path, monkeypatch):
+    monkeypatch.setattr(torchvision_datasets().CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+    monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match=r'^data\.dataset = "cifar10" could not be downloaded [^\n]*set data\.root to'):
+        load(DataSection(dataset="cifar10"), 0)

@@ -48,20 +48,10 @@ def test_the_columns_that_are_neither_target_nor_client_are_the_features(read, f
     assert pool.x.dtype == np.float32
     assert (pool.y.tolist(), pool.outputs, pool.task) == ([0, 1, 1, 0], 2, "classification")
     assert pool.client.tolist() == [1, 0, 1, 0]
-
-
-def test_a_target_of_numbers_can_be_regressed(read):
-    pool = read(target="weight", task="regression", frame=FRAME.drop(columns="ill"))
-    assert (pool.y.tolist(), pool.outputs) == ([[1.5], [2.5], [3.5], [4.5]], 1)
-    assert pool.input_shape == (2,)
-
-
-def test_labels_may_be_text(read):
-    assert read(frame=FRAME.assign(ill=["no", "yes", "yes", "no"])).y.tolist() == [0, 1, 1, 0]
-
-
-def test_an_empty_name_says_that_there_are_no_clients(read):
-    assert read(frame=FRAME.drop(columns="who"), client="").client is None
+    assert read(frame=FRAME.drop(columns="who"), form=form, client="").client is None
+    assert read(frame=FRAME.assign(ill=["no", "yes", "yes", "no"]), form=form).y.tolist() == [0, 1, 1, 0]
+    pool = read(frame=FRAME.drop(columns="ill"), form=form, target="weight", task="regression")
+    assert (pool.y.tolist(), pool.outputs, pool.input_shape) == ([[1.5], [2.5], [3.5], [4.5]], 1, (2,))
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -108,6 +98,7 @@ def test_a_row_without_a_client_is_named(read, form):
     ("name", "content", "complaint"),
     [
         ("t.xlsx", b"", r"allowed are files that end in \.csv, \.csv\.gz, \.npz, \.parquet"),
+        ("none.csv", None, "there is no such file"),
         ("t.csv", b"", "it can't be read: "),
         ("t.csv", b"a,who,ill\n", "it holds no rows"),
         ("t.csv", b"a,who,ill\n1,2\n1,2,3,4,5,6\n", "it can't be read: "),
@@ -120,7 +111,8 @@ def test_a_row_without_a_client_is_named(read, form):
 def test_a_damaged_file_is_refused_in_one_line(tmp_path, name, content, complaint):
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
-    (tmp_path / name).write_bytes(content)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=complaint) as raised:
         load(DataSection(dataset="table", root=tmp_path / name), 0)
     assert "\n" not in str(raised.value)
@@ -146,11 +138,3 @@ def test_parquet_without_its_library_says_what_to_install(tmp_path, monkeypatch)
     monkeypatch.setattr(pd, "read_parquet", missing)
     with pytest.raises(DataError, match=r"Parquet needs pyarrow: .*pip install -e '\.\[parquet\]'"):
         load(DataSection(dataset="table", root=tmp_path / "t.parquet"), 0)
-
-
-def test_the_file_has_to_be_named_and_there(tmp_path):
-    with pytest.raises(DataError, match=r"^data\.root is missing"):
-        load(DataSection(dataset="table"), 0)
-    for name in ("none.csv", "none.npz"):
-        with pytest.raises(DataError, match="there is no such file"):
-            load(DataSection(dataset="table", root=tmp_path / name), 0)
