@@ -7,10 +7,6 @@ import pytest
 from sheafgossip.transport.constants import VARIABLE, Constants, parse
 
 
-def test_without_a_word_they_are_what_the_product_has():
-    assert parse("") == Constants()
-
-
 def test_a_test_chooses_some():
     chosen = parse("window_bytes=4096,linger_s=0.1")
     assert chosen == Constants(window_bytes=4096, linger_s=0.1)

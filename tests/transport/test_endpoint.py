@@ -1,7 +1,6 @@
 """A client's data socket over real TCP: what it takes in, what it drops, and what ends its waiting."""
 
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -9,9 +8,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
-import msgpack
 import numpy as np
 import pytest
 
@@ -33,9 +30,9 @@ def soon(seconds: float = 100) -> float:
 # -- meeting and talking -----------------------------------------------------------------------------------------------
 
 
-def test_three_clients_meet_and_every_message_arrives_where_it_should(network):
-    edges = ((0, 1), (0, 2), (1, 2))
-    clients = network.linked(3, edges)
+@pytest.mark.parametrize("keys", [False, True])
+def test_three_clients_meet_and_every_message_arrives_where_it_should(network, keys):
+    clients = network.linked(3, ((0, 1), (0, 2), (1, 2)), keys=keys)
     for i in range(3):
         for j in {0, 1, 2} - {i}:
             send(clients[i].endpoint, j, vector=np.full(4, 10 * i + j, dtype=np.float32))
@@ -51,16 +48,6 @@ def test_the_header_says_who_when_and_what(network):
     message = other.receive()
     assert message[:3] == (0, 7, 2)
     assert [(t.dtype, t.shape) for t in message.tensors] == [(np.dtype("f4"), (10,)), (np.dtype("f8"), (2, 3))]
-
-
-def test_each_end_says_hello_once_and_knows_its_weight(network):
-    client, other = network.client(0), network.client(1)
-    hello = len(msgpack.packb([1, 77, 0, 1, 0, 0, []])) + 2
-    weights = network.in_parallel(
-        lambda: client.endpoint.connect({1: other.address}, soon()),
-        lambda: other.endpoint.connect({0: client.address}, soon()),
-    )
-    assert weights == [{1: hello}, {0: hello}]
 
 
 def test_a_neighbour_that_binds_later_is_still_reached(network):
@@ -93,78 +80,26 @@ def test_a_vector_may_be_changed_right_after_it_was_sent(network):
         np.testing.assert_array_equal(other.receive().tensors[0], np.arange(size))
 
 
-@pytest.mark.parametrize("stride", [2, -1])
-def test_a_vector_that_is_not_contiguous_arrives_as_it_looks(network, stride):
+@pytest.mark.parametrize("place", [slice(None, None, 2), slice(None, None, -1), slice(0, 0)])
+def test_a_vector_that_is_not_contiguous_or_empty_arrives_as_it_looks(network, place):
     client, other = network.linked(2, [(0, 1)])
-    vector = np.arange(20, dtype=np.float64)[::stride]
+    vector = np.arange(20, dtype=np.float64)[place]
     send(client.endpoint, 1, vector=vector)
-    np.testing.assert_array_equal(other.receive().tensors[0], vector)
-
-
-def test_an_empty_vector_arrives(network):
-    client, other = network.linked(2, [(0, 1)])
-    send(client.endpoint, 1, vector=np.zeros(0, dtype=np.float32))
-    assert other.receive().tensors[0].shape == (0,)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO with byte counters is Linux's")
-def test_hello_and_messages_weigh_what_the_kernel_sent(network):
-    client, other = network.client(0), network.client(1)
-    hellos = network.in_parallel(
-        lambda: client.endpoint.connect({1: other.address}, soon()),
-        lambda: other.endpoint.connect({0: client.address}, soon()),
-    )
-    wire = [64 + 43 + len("node-0000") + hellos[0][1], 64 + 43 + len("node-0001") + hellos[1][0]]
-    for size in (1, 60, 70, 20_000):
-        wire[0] += send(client.endpoint, 1, vector=np.zeros(size, dtype=np.float32))[1].wire
-        wire[1] += send(other.endpoint, 0, vector=np.zeros(size, dtype=np.float64))[0].wire
-        other.receive()
-        client.receive()
-    port = int(other.address.rpartition(":")[2])
-    assert kernel_counts_of_bytes_sent(port) == {"connecting": wire[0], "bound": wire[1]}
-
-
-def kernel_counts_of_bytes_sent(port: int) -> dict[str, int]:
-    """What each end of this process's connection to a port of its own has sent."""
-    counts = {}
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            sock = socket.fromfd(int(descriptor.name), socket.AF_INET, socket.SOCK_STREAM)
-        except OSError:
-            continue
-        with sock:
-            try:
-                ports = sock.getsockname()[1], sock.getpeername()[1]
-                info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 240)
-            except (OSError, IndexError):  # no socket, or one without a peer, or not of TCP
-                continue
-            if port in ports:
-                if len(info) < 216:
-                    pytest.skip(f"this kernel's TCP_INFO has {len(info)} bytes, and no byte counters")
-                sent, retransmitted = struct.unpack_from("=QQ", info, 200)
-                counts["bound" if ports[0] == port else "connecting"] = sent - retransmitted
-    return counts
+    np.testing.assert_array_equal(other.receive().tensors[0], vector, strict=True)
 
 
 # -- what comes in is not trusted --------------------------------------------------------------------------------------
 
 POISON = {
     "garbage": ([b"\xc1\xff garbage"], "malformed header"),
-    "nothing at all": ([b""], "malformed header"),
     "a pickle": ([b"\x80\x04K\x01."], "malformed header"),
-    "a header of 10,000 bytes": ([b"\x93" * 10_000], "malformed header"),
     "another run": ({"run": 78}, "foreign run id"),
     "another's name": ({"src": 2}, "wrong source or destination"),
-    "one's own name": ({"src": 1}, "wrong source or destination"),
-    "another's message": ({"dst": 2}, "wrong source or destination"),
     "another version": ({"version": 2}, "unknown protocol version"),
     "an unknown dtype": ({"shapes": [[9, 10]]}, "unknown dtype"),
     "too short a tensor": ({"shapes": [[0, 11]]}, "wrong shape"),
-    "too long a tensor": ({"shapes": [[0, 9]]}, "wrong shape"),
     "a shape that numpy cannot have": ({"shapes": [[0, 10, *[1] * 70]]}, "wrong shape"),
-    "a shape that overflows": ({"shapes": [[0, 2**63, 2**63]]}, "wrong shape"),
     "fewer tensors than frames": ({"shapes": []}, "malformed header"),
-    "more tensors than frames": ({"shapes": [[0, 10], [0, 10]]}, "malformed header"),
 }
 
 
@@ -231,15 +166,7 @@ def test_an_oversized_frame_closes_its_connection_and_is_counted_and_others_go_o
     np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
 
 
-def test_a_frame_of_exactly_the_limit_is_taken_in(network):
-    client, [neighbour] = network.client_of_puppets(1, max_frame=1000)
-    neighbour.send_multipart([network.header(src=0, dst=1, round=1, shapes=[[0, 250]]), bytes(1000)])
-    assert client.receive().tensors[0].nbytes == 1000
-
-
-@pytest.mark.parametrize(
-    "speech", [b"GET / HTTP/1.1\r\n\r\n" * 20, bytes(500), b"\xff" * 500, b"\x16\x03\x01\x02\x00\x01"]
-)
+@pytest.mark.parametrize("speech", [b"GET / HTTP/1.1\r\n\r\n" * 20, b"\xff" * 500, b"\x16\x03\x01\x02\x00\x01"])
 def test_a_foreign_protocol_does_no_harm(network, speech):
     client, [neighbour] = network.client_of_puppets(1)
     host, port = client.address.removeprefix("tcp://").split(":")
@@ -247,8 +174,6 @@ def test_a_foreign_protocol_does_no_harm(network, speech):
         foreign.sendall(speech)
         neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
         np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
-    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
-    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
 
 
 # -- waiting and its ends ----------------------------------------------------------------------------------------------
@@ -263,40 +188,29 @@ def test_waiting_ends_at_the_deadline_and_costs_no_cpu(network):
     assert time.thread_time() - cpu < 0.05
 
 
-def test_what_is_there_already_is_received_even_after_the_deadline(network):
-    client, [neighbour] = network.client_of_puppets(1)
-    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
-    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
-    client.receive()
-    late = partial(client.endpoint.receive, deadline=0)
-    assert until_it_has_arrived(late).round == 1
-
-
-def until_it_has_arrived(receive):
-    end = soon()
-    while time.monotonic() < end:
-        with suppress(NeighbourTimeout):
-            return receive()
-    pytest.fail("nothing came")
-
-
-def test_garbage_does_not_hold_up_the_deadline(network):
+def test_at_the_deadline_what_is_there_is_still_looked_at_but_garbage_does_not_hold_it_up(network):
     client, [neighbour] = network.client_of_puppets(1)
     for _ in range(20):
         neighbour.send(b"garbage")
+    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
     time.sleep(0.2)  # until they are here, most likely
-    end = soon()
-    while not client.endpoint.rejected and time.monotonic() < end:
-        with pytest.raises(NeighbourTimeout):
-            client.endpoint.receive(deadline=0)
-    assert client.endpoint.rejected == {"malformed header": 1}
+    end, looks, message = soon(), 0, None
+    while message is None and time.monotonic() < end:
+        with suppress(NeighbourTimeout):
+            message = client.endpoint.receive(deadline=0)
+        looks += 1
+    assert message.round == 1
+    assert looks > client.endpoint.rejected["malformed header"] == 20
 
 
-def test_the_launchers_stop_ends_a_blocked_receive(network):
-    client, _ = network.linked(2, [(0, 1)])
-    threading.Timer(0.1, client.launcher.send, [Stop("Ctrl-C")]).start()
-    with pytest.raises(Stopped, match="Ctrl-C"):
-        client.receive()
+@pytest.mark.parametrize("linked", [True, False], ids=["receiving", "linking up"])
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "says stop"])
+def test_a_launcher_that_says_stop_or_is_gone_ends_every_wait(network, linked, gone):
+    client = network.linked(2, [(0, 1)])[1] if linked else network.client(1)
+    end = partial(client.launcher.close) if gone else partial(client.launcher.send, Stop("Ctrl-C"))
+    threading.Timer(0.1, end).start()
+    with pytest.raises(ControlClosed) if gone else pytest.raises(Stopped, match="Ctrl-C"):
+        client.receive() if linked else client.endpoint.connect({0: "never used"}, soon())
 
 
 def test_other_words_of_the_launcher_do_not_end_a_receive(network):
@@ -316,20 +230,6 @@ def test_any_word_of_the_launcher_ends_the_wait_of_who_wants_to_hear(network, pa
     while 1 not in client.endpoint.presence.died:
         assert client.endpoint.receive_or_hear(soon()) is None
     assert time.monotonic() - began < 2
-
-
-def test_a_launcher_that_is_gone_ends_a_blocked_receive(network):
-    client, _ = network.linked(2, [(0, 1)])
-    threading.Timer(0.1, client.launcher.close).start()
-    with pytest.raises(ControlClosed):
-        client.receive()
-
-
-def test_the_launchers_stop_ends_the_wait_for_neighbours(network):
-    client = network.client(1)
-    threading.Timer(0.1, client.launcher.send, [Stop("another client failed")]).start()
-    with pytest.raises(Stopped, match="another client failed"):
-        client.endpoint.connect({0: "never used"}, soon())
 
 
 def test_a_neighbour_that_is_gone_is_counted_and_not_weighed_and_the_others_are_served(network):

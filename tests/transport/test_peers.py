@@ -72,29 +72,6 @@ def test_messages_of_one_round_come_in_their_order_and_rounds_follow_each_other(
         assert clients[i].endpoint.rejected == {}
 
 
-def test_a_neighbour_one_round_ahead_is_kept_for_its_round(network):
-    slow, fast = network.linked(2, [(0, 1)])
-    slow_peers, fast_peers = (client.peers({j: Channel((1,), (1,))}) for client, j in ((slow, 1), (fast, 0)))
-    slow_peers.send({1: vector(0)})
-    fast_peers.exchange({0: vector(1)})
-    fast_peers.next_round()
-    fast_peers.send({0: vector(2)})
-    assert slow_peers.receive()[1].tolist() == [1]
-    slow_peers.next_round()
-    assert slow_peers.receive()[1].tolist() == [2]
-    assert slow_peers.rejected() == {}
-
-
-def test_an_exchange_with_some_neighbours_waits_for_no_others(network):
-    clients = network.linked(3, [(0, 1), (0, 2)])
-    hub = clients[0].peers({j: Channel((1,), (1,)) for j in (1, 2)})
-    leaf = clients[1].peers({0: Channel((1,), (1,))})
-    leaf.send({0: vector(7)})
-    assert {j: v.tolist() for j, v in hub.exchange({1: vector(5)}).items()} == {1: [7]}
-    assert {j: sent.messages for j, sent in hub.next_round().sent.items()} == {1: 1}
-    assert leaf.receive()[0].tolist() == [5]
-
-
 def test_a_client_may_hear_from_others_than_it_sends_to(network):
     """Three clients on a circle of arcs, 0 -> 1 -> 2 -> 0."""
     clients = network.linked(3, [(0, 1), (0, 2), (1, 2)])
@@ -120,12 +97,6 @@ def test_neighbours_who_do_not_meet_in_every_round_may_be_further_ahead(network)
     assert rejected == {"round or phase out of turn": 1}
     slow_peers.clock.begin(9)
     assert slow_peers.exchange({1: vector(0)})[1].tolist() == [9]
-
-
-def test_a_client_without_neighbours_waits_for_nobody(network):
-    peers = network.client(0).peers({}, timeout=0)
-    assert peers.exchange({}) == {}
-    assert peers.next_round().sent == {}
 
 
 # -- what is not taken in ----------------------------------------------------------------------------------------------
@@ -160,27 +131,20 @@ def test_a_message_that_the_link_does_not_announce_is_dropped_and_counted(networ
     assert peers.rejected() == {reason: 1}
 
 
-def test_a_repeated_message_is_dropped_and_counted(network):
+def test_a_message_that_is_there_or_was_taken_already_is_dropped_and_counted_once(network):
     client, [neighbour] = network.client_of_puppets(1)
-    peers = client.peers({0: Channel((1,), (1,))})
-    say(network, neighbour, 2, round=2)  # one round ahead, so that it is still there when it is repeated
+    peers = client.peers({0: Channel((1, 1), (1, 1))})
+    say(network, neighbour, 3, round=2)  # one round ahead, so that it is still there when it is repeated
     say(network, neighbour, 9, round=2)
     say(network, neighbour, 1, round=1)
     assert peers.receive()[0].tolist() == [1]
-    assert peers.rejected() == {"round or phase out of turn": 1}
-    peers.next_round()
-    assert peers.receive()[0].tolist() == [2]
-
-
-def test_a_phase_that_was_taken_already_is_dropped_and_counted(network):
-    client, [neighbour] = network.client_of_puppets(1)
-    peers = client.peers({0: Channel((1, 1), (1, 1))})
-    say(network, neighbour, 1, round=1, phase=0)
-    assert peers.receive()[0].tolist() == [1]
-    say(network, neighbour, 9, round=1, phase=0)
+    say(network, neighbour, 9, round=1)
     say(network, neighbour, 2, round=1, phase=1)
     assert peers.receive()[0].tolist() == [2]
-    assert peers.rejected() == {"round or phase out of turn": 1}
+    assert peers.rejected() == {"round or phase out of turn": 2}
+    assert peers.rejected() == {}
+    peers.next_round()
+    assert peers.receive()[0].tolist() == [3]
 
 
 def test_a_message_of_two_tensors_or_none_is_dropped_and_counted(network):
@@ -192,16 +156,6 @@ def test_a_message_of_two_tensors_or_none_is_dropped_and_counted(network):
     say(network, neighbour, 1, round=1)
     assert peers.receive()[0].tolist() == [1]
     assert peers.rejected() == {"wrong shape": 2}
-
-
-def test_dropped_messages_are_reported_once(network):
-    client, [neighbour] = network.client_of_puppets(1)
-    peers = client.peers({0: Channel((1,), (1,))})
-    neighbour.send(b"garbage")
-    say(network, neighbour, 1, round=1)
-    peers.receive()
-    assert peers.rejected() == {"malformed header": 1}
-    assert peers.rejected() == {}
 
 
 def test_what_is_received_cannot_be_changed_by_mistake(network):
@@ -225,11 +179,6 @@ def test_sending_what_was_not_announced_raises_value_error_and_sends_nothing(net
         peers.send({0: vector(1, 2), 1: wrong})
     assert first.poll(50) == 0
     assert peers.next_round().sent == {}
-
-
-def test_sending_more_messages_than_were_announced_raises_value_error(network):
-    client, _ = network.client_of_puppets(1)
-    peers = client.peers({0: Channel((2,), (2,))})
     peers.send({0: vector(1, 2)})
     with pytest.raises(ValueError, match="message 1 of a round to client 0"):
         peers.send({0: vector(1, 2)})

@@ -48,22 +48,17 @@ def rounds(*numbers: int) -> list[RoundRecord]:
     return [RoundRecord(4, number, 0.5, None, None, 1.25, number / 10) for number in numbers]
 
 
-def test_each_write_is_a_batch_and_they_are_numbered_in_order(recorder, pull):
+def test_each_write_is_a_batch_or_several_numbered_in_order_and_nothing_sends_nothing(recorder, pull):
+    recorder.write()
+    event = EventRecord(0.5, None, 4, "drop", "1 messages dropped: wröng shape")
     recorder.write(*rounds(1, 2))
-    recorder.write(EventRecord(0.5, None, 4, "drop", "1 messages dropped: wröng shape"))
-    batches = [unpack(pull.recv()) for _ in range(2)]
-    assert [(batch.sender, batch.sequence) for batch in batches] == [(4, 0), (4, 1)]
-    assert batches[0].records == tuple(rounds(1, 2))
-    assert batches[1].records == (EventRecord(0.5, None, 4, "drop", "1 messages dropped: wröng shape"),)
-    assert recorder.batches == 2
-
-
-def test_many_records_are_split_into_batches_and_none_is_lost(recorder, pull):
+    recorder.write(event)
     recorder.write(*rounds(*range(5001)))
     batches = [unpack(pull.recv()) for _ in range(recorder.batches)]
-    assert len(batches) > 1
-    assert [batch.sequence for batch in batches] == list(range(len(batches)))
-    assert [record for batch in batches for record in batch.records] == rounds(*range(5001))
+    assert [(batch.sender, batch.sequence) for batch in batches] == [(4, number) for number in range(len(batches))]
+    assert len(batches) > 3
+    assert [batch.records for batch in batches[:2]] == [tuple(rounds(1, 2)), (event,)]
+    assert [record for batch in batches[2:] for record in batch.records] == rounds(*range(5001))
 
 
 def test_records_that_follow_each_other_quickly_leave_together(context, pull):
@@ -80,11 +75,6 @@ def test_records_that_follow_each_other_quickly_leave_together(context, pull):
     assert recorder.batches == 3
 
 
-def test_nothing_to_write_sends_nothing(recorder, pull):
-    recorder.write()
-    assert (recorder.batches, recorder.wire_bytes, pull.poll(50)) == (0, OPENING, 0)
-
-
 def test_the_records_own_bytes_are_counted_with_their_framing(recorder, pull):
     recorder.write(*rounds(1))
     recorder.write(*rounds(*range(100)))
@@ -94,16 +84,25 @@ def test_the_records_own_bytes_are_counted_with_their_framing(recorder, pull):
 
 
 @pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")
-def test_the_kernel_counts_the_same_bytes(context):
+@pytest.mark.parametrize("keyed", [False, True])
+def test_the_kernel_counts_the_same_bytes(context, keyed):
+    own, collectors = KeyPair.make(), KeyPair.make()
+    gate = Gate(context, {4: own.public})
     pull = context.socket(zmq.PULL)
+    if keyed:
+        listen_with(pull, collectors)
     monitor = pull.get_monitor_socket(zmq.EVENT_ACCEPTED)
     pull.bind("tcp://127.0.0.1:*")
-    recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), sender=4)
+    keys = (own, collectors.public) if keyed else None
+    recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), 4, keys=keys)
     kernel = KernelCounters()
     assert monitor.poll(10_000)
     kernel.watch(next_event(monitor)[1])
     recorder.write(*rounds(1))
     recorder.write(*rounds(*range(100)))
+    if keyed:
+        assert gate.socket.poll(10_000)
+        gate.answer()
     for _ in range(2):
         assert pull.poll(10_000)
         pull.recv()
@@ -112,6 +111,7 @@ def test_the_kernel_counts_the_same_bytes(context):
     recorder.close()
     pull.disable_monitor()
     monitor.close()
+    gate.close()
 
 
 def test_a_batch_that_the_collector_would_refuse_is_not_sent(recorder, pull):
@@ -147,30 +147,3 @@ def test_who_may_drop_waits_for_nobody_and_counts_what_there_was_no_room_for(con
     recorder.write(*rounds(1200))
     assert unpack(pull.recv()).sequence == 1200
     recorder.close()
-
-
-@pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")
-def test_with_keys_the_kernel_counts_the_same_bytes_too(context):
-    own, collectors = KeyPair.make(), KeyPair.make()
-    gate = Gate(context, {4: own.public})
-    pull = context.socket(zmq.PULL)
-    listen_with(pull, collectors)
-    monitor = pull.get_monitor_socket(zmq.EVENT_ACCEPTED)
-    pull.bind("tcp://127.0.0.1:*")
-    recorder = Recorder(context, pull.last_endpoint.rstrip(b"\0").decode(), 4, keys=(own, collectors.public))
-    kernel = KernelCounters()
-    assert monitor.poll(10_000)
-    kernel.watch(next_event(monitor)[1])
-    recorder.write(*rounds(1))
-    recorder.write(*rounds(*range(100)))
-    assert gate.socket.poll(10_000)
-    gate.answer()
-    for _ in range(2):
-        assert pull.poll(10_000)
-        pull.recv()
-    assert kernel.read()[0].received == recorder.wire_bytes
-    kernel.close()
-    recorder.close()
-    pull.disable_monitor()
-    monitor.close()
-    gate.close()
