@@ -21,7 +21,8 @@ matplotlib.use("svg")
 from matplotlib import pyplot as plt
 from study import RESULTS, over_seeds, run_several
 
-from sheafgossip.launcher.config.sections import load, read, validate
+from sheafgossip.launcher.config.files import load, read
+from sheafgossip.launcher.config.sections import validate
 from sheafgossip.metrics import open_run
 
 HERE = Path(__file__).parent

@@ -132,7 +132,8 @@ def loop(kind: str, config: Path, exchange: str) -> float:
     """CPU seconds of the gradient steps of a run, in one plain loop; or of processes that take and exchange them."""
     import torch
 
-    from sheafgossip.launcher.config.sections import load
+    from sheafgossip.launcher.config.files import load
+    from sheafgossip.launcher.prepare.assignments import Site
     from sheafgossip.launcher.prepare.preparation import prepare_run
     from sheafgossip.node.model.learner import Learner
 
@@ -140,7 +141,7 @@ def loop(kind: str, config: Path, exchange: str) -> float:
     (resolved,) = load(config, [])
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        prepared = prepare_run(resolved, place, sockets=place, records="ipc:///nowhere")
+        prepared = prepare_run(resolved, place, Site(sockets=place, records="ipc:///nowhere"))
         rounds = [
             learner.learn if kind == "own" else plain_round(learner, assignment.architecture, assignment.training.alpha)
             for assignment in prepared.assignments

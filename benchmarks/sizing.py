@@ -46,7 +46,8 @@ name = "d-psgd"
 
 def prepare(clients: int) -> dict[str, float]:
     """In this process: seconds, and the most memory that it took."""
-    from sheafgossip.launcher.config.sections import load
+    from sheafgossip.launcher.config.files import load
+    from sheafgossip.launcher.prepare.assignments import Site
     from sheafgossip.launcher.prepare.preparation import prepare_run
 
     with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +55,7 @@ def prepare(clients: int) -> dict[str, float]:
         (place / "config.toml").write_text(CONFIG.format(clients=clients))
         (config,) = load(place / "config.toml")
         start = time.monotonic()
-        prepared = prepare_run(config, place / "run", sockets=place, records="ipc:///nowhere")
+        prepared = prepare_run(config, place / "run", Site(sockets=place, records="ipc:///nowhere"))
         lines = sum(len(json.dumps(each.to_json())) for each in prepared.assignments[:100]) / 100
         seconds = time.monotonic() - start
     return {"s": seconds, "bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "line": lines}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from ..metrics.records import sender_of
-from ..transport.codecs import Codec, CodecName, codec
+from ..transport.codecs import Codec, codec
 from .model.architecture import Architecture
+from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,183 +36,182 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Period:
     """A client's part of one of the run's graphs: those it sends to, and {those it hears from: W_ij}."""
 
     successors: tuple[int, ...]
     weights: dict[int, float]
 
 
-@dataclass(frozen=True, slots=True)
-class LocalWork:
-    """The local work of a round (the [training] section)."""
-
-    work: Literal["full", "steps", "epochs"]
-    alpha: float
-    steps: int
-    epochs: int
-    batch_size: int
-    momentum: float
-    l2: float
-
-    def count(self, samples: int) -> int:
-        """Local steps of a round, on so many training samples."""
-        if self.work == "full":
-            return 1
-        if self.work == "steps":
-            return self.steps
-        return self.epochs * -(-samples // min(self.batch_size, samples))
-
-
 @dataclass(frozen=True)
-class Assignment:
-    """One client's part of a run. ``shard``, ``state`` and ``log`` are paths; every round number counts from 1."""
+class Run:
+    """What all clients of a run are told alike, beside the sections of its configuration."""
 
-    node: int
-    role: Literal["client", "server"]
-    """A server has no data, hence no shard."""
-    clients: int
-    """How many the run has, a server not counted."""
-    run: int
-    seed: int
-    rounds: int
+    number: int
+    """Tells runs apart on the wire."""
     folder: Path
-    address: str
-    records: str
-    architecture: Architecture
-    task: Literal["classification", "regression"]
-    init: Literal["uniform", "zeros"]
-    same_start: bool
-    dtype: Literal["float32", "float64"]
-    training: LocalWork
-    algorithm: dict[str, Any]
-    neighbours: tuple[Neighbour, ...]
-    largest_vector: int
-    timeout: float
-    evaluate_every: int
-    checkpoint_every: int
-    save_maps: bool
-    measure: bool
-    sample_every: float
-    kernel_counters: bool
-    codec: CodecName = "none"
-    codec_between: CodecName = "none"
-    """On edges that lead to another host."""
-    keep: float = 1.0
-    """Share of the entries that codec top-k sends."""
-    classes: tuple[int, ...] = ()
-    """Of its training samples, ascending; none where the task has no classes."""
-    matchings: int = 1
-    """How many there are in the run's graph."""
-    turns: tuple[Turn, ...] = ()
-    """Of a directed or changing graph, whose ``neighbours`` are those of all turns: they follow each other, over and
-    over. None: all neighbours are heard and sent to in all rounds."""
-    rounds_a_turn: int = 1
-    relations: tuple[tuple[int, int], ...] = ()
-    """Edges of [topology] between the clients, where a server is told them."""
-    clock: Literal["none", "wall", "virtual"] = "none"
-    """none: no scenario, every exchange waits for every neighbour."""
-    staleness: float = 0
-    silence: Literal["wait", "stale", "skip"] = "wait"
-    deadline_s: float = math.inf
-    bounded: bool = False
-    """Whether messages under way are counted, so that a fast client never floods a slow one."""
-    survives: bool = False
-    """Whether the run goes on without a client that died unexpectedly."""
-    life: int = 1
-    """A client that is started again begins its next life."""
-    first_round: int = 1
-    last_round: int | None = None
-    """Of this life; None: the run's last."""
-    begun_in: int = 1
-    """The round in which this life began; earlier than ``first_round`` where the run was taken up again in it."""
-    ending: Literal["finish", "crash", "leave"] = "finish"
-    absent_until: int = 0
-    """After a crash or leave: the last round without this client."""
-    state_round: int | None = None
-    """The round whose state this life goes on from."""
+    seed: int
+    clients: int
+    """A server is not counted."""
+    rounds: int
+    task: Literal["classification", "regression"] = "classification"
+    largest_vector: int = 0
     first_outputs: int = 0
     """Outputs of client 0, whose layers before the last those of other tasks start as; 0: all start on their own."""
     drift_round: int = 0
-    """The first round with the shard's second task; 0: there is none."""
-    resumed_at: int = 0
-    """The round after which an interrupted run was taken up again."""
+    """The first round with the shards' second task; 0: there is none."""
+    matchings: int = 1
+    """How many there are in the run's graph."""
+    rounds_a_period: int = 1
+    scenario: bool = False
+    """Whether anything but the machine decides on time; without, every exchange waits for every neighbour."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where a client runs, and where its sockets are."""
+
+    address: str
+    records: str
+    """The collector's address."""
+    records_key: str = ""
+    """The collector's public key, where records are sent with keys."""
     host: int = 0
     """The number of the host that it runs on, among those of the run."""
     host_name: str = ""
     memory: int = 0
     """Bytes that it may take at most, where others can connect to it; 0: all."""
-    keyed: bool = False
-    """Whether its data socket asks for keys."""
     shares_process: bool = False
     """Whether it is one thread of several clients in a process, to which limits, memory and CPU time belong."""
-    records_key: str = ""
-    """The collector's public key, where records are sent with keys."""
+
+
+@dataclass(frozen=True)
+class AssignedIncarnation:
+    """A client's process from its start to its end; one that is started again is another incarnation."""
+
+    number: int = 1
+    first_round: int = 1
+    last_round: int | None = None
+    """None: the run's last."""
+    begun_in: int = 1
+    """The round in which it began; earlier than ``first_round`` where the run was taken up again in it."""
+    ending: Literal["finish", "crash", "leave"] = "finish"
+    absent_until: int = 0
+    """After a crash or leave: the last round without this client."""
+    state_round: int | None = None
+    """The round whose state it goes on from."""
+    resumed_at: int = 0
+    """The round after which an interrupted run was taken up again."""
+    bounded: bool = False
+    """Whether messages under way are counted, so that a fast client never floods a slow one."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One client's part of a run. Every round number counts from 1."""
+
+    node: int
+    role: Literal["client", "server"]
+    """A server has no data, hence no shard."""
+    run: Run
+    deployment: Deployment
+    architecture: Architecture
+    algorithm: dict[str, Any]
+    neighbours: tuple[Neighbour, ...]
+    periods: tuple[Period, ...] = ()
+    """Of a directed or changing graph, whose ``neighbours`` are those of all periods: they follow each other, over and
+    over. None: all neighbours are heard and sent to in all rounds."""
+    classes: tuple[int, ...] = ()
+    """Of its training samples, ascending; none where the task has no classes."""
+    relations: tuple[tuple[int, int], ...] = ()
+    """Edges of [topology] between the clients, where a server is told them."""
+    model: ModelSettings = ModelSettings()
+    training: Training = Training()
+    evaluation: Evaluation = Evaluation()
+    checkpoints: Checkpoints = Checkpoints()
+    transport: Transport = Transport()
+    measuring: Measuring = Measuring()
+    time: Time = Time()
+    incarnation: AssignedIncarnation = AssignedIncarnation()
 
     @property
-    def schedule(self) -> Path:
-        return self.folder / "plan" / f"{name_of(self.node)}.safetensors"
+    def clock(self) -> Literal["none", "wall", "virtual"]:
+        """none: no scenario, every exchange waits for every neighbour."""
+        return self.time.clock if self.run.scenario else "none"
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.model.dtype)
+
+    @property
+    def counts_in_kernel(self) -> bool:
+        """Whether the kernel's counters are read; they belong to descriptors of a process of its own."""
+        asked = self.measuring.enabled and self.measuring.kernel
+        return asked and self.transport.protocol == "tcp" and not self.deployment.shares_process
 
     @property
     def sender(self) -> int:
         """The number under which this process sends records."""
-        return sender_of(self.node, self.life)
+        return sender_of(self.node, self.incarnation.number)
+
+    @property
+    def schedule(self) -> Path:
+        return self._file("plan", self.node)
 
     @property
     def shard(self) -> Path:
-        return self.folder / "shards" / f"{name_of(self.node)}.safetensors"
+        return self._file("shards", self.node)
 
     @property
     def log(self) -> Path:
-        return self.folder / "log" / f"{name_of(self.node)}.log"
+        return self.run.folder / "log" / f"{name_of(self.node)}.log"
 
     def state(self, round: int) -> Path:
         """What this client is after a round."""
-        return self.folder / "state" / f"round-{round:06d}" / f"{name_of(self.node)}.safetensors"
+        return self.checkpoint_of(self.node, round)[0]
 
     def sent(self, round: int) -> Path:
-        """Of a client that is away in this round: what it sent before and neighbours have yet to use."""
-        return self.state(round).with_name(f"sent-{self.node:04d}.safetensors")
-
-    def handed_on(self, life: int) -> Path:
-        """What the client had sent when that life ended and neighbours have yet to use: for its next life to keep."""
-        return self.folder / "sent" / f"{name_of(self.node)}.{life}.safetensors"
+        """What this client, which is away in this round, sent before and neighbours have yet to use."""
+        return self.checkpoint_of(self.node, round)[1]
 
     def checkpoint_of(self, node: int, round: int) -> tuple[Path, Path]:
         """The two files, of which one is there, that a client's checkpoint may be."""
-        other = replace(self, node=node)
-        return other.state(round), other.sent(round)
+        state = self._file(f"state/round-{round:06d}", node)
+        return state, state.with_name(f"sent-{node:04d}.safetensors")
+
+    def handed_on(self, incarnation: int) -> Path:
+        """What this client had sent when that incarnation ended and neighbours have yet to use; the next keeps it."""
+        return self.run.folder / "sent" / f"{name_of(self.node)}.{incarnation}.safetensors"
+
+    def _file(self, folder: str, node: int) -> Path:
+        return self.run.folder / folder / f"{name_of(node)}.safetensors"
 
     def codec_of(self, peer: Neighbour) -> Codec | None:
         """None: vectors travel as they are."""
-        return codec(self.codec_between if peer.remote else self.codec, np.dtype(self.dtype), self.keep)
+        transport = self.transport
+        return codec(transport.between if peer.remote else transport.codec, self.dtype, transport.keep)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"folder": str(self.folder)}
+        return msgspec.to_builtins(self, enc_hook=_plain, str_keys=True)
 
     @classmethod
     def from_json(cls, message: dict[str, Any]) -> Assignment:
-        shapes = {key: tuple(message["architecture"][key]) for key in ("input_shape", "filters", "hidden")}
-        return cls(
-            **message
-            | {
-                "folder": Path(message["folder"]),
-                "architecture": Architecture(**message["architecture"] | shapes),
-                "training": LocalWork(**message["training"]),
-                "neighbours": tuple(
-                    Neighbour(**neighbour | {key: tuple(neighbour[key]) for key in ("common", "classes")})
-                    for neighbour in message["neighbours"]
-                ),
-                "classes": tuple(message["classes"]),
-                "relations": tuple((i, j) for i, j in message["relations"]),
-                "turns": tuple(
-                    Turn(tuple(turn["successors"]), {int(j): weight for j, weight in turn["weights"].items()})
-                    for turn in message["turns"]
-                ),
-            }
-        )
+        """Raises msgspec.ValidationError."""
+        return msgspec.convert(message, cls, dec_hook=_path, str_keys=True)
 
 
 def name_of(node: int) -> str:
     """The name of a client's files."""
     return f"node-{node:04d}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} is no plain value")
+
+
+def _path(kind: type, value: Any) -> Path:
+    if kind is Path:
+        return Path(value)
+    raise TypeError(f"{kind} is no plain value")

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..topology.randomness import generator
 from ..transport.stopwatch import Stopwatch
-from .assignment import Assignment, Neighbour, Turn
+from .assignment import Assignment, Neighbour, Period
 
 if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for it
     from .model.learner import Learner
@@ -36,9 +36,9 @@ class Client:
     ):
         self.node = assignment.node
         self.role = assignment.role
-        self.clients = assignment.clients
-        self.rounds = assignment.rounds
-        self.seed = assignment.seed
+        self.clients = assignment.run.clients
+        self.rounds = assignment.run.rounds
+        self.seed = assignment.run.seed
         self._theta = learner.theta
         self.model = assignment.architecture
         self.classes = assignment.classes
@@ -48,18 +48,18 @@ class Client:
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
         self.successors = self.predecessors = self.neighbours
         """Those it sends to, and those it hears from: on an undirected graph all neighbours."""
-        self.matchings = assignment.matchings
+        self.matchings = assignment.run.matchings
         self.train_loss: float | None = None
         training = assignment.training
         self.takes_one_full_step = training.work == "full" and not training.momentum
         """Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly."""
         self._assignment = assignment
-        self._turn: Turn | None = None
+        self._turn: Period | None = None
         self._learner = learner
         self._stopwatch = stopwatch or Stopwatch("maps", running=False)
         self._sleep = sleep
         self._losses: list[float] = []
-        self.enter(assignment.first_round)
+        self.enter(assignment.incarnation.first_round)
 
     @property
     def theta(self) -> np.ndarray:
@@ -80,10 +80,10 @@ class Client:
 
     def enter(self, round: int) -> None:
         """From now on the graph is that of this round."""
-        turns = self._assignment.turns
+        turns = self._assignment.periods
         if not turns:
             return
-        turn = turns[(round - 1) // self._assignment.rounds_a_turn % len(turns)]
+        turn = turns[(round - 1) // self._assignment.run.rounds_a_period % len(turns)]
         if turn is self._turn:
             return
         self._turn = turn

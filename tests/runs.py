@@ -23,7 +23,8 @@ import pytest
 from chaos.records import Records, number_of
 from safetensors.numpy import load_file
 
-from sheafgossip.launcher.config.sections import RunConfig, load
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.config.sections import RunConfig
 from sheafgossip.launcher.processes.engines import EngineName
 from sheafgossip.launcher.studies.runner import Finished, Means, resume, run_all
 

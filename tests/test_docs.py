@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sheafgossip.launcher.config.sections import load
+from sheafgossip.launcher.config.files import load
 from sheafgossip.metrics.records import TABLES
 from sheafgossip.metrics.schema import create
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from sheafgossip.launcher.config.sections import load
+from sheafgossip.launcher.config.files import load
 
 FOLDER = Path(__file__).parents[1] / "examples"
 EXAMPLES = sorted(path for path in FOLDER.rglob("*.toml") if path.name != "published.toml")

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from .graph import Digraph, Graph, GraphSequence, TopologyError
+from .section import Count, Fraction, Index, Needs, Section
 
 # networkx and numpy are imported where they are used: every client process imports this room.
 if TYPE_CHECKING:
@@ -22,19 +23,47 @@ _MOST_LINKS = 10_000_000
 
 
 @dataclass(frozen=True)
-class TopologySpec:
-    """The keys of the user's [topology] section that decide the graph."""
+class TopologySpec(Section):
+    """Who is whose neighbour."""
 
-    kind: str = "erdos-renyi"
-    p: float = 0.2
-    k: int = 4
-    m: int = 2
-    rows: int = 0
-    path: Path | None = None
-    tries: int = 100
-    directed: bool = False
-    redraw_every: int = 0
+    kind: Literal[
+        "erdos-renyi",
+        "watts-strogatz",
+        "barabasi-albert",
+        "ring",
+        "torus",
+        "star",
+        "complete",
+        "random-regular",
+        "exponential",
+        "one-peer-exponential",
+        "file",
+    ] = "erdos-renyi"
+    """The family of graphs, or "file" to read one. exponential: client i sends to i + 1, i + 2, i + 4, ... (modulo the
+    number of clients); one-peer-exponential: to one of these a round, in turn. Both are directed."""
+    p: Annotated[Fraction, Needs("kind", "erdos-renyi", "watts-strogatz")] = 0.2
+    """erdos-renyi: probability of an edge or arc; watts-strogatz: probability of rewiring one."""
+    k: Annotated[Count, Needs("kind", "watts-strogatz", "random-regular")] = 4
+    """watts-strogatz: neighbours of a client before rewiring (even); random-regular: neighbours of a client."""
+    m: Annotated[Count, Needs("kind", "barabasi-albert")] = 2
+    """barabasi-albert: edges that a new client brings."""
+    rows: Annotated[Index, Needs("kind", "torus")] = 0
+    """torus: rows of the grid; 0 takes the most nearly square grid."""
+    path: Annotated[Path | None, Needs("kind", "file")] = None
+    """file: an edge list (two client numbers a line) or GraphML; relative paths start at the configuration's folder."""
     connected: bool = True
+    """false, with file and an undirected graph: it may fall into several parts, which know nothing of each other."""
+    tries: Annotated[Count, Needs("kind", "erdos-renyi", "watts-strogatz", "barabasi-albert", "random-regular")] = 100
+    """How many graphs may be drawn until one is connected, strongly so if it is directed."""
+    directed: bool = False
+    """erdos-renyi: each arc i -> j is drawn by itself; ring: i sends to i + 1; file: a line is an arc from the first
+    client to the second, and in GraphML an edge that is not directed is an arc each way. Not every algorithm works on
+    directed graphs, or on changing ones: docs/topologies.md."""
+    redraw_every: Index = 0
+    """Kinds that are drawn at random: after so many rounds another graph takes over; 0 keeps the first for the run."""
+    weights: Literal["metropolis-hastings", "max-degree"] = "metropolis-hastings"
+    """Mixing weights W of the algorithms that average: 1/(1 + max(deg_i, deg_j)), or 1/(1 + the largest degree). On
+    directed graphs W_ij is 1/(1 + the number of clients that j sends to)."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...metrics.terminal import say
-from ..config.sections import ConfigError, load
+from ..config.files import load
+from ..config.sections import ConfigError
 
 
 def show_configuration(file: Path, overrides: Sequence[str]) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from ...metrics.terminal import say, width
 from ...node.assignment import Assignment
-from ..config.sections import ConfigError, RunConfig, load
+from ..config.files import load
+from ..config.sections import ConfigError, RunConfig
 from ..planner import Plan
 from ..planner.timeline import stretches_of, timeline_of
 from ..planner.timeline_picture import check_format, draw
 from ..planner.timeline_text import report
+from ..prepare.assignments import Site
 from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run
 from ..processes.engines import Engine, open_engine
@@ -56,7 +58,7 @@ def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | N
                 continue
             with tempfile.TemporaryDirectory(prefix="sheafgossip-plan-") as folder:
                 place = Path(folder)
-                prepared = prepare_run(config, place, sockets=place, records="ipc:///nowhere", calibrate=calibrate)
+                prepared = prepare_run(config, place, Site(place, "ipc:///nowhere"), calibrate)
                 need = need_of(prepared).text
             yield prepared.config, prepared.plan, need
 

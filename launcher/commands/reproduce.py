@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...metrics.terminal import say, show
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 from ..run.display import Display, manner
 from ..run.earlier import PlannedRun
 from ..studies.reproduction.parts import Part, names, parts_of, titles, with_data

@@ -9,9 +9,9 @@ from ...metrics.summary_table import render
 from ...metrics.terminal import say, show, width
 from ...metrics.watch.progress import Place
 from ...topology.errors import UserError
-from ..config.sections import load
+from ..config.files import load
 from ..prepare.memory import need_of
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 from ..processes.engines import EngineName
 from ..run.banner import Banner
 from ..run.display import Display, manner

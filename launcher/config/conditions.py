@@ -1,50 +1,15 @@
-"""The sections of the configuration under which a run takes place: time, speeds, links, and what goes wrong."""
+"""The sections of the configuration under which a run takes place: speeds, links, and what goes wrong."""
 
-from __future__ import annotations
-
-import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator, model_validator
+from annotated_types import Ge, MaxLen, MinLen
 
-from ...node.needs import Needs
-from .section import Count, Fraction, NotNegative, Positive, Section
-
-
-def _staleness(value: Any) -> int | str:
-    if value == "inf" or (isinstance(value, float) and value == math.inf):
-        return "inf"
-    if type(value) is not int or value < 0:
-        raise ValueError("must be a whole number of at least 0, or inf")
-    return value
+from ...topology.section import Count, Fraction, Index, Needs, NotNegative, Positive, Section
 
 
-class TimeSection(Section):
-    """How clients keep step, and which clock tells the time. See docs/stragglers.md."""
-
-    clock: Literal["wall", "virtual"] = "wall"
-    """wall: what really happens on this machine; slow clients sleep, deadlines pass. virtual: planned before the start
-    from the sections below, the same on every machine; each client uses exactly the messages that the plan names."""
-    staleness: Annotated[int | Literal["inf"], PlainValidator(_staleness)] = 0
-    """How many rounds a client may be ahead of its slowest neighbour: 0 is synchronous, "inf" never waits."""
-    silence: Literal["wait", "stale", "skip"] = "wait"
-    """When the deadline has passed, or a neighbour is gone: stale uses its last vector, skip and wait leave it out.
-    Only wait may go without a deadline."""
-    deadline_s: Positive | None = None
-    """Seconds that a client waits for its neighbours in one exchange, on the run's clock."""
-    notice_s: Annotated[NotNegative, Needs("clock", "virtual")] = 0.0
-    """virtual: seconds from a client's end until its neighbours know of it and wait no more."""
-    deaths: Literal["fail", "continue"] = "fail"
-    """What the run does when a client dies that should not: end with an error, or go on without it."""
-
-    @model_validator(mode="after")
-    def _bounded(self) -> TimeSection:
-        if self.silence != "wait" and self.deadline_s is None and self.staleness != "inf":
-            raise ValueError(f"silence = {self.silence!r} needs deadline_s")
-        return self
-
-
+@dataclass(frozen=True)
 class ComputeSection(Section):
     """How long local work takes."""
 
@@ -55,6 +20,7 @@ class ComputeSection(Section):
     """Factor on the time of each client, in their order; a shorter list is repeated."""
 
 
+@dataclass(frozen=True)
 class StragglerSection(Section):
     """Clients whose local work takes longer."""
 
@@ -63,7 +29,7 @@ class StragglerSection(Section):
     pareto: by a Pareto factor of at least 1; on-off: by ``factor`` in spells; trace: as a file says."""
     fraction: Annotated[Fraction, Needs("kind", "fixed", "lognormal", "exponential", "pareto", "on-off")] = 0.2
     """Share of the clients that straggle, drawn at random."""
-    factor: Annotated[float, Field(ge=1, allow_inf_nan=False), Needs("kind", "fixed", "on-off")] = 10.0
+    factor: Annotated[float, Ge(1), Needs("kind", "fixed", "on-off")] = 10.0
     """fixed, on-off: how many times as long local work takes."""
     sigma: Annotated[NotNegative, Needs("kind", "lognormal")] = 1.0
     """lognormal: deviation of the factor's logarithm."""
@@ -78,17 +44,16 @@ class StragglerSection(Section):
     path: Path | None = None
     """trace: a CSV file with the columns client, round, factor."""
 
-    @model_validator(mode="after")
-    def _traced(self) -> StragglerSection:
+    def __post_init__(self) -> None:
         if (self.kind == "trace") != (self.path is not None):
             raise ValueError("kind = 'trace' and path belong together: give both, or neither")
-        return self
 
 
+@dataclass(frozen=True)
 class EdgeTable(Section):
     """An edge that differs from the others."""
 
-    between: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2, max_length=2)]
+    between: Annotated[tuple[Index, ...], MinLen(2), MaxLen(2)]
     """The two clients."""
     latency_s: NotNegative | None = None
     """Its latency, with the distribution of the others."""
@@ -98,6 +63,7 @@ class EdgeTable(Section):
     """Probability that a message is lost."""
 
 
+@dataclass(frozen=True)
 class LinksSection(Section):
     """What links do to messages. Messages of one link arrive in their order."""
 
@@ -120,13 +86,12 @@ class LinksSection(Section):
     edges: tuple[EdgeTable, ...] = ()
     """Edges that differ."""
 
-    @model_validator(mode="after")
-    def _ordered(self) -> LinksSection:
+    def __post_init__(self) -> None:
         if self.latency == "uniform" and self.latency_high_s < self.latency_s:
             raise ValueError(f"latency_high_s = {self.latency_high_s:g} is below latency_s = {self.latency_s:g}")
-        return self
 
 
+@dataclass(frozen=True)
 class FaultTable(Section):
     """One thing that goes wrong."""
 
@@ -134,23 +99,23 @@ class FaultTable(Section):
     """crash: the process is killed; leave: it ends in order; join: it starts late; slow: local work takes ``factor``
     times as long; loss, duplicate, delay (by ``delay_s``), reorder (delayed, others overtake it): of messages; cut: a
     link carries nothing; partition: no links between ``groups``."""
-    clients: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    clients: tuple[Index, ...] = ()
     """crash, leave, join, slow: who. Of messages: all links of these clients."""
-    edges: tuple[Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2, max_length=2)], ...] = ()
+    edges: tuple[Annotated[tuple[Index, ...], MinLen(2), MaxLen(2)], ...] = ()
     """Of messages: these links, both ways; without clients and edges, all."""
-    groups: Annotated[tuple[tuple[Annotated[int, Field(ge=0)], ...], ...], Needs("kind", "partition")] = ()
+    groups: Annotated[tuple[tuple[Index, ...], ...], Needs("kind", "partition")] = ()
     """partition: clients that can still talk to each other; who is in none of them talks to all."""
     at_round: Count | None = None
     """crash, leave, join: before this round."""
     at_s: NotNegative | None = None
     """crash, leave, join: before the first round that begins then or later, in seconds."""
-    rounds: Annotated[tuple[Count, ...], Field(max_length=2)] = ()
+    rounds: Annotated[tuple[Count, ...], MaxLen(2)] = ()
     """The others: first and last round."""
-    seconds: Annotated[tuple[NotNegative, ...], Field(max_length=2)] = ()
+    seconds: Annotated[tuple[NotNegative, ...], MaxLen(2)] = ()
     """The others: from and until, in seconds."""
     probability: Fraction = 1.0
     """Of messages: the share that is hit."""
-    factor: Annotated[float, Field(ge=1, allow_inf_nan=False), Needs("kind", "slow")] = 10.0
+    factor: Annotated[float, Ge(1), Needs("kind", "slow")] = 10.0
     """slow: how many times as long."""
     delay_s: Annotated[NotNegative, Needs("kind", "delay", "reorder")] = 1.0
     """delay, reorder: seconds."""
@@ -159,8 +124,7 @@ class FaultTable(Section):
     restart_after_s: NotNegative | None = None
     """crash, leave: the same in seconds."""
 
-    @model_validator(mode="after")
-    def _complete(self) -> FaultTable:
+    def __post_init__(self) -> None:
         if self.kind in ("crash", "leave", "join"):
             if (self.at_round is None) == (self.at_s is None):
                 raise ValueError(f"a {self.kind} needs either at_round or at_s")
@@ -177,9 +141,9 @@ class FaultTable(Section):
                 raise ValueError(f"{list(window)} is no span: give the first and the last")
         if (self.restart_after is not None or self.restart_after_s is not None) and self.kind not in ("crash", "leave"):
             raise ValueError(f"a {self.kind} has no restart")
-        return self
 
 
+@dataclass(frozen=True)
 class ChaosSection(Section):
     """Faults drawn at random, beside those that are written down. The rates are shares of clients or of edges."""
 
@@ -205,5 +169,5 @@ class ChaosSection(Section):
     """Share of all messages that is delayed by a second."""
     reorder: Fraction = 0.0
     """Share of all messages that others overtake."""
-    seed: Annotated[int, Field(ge=0)] | None = None
+    seed: Index | None = None
     """Of these draws; the run's seed by default."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from ...node.algorithms import ALGORITHMS
-from ...node.needs import Needs
-from .section import ConfigError, Section
+from ...topology.section import Needs, Section
+from .section import ConfigError, keys_of
 
 if TYPE_CHECKING:
     from .sections import RunConfig
@@ -38,10 +37,10 @@ def _why(key: str, idle: Mapping[str, str]) -> str:
 
 
 def _of_section(section: Section, prefix: str, config: RunConfig) -> Iterator[tuple[str, str]]:
-    for name, field in type(section).model_fields.items():
+    for name, declared in keys_of(type(section)).items():
         value, key = getattr(section, name), f"{prefix}{name}"
-        if name in section.model_fields_set and not _is_harmless(section, name):
-            why = _unmet(field.metadata, section, prefix, config)
+        if _matters(section, name, prefix, config):
+            why = _unmet(declared.metadata, section, prefix, config)
             if why:
                 yield key, f"{_shown(key, value)}: has no effect {why}"
                 continue
@@ -52,23 +51,22 @@ def _of_section(section: Section, prefix: str, config: RunConfig) -> Iterator[tu
                 yield from _of_section(each, place, config)
 
 
-def _is_harmless(section: Section, name: str) -> bool:
-    value = getattr(section, name)
-    if value is None or value in ("", ()):  # that there is none is true in any case
-        return True
-    defaults = {key: field.default for key, field in type(section).model_fields.items()}
-    full = {key for key, default in defaults.items() if default is not None} <= section.model_fields_set
-    return full and value == defaults[name]
+def _matters(section: Section, name: str, prefix: str, config: RunConfig) -> bool:
+    """Whether a key is written, and more than what is true in any case."""
+    value, keys = getattr(section, name), keys_of(type(section))
+    if f"{prefix}{name}" not in config.written or value is None or value in ("", ()):
+        return False
+    in_full = all(f"{prefix}{key}" in config.written for key, each in keys.items() if each.default is not None)
+    return not (in_full and value == keys[name].default)
 
 
 def _of_algorithm(config: RunConfig) -> Iterator[tuple[str, str]]:
     settings = config.algorithm
-    hints = get_type_hints(type(settings), include_extras=True)
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        why = _unmet(getattr(hints[field.name], "__metadata__", ()), settings, "algorithm.", config)
-        if why and value != field.default:
-            yield f"algorithm.{field.name}", f"{_shown(f'algorithm.{field.name}', value)}: has no effect {why}"
+    for name, declared in keys_of(type(settings)).items():
+        value = getattr(settings, name)
+        why = _unmet(declared.metadata, settings, "algorithm.", config)
+        if why and value != declared.default:
+            yield f"algorithm.{name}", f"{_shown(f'algorithm.{name}', value)}: has no effect {why}"
 
 
 def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) -> str:
@@ -92,8 +90,8 @@ def _of_the_graph(config: RunConfig) -> Iterator[tuple[str, str]]:
     algorithm, settings, topology = ALGORITHMS[config.algorithm.name], config.algorithm, config.topology
     why = f"has no effect with algorithm.name = {settings.name!r}"
     alone = algorithm.has_server(settings) and not algorithm.is_told_relations(settings)
-    for name in type(topology).model_fields:
-        if name in topology.model_fields_set and not _is_harmless(topology, name):
+    for name in keys_of(type(topology)):
+        if _matters(topology, name, "topology.", config):
             key, value = f"topology.{name}", getattr(topology, name)
             if alone:
                 yield key, f"{_shown(key, value)}: {why}: its clients talk to a server, and to nobody else"

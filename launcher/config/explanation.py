@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, get_args
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, get_args
 
 from ...node.algorithms import ALGORITHMS
-from .section import Section
+from ...topology.section import Section
+from .section import keys_of
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _LONGEST_SHOWN = 120
 _TABLES = ("model_type", "dataclass_type", "model_attributes_type", "dict_type")
@@ -92,7 +93,7 @@ def _own_words(where: Sequence[Any], value: Any, message: str) -> str:
 def _unknown(where: Sequence[Any], tree: Mapping[str, Any], root: type[Section]) -> str:
     name, allowed = str(where[-1]), _allowed_keys(where[:-1], tree, root)
     close = difflib.get_close_matches(name, allowed, n=1) or [
-        f"{section}.{name}" for section, table in _sections(root) if name in table.model_fields
+        f"{section}.{name}" for section, table in _sections(root) if name in keys_of(table)
     ]
     if where == ["base"] or where == ["compare"]:
         return f"{name}: is written outside any table of a file"
@@ -101,25 +102,21 @@ def _unknown(where: Sequence[Any], tree: Mapping[str, Any], root: type[Section])
 
 
 def _allowed_keys(where: Sequence[Any], tree: Mapping[str, Any], root: type[Section]) -> list[str]:
-    section = root
+    section: Any = root
     for part in where:
         if part == "algorithm":
-            name = tree.get("algorithm", {}).get("name", root.model_fields["algorithm"].default.name)
-            return [field.name for field in fields(ALGORITHMS[name].Settings)]
-        if not isinstance(part, int):
-            section = _table(section.model_fields[part].annotation)
-    return list(section.model_fields) + (["base", "compare"] if section is root else [])
+            name = tree.get("algorithm", {}).get("name", keys_of(root)["algorithm"].default.name)
+            section = ALGORITHMS[name].Settings
+        elif not isinstance(part, int):
+            kind = keys_of(section)[part].kind  # a table, tables, or perhaps one
+            section = kind if isinstance(kind, type) else get_args(kind)[0]
+    return list(keys_of(section)) + (["base", "compare"] if section is root else [])
 
 
-def _table(annotation: Any) -> Any:
-    """The section that a key holds, or each entry of it, or that it may hold."""
-    return annotation if isinstance(annotation, type) else get_args(annotation)[0]
-
-
-def _sections(root: type[Section]) -> Iterator[tuple[str, type[BaseModel]]]:
-    for name, field in root.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield name, field.annotation
+def _sections(root: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    for name, key in keys_of(root).items():
+        if isinstance(key.kind, type) and issubclass(key.kind, Section):
+            yield name, key.kind
 
 
 def _values(where: Sequence[Any], root: type[Section]) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -128,7 +125,7 @@ def _values(where: Sequence[Any], root: type[Section]) -> Iterator[tuple[str, tu
         yield "name", tuple(ALGORITHMS)
     for section, table in _sections(root):
         if list(where) == [section]:
-            yield from ((name, get_args(field.annotation)) for name, field in table.model_fields.items())
+            yield from ((name, get_args(key.kind)) for name, key in keys_of(table).items())
 
 
 def _shown(value: Any) -> str:

@@ -7,21 +7,22 @@ import inspect
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Algorithm
-from ...node.needs import Needs
+from ...node.settings import ArchitectureSettings, ModelSettings
+from ...topology.section import Needs, Section
 from .conditions import EdgeTable, FaultTable
-from .sections import ArchitectureSection, ClustersTable, DriftTable, ModelSection, RunConfig, Section, SyntheticTable
+from .data import ClustersTable, DriftTable, SyntheticTable
+from .section import keys_of
+from .sections import RunConfig
 
 
 @dataclass(frozen=True)
@@ -44,22 +45,22 @@ def describe() -> str:
 
 def _top_level() -> Iterator[str]:
     yield "## Keys outside any table"
-    yield from map(str, _keys_of(RunConfig, [name for name in RunConfig.model_fields if not _is_table(name)]))
+    yield from map(str, _keys(RunConfig, [name for name in keys_of(RunConfig) if not _is_table(name)]))
 
 
 def _tables() -> Iterator[str]:
-    for name in filter(_is_table, RunConfig.model_fields):
+    for name in filter(_is_table, keys_of(RunConfig)):
         if name == "algorithm":
             continue
         repeated = _repeated(name)
-        section: type[Section] = repeated or RunConfig.model_fields[name].annotation  # type: ignore[assignment]
+        section: type[Section] = repeated or keys_of(RunConfig)[name].kind
         yield from _table(f"[[{name}]]" if repeated else f"[{name}]", section)
-        if section is ModelSection:
-            keys = ", ".join(f"`{key}`" for key in ArchitectureSection.model_fields)
+        if section is ModelSettings:
+            keys = ", ".join(f"`{key}`" for key in keys_of(ArchitectureSettings))
             yield f"A `[[model.mix]]` table takes {keys}, as above, with the same defaults."
-        for table in (field.default for field in section.model_fields.values() if isinstance(field.default, Section)):
+        for table in (key.default for key in keys_of(section).values() if isinstance(key.default, Section)):
             yield from _table(f"[{_TABLE_OF[type(table)]}]", type(table))
-        for below in (kind for field in section.model_fields.values() for kind in get_args(field.annotation)):
+        for below in (kind for key in keys_of(section).values() for kind in get_args(key.kind)):
             if below is EdgeTable:
                 yield from _table(f"[[{_TABLE_OF[below]}]]", below)
             if below is DriftTable:
@@ -69,11 +70,11 @@ def _tables() -> Iterator[str]:
 def _table(title: str, section: type[Section]) -> Iterator[str]:
     yield f"## `{title}`"
     yield _escaped(_one_line(section.__doc__)) + (" There may be any number of these tables." if "[[" in title else "")
-    yield from map(str, _keys_of(section, section.model_fields))
+    yield from map(str, _keys(section, keys_of(section)))
 
 
 def _algorithms() -> Iterator[str]:
-    default = RunConfig.model_fields["algorithm"].default.name
+    default = keys_of(RunConfig)["algorithm"].default.name
     names = ", ".join(f"`{_toml(name)}`" for name in ALGORITHMS)
     yield "## `[algorithm]`"
     yield f"- **`name`** · one of {names} · required in this table; without the table, `{_toml(default)}`"
@@ -81,7 +82,8 @@ def _algorithms() -> Iterator[str]:
     for name, algorithm in ALGORITHMS.items():
         yield f"### `name = {_toml(name)}`"
         yield _escaped(_opening(algorithm))
-        yield from map(str, _settings(algorithm)) if len(fields(algorithm.Settings)) > 1 else ["No further keys."]
+        further = [key for key in keys_of(algorithm.Settings) if key != "name"]
+        yield from map(str, _keys(algorithm.Settings, further)) if further else ["No further keys."]
 
 
 def _opening(algorithm: type[Algorithm]) -> str:
@@ -89,38 +91,26 @@ def _opening(algorithm: type[Algorithm]) -> str:
     return _one_line((sys.modules[algorithm.__module__].__doc__ or "").partition("\n\n")[0])
 
 
-def _settings(algorithm: type[Algorithm]) -> Iterator[_Key]:
-    hints = get_type_hints(algorithm.Settings, include_extras=True)
-    for field in fields(algorithm.Settings):
-        if field.name == "name":
-            continue
-        metadata = getattr(hints[field.name], "__metadata__", ())
-        texts = [text for text in metadata if isinstance(text, str)]
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        meaning = _one_line(" ".join(texts))
-        yield _Key(field.name, _values(hints[field.name]), _default(default), meaning, _needs(metadata))
-
-
 def _is_table(key: str) -> bool:
-    default = RunConfig.model_fields[key].default
-    return key == "algorithm" or isinstance(default, Section) or _repeated(key) is not None
+    return key == "algorithm" or isinstance(keys_of(RunConfig)[key].default, Section) or _repeated(key) is not None
 
 
 def _repeated(key: str) -> type[Section] | None:
     """What each entry is, of a key that is written as [[tables]]."""
-    kind = next(iter(get_args(RunConfig.model_fields[key].annotation)), None)
+    kind = next(iter(get_args(keys_of(RunConfig)[key].kind)), None)
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def _keys_of(section: type[Section], names: Iterable[str]) -> Iterator[_Key]:
-    meanings = _meanings(section)
+def _keys(section: type, names: Iterable[str]) -> Iterator[_Key]:
+    below = _texts_below(section)
     for name in names:
-        field = section.model_fields[name]
-        values, meaning = _values(field.annotation, field.metadata), _one_line(meanings.get(name))
-        yield _Key(name, values, _default(field.default), meaning, _needs(field.metadata))
+        key = keys_of(section)[name]
+        beside = [text for text in key.metadata if isinstance(text, str)]
+        meaning = _one_line(" ".join([*beside, below.get(name, "")]))
+        yield _Key(name, _values(key.kind, key.metadata), _default(key.default), meaning, _needs(key.metadata))
 
 
-def _meanings(section: type[Section]) -> dict[str, str]:
+def _texts_below(section: type) -> dict[str, str]:
     """{key: the text below it}, as the classes are written."""
     found = {}
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section)]):
@@ -162,7 +152,7 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
 
 
 _TABLE_OF: dict[type[Section], str] = {
-    ArchitectureSection: "model.mix",
+    ArchitectureSettings: "model.mix",
     DriftTable: "data.drift",
     EdgeTable: "links.edges",
     FaultTable: "faults",
@@ -171,22 +161,18 @@ _TABLE_OF: dict[type[Section], str] = {
 }
 
 
-def _flat(bounds: Iterable[Any]) -> list[Any]:
-    return [limit for bound in bounds for limit in (bound.metadata if isinstance(bound, FieldInfo) else [bound])]
-
-
 def _length(bounds: Iterable[Any]) -> str:
     """ " of 2", or nothing."""
-    flat = _flat(bounds)
-    least = next((limit.min_length for limit in flat if isinstance(limit, MinLen)), 0)
-    most = next((limit.max_length for limit in flat if isinstance(limit, MaxLen)), None)
+    limits = list(bounds)
+    least = next((limit.min_length for limit in limits if isinstance(limit, MinLen)), 0)
+    most = next((limit.max_length for limit in limits if isinstance(limit, MaxLen)), None)
     return "" if most is None else f" of {most}" if least == most else f" of at most {most}"
 
 
 def _limits(bounds: Iterable[Any]) -> list[str]:
     """["above 0, at most 1"], or nothing."""
     texts = []
-    for limit in _flat(bounds):
+    for limit in bounds:
         match limit:
             case Ge(ge=value):
                 texts.append(f"at least {value}")
@@ -200,7 +186,7 @@ def _limits(bounds: Iterable[Any]) -> list[str]:
 
 
 def _default(value: Any) -> str:
-    if value is MISSING or value is PydanticUndefined:
+    if value is MISSING:
         return "required"
     if isinstance(value, Section):
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Algorithm
-from ...topology import Digraph, Graph, GraphSequence, TopologySpec, draw_sequence
+from ...topology import Digraph, Graph, GraphSequence, draw_sequence
 from ..config.sections import ConfigError, RunConfig
 
 
@@ -32,8 +32,7 @@ def relation_edges(config: RunConfig) -> tuple[tuple[int, int], ...]:
 
 
 def _drawn(config: RunConfig) -> GraphSequence:
-    spec = TopologySpec(**config.topology.model_dump(exclude={"weights"}))
-    return draw_sequence(spec, config.clients, config.seed, config.rounds)
+    return draw_sequence(config.topology, config.clients, config.seed, config.rounds)
 
 
 def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:

@@ -22,7 +22,7 @@ from .process_limits import allowances
 from .scenario import local_steps
 
 if TYPE_CHECKING:
-    from .preparation import Prepared
+    from .prepared import Prepared
 
 # Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.
 _OF_THE_RUN = 0.5e9  # bytes: launcher, fork server, collector
@@ -136,14 +136,15 @@ def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     algorithm = ALGORITHMS[assignment.algorithm["name"]]
     settings = algorithm.Settings(**assignment.algorithm)
     if assignment.role == "server":
-        kept = algorithm.numbers_at_server(settings, architecture.size, assignment.clients)
+        kept = algorithm.numbers_at_server(settings, architecture.size, assignment.run.clients)
     else:
         others = [peer.parameters for peer in assignment.neighbours]
-        kept = algorithm.numbers_kept(settings, architecture.size, others, assignment.rounds)
-    numbers = kept + 4 * architecture.size + links * assignment.largest_vector  # theta, gradient, copies; what comes in
-    if "top-k" in (assignment.codec, assignment.codec_between):
-        numbers += links * assignment.largest_vector  # what was left out
-    if assignment.save_maps:  # all of them at once, as they are written, and what the last one is made from
+        kept = algorithm.numbers_kept(settings, architecture.size, others, assignment.run.rounds)
+    incoming = links * assignment.run.largest_vector
+    numbers = kept + 4 * architecture.size + incoming  # theta, gradient, copies
+    if "top-k" in (assignment.transport.codec, assignment.transport.between):
+        numbers += incoming  # as much as was left out
+    if assignment.checkpoints.save_maps:  # all of them at once, as they are written, and what the last one is made from
         rows = [
             algorithm.map_rows(settings, architecture.size, peer.parameters, len(peer.common))
             for peer in assignment.neighbours
@@ -156,13 +157,13 @@ def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
             total += _OF_TRAINING
         if not architecture.is_linear:
             numbers += min(_WIDEST_PASS, 512 * architecture.widest())
-    return total + np.dtype(assignment.dtype).itemsize * numbers + (_of_messages(assignment, plan) if plan else 0)
+    return total + assignment.dtype.itemsize * numbers + (_of_messages(assignment, plan) if plan else 0)
 
 
 def _of_messages(assignment: Assignment, plan: Plan) -> int:
     """Bytes of the messages that wait at a client of a run with a plan: to be used, and for checkpoints."""
     schedule, ahead = plan.schedules[assignment.node], assignment.clock == "wall" or not plan.synchronous
-    itemsize, every = np.dtype(assignment.dtype).itemsize, assignment.checkpoint_every
+    itemsize, every = assignment.dtype.itemsize, assignment.checkpoints.every
     kept, size = schedule.most_kept(every), 0
     for node, link in links_of(assignment).items():
         place = int(np.searchsorted(schedule.neighbours, node))
@@ -170,7 +171,7 @@ def _of_messages(assignment: Assignment, plan: Plan) -> int:
         if ahead:
             size += limit(receives, itemsize, int(schedule.backlog_in[place])) * max(receives, default=0)
         size += int(kept[place]) * max(sends, default=0)
-        size += sum(receives) if assignment.silence == "stale" else 0
+        size += sum(receives) if assignment.time.silence == "stale" else 0
         size += sum(sends) if assignment.clock == "wall" else 0
     return size * itemsize
 
@@ -180,7 +181,7 @@ def _work_of(assignment: Assignment, samples: int, steps: int) -> float:
     flops = samples * gradient_flops(assignment.architecture)
     messages = 2 * len(assignment.neighbours)
     round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
-    return _OF_A_START_S + assignment.rounds * round_s
+    return _OF_A_START_S + assignment.run.rounds * round_s
 
 
 def _opening_work_of(assignment: Assignment, samples: int) -> float:

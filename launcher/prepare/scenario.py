@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from ...metrics.config_file import require_plain_file
-from ...node.assignment import LocalWork
 from ...topology import Graph
 from ...transport.codecs import Format
 from ...transport.envelope import Header, pack_header
@@ -75,9 +74,9 @@ def scenario_of(
             for edge, of_edge in messages.items()
         },
         execution=Execution(
-            staleness=math.inf if time.staleness == "inf" else time.staleness,
+            staleness=time.most_ahead,
             silence=time.silence,
-            deadline_s=math.inf if time.deadline_s is None else time.deadline_s,
+            deadline_s=time.longest_wait_s,
             notice_s=time.notice_s,
         ),
         compute=Compute(
@@ -88,7 +87,8 @@ def scenario_of(
                 for i in range(count)
             ),
             stragglers=Stragglers(
-                **config.stragglers.model_dump(exclude={"path"}), trace=_trace(config.stragglers.path, config.clients)
+                **{name: value for name, value in vars(config.stragglers).items() if name != "path"},
+                trace=_trace(config.stragglers.path, config.clients),
             ),
         ),
         links=_links(config, graph),
@@ -139,7 +139,7 @@ def faults_of(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
         raise ConfigError(f"faults: client {min(twice)} joins twice; name it in one fault of kind 'join'")
     chaos = config.chaos
     seed = config.seed if chaos.seed is None else chaos.seed
-    rates = Rates(**chaos.model_dump(exclude={"seed"}))
+    rates = Rates(**{name: rate for name, rate in vars(chaos).items() if name != "seed"})
     return written + draw_faults(rates, seed, config.clients, graph.edges, config.rounds)
 
 
@@ -191,4 +191,4 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
 
 def local_steps(config: RunConfig, train_samples: int) -> int:
     """Of a client's round."""
-    return LocalWork(**config.training.model_dump()).count(train_samples)
+    return config.training.count(train_samples)

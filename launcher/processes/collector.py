@@ -22,7 +22,7 @@ from ...metrics.recorder import Recorder
 from ...metrics.records import LAUNCHER, Record, pack_end
 from ...transport.constants import CONSTANTS
 from ...transport.keys import KeyPair
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 from .engines import EngineError
 
 _GRACE_S, _STANDSTILL_S = CONSTANTS.stop_grace_s, CONSTANTS.standstill_s
@@ -42,7 +42,7 @@ class CollectorProcess:
 
     def __init__(self, prepared: Prepared, lock: int | None = None):
         """``lock`` is a descriptor for the collector to hold, too."""
-        endpoint, own = prepared.assignments[0].records, KeyPair.make() if prepared.keyed_records else None
+        endpoint, own = prepared.assignments[0].deployment.records, KeyPair.make() if prepared.keyed_records else None
         command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
         command += [f"--launcher-key={own.public}"] if own else []  # a key may begin with a dash
@@ -76,7 +76,10 @@ class CollectorProcess:
     def found(self, prepared: Prepared) -> Prepared:
         """The run, with the address where its records go, and whose public key is to be found there."""
         where, key = self._address, self._key
-        assignments = (replace(each, records=where, records_key=key) for each in prepared.assignments)
+        assignments = (
+            replace(each, deployment=replace(each.deployment, records=where, records_key=key))
+            for each in prepared.assignments
+        )
         return replace(prepared, assignments=tuple(assignments))
 
     def let_in(self, node: int, key: str) -> None:

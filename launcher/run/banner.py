@@ -11,7 +11,7 @@ from ..config.effects import without_effect
 from ..config.sections import DataSection, RunConfig
 from ..data import ClientSummary, DataSummary
 from ..data.arrays import some
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 
 _SPLIT: Mapping[str, Callable[[DataSection], str]] = {
     "even": lambda section: "shuffled and split evenly",

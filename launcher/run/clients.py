@@ -24,7 +24,7 @@ from ...transport.control import (
     Waiting,
     WaitOver,
 )
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 from ..processes.engines import Engine
 from ..processes.engines.base import HostLost, Message
 from .incarnations import Incarnations
@@ -150,10 +150,11 @@ class Clients:
         self.addresses.pop(node, None)
         self._ready.discard(node)
         survives = self._prepared.config.time.deaths == "continue"
-        if node in self._leaving and not self._are_exiting and assignment.ending != "finish":
+        if node in self._leaving and not self._are_exiting and assignment.incarnation.ending != "finish":
             self._leaving.discard(node)
             end_s = self._incarnations.of(assignment).end_s
-            self._part_with(assignment, assignment.ending, f"before round {(assignment.last_round or 0) + 1}", end_s)
+            last = assignment.incarnation.last_round or 0
+            self._part_with(assignment, assignment.incarnation.ending, f"before round {last + 1}", end_s)
             if self._incarnations.has_more(node):
                 self._returning[node] = self._time_of_return(node, end_s)
             else:
@@ -175,13 +176,14 @@ class Clients:
             self._engine.tell(node, NeighbourDied(dead))
         self._engine.tell(node, Connect(neighbours))
         for other in neighbours:
-            self._engine.tell(other.node, NeighbourCame(self._place(node), assignment.first_round))
-        kind, text = "restart" if assignment.life > 1 else "join", f"takes part from round {assignment.first_round}"
+            self._engine.tell(other.node, NeighbourCame(self._place(node), assignment.incarnation.first_round))
+        kind = "restart" if assignment.incarnation.number > 1 else "join"
+        text = f"takes part from round {assignment.incarnation.first_round}"
         self._journal.planned_event(kind, text, node, self._incarnations.of(assignment).start_s)
 
     def _part_with(self, assignment: Assignment, kind: str, text: str, virtual_s: float | None = None) -> None:
         """A client has ended before the others, as planned or not."""
-        news = (NeighbourDied if kind == "death" else NeighbourLeft)(assignment.node, assignment.life)
+        news = (NeighbourDied if kind == "death" else NeighbourLeft)(assignment.node, assignment.incarnation.number)
         for other in self._present_neighbours(assignment.node):
             self._engine.tell(other.node, news)
         self._journal.planned_event(kind, text, assignment.node, virtual_s)
@@ -197,7 +199,7 @@ class Clients:
         return [self._place(peer.node) for peer in peers if peer.node in self.addresses]
 
     def _place(self, node: int) -> Place:
-        return Place(node, self.addresses[node], self.running[node].life, self.keys[node])
+        return Place(node, self.addresses[node], self.running[node].incarnation.number, self.keys[node])
 
     def _time_of_return(self, node: int, since_s: float) -> float:
         """On the wall clock the pause really passes; on the virtual one it is part of the plan."""

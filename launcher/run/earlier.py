@@ -70,7 +70,7 @@ def _is_measured(config: RunConfig) -> bool:
 
 def _is_same(there: RunConfig, config: RunConfig) -> bool:
     if _is_measured(config):
-        there = there.model_copy(update={"compute": there.compute.model_copy(update={"step_s": None})})
+        there = there.but(compute={"step_s": None})
     return there == config
 
 

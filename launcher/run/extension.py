@@ -8,7 +8,7 @@ from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.server import ServerAlgorithm
 from ..config.sections import RunConfig
 from ..planner.agreement import can_go_on_after, same_comings_and_goings
-from ..prepare.preparation import Prepared, write_down
+from ..prepare.prepared import Prepared, write_down
 from .folder import kept, own_files
 from .resumption import checkpoints, is_finished, last_recorded, wall_s_after
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...node.assignment import Assignment
+from ...node.assignment import AssignedIncarnation, Assignment
 from ..planner import Incarnation
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 
 
 class Incarnations:
@@ -77,7 +77,7 @@ class Incarnations:
     def of(self, assignment: Assignment) -> Incarnation:
         """As the plan has it, in a run with a plan."""
         assert self._prepared.plan
-        return self._prepared.plan.incarnations[assignment.node][assignment.life - 1]
+        return self._prepared.plan.incarnations[assignment.node][assignment.incarnation.number - 1]
 
     def files(self, completed: np.ndarray) -> Iterator[Path]:
         """What it takes to go on from the round at which the run is taken up: the state of each client in it; of who is
@@ -109,23 +109,24 @@ class Incarnations:
     def _assignment(self, node: int, incarnation: Incarnation) -> Assignment:
         base, resumed_at, plan = self._prepared.assignments[node], self._prepared.resumed_at, self._prepared.plan
         following = self._left[node][0].first - 1 if self._left[node] else self._prepared.config.rounds
-        suffix = f".{incarnation.number}" if incarnation.number > 1 and base.address.startswith("ipc://") else ""
+        over_ipc = base.deployment.address.startswith("ipc://")
+        suffix = f".{incarnation.number}" if incarnation.number > 1 and over_ipc else ""
         first, state_round = incarnation.first, incarnation.state_round
         if resumed_at and incarnation.first <= resumed_at:
             first, state_round = resumed_at + 1, resumed_at if incarnation.last > resumed_at else None
-        return replace(
-            base,
-            address=base.address + suffix,
-            life=incarnation.number,
+        part = AssignedIncarnation(
+            number=incarnation.number,
             first_round=first,
-            begun_in=first if self._is_told_of(node, incarnation) else incarnation.first,
             last_round=incarnation.last,
+            begun_in=first if self._is_told_of(node, incarnation) else incarnation.first,
             ending=incarnation.ending,
             absent_until=following if incarnation.ending != "finish" else 0,
             state_round=state_round,
             resumed_at=resumed_at,
             bounded=plan is not None and (base.clock == "wall" or not plan.synchronous),
         )
+        deployment = replace(base.deployment, address=base.deployment.address + suffix)
+        return replace(base, deployment=deployment, incarnation=part)
 
     def _is_told_of(self, node: int, incarnation: Incarnation) -> bool:
         """Whether its end is on record, and so all that it had to tell: it only gets what is still on its way to it."""

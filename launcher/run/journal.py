@@ -11,7 +11,7 @@ from ...metrics.records import LAUNCHER, EventRecord, NodeRecord, Record
 from ...metrics.schema import RunFolderError
 from ...metrics.store import Store, is_locked
 from ...transport.constants import CONSTANTS
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 from .outcome import Outcome
 

@@ -16,7 +16,7 @@ from ...metrics.reader import open_records
 from ...metrics.schema import RunFolderError
 from ...node.assignment import name_of
 from ...transport.control import Failed
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 from .waits import News
 
 

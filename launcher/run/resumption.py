@@ -17,7 +17,7 @@ from ...metrics.summary import status_of
 from ...transport.array_file import DamagedFile, digest_of
 from ...transport.failpoints import failpoint
 from ..config.sections import RunConfig, validate
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 from .folder import digest_of_config, kept, kept_digest, require_plain, unfinished_files
 from .incarnations import Incarnations, rounds_of
 from .origin import machine

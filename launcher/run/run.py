@@ -10,7 +10,7 @@ from ...transport.constants import CONSTANTS
 from ...transport.control import ControlClosed, Stop
 from ...transport.failpoints import failpoint
 from .. import interrupts
-from ..prepare.preparation import Prepared
+from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 from ..processes.engines import Engine, EngineError
 from .clients import Clients

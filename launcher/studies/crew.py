@@ -15,7 +15,9 @@ from ...topology.errors import UserError
 from ...transport.control import ControlClosed
 from .. import interrupts
 from ..config.sections import ConfigError
-from ..prepare.preparation import Prepared, prepare_run
+from ..prepare.assignments import Site
+from ..prepare.preparation import prepare_run
+from ..prepare.prepared import Prepared
 from ..run.earlier import PlannedRun, clear
 from ..run.folder import Claim
 from ..run.resumption import still_going_on
@@ -60,7 +62,7 @@ def prepare(runs: Sequence[PlannedRun]) -> list[Prepared]:
             clear(run.folder)
             made.append(run)
             with Claim(run.folder, still_going_on(run.folder)):
-                prepared.append(prepare_run(run.config, run.folder, sockets=nowhere, records=f"ipc://{nowhere}"))
+                prepared.append(prepare_run(run.config, run.folder, Site(nowhere, f"ipc://{nowhere}")))
     except BaseException as error:
         for each in made:
             if each in new:

@@ -16,8 +16,10 @@ from ...metrics.schema import RunFolderError
 from ...node.process.libraries import libraries_of
 from .. import interrupts
 from ..config.sections import ConfigError, RunConfig
+from ..prepare.assignments import Site
 from ..prepare.memory import check_room, need_of
-from ..prepare.preparation import Prepared, once_for_alike, prepare_run, work_out
+from ..prepare.preparation import once_for_alike, prepare_run, work_out
+from ..prepare.prepared import Prepared
 from ..processes.engines import Engine, EngineName, open_engine
 from ..run.earlier import PlannedRun, begin_anew, missing_of
 from ..run.extension import extended
@@ -146,10 +148,10 @@ class _Preparation:
                 "measuring.kernel = true: counts by a process's descriptors, which --engine threads has not"
             )
         if engine.spans_hosts and config.transport.protocol != "tcp":
-            config = config.model_copy(update={"transport": config.transport.model_copy(update={"protocol": "tcp"})})
+            config = config.but(transport={"protocol": "tcp"})
         own = engine.folder_for_run()
         records = engine.records_at(own)
-        return how(config, folder, sockets=own, records=records, hosts=self._hosts, calibrate=self._time_a_step)
+        return how(config, folder, Site(own, records, self._hosts), self._time_a_step)
 
 
 def _prepare_all(
@@ -180,7 +182,7 @@ def _made_ready(claim: Claim, config: RunConfig, engine: Engine, rounds: int | N
             prepared = preparation(config, folder)
         else:
             was = preparation(config, folder, work_out)
-            longer = was.config.model_copy(update={"rounds": rounds})
+            longer = was.config.but(rounds=rounds)
             prepared = extended(was, preparation(longer, folder, work_out))
         return taken_up(prepared)
     except (OSError, sqlite3.Error) as error:

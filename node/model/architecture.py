@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import numpy as np
 
 from ...topology.errors import UserError
 from ...topology.randomness import generator
+from ..settings import LayerSettings
 
 LINEAR = frozenset({"logistic", "linear"})
 """The kinds of models that are one linear layer."""
@@ -40,26 +41,25 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """kind logistic | linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn:
+class Architecture(LayerSettings):
+    """Layers on the data of a client.
+
+    logistic, linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn:
     convolutions, ReLU and 2x2 max-pool after each, then the layers of the mlp; gru: a gated recurrent unit that reads a
     series step by step, and one linear layer on its last state.
-
-    A convolution has ``kernel`` x ``kernel`` weights, and keeps the size of its input with ``padding``; with
-    ``norm_groups`` its channels are normalized in so many groups before the ReLU.
 
     ``input_shape`` is that of one sample: (features,), (channels, height, width), or of a series (steps,) or (steps,
     features); ``outputs`` is the number of classes, or of regression targets. Raises ArchitectureError.
     """
 
-    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"]
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = field()
     input_shape: tuple[int, ...]
     outputs: int
-    filters: tuple[int, ...] = ()
-    hidden: tuple[int, ...] = ()
-    kernel: int = field(default=3, repr=False)  # not in the name under which theta^0 is drawn, see start
-    padding: bool = field(default=False, repr=False)
-    norm_groups: int = field(default=0, repr=False)
+
+    @classmethod
+    def of(cls, layers: LayerSettings, input_shape: tuple[int, ...], outputs: int) -> Architecture:
+        given = {each.name: getattr(layers, each.name) for each in fields(LayerSettings)}
+        return cls(**given, input_shape=input_shape, outputs=outputs)
 
     def __post_init__(self) -> None:
         if self.kind == "cnn" and len(self.input_shape) != 3:
@@ -176,6 +176,16 @@ class Architecture:
         """d: the length of theta."""
         return sum(block.size for block in self.parameters())
 
+    @property
+    def _name(self) -> str:
+        """The name under which theta^0 is drawn."""
+        name = (
+            f"Architecture(kind={self.kind!r}, input_shape={self.input_shape}, outputs={self.outputs}, "
+            f"filters={self.filters}, hidden={self.hidden})"
+        )
+        special = self.kernel, self.padding, self.norm_groups
+        return name if special == (3, False, 0) else f"{name} {special}"
+
     def start(
         self, seed: int, *client: int, init: Literal["uniform", "zeros"] = "uniform", like: int = 0
     ) -> np.ndarray:
@@ -190,9 +200,7 @@ class Architecture:
             model = replace(self, outputs=like)
             below = model.start(seed, *client)[: model.size - model.head_size]
             return np.concatenate([below, self.start(seed, *client)[below.size :]])
-        special = self.kernel, self.padding, self.norm_groups
-        name = f"{self}" if special == (3, False, 0) else f"{self} {special}"
-        rng = generator(seed, f"initial theta of {name}", *client)
+        rng = generator(seed, f"initial theta of {self._name}", *client)
         return np.concatenate(
             [
                 rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in)

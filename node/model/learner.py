@@ -34,12 +34,12 @@ class Learner:
         self._architecture: Architecture = assignment.architecture
         self._training = assignment.training
         self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // self._architecture.widest()))
-        own, like = ((), assignment.first_outputs) if assignment.same_start else ((assignment.node,), 0)
-        start = self._architecture.start(assignment.seed, *own, init=assignment.init, like=like)
-        dtype = np.dtype(assignment.dtype)
+        own, like = ((), assignment.run.first_outputs) if assignment.model.same_start else ((assignment.node,), 0)
+        start = self._architecture.start(assignment.run.seed, *own, init=assignment.model.init, like=like)
+        dtype = assignment.dtype
         self.theta, self._gradient = _aligned(start.size, dtype), _aligned(start.size, dtype)
         self.theta[:] = start
-        self._model = _model(self._architecture, assignment.task, self.theta, self._gradient)
+        self._model = _model(self._architecture, assignment.run.task, self.theta, self._gradient)
         nothing = [np.empty(0)] * 4  # is what a server learns from
         shard: list[Samples] = nothing if assignment.role == "server" else self._read(*_SHARD)
         self._x_train, self._y_train, self._x_test, self._y_test = shard
@@ -53,7 +53,7 @@ class Learner:
 
     def enter(self, round: int) -> None:
         """From now on the task is that of this round."""
-        if not self._drifted and 0 < self._assignment.drift_round <= round:
+        if not self._drifted and 0 < self._assignment.run.drift_round <= round:
             self._x_train, self._x_test = self._read("x_train_drifted", "x_test_drifted")
             self._drifted = True
 
@@ -94,7 +94,7 @@ class Learner:
                 return self.evaluate()
             finally:
                 self.theta[:] = own
-        task, summed, scored = self._assignment.task, 0.0, 0.0
+        task, summed, scored = self._assignment.run.task, 0.0, 0.0
         self.evaluated_samples += self.test_samples
         for start in range(0, self.test_samples, self._chunk):
             part = slice(start, start + self._chunk)
@@ -148,7 +148,7 @@ class Learner:
         for batch in range(start, self._batches_drawn):
             passes, place = divmod(batch, a_pass)
             if self._pass[0] != passes:
-                rng = generator(self._assignment.seed, "mini-batches", self._assignment.node, passes)
+                rng = generator(self._assignment.run.seed, "mini-batches", self._assignment.node, passes)
                 self._pass = passes, rng.permutation(self.train_samples)
             chosen = self._pass[1][place * size : (place + 1) * size]
             yield self._model.rows(self._x_train, chosen), self._model.rows(self._y_train, chosen)

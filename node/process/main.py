@@ -76,12 +76,12 @@ def _live(assignment: Assignment, control: Control, log: TextIO) -> int:
         with contextlib.suppress(OSError):  # the disk may be full
             print(traceback.format_exc(), file=log, flush=True)
         return 1
-    return -signal.SIGKILL if assignment.ending == "crash" else 0
+    return -signal.SIGKILL if assignment.incarnation.ending == "crash" else 0
 
 
 def _log_of(assignment: Assignment) -> contextlib.AbstractContextManager[TextIO]:
     """Of a process of its own, the log is its standard output."""
-    if not assignment.shares_process:
+    if not assignment.deployment.shares_process:
         return contextlib.nullcontext(sys.stdout)
     return os.fdopen(os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "w")
 
@@ -92,13 +92,16 @@ class _ClientProcess:
         self.control = control
         self.log = log
         self.epoch = time.monotonic()
-        self.stopwatch = Stopwatch("start", running=assignment.measure, alone=not assignment.shares_process)
+        self.stopwatch = Stopwatch(
+            "start", running=assignment.measuring.enabled, alone=not assignment.deployment.shares_process
+        )
 
     def live(self) -> None:
         assignment = self.assignment
         self.context = zmq.Context(io_threads=1)
-        self.keys = KeyPair.make() if assignment.keyed or assignment.records_key else None  # nobody else has the secret
-        self.kernel = KernelCounters() if assignment.kernel_counters else None
+        keyed = assignment.transport.keyed or assignment.deployment.records_key
+        self.keys = KeyPair.make() if keyed else None  # nobody else has the secret
+        self.kernel = KernelCounters() if assignment.counts_in_kernel else None
         self.schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
         self.recorder: Recorder | None = None
         self.endpoint = self._endpoint()
@@ -106,17 +109,17 @@ class _ClientProcess:
         try:
             self._prepare()  # before neighbours come: none of them is to wait at the door
             self.recorder = self._recorder()
-            may_come_at_work = assignment.keyed and assignment.clock != "none"
-            address = self.endpoint.bind(assignment.address, hurry=not may_come_at_work)
+            may_come_at_work = assignment.transport.keyed and assignment.clock != "none"
+            address = self.endpoint.bind(assignment.deployment.address, hurry=not may_come_at_work)
             self._bear_strangers()
             self.control.send(Bound(address, self.keys.public if self.keys else ""))
             failpoint("bound")
             met = self._wait_for(Connect).neighbours
-            self.recorder.connect(assignment.records)  # who stores them knows this client's key by now
+            self.recorder.connect(assignment.deployment.records)  # who stores them knows this client's key by now
             self._report_to(self.recorder, address)
             self._meet(met)
             self._learn()
-            if assignment.ending == "finish":
+            if assignment.incarnation.ending == "finish":
                 self.control.send(Done())
                 failpoint("done")
                 self._wait_for(Exit)  # all have received all
@@ -132,8 +135,8 @@ class _ClientProcess:
 
     def _bear_strangers(self) -> None:
         """Over Unix sockets there are none; and a limit is one of the whole process."""
-        if self.assignment.address.startswith("tcp://") and not self.assignment.shares_process:
-            bound_memory(self.assignment.memory)
+        if self.assignment.deployment.address.startswith("tcp://") and not self.assignment.deployment.shares_process:
+            bound_memory(self.assignment.deployment.memory)
             each = 4 if self.kernel is None else 8  # of a neighbour's present life and of the one before
             bound_connections(each * len(self.assignment.neighbours))
             if self.kernel is None:  # it has to see the connections
@@ -142,30 +145,31 @@ class _ClientProcess:
     def _endpoint(self) -> Endpoint:
         assignment = self.assignment
         options = Options(
-            assignment.largest_vector * np.dtype(assignment.dtype).itemsize,
-            keys=Ring(self.keys, {}, more=True) if self.keys and assignment.keyed else None,
+            assignment.run.largest_vector * assignment.dtype.itemsize,
+            keys=Ring(self.keys, {}, more=True) if self.keys and assignment.transport.keyed else None,
             kernel=self.kernel,
             stopwatch=self.stopwatch,
             **self._queue(),
         )
-        identity = Identity(assignment.node, assignment.run, assignment.life)
+        identity = Identity(assignment.node, assignment.run.number, assignment.incarnation.number)
         return Endpoint(self.context, identity, self.control, options)
 
     def _queue(self) -> dict[str, int]:
         """A server that nobody confirms messages to does not run far ahead of clients that only evaluate."""
-        if not self.assignment.bounded and issubclass(ALGORITHMS[self.assignment.algorithm["name"]], ServerAlgorithm):
+        with_server = issubclass(ALGORITHMS[self.assignment.algorithm["name"]], ServerAlgorithm)
+        if with_server and not self.assignment.incarnation.bounded:
             return {"queue": CONSTANTS.queue_of_a_server}
         return {"queue": queue_for(self.schedule)} if self.schedule else {}
 
     def _recorder(self) -> Recorder:
-        assignment = self.assignment
+        assignment, deployment = self.assignment, self.assignment.deployment
         return Recorder(
             self.context,
             "",
             assignment.sender,
-            keys=(self.keys, assignment.records_key) if self.keys and assignment.records_key else None,
+            keys=(self.keys, deployment.records_key) if self.keys and deployment.records_key else None,
             gather_s=CONSTANTS.gather_s,
-            may_drop=not assignment.records.startswith("ipc://"),  # no link to the collector holds up learning
+            may_drop=not deployment.records.startswith("ipc://"),  # no link to the collector holds up learning
         )
 
     def _prepare(self) -> None:
@@ -173,13 +177,13 @@ class _ClientProcess:
         self.learner = Learner(assignment)
         algorithm = ALGORITHMS[assignment.algorithm["name"]]
         settings = algorithm.Settings(**assignment.algorithm)
-        channels = Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.seed)
+        channels = Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed)
         self.clock = self._clock(channels)
         self.peers = Peers(self.clock)
         self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
         self.algorithm = algorithm(settings, self.client)
-        if assignment.state_round is not None:
-            self._restore(assignment.state_round)
+        if assignment.incarnation.state_round is not None:
+            self._restore(assignment.incarnation.state_round)
         size = self.client.theta.size
         print(
             f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
@@ -200,24 +204,25 @@ class _ClientProcess:
         if self.schedule is None:
             everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
             everyone &= not any(channels[node].may_be_quiet for node in channels.neighbours)
-            ahead = 1 if everyone and not assignment.turns else assignment.rounds
-            return NoClock(self.endpoint, channels, assignment.timeout, ahead=ahead)
-        rules = Rules(assignment.silence, assignment.bounded, assignment.checkpoint_every)
+            ahead = 1 if everyone and not assignment.periods else assignment.run.rounds
+            return NoClock(self.endpoint, channels, assignment.transport.timeout, ahead=ahead)
+        rules = Rules(assignment.time.silence, assignment.incarnation.bounded, assignment.checkpoints.every)
         if assignment.clock == "virtual":
-            self.planned = PlannedClock(self.endpoint, channels, assignment.timeout, self.schedule, rules)
+            self.planned = PlannedClock(self.endpoint, channels, assignment.transport.timeout, self.schedule, rules)
             return self.planned
-        rules = replace(rules, staleness=assignment.staleness, deadline_s=assignment.deadline_s)
+        rules = replace(rules, staleness=assignment.time.most_ahead, deadline_s=assignment.time.longest_wait_s)
         if issubclass(ALGORITHMS[assignment.algorithm["name"]], ServerAlgorithm):
-            first, at_server = assignment.first_round, assignment.role == "server"
-            anew = first > 1 and assignment.state_round != first - 1
+            first, at_server = assignment.incarnation.first_round, assignment.role == "server"
+            anew = first > 1 and assignment.incarnation.state_round != first - 1
             rules = replace(rules, is_server=at_server, listens_in=first if anew else 0)
             if not at_server:
                 rules = replace(rules, silence="skip")  # who has no answer goes on with what it has
-        return WallClock(self.endpoint, channels, assignment.timeout, self.schedule, rules)
+        return WallClock(self.endpoint, channels, assignment.transport.timeout, self.schedule, rules)
 
     def _restore(self, round: int) -> None:
         state = array_file.read(self.assignment.state(round))
-        if self.assignment.begun_in == self.assignment.first_round:  # the life before has told of its own waits
+        incarnation = self.assignment.incarnation
+        if incarnation.begun_in == incarnation.first_round:  # the one before has told of its own waits
             state.pop(DEADLINES, None)
         self.learner.load(state)
         self.algorithm.load(state)
@@ -230,7 +235,7 @@ class _ClientProcess:
             return
         for peer in assignment.neighbours:
             for round, phase, vector in sent_to(assignment.node, self._files_of(peer.node)):
-                clock.restore(peer.node, round, phase, vector, assignment.life)
+                clock.restore(peer.node, round, phase, vector, assignment.incarnation.number)
             for round, phase, vector in sent_to(peer.node, self._files_of(assignment.node)):
                 clock.store_sent(peer.node, round, phase, vector)
 
@@ -239,11 +244,12 @@ class _ClientProcess:
         assignment, clock = self.assignment, self.planned
         if clock is not None:
             for peer in assignment.neighbours:
-                for round, phase, vector in sent_to(peer.node, [assignment.handed_on(assignment.life - 1)]):
+                before = assignment.handed_on(assignment.incarnation.number - 1)
+                for round, phase, vector in sent_to(peer.node, [before]):
                     clock.store_sent(peer.node, round, phase, vector)
 
     def _files_of(self, node: int) -> tuple[Path, Path]:
-        return self.assignment.checkpoint_of(node, self.assignment.resumed_at)
+        return self.assignment.checkpoint_of(node, self.assignment.incarnation.resumed_at)
 
     def _meet(self, met: Sequence[Place]) -> None:
         """``met`` are the neighbours that are there."""
@@ -253,7 +259,7 @@ class _ClientProcess:
         self.endpoint.connections.learn({place.node: place.key for place in met}, more=more)
         if more:
             self.endpoint.presence.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
-        timeout = self.assignment.timeout
+        timeout = self.assignment.transport.timeout
         try:
             hello = self.endpoint.connect(addresses, time.monotonic() + timeout, lives)
         except NeighbourTimeout as error:
@@ -265,14 +271,14 @@ class _ClientProcess:
 
     def _learn(self) -> None:
         assignment, client = self.assignment, self.client
-        if assignment.first_round == 1 and not assignment.resumed_at:
+        if assignment.incarnation.first_round == 1 and not assignment.incarnation.resumed_at:
             self._close_round(0)
-        self.clock.begin(assignment.first_round, assignment.begun_in)
-        if assignment.resumed_at:
+        self.clock.begin(assignment.incarnation.first_round, assignment.incarnation.begun_in)
+        if assignment.incarnation.resumed_at:
             self._receive_again()
         self._keep_on()
-        last = assignment.rounds if assignment.last_round is None else assignment.last_round
-        for round in range(assignment.first_round, last + 1):
+        last = assignment.run.rounds if assignment.incarnation.last_round is None else assignment.incarnation.last_round
+        for round in range(assignment.incarnation.first_round, last + 1):
             self.stopwatch.switch("maps")
             client.train_loss = None
             client.enter(round)
@@ -297,22 +303,22 @@ class _ClientProcess:
         assignment, clock = self.assignment, self.planned
         if clock is None:
             return
-        clock.drain(assignment.life, assignment.resumed_at)
-        every = assignment.checkpoint_every
-        for round in range(clock.round, assignment.absent_until + 1):
+        clock.drain(assignment.incarnation.number, assignment.incarnation.resumed_at)
+        every = assignment.checkpoints.every
+        for round in range(clock.round, assignment.incarnation.absent_until + 1):
             if every and round % every == 0:
                 write_state(assignment.sent(round), round, clock.sent_for_later(round))
         if handed_on := clock.sent_for_later(clock.round - 1):
-            write_state(assignment.handed_on(assignment.life), clock.round - 1, handed_on)
+            write_state(assignment.handed_on(assignment.incarnation.number), clock.round - 1, handed_on)
 
     def _close_round(self, round: int) -> None:
         """Evaluates, writes state and records, all of it after the round's learning."""
         self.stopwatch.switch("records")
         assignment = self.assignment
-        last = round == assignment.rounds
+        last = round == assignment.run.rounds
         theta_norm = self._require_finite(round)
-        figures = self._figures(round) if _due(round, assignment.evaluate_every, last) else (None, None, None)
-        if _due(round, assignment.checkpoint_every, last):
+        figures = self._figures(round) if _due(round, assignment.evaluation.every, last) else (None, None, None)
+        if _due(round, assignment.checkpoints.every, last):
             sent = self.planned.sent_for_later(round) if self.planned else {}
             write_state(assignment.state(round), round, self._state() | sent)
             if self.planned:
@@ -344,7 +350,7 @@ class _ClientProcess:
             return loss, metric, metric if common is own else self.learner.evaluate(common)[1]
 
     def _say_goodbye(self) -> None:
-        self.reporter.tell_end(self._now(), self.endpoint.hellos, early=self.assignment.ending != "finish")
+        self.reporter.tell_end(self._now(), self.endpoint.hellos, early=self.assignment.incarnation.ending != "finish")
         if self.kernel is not None:
             self.endpoint.connections.note()
             self.reporter.tell_kernel(self.kernel.read())
@@ -361,7 +367,7 @@ class _ClientProcess:
     def _state(self) -> dict[str, np.ndarray]:
         state = self.learner.state() | self.algorithm.state() | self.peers.state()
         maps = self.algorithm.maps
-        if self.assignment.save_maps and maps is not None:
+        if self.assignment.checkpoints.save_maps and maps is not None:
             state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
         return state
 

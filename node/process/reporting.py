@@ -53,7 +53,7 @@ class Reporter:
         self._peers = peers
         self._stopwatch = stopwatch
         self._recorder = recorder
-        self._pace = Pace(assignment.sample_every)
+        self._pace = Pace(assignment.measuring.every)
 
     def tell_process(self, address: str) -> None:
         architecture = self._assignment.architecture
@@ -66,7 +66,7 @@ class Reporter:
                 train_samples=self._learner.train_samples,
                 test_samples=self._learner.test_samples,
                 degree=len(self._assignment.neighbours),
-                host=self._assignment.host_name,
+                host=self._assignment.deployment.host_name,
                 pid=os.getpid(),
                 address=address,
             )
@@ -74,8 +74,8 @@ class Reporter:
 
     def tell_links(self, hellos: Iterable[tuple[int, int]]) -> None:
         """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello)."""
-        own = ready_bytes(identity_of(self._node, self._assignment.life))
-        keys = self._assignment.keyed
+        own = ready_bytes(identity_of(self._node, self._assignment.incarnation.number))
+        keys = self._assignment.transport.keyed
         self._recorder.write(
             *(
                 OverheadRecord(self._node, node, kind, messages, wire_bytes)
@@ -101,7 +101,11 @@ class Reporter:
         last: bool,
     ) -> None:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
-        report, measure, train_loss = self._algorithm.report, self._assignment.measure, self._client.train_loss
+        report, measure, train_loss = (
+            self._algorithm.report,
+            self._assignment.measuring.enabled,
+            self._client.train_loss,
+        )
         waited = self._peers.clock.waited()
         exchanged = self._peers.next_round()
         records: list[Record] = [
@@ -146,7 +150,7 @@ class Reporter:
             self._recorder.write(
                 *(OverheadRecord(self._node, j, kind, *tally) for j, tally in self._peers.beside(kind).items())
             )
-        if early and self._assignment.measure:
+        if early and self._assignment.measuring.enabled:
             self._recorder.write(*self._measurements(now))
 
     def tell_kernel(self, counts: Iterable[KernelCount]) -> None:
@@ -193,5 +197,5 @@ class Reporter:
             buffers=learner.buffer_bytes() + self._peers.memory_bytes(),
         )
         with self._pace.sampling(now):
-            own = [] if self._assignment.shares_process else [sample(node, now, state)]
+            own = [] if self._assignment.deployment.shares_process else [sample(node, now, state)]
             return [*own, *work(node, now, self._stopwatch.read(), flops)]

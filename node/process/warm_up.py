@@ -22,8 +22,9 @@ from safetensors.numpy import save_file
 
 from ...transport.control import FROM_LAUNCHER, TO_LAUNCHER, Bound, Connect, Control, Done, Exit, Go, Place, Ready
 from ..algorithms.sheaf_fmtl import SheafFMTLSettings
-from ..assignment import Assignment, LocalWork, Neighbour
+from ..assignment import Assignment, Deployment, Neighbour, Run
 from ..model.architecture import Architecture
+from ..settings import Measuring, Training, Transport
 from .main import live
 
 _MODEL = Architecture(kind="logistic", input_shape=(16,), outputs=4)
@@ -50,7 +51,7 @@ def _play(folder: Path) -> None:
     assignments = [_assignment(folder, node) for node in (0, 1)]
     context = zmq.Context()
     records = context.socket(zmq.PULL)
-    records.bind(assignments[0].records)
+    records.bind(assignments[0].deployment.records)
     pairs = [socket.socketpair() for _ in assignments]
     launcher = [Control(ours, TO_LAUNCHER) for ours, _ in pairs]
     threads = [
@@ -61,7 +62,7 @@ def _play(folder: Path) -> None:
     ]
     for thread in threads:
         thread.start()
-    connects = [Connect([Place(other.node, other.address, 1, "")]) for other in reversed(assignments)]
+    connects = [Connect([Place(other.node, other.deployment.address, 1, "")]) for other in reversed(assignments)]
     for heard, answers in ((Bound, connects), (Ready, [Go(0.0)] * 2), (Done, [Exit()] * 2)):
         for line in launcher:
             _hear(line, heard)
@@ -85,29 +86,14 @@ def _assignment(folder: Path, node: int) -> Assignment:
     assignment = Assignment(
         node=node,
         role="client",
-        clients=2,
-        run=0,
-        seed=0,
-        rounds=_ROUNDS,
-        folder=folder,
-        address=f"ipc://{folder}/{node}",
-        records=f"ipc://{folder}/records",
+        run=Run(0, folder, seed=0, clients=2, rounds=_ROUNDS, largest_vector=_MODEL.size),
+        deployment=Deployment(f"ipc://{folder}/{node}", f"ipc://{folder}/records"),
         architecture=_MODEL,
-        task="classification",
-        init="uniform",
-        same_start=True,
-        dtype="float32",
-        training=LocalWork(work="steps", alpha=0.1, steps=1, epochs=1, batch_size=8, momentum=0.0, l2=0.0),
         algorithm={"name": SheafFMTLSettings.name, "storage": "factored"},  # dense maps need scipy
         neighbours=(Neighbour(1 - node, _MODEL.size, 0.5),),
-        largest_vector=_MODEL.size,
-        timeout=10.0,
-        evaluate_every=1,
-        checkpoint_every=0,
-        save_maps=False,
-        measure=True,
-        sample_every=0.0,
-        kernel_counters=False,
+        training=Training(work="steps", batch_size=8),
+        transport=Transport(timeout=10.0),
+        measuring=Measuring(every=1e-9),
     )
     save_file({"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}, assignment.shard)
     return assignment

@@ -18,7 +18,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from sheafgossip.launcher.cli import main
-from sheafgossip.launcher.config.sections import ConfigError, load
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.processes.engines import Engine, open_engine
 from sheafgossip.launcher.studies.runner import Finished, run_all, take_up
 from sheafgossip.metrics.schema import RunFolderError

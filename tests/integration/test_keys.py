@@ -25,7 +25,9 @@ from safetensors.numpy import load_file
 from zmq.utils import z85
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
-from sheafgossip.launcher.prepare.preparation import Prepared, prepare_run
+from sheafgossip.launcher.prepare.assignments import Site
+from sheafgossip.launcher.prepare.preparation import prepare_run
+from sheafgossip.launcher.prepare.prepared import Prepared
 from sheafgossip.launcher.processes.engines import LocalEngine
 from sheafgossip.launcher.run.run import Run
 from sheafgossip.launcher.studies.runner import prepare
@@ -82,7 +84,7 @@ def carry_out(
     )
     sockets = engine.sockets / f"{len(list(engine.sockets.iterdir()))}"
     sockets.mkdir(mode=0o700)
-    prepared = prepare_run(config, folder, sockets=sockets, records=records or f"ipc://{sockets}/records")
+    prepared = prepare_run(config, folder, Site(sockets, records or f"ipc://{sockets}/records"))
     started = Run(prepared, engine, lambda: None)
     with attack(started) if attack else contextlib.nullcontext():
         outcome = started()
@@ -147,14 +149,14 @@ class Attack:
                 sockets.append(stranger)
                 with contextlib.suppress(zmq.Again):  # one that has been refused may have no way to send any more
                     for round in range(1, ROUNDS + 1):
-                        header = [1, assignment.run, peer.node, node, round, 0, [[0, 650]]]
+                        header = [1, assignment.run.number, peer.node, node, round, 0, [[0, 650]]]
                         stranger.send_multipart([msgpack.packb(header), poison])
 
     def _at_the_collector(self, context: zmq.Context, sockets: list[zmq.Socket]) -> None:
         collector = self._run.prepared.assignments[0]
-        door = collector.records_key
+        door = collector.deployment.records_key
         for keys in (None, (KeyPair.make(), door), (KeyPair.make(), KeyPair.make().public)):
-            stranger = self._stranger(context, zmq.PUSH, collector.records, keys)
+            stranger = self._stranger(context, zmq.PUSH, collector.deployment.records, keys)
             sockets.append(stranger)
             with contextlib.suppress(zmq.Again):
                 stranger.send(pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")]))
@@ -463,8 +465,8 @@ def test_unix_sockets_lie_where_only_their_user_can_open_them(engine, tmp_path):
     assert stat.S_IMODE(engine.sockets.stat().st_mode) == 0o700
     config = validate({"clients": 5, "rounds": 1, "data": {"samples": 100}, "topology": {"kind": "ring"}})
     prepared = prepare(config, tmp_path / "run", engine)
-    for address in (prepared.assignments[0].address, prepared.assignments[0].records):
+    for address in (prepared.assignments[0].deployment.address, prepared.assignments[0].deployment.records):
         folder = Path(address.removeprefix("ipc://")).parent
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert folder.parent == engine.sockets
-    assert not any(each.keyed for each in prepared.assignments)
+    assert not any(each.transport.keyed for each in prepared.assignments)

@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 
 from sheafgossip.launcher.config.sections import validate
+from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.memory import need_of
 from sheafgossip.launcher.prepare.preparation import prepare_run
 
@@ -77,7 +78,10 @@ def test_the_estimate_is_what_clients_take(run, tmp_path: Path, option):
         **chosen()[option],
     }
     prepared = prepare_run(
-        validate(keys), tmp_path / "estimated", sockets=tmp_path, records="ipc:///nowhere", calibrate=lambda *_: 0.01
+        validate(keys),
+        tmp_path / "estimated",
+        Site(tmp_path, "ipc:///nowhere"),
+        lambda *_: 0.01,
     )
     estimated = need_of(prepared).clients_memory
     folder = run(tomli_w.dumps(keys), "--quiet", "--force")

@@ -98,8 +98,7 @@ def test_a_sweep_that_was_killed_runs_only_what_is_missing_and_ends_with_the_sam
     ]  # fmt: skip
 
     undisturbed = [
-        each.config.model_copy(update={"name": each.folder.name})
-        for each in plan(config, [], parse_grids([grid]), 2, out).runs
+        each.config.but(name=each.folder.name) for each in plan(config, [], parse_grids([grid]), 2, out).runs
     ]
     run_all(undisturbed, tmp_path / "undisturbed")
     assert len(states(out)) == 4 * 4 * 4  # runs, checkpoints, clients

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sheafgossip.launcher.config.sections import load
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.launcher.run.banner import Banner
 from sheafgossip.metrics.names import read_owners
@@ -32,7 +33,7 @@ def prepared(tmp_path):
     def prepared(text, *overrides, name="run"):
         (tmp_path / "run.toml").write_text(text)
         (config,) = load(tmp_path / "run.toml", overrides)
-        return prepare_run(config, tmp_path / name, sockets=tmp_path, records="ipc:///nowhere")
+        return prepare_run(config, tmp_path / name, Site(sockets=tmp_path, records="ipc:///nowhere"))
 
     return prepared
 

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from sheafgossip.launcher.config.effects import without_effect
-from sheafgossip.launcher.config.sections import ConfigError, load
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.studies.sweep.grid import parse_grids
 from sheafgossip.launcher.studies.sweep.plan import plan
 

@@ -14,7 +14,8 @@ from foreign import sheafgossip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.config.sections import ConfigError, load, validate
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.data import DataError
 from sheafgossip.launcher.data import load as load_data
 from sheafgossip.launcher.data.images import read_idx

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.memory import Need, check_room, need_of
 from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.node.algorithms import ALGORITHMS
@@ -17,7 +18,7 @@ SMALL = Need(memory=1e9, seconds=10, files=340, clients=40)
 
 def need(folder: Path, **settings: object) -> Need:
     config = validate({"clients": 4, "rounds": 10, "topology": {"kind": "complete"}, **settings})
-    return need_of(prepare_run(config, folder, sockets=folder, records="ipc:///nowhere"))
+    return need_of(prepare_run(config, folder, Site(sockets=folder, records="ipc:///nowhere")))
 
 
 def test_dense_maps_are_counted_with_all_their_numbers(tmp_path):

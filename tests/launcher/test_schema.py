@@ -7,8 +7,10 @@ import pytest
 
 from sheafgossip.launcher.config import reference
 from sheafgossip.launcher.config.conditions import EdgeTable, FaultTable
-from sheafgossip.launcher.config.sections import RunConfig, Section
+from sheafgossip.launcher.config.section import keys_of
+from sheafgossip.launcher.config.sections import RunConfig
 from sheafgossip.node.algorithms import ALGORITHMS
+from sheafgossip.topology.section import Section
 
 describe = cache(reference.describe)
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -32,10 +34,10 @@ def test_the_page_in_docs_is_up_to_date():
 
 
 TABLES = {
-    f"[{name}]": type(field.default).model_fields
-    for name, field in RunConfig.model_fields.items()
-    if isinstance(field.default, Section)
-} | {"[[faults]]": FaultTable.model_fields, "[[links.edges]]": EdgeTable.model_fields}
+    f"[{name}]": keys_of(type(key.default))
+    for name, key in keys_of(RunConfig).items()
+    if isinstance(key.default, Section)
+} | {"[[faults]]": keys_of(FaultTable), "[[links.edges]]": keys_of(EdgeTable)}
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -47,9 +49,7 @@ def test_every_key_of_every_table_is_described(table):
 
 
 def test_every_key_outside_tables_is_described_and_no_table_is_among_them():
-    keys = {
-        name for name in RunConfig.model_fields if f"[{name}]" not in TABLES and name not in ("algorithm", "faults")
-    }
+    keys = {name for name in keys_of(RunConfig) if f"[{name}]" not in TABLES and name not in ("algorithm", "faults")}
     assert set(re.findall(r"^- \*\*`(\w+)`", section_of("## Keys outside any table"), re.MULTILINE)) == keys
 
 

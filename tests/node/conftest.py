@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
 
-from sheafgossip.node.assignment import Assignment, LocalWork, Neighbour
+from sheafgossip.node.assignment import Assignment, Deployment, Neighbour, Run
 from sheafgossip.node.model.architecture import Architecture
+from sheafgossip.node.settings import ModelSettings, Transport
 
 torch.set_num_threads(1)  # as in a client process
 
@@ -25,29 +27,13 @@ def assignment(tmp_path: Path) -> Assignment:
     return Assignment(
         node=3,
         role="client",
-        clients=6,
-        run=77,
-        seed=11,
-        rounds=10,
-        folder=tmp_path,
-        address="tcp://127.0.0.1:*",
-        records="tcp://127.0.0.1:1",
+        run=Run(77, tmp_path, seed=11, clients=6, rounds=10, largest_vector=architecture.size),
+        deployment=Deployment("tcp://127.0.0.1:*", "tcp://127.0.0.1:1"),
         architecture=architecture,
-        task="classification",
-        init="uniform",
-        same_start=True,
-        dtype="float64",
-        training=LocalWork("full", alpha=0.1, steps=1, epochs=1, batch_size=32, momentum=0.0, l2=0.0),
         algorithm={"name": "d-psgd"},
         neighbours=(Neighbour(1, architecture.size, 0.25), Neighbour(5, architecture.size, 0.5)),
-        largest_vector=architecture.size,
-        timeout=10.0,
-        evaluate_every=1,
-        checkpoint_every=0,
-        save_maps=False,
-        measure=True,
-        sample_every=1.0,
-        kernel_counters=False,
+        model=ModelSettings(dtype="float64"),
+        transport=Transport(timeout=10.0),
     )
 
 
@@ -55,11 +41,17 @@ def assignment(tmp_path: Path) -> Assignment:
 def with_shard(assignment: Assignment) -> Callable[..., Assignment]:
     """Writes ``train`` and ``test`` random samples for an architecture and returns the changed assignment.
 
-    ``training`` names changed fields of the local work, ``changes`` those of the assignment.
+    ``training``, ``model`` and ``run`` name changed fields of these.
     """
 
     def write(
-        architecture: Architecture, train: int, test: int = 5, *, training: dict | None = None, **changes
+        architecture: Architecture,
+        train: int,
+        test: int = 5,
+        *,
+        training: Mapping[str, Any] = {},
+        model: Mapping[str, Any] = {},
+        run: Mapping[str, Any] = {},
     ) -> Assignment:
         rng = np.random.default_rng(5)
         classes = architecture.kind != "linear"
@@ -75,9 +67,9 @@ def with_shard(assignment: Assignment) -> Callable[..., Assignment]:
         changed = replace(
             assignment,
             architecture=architecture,
-            task="classification" if classes else "regression",
-            training=replace(assignment.training, **(training or {})),
-            **changes,
+            run=replace(assignment.run, task="classification" if classes else "regression", **run),
+            training=replace(assignment.training, **training),
+            model=replace(assignment.model, **model),
         )
         save_file(
             {"x_train": inputs(train), "y_train": targets(train), "x_test": inputs(test), "y_test": targets(test)},

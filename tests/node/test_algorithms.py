@@ -10,8 +10,9 @@ import pytest
 
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.algorithms.base import Algorithm, SettingsError
-from sheafgossip.node.assignment import Assignment, Turn
+from sheafgossip.node.assignment import AssignedIncarnation, Assignment, Period
 from sheafgossip.node.client import Client
+from sheafgossip.node.settings import Transport
 
 ALPHA = 0.1
 START = np.array([1.0, -2.0, 0.5, 3.0])
@@ -57,7 +58,7 @@ def client(assignment) -> Client:
         replace(peer, parameters=4, weight=WEIGHTS[peer.node], matching=MATCHINGS[peer.node])
         for peer in assignment.neighbours
     )
-    return Client(replace(assignment, neighbours=neighbours, matchings=3), Quadratic())
+    return Client(replace(assignment, neighbours=neighbours, run=replace(assignment.run, matchings=3)), Quadratic())
 
 
 def algorithm_of(client: Client, name: str, **settings) -> Algorithm:
@@ -93,9 +94,10 @@ def test_d_psgd_averages_with_the_mixing_weights_and_steps_along_its_own_gradien
 @pytest.fixture
 def directed(client, assignment) -> Client:
     """Client 3 sends to 1 and hears from 5, a round later the other way, then it goes on as at first."""
-    turns = Turn((1,), {5: 0.5}), Turn((5,), {1: 0.25})
+    periods = Period((1,), {5: 0.5}), Period((5,), {1: 0.25})
     neighbours = tuple(client.neighbours.values())
-    return Client(replace(assignment, neighbours=neighbours, turns=turns, rounds_a_turn=2), Quadratic())
+    run = replace(assignment.run, rounds_a_period=2)
+    return Client(replace(assignment, neighbours=neighbours, periods=periods, run=run), Quadratic())
 
 
 def test_each_round_has_the_graph_of_its_turn(directed):
@@ -107,8 +109,8 @@ def test_each_round_has_the_graph_of_its_turn(directed):
 
 
 def test_a_client_that_is_started_again_begins_with_the_graph_of_its_first_round(assignment):
-    turns = Turn((1,), {5: 0.5}), Turn((5,), {1: 0.25})
-    later = Client(replace(assignment, turns=turns, first_round=4), Quadratic())
+    periods = Period((1,), {5: 0.5}), Period((5,), {1: 0.25})
+    later = Client(replace(assignment, periods=periods, incarnation=AssignedIncarnation(first_round=4)), Quadratic())
     assert list(later.successors) == [5]
 
 
@@ -132,10 +134,10 @@ def test_push_sum_on_a_directed_graph_gives_away_half_and_takes_what_comes(direc
     assert list(peers.sent[0]) == [1]
 
 
-def test_turns_travel_to_the_client_as_they_are(directed, assignment):
-    turns = directed._assignment.turns
-    sent = json.loads(json.dumps(replace(assignment, turns=turns).to_json()))
-    assert Assignment.from_json(sent).turns == turns
+def test_periods_travel_to_the_client_as_they_are(directed, assignment):
+    periods = directed._assignment.periods
+    sent = json.loads(json.dumps(replace(assignment, periods=periods).to_json()))
+    assert Assignment.from_json(sent).periods == periods
 
 
 def test_dfedu_pulls_towards_the_sum_of_its_neighbours_differences(client):
@@ -219,7 +221,7 @@ def test_pairwise_gossip_goes_half_way_to_the_one_neighbour_of_the_rounds_matchi
 
 
 def test_pairwise_gossip_draws_its_matchings_evenly_and_the_same_at_every_client(client, assignment):
-    other = Client(replace(assignment, node=1, neighbours=(), matchings=3), Quadratic())
+    other = Client(replace(assignment, node=1, neighbours=(), run=replace(assignment.run, matchings=3)), Quadratic())
     drawn = []
     for round in range(1, 301):
         peers = FakePeers(round=round)
@@ -299,7 +301,7 @@ def test_an_algorithm_is_listed_under_the_name_of_its_settings(name):
 @pytest.mark.parametrize(("remote", "expected"), [(False, "float16"), (True, "int8")])
 def test_edges_within_a_host_and_between_two_have_each_their_codec(assignment, remote, expected):
     peer = replace(assignment.neighbours[0], remote=remote)
-    own = replace(assignment, codec="float16", codec_between="int8")
+    own = replace(assignment, transport=Transport(codec="float16", codec_between="int8"))
     link = ALGORITHMS["dfedu"].link(ALGORITHMS["dfedu"].Settings(), own, peer)
     assert link.codec is not None
     assert link.codec.name == expected

@@ -29,7 +29,7 @@ widths = st.lists(st.integers(1, 6), max_size=3).map(tuple)
     ],
 )
 def test_the_papers_models_have_the_papers_number_of_parameters(image, filters, hidden, parameters):
-    assert Architecture("cnn", image, 10, filters, hidden).size == parameters
+    assert Architecture("cnn", image, 10, filters=filters, hidden=hidden).size == parameters
 
 
 @given(st.sampled_from(["logistic", "linear"]), st.integers(1, 600), st.integers(1, 12))
@@ -87,8 +87,8 @@ def test_a_gru_has_exactly_one_width(hidden):
 @pytest.mark.parametrize(
     ("architecture", "label"),
     [
-        (Architecture("cnn", (1, 28, 28), 10, (32, 64), (120,)), "cnn 32-64 + 120"),
-        (Architecture("cnn", (1, 28, 28), 10, (32, 64)), "cnn 32-64"),
+        (Architecture("cnn", (1, 28, 28), 10, filters=(32, 64), hidden=(120,)), "cnn 32-64 + 120"),
+        (Architecture("cnn", (1, 28, 28), 10, filters=(32, 64)), "cnn 32-64"),
         (Architecture("mlp", (8,), 10, hidden=(20, 30)), "mlp 20-30"),
         (Architecture("gru", (12,), 3, hidden=(16,)), "gru 16"),
         (Architecture("logistic", (8,), 10), "logistic"),
@@ -100,7 +100,7 @@ def test_the_label_names_the_layers(architecture, label):
 
 # -- where theta starts ------------------------------------------------------------------------------------------------
 
-CNN = Architecture("cnn", (2, 8, 8), 3, (4,), (7,))
+CNN = Architecture("cnn", (2, 8, 8), 3, filters=(4,), hidden=(7,))
 
 
 def test_every_start_lies_within_one_over_the_root_of_the_fan_in_of_its_layer():
@@ -113,7 +113,7 @@ def test_every_start_lies_within_one_over_the_root_of_the_fan_in_of_its_layer():
 
 
 def test_the_same_seed_starts_all_clients_of_an_architecture_alike():
-    np.testing.assert_array_equal(CNN.start(7), Architecture("cnn", (2, 8, 8), 3, (4,), (7,)).start(7))
+    np.testing.assert_array_equal(CNN.start(7), Architecture("cnn", (2, 8, 8), 3, filters=(4,), hidden=(7,)).start(7))
 
 
 def test_another_seed_client_or_architecture_starts_elsewhere():
@@ -157,14 +157,14 @@ def torch_model(architecture: Architecture) -> torch.nn.Sequential:
 @given(
     st.one_of(
         st.builds(Architecture, st.just("logistic"), st.tuples(st.integers(1, 9)), st.integers(1, 4)),
-        st.builds(Architecture, st.just("mlp"), st.tuples(st.integers(1, 9)), st.integers(1, 4), st.just(()), widths),
+        st.builds(Architecture, st.just("mlp"), st.tuples(st.integers(1, 9)), st.integers(1, 4), hidden=widths),
         st.builds(
             Architecture,
             st.just("cnn"),
             st.tuples(st.integers(1, 3), st.integers(10, 14), st.integers(10, 14)),
             st.integers(1, 4),
-            st.lists(st.integers(1, 4), max_size=2).map(tuple),
-            widths,
+            filters=st.lists(st.integers(1, 4), max_size=2).map(tuple),
+            hidden=widths,
         ),
     )
 )

@@ -21,10 +21,15 @@ from sheafgossip.node.assignment import Assignment
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.process.checkpoint import write_state
 from sheafgossip.node.process.resources import Pace, StateBytes, sample
+from sheafgossip.node.settings import ModelSettings
 
 
 def test_an_assignment_survives_its_journey_as_json(assignment):
-    sent = replace(assignment, architecture=Architecture("cnn", (1, 28, 28), 10, (32, 64), (120,)), dtype="float32")
+    sent = replace(
+        assignment,
+        architecture=Architecture("cnn", (1, 28, 28), 10, filters=(32, 64), hidden=(120,)),
+        model=ModelSettings(dtype="float32"),
+    )
     assert Assignment.from_json(json.loads(json.dumps(sent.to_json()))) == sent
 
 
@@ -35,7 +40,7 @@ def test_a_client_without_neighbours_survives_it_too(assignment):
 
 def test_the_files_of_a_client_lie_where_the_run_folder_promises(assignment):
     places = assignment.shard, assignment.state(40), assignment.log
-    assert [place.relative_to(assignment.folder) for place in places] == [
+    assert [place.relative_to(assignment.run.folder) for place in places] == [
         Path("shards/node-0003.safetensors"),
         Path("state/round-000040/node-0003.safetensors"),
         Path("log/node-0003.log"),

@@ -21,10 +21,10 @@ ARCHITECTURES = [
     Architecture("linear", (28,), 2),
     Architecture("mlp", (20,), 3, hidden=(7,)),
     Architecture("mlp", (1, 8, 8), 10, hidden=(16, 9, 5)),
-    Architecture("cnn", (1, 8, 8), 10, (8,)),
-    Architecture("cnn", (3, 17, 12), 4, (3, 5), (6,)),
-    Architecture("cnn", (1, 28, 28), 10, (32, 64)),
-    Architecture("cnn", (3, 32, 32), 10, (32, 64), (120,)),
+    Architecture("cnn", (1, 8, 8), 10, filters=(8,)),
+    Architecture("cnn", (3, 17, 12), 4, filters=(3, 5), hidden=(6,)),
+    Architecture("cnn", (1, 28, 28), 10, filters=(32, 64)),
+    Architecture("cnn", (3, 32, 32), 10, filters=(32, 64), hidden=(120,)),
     Architecture("gru", (12,), 3, hidden=(16,)),
     Architecture("gru", (5, 4), 1, hidden=(7,)),
     Architecture("gru", (1, 4), 2, hidden=(3,)),
@@ -69,7 +69,7 @@ def test_an_evaluation_is_what_torch_counts(with_shard, architecture, batch):
 
 
 def test_torch_counts_the_steps_of_a_round_too(with_shard):
-    architecture = Architecture("cnn", (1, 8, 8), 10, (8,))
+    architecture = Architecture("cnn", (1, 8, 8), 10, filters=(8,))
     learner = Learner(with_shard(architecture, 50, training={"work": "epochs", "epochs": 2, "batch_size": 16}))
     with FlopCounterMode(display=False) as counter:
         learner.learn()
@@ -79,7 +79,7 @@ def test_torch_counts_the_steps_of_a_round_too(with_shard):
 
 def test_the_paper_s_cnn_counted_by_hand():
     """28x28 -> 32 maps of 26x26 -> 13x13 -> 64 maps of 11x11 -> 5x5 -> 10."""
-    cnn = Architecture("cnn", (1, 28, 28), 10, (32, 64))
+    cnn = Architecture("cnn", (1, 28, 28), 10, filters=(32, 64))
     first, second, last = 2 * 26 * 26 * 32 * 9, 2 * 11 * 11 * 64 * 32 * 9, 2 * 1600 * 10
     assert evaluation_flops(cnn) == first + second + last == 4_881_920
     weights, inputs = first + second + last, second + last

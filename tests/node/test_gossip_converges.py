@@ -9,7 +9,7 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.prepare.preparation import _turns
+from sheafgossip.launcher.prepare.assignments import periods
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client
@@ -61,7 +61,6 @@ def last_thetas(assignment):
         boxes = {(i, j): SimpleQueue() for edge in graph.edges for i, j in (edge, edge[::-1])}
 
         def live(node: int) -> np.ndarray:
-            turns = _turns(graphs, node, "metropolis-hastings")
             weights = mixing_row(graph, node, "metropolis-hastings")
             neighbours = tuple(
                 Neighbour(j, SIZE, weights[j], matching=numbers[min(node, j), max(node, j)])
@@ -71,9 +70,8 @@ def last_thetas(assignment):
                 assignment,
                 node=node,
                 neighbours=neighbours,
-                matchings=1 + max(numbers.values()),
-                turns=turns,
-                rounds_a_turn=graphs.rounds_each,
+                run=replace(assignment.run, matchings=1 + max(numbers.values()), rounds_a_period=graphs.rounds_each),
+                periods=periods(graphs, node, "metropolis-hastings"),
             )
             client, peers = Client(own, Quadratic(node, curvatures[node])), Mailboxes(node, boxes)
             algorithm = ALGORITHMS[name](ALGORITHMS[name].Settings(), client)

@@ -73,7 +73,8 @@ def server(assignment, name, **settings):
     class Learner:
         theta = np.linspace(-1, 1, 15)
 
-    client = Client(replace(assignment, role="server", node=CLIENTS, neighbours=neighbours, rounds=90), Learner())
+    own = replace(assignment, role="server", node=CLIENTS, neighbours=neighbours)
+    client = Client(replace(own, run=replace(assignment.run, rounds=90)), Learner())
     algorithm = ALGORITHMS[name](ALGORITHMS[name].Settings(**settings), client)
     return algorithm, client
 

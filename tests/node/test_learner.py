@@ -18,7 +18,7 @@ from sheafgossip.node.model.networks import forward, loss, metric
 
 LOGISTIC = Architecture("logistic", (4,), 3)
 LINEAR = Architecture("linear", (4,), 2)
-CNN = Architecture("cnn", (1, 12, 12), 3, (3, 5), (6,))
+CNN = Architecture("cnn", (1, 12, 12), 3, filters=(3, 5), hidden=(6,))
 
 
 def numbers(assignment, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +103,7 @@ def test_the_gradient_of_a_cnn_is_that_of_torchs_own_modules(with_shard):
 
 def test_a_lenet_with_group_norm_is_that_of_torchs_own_modules(with_shard):
     """decentralizepy's GN-LeNet, of 89,834 parameters on images of 32x32x3."""
-    architecture = Architecture("cnn", (3, 32, 32), 10, (32, 32, 64), kernel=5, padding=True, norm_groups=2)
+    architecture = Architecture("cnn", (3, 32, 32), 10, filters=(32, 32, 64), kernel=5, padding=True, norm_groups=2)
     assert architecture.size == 89_834
     assignment = with_shard(architecture, 12)
     learner = Learner(assignment)
@@ -235,13 +235,13 @@ def test_theta_changed_in_place_is_the_theta_that_learns_next(with_shard):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_everything_is_computed_in_the_runs_precision(with_shard, dtype):
-    learner = Learner(with_shard(LOGISTIC, 40, dtype=dtype))
+    learner = Learner(with_shard(LOGISTIC, 40, model={"dtype": dtype}))
     assert learner.theta.dtype == learner.gradient()[1].dtype == np.dtype(dtype)
 
 
 @pytest.mark.parametrize(("same_start", "key"), [(True, ()), (False, (3,))])
 def test_theta_starts_where_the_architecture_says(with_shard, same_start, key):
-    learner = Learner(with_shard(LOGISTIC, 4, same_start=same_start))
+    learner = Learner(with_shard(LOGISTIC, 4, model={"same_start": same_start}))
     np.testing.assert_array_equal(learner.theta, LOGISTIC.start(11, *key))
 
 
@@ -304,8 +304,11 @@ def test_the_batches_are_the_same_however_they_are_divided_into_rounds(with_shar
 def test_the_seed_and_the_client_alone_decide_the_batches(with_shard):
     work = {"work": "epochs", "batch_size": 4}
 
-    def drawn(**changes) -> list[list[int]]:
-        learner = Watched(with_shard(LOGISTIC, 20, training=work, **changes))
+    def drawn(seed: int = 11, node: int = 3) -> list[list[int]]:
+        given = with_shard(LOGISTIC, 20, training=work, run={"seed": seed})
+        own = replace(given, node=node)
+        own.shard.write_bytes(given.shard.read_bytes())
+        learner = Watched(own)
         learner.learn()
         return learner.seen
 
@@ -418,7 +421,7 @@ def test_samples_are_counted_where_they_are_learnt_and_evaluated(with_shard):
 
 
 def test_a_shard_is_mapped_and_never_written_to(with_shard):
-    assignment = with_shard(LOGISTIC, 10, dtype="float32")
+    assignment = with_shard(LOGISTIC, 10, model={"dtype": "float32"})
     before = assignment.shard.read_bytes()
     learner = Learner(replace(assignment, training=replace(assignment.training, work="epochs", batch_size=4)))
     learner.learn()
@@ -427,12 +430,13 @@ def test_a_shard_is_mapped_and_never_written_to(with_shard):
 
 
 def test_from_the_round_of_its_change_on_a_client_learns_and_is_tested_on_the_other_task(with_shard):
-    assignment = with_shard(LOGISTIC, 40, drift_round=4)
+    assignment = with_shard(LOGISTIC, 40, run={"drift_round": 4})
     arrays = load_file(assignment.shard)
     changed = {f"{name}_drifted": -arrays[name] for name in ("x_train", "x_test")}
     save_file(arrays | changed, assignment.shard)
-    learner, before = Learner(assignment), Learner(replace(assignment, drift_round=0))
-    elsewhere = replace(assignment, folder=assignment.folder / "elsewhere", drift_round=0)
+    still = replace(assignment.run, drift_round=0)
+    learner, before = Learner(assignment), Learner(replace(assignment, run=still))
+    elsewhere = replace(assignment, run=replace(still, folder=assignment.run.folder / "elsewhere"))
     elsewhere.shard.parent.mkdir(parents=True)
     save_file(arrays | {name.removesuffix("_drifted"): array for name, array in changed.items()}, elsewhere.shard)
     after = Learner(elsewhere)
@@ -445,7 +449,7 @@ def test_from_the_round_of_its_change_on_a_client_learns_and_is_tested_on_the_ot
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_one_step_with_a_pull_is_the_step_and_then_the_pull_to_the_bit(with_shard, dtype):
-    assignment = with_shard(LOGISTIC, 10, training={"alpha": 0.3}, dtype=dtype)
+    assignment = with_shard(LOGISTIC, 10, training={"alpha": 0.3}, model={"dtype": dtype})
     together, apart = Learner(assignment), Learner(assignment)
     pull = np.random.default_rng(2).normal(size=together.theta.size).astype(dtype)
     together.learn(pull, 0.7)

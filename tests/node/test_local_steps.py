@@ -118,9 +118,8 @@ def problem(assignment) -> Callable[..., Problem]:
                 assignment,
                 node=node,
                 role="client" if node < CLIENTS else "server",
-                clients=CLIENTS,
                 architecture=architecture,
-                task="regression",
+                run=replace(assignment.run, clients=CLIENTS, task="regression"),
                 training=replace(assignment.training, alpha=ALPHA, l2=L2, momentum=momentum, **local_work(work)),
                 neighbours=tuple(
                     Neighbour(

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.config.sections import TopologySection
 from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw
 
 RANDOM_SPECS = (
@@ -22,11 +21,6 @@ seeds = st.integers(0, 2**63 - 1)
 
 def degrees(graph):
     return [graph.degree(client) for client in range(graph.clients)]
-
-
-def test_the_fields_are_the_users_keys_with_the_same_defaults():
-    keys = {name: field.default for name, field in TopologySection.model_fields.items() if name != "weights"}
-    assert dataclasses.asdict(TopologySpec()) == keys
 
 
 @settings(deadline=None, max_examples=60)

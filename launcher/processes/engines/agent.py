@@ -173,7 +173,7 @@ class Agent:
         encoder = self._in.folder / "encoder.safetensors"
         if encoder.exists():
             assignment["algorithm"]["encoder"] = str(encoder)
-        return assignment | {"folder": str(self._in.folder)}
+        return assignment | {"run": assignment["run"] | {"folder": str(self._in.folder)}}
 
     def _send_new(self, *patterns: str) -> None:
         if self._in is None:

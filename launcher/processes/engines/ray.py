@@ -130,7 +130,7 @@ class RayEngine(Engine):
     def _fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
         shares: dict[int, list[Assignment]] = {}
         for assignment in assignments:
-            shares.setdefault(assignment.host, []).append(assignment)
+            shares.setdefault(assignment.deployment.host, []).append(assignment)
         for index, share in sorted(shares.items()):
             agent, waiting = self._agents[index], iter(share)
             agent.running |= {assignment.node for assignment in share}
@@ -295,7 +295,7 @@ class RayEngine(Engine):
     def equip(self, assignments: Iterable[Assignment]) -> None:
         for assignment in assignments:
             for path, name in _files_of(assignment):
-                agent = self._agents[assignment.host]
+                agent = self._agents[assignment.deployment.host]
                 for frames in pieces(path, name):
                     self._send(agent, frames, agent.shipped)
 
@@ -307,7 +307,7 @@ class RayEngine(Engine):
         return [agent.host.name for agent in self._agents if not agent.home]
 
     def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        self.begin(assignment.folder)
+        self.begin(assignment.run.folder)
         self.equip([assignment])
         self._fork([assignment], calibrate=steps)
         return time_of_a_step(self, assignment)
@@ -398,13 +398,13 @@ def _hosts(nodes: list[dict[str, Any]], *, alone: bool) -> Iterator[Host]:
 def _files_of(assignment: Assignment) -> Iterator[tuple[Path, str]]:
     """What a client reads, and its name in the run's folder."""
     paths = [assignment.shard, assignment.schedule]
-    if (round := assignment.resumed_at) > 0:
+    if (round := assignment.incarnation.resumed_at) > 0:
         numbers = assignment.node, *(peer.node for peer in assignment.neighbours)
         paths += [path for node in numbers for path in assignment.checkpoint_of(node, round)]
-        paths.append(assignment.handed_on(assignment.life - 1))
+        paths.append(assignment.handed_on(assignment.incarnation.number - 1))
     for path in paths:
         if path.exists():
-            yield path, path.relative_to(assignment.folder).as_posix()
+            yield path, path.relative_to(assignment.run.folder).as_posix()
     if encoder := assignment.algorithm.get("encoder"):
         yield Path(encoder), "encoder.safetensors"
 

@@ -181,9 +181,8 @@ class ThreadsEngine(Engine):
 
 
 def _as_a_thread(assignment: Assignment) -> Assignment:
-    """As it would have travelled to a process. Descriptors of connections are not its own here, so nothing is counted
-    by them."""
-    message = replace(assignment, shares_process=True, kernel_counters=False).to_json()
+    """As it would have travelled to a process."""
+    message = replace(assignment, deployment=replace(assignment.deployment, shares_process=True)).to_json()
     return Assignment.from_json(json.loads(json.dumps(message)))
 
 

@@ -16,8 +16,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from ...config.section import Section
-from ...config.sections import ConfigError, RunConfig, load, read
+from ....topology.section import Section
+from ...config.files import load, read
+from ...config.sections import ConfigError, RunConfig, as_section
 from ...data import DataError
 from ...data import load as load_data
 
@@ -29,6 +30,7 @@ _SMALL = "-small"
 _PUBLISHED = "published"
 
 
+@dataclass(frozen=True, kw_only=True)
 class ReproductionSection(Section):
     """The table [reproduction] of a configuration in examples/paper."""
 
@@ -134,14 +136,14 @@ def _part(path: Path, data_root: Path | None, overrides: Sequence[str]) -> Part:
     if data_root is not None:
         below = data_root / configs[0].data.dataset
         root = (below if below.is_dir() else data_root).resolve()
-        configs = [each.model_copy(update={"data": each.data.model_copy(update={"root": root})}) for each in configs]
+        configs = [each.but(data={"root": root}) for each in configs]
     about = _about(path)
     return Part(path.stem, about, _published().get(about.published or path.stem, {}), tuple(configs))
 
 
 def _about(path: Path) -> ReproductionSection:
     try:
-        return ReproductionSection.model_validate(read(path)["reproduction"])
+        return as_section(ReproductionSection, read(path)["reproduction"])
     except ValidationError as error:
         raise ConfigError(f"{path}: [reproduction]: {error}") from None
 

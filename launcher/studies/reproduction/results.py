@@ -33,7 +33,7 @@ class Result:
 def planned(part: Part, seeds: int | None, out: Path) -> list[PlannedRun]:
     """Returns every run of every seed: OUT/PART/NAME-seed-0, ...; by default of as many seeds as a part has."""
     return [
-        PlannedRun(config.model_copy(update={"seed": seed}), out / part.folder / slug(f"{config.label} seed {seed}"))
+        PlannedRun(config.but(seed=seed), out / part.folder / slug(f"{config.label} seed {seed}"))
         for seed in range(seeds or part.about.seeds)
         for config in part.configs
     ]

@@ -8,7 +8,8 @@ from itertools import product
 from typing import Any
 
 from ....metrics.config_file import parse as parse_toml
-from ...config.sections import ConfigError, parse
+from ...config.files import parse
+from ...config.sections import ConfigError
 
 _EXAMPLE = 'for example --grid "algorithm.gamma=0.01,0.03"'
 _NOT_HERE = {

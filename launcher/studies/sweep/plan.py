@@ -13,7 +13,8 @@ from typing import Any
 from ....metrics import lock
 from ....metrics.comparison import differing, setting_of, short_names
 from ...config.effects import refuse
-from ...config.sections import ConfigError, RunConfig, load, refuse_without_effect
+from ...config.files import load, refuse_without_effect
+from ...config.sections import ConfigError, RunConfig
 from ...run.earlier import PlannedRun, configuration, missing_of
 from ..folders import slug
 from .grid import Grid, settings
@@ -75,7 +76,7 @@ def plan(file: Path, overrides: Sequence[str], grids: Sequence[Grid], seeds: int
             "compute.step_s is not set: all runs of a sweep must count time alike; `sheafgossip plan` tells what a "
             "local step takes here"
         )
-    seeded = [config.model_copy(update={"seed": config.seed + more}) for more in range(seeds) for config in configs]
+    seeded = [config.but(seed=config.seed + more) for more in range(seeds) for config in configs]
     runs = tuple(PlannedRun(config, out / naming(config)) for config in seeded)
     keys = dict.fromkeys([*(grid.key for grid in grids), *differing([_flat(config) for config in configs])])
     return Plan(out, runs, tuple(keys), naming)

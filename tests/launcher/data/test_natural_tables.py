@@ -2,7 +2,8 @@
 
 import pytest
 
-from sheafgossip.launcher.config.sections import ConfigError, DataSection, load
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.config.sections import ConfigError, DataSection
 from sheafgossip.launcher.data import DataError, cut, prepare
 from sheafgossip.launcher.data import load as load_data
 

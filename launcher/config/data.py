@@ -1,0 +1,163 @@
+"""The sections of the configuration about data."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from ...topology.section import Count, Fraction, Index, Needs, NotNegative, Positive, Section
+
+
+@dataclass(frozen=True)
+class SyntheticTable(Section):
+    """The tasks of data.dataset = "synthetic": one a client, alike within a group."""
+
+    groups: Count = 4
+    """Groups of clients, of equal size, with one task in common but for the deviation."""
+    dimensions: Count = 20
+    """Features of a sample."""
+    classes: Annotated[int, Ge(2), Needs("data.task", "classification")] = 2
+    """classification: how many classes."""
+    samples: Annotated[int, Ge(4)] = 100
+    """Samples of a client, for training and for testing together."""
+    deviation: NotNegative = 0.1
+    """How far a client's parameters are from its group's, as a share of their size."""
+    noise: NotNegative = 0.1
+    """Standard deviation of the noise on the targets, or on the scores of the classes; without noise and deviation they
+    have deviation 1."""
+
+
+@dataclass(frozen=True)
+class ClustersTable(Section):
+    """The clusters of data.partition = "clusters": contiguous blocks of clients, of equal size, that share classes."""
+
+    count: Count = 5
+    """How many."""
+    classes: Count = 2
+    """Classes of a cluster, drawn at random; the last has fewer where they do not suffice for all."""
+    overlap: Index = 0
+    """How many of these the next cluster has, too (the first is next to the last)."""
+    exponent: NotNegative = 0.0
+    """0: the samples of a cluster are split evenly over its clients; above: its m-th client has about smallest +
+    exp(b m**exponent) of them, with a b that deals out all."""
+    smallest: Annotated[Count, Needs("exponent")] = 20
+    """With an exponent: samples of the smallest client, less one."""
+
+
+@dataclass(frozen=True)
+class DriftTable(Section):
+    """Tasks that change while they are learned."""
+
+    at_round: Count
+    """The first round with the new tasks."""
+    rotations: tuple[Literal[0, 90, 180, 270], ...]
+    """The angles of the groups from then on, as many as data.rotations. Each client keeps its images, those that it is
+    tested on too, and turns them so."""
+
+
+Task = Literal["classification", "regression"]
+_IN_FILES = ("mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "npz", "table")
+
+
+@dataclass(frozen=True)
+class DataSection(Section):
+    """What is learned, and how it is spread over the clients."""
+
+    dataset: Literal[
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "school",
+        "har",
+        "vehicle",
+        "gleam",
+        "sensors",
+        "synthetic",
+        "npz",
+        "table",
+    ] = "digits"
+    """digits comes with scikit-learn (1,797 images of 8x8), synthetic is drawn; npz is your own file with arrays x, y
+    and optionally their owners, table one with named columns. Each is described in docs/data.md."""
+    root: Annotated[Path | None, Needs("dataset", *_IN_FILES)] = None
+    """Folder with the data set's files, or the file where it is one; without it, mnist, fashion-mnist and cifar10 are
+    downloaded to a cache."""
+    task: Annotated[Literal["classification", "regression"], Needs("dataset", "npz", "table", "synthetic")] = (
+        "classification"
+    )
+    """npz, table, synthetic: what the target is; school and sensors are regression, the others classification."""
+    target: Annotated[str, Needs("dataset", "table")] = "target"
+    """table: the column to be predicted."""
+    client: Annotated[str | None, Needs("dataset", "npz", "table")] = None
+    """npz, table: the array or column that names the owner of a sample; "" says that there is none. Without this key it
+    is "client", where there is one."""
+    series: Annotated[bool, Needs("dataset", "npz")] = False
+    """npz: x of shape (n, steps, features) holds series, and not images of one channel."""
+    features: Annotated[tuple[str, ...], Needs("dataset", "table")] = ()
+    """table: the columns to learn from; without this key all but target, client and those of data.drop."""
+    drop: Annotated[tuple[str, ...], Needs("dataset", "table")] = ()
+    """table: columns that are left out."""
+    text: Annotated[Literal["refuse", "one-hot"], Needs("dataset", "table")] = "refuse"
+    """table: what to do with columns of text. one-hot: each of its texts becomes a feature that is 1 in rows with this
+    text and 0 in the others; a column of more than 64 different texts is refused all the same."""
+    missing: Annotated[Literal["refuse", "drop"], Needs("dataset", "table")] = "refuse"
+    """table: what to do with rows in which a value is missing. drop: they are left out."""
+    window: Annotated[Count, Needs("dataset", "sensors")] = 12
+    """sensors: how many past values a sample shows."""
+    horizon: Annotated[Count, Needs("dataset", "sensors")] = 1
+    """sensors: how many values that follow are to be predicted."""
+    synthetic: Annotated[SyntheticTable, Needs("dataset", "synthetic")] = SyntheticTable()
+    """synthetic: how tasks and samples are drawn."""
+    samples: Index = 0
+    """Use only this many samples, drawn at random; 0 uses all."""
+    partition: Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"] = (
+        "auto"
+    )
+    """even: shuffled and split evenly; classes: a few classes a client; clusters: clusters of clients that share
+    classes; dirichlet: class shares drawn from Dirichlet(beta); quantity: sizes follow a power law; overlapping: each
+    client draws samples_each from all samples, so that several may hold the same one, and one client's test sample may
+    be another's training sample; natural: each client has the samples of one owner (a random choice of owners where
+    clients is smaller); auto: natural where samples have owners, else even."""
+    classes_per_client: Annotated[Count, Needs("partition", "classes")] = 2
+    """classes: how many classes a client holds."""
+    imbalance: Annotated[float, Ge(0), Lt(1), Needs("partition", "classes")] = 0.0
+    """classes: those who hold a class share its samples in proportion to weights drawn from 1 - imbalance to
+    1 + imbalance; 0 shares them evenly."""
+    clusters: Annotated[ClustersTable, Needs("partition", "clusters")] = ClustersTable()
+    """clusters: how many, of which classes, how uneven."""
+    beta: Annotated[Positive, Needs("partition", "dirichlet")] = 0.5
+    """dirichlet: concentration; smaller is more skewed."""
+    exponent: Annotated[Positive, Needs("partition", "quantity")] = 1.5
+    """quantity: client k (in a random order) gets a share proportional to k**-exponent."""
+    samples_each: Annotated[Count, Needs("partition", "overlapping")] = 20
+    """overlapping: how many samples a client holds; no sample twice."""
+    min_samples: Annotated[Index, Needs("partition", "auto", "natural")] = 0
+    """natural: owners with fewer samples are left out."""
+    rotations: tuple[Literal[0, 90, 180, 270], ...] = (0,)
+    """Clients form as many groups of equal size as angles are given; a group's images are turned by its angle."""
+    mask: Index = 0
+    """After the turn, a square of so many pixels a side is set to 0 in all images of a client, at a place drawn for
+    each client; 0 masks nothing."""
+    tasks: tuple[Literal["classes", "parity", "halves"], ...] = ("classes",)
+    """Classification: what clients are to tell of a sample, dealt to them in turn. classes: its class, as the data set
+    has it; parity: whether the class's number is odd; halves: whether it is in the upper half. For a digit that is the
+    digit, whether it is odd, and whether it is at least five."""
+    drift: DriftTable | None = None
+    """Groups of clients whose images are turned otherwise from some round on."""
+    test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.25
+    """Share of each client's samples that is kept for testing."""
+    evaluate_on: Literal["test", "validation"] = "test"
+    """What models are evaluated on. test: the samples kept for testing; validation: the same share of each client's
+    training samples, held out of them, while the test samples are in no shard: for choosing settings."""
+    reduced_clients: Fraction = 0.0
+    """Share of the clients (drawn at random) whose training data is cut."""
+    reduced_to: Annotated[float, Gt(0), Le(1), Needs("reduced_clients")] = 0.2
+    """What is left of the training data of those clients: 0.2 keeps a fifth."""
+    features_held: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Share of the input features that each client sees, drawn at random; a server sees all of them. Below 1 the
+    models are logistic or linear, and images are flattened."""
+    standardize: bool = False
+    """Shift and scale every feature of a client to mean 0 and deviation 1 by its own training samples."""
+    standardize_targets: bool = False
+    """Regression: the same for every target; errors are then in units of the client's own deviation."""

@@ -1,0 +1,210 @@
+"""Configuration files: their tables on top of those they start from, overrides, and the runs that they describe."""
+
+from collections.abc import Iterable, KeysView, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...metrics.config_file import flat, read_text
+from ...metrics.config_file import parse as parse_toml
+from .effects import refuse
+from .section import ConfigError
+from .sections import RunConfig, validate
+
+
+def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:
+    """The runs that a configuration file describes: one, or one for each of its [[compare]] tables.
+
+    ``overrides`` are "key=value" texts; they win over the file, a [[compare]] table wins over them, and ``setting``,
+    {key with dots: value}, over all. Relative paths start at the file's folder, those in overrides and setting at the
+    current one. Raises ConfigError.
+    """
+    tree = read(path)
+    tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
+    several = bool(tree.get("compare"))
+    variants = tree.pop("compare", None) or [{}]
+    wanted, last = _overrides(overrides), _tree(setting or {}, "--grid")
+    if "compare" in wanted:
+        raise ConfigError("--set compare: [[compare]] tables are written in the file")
+
+    def runs(wanted: dict[str, Any], last: dict[str, Any]) -> list[RunConfig]:
+        below = _merge(tree, wanted)
+        return [
+            _validated(_merge(_merge(below, variant), last), setting or {}, number if several else 0)
+            for number, variant in enumerate(variants, 1)
+        ]
+
+    _require_a_taker(_keys(wanted) - _keys(last), _merge(tree, wanted), variants)
+    configs = runs(wanted, last)
+    try:
+        as_written = runs({}, {}) if wanted or last else configs
+    except ConfigError:  # only with what the command line adds is the file whole
+        as_written = configs
+    _require_effects(path, as_written)
+    if not last:  # else the sweep sees to all points of its grids
+        refuse_without_effect(overrides, configs)
+    return configs
+
+
+def _validated(tree: dict[str, Any], setting: Mapping[str, Any], table: int) -> RunConfig:
+    """``table`` numbers the [[compare]] table that it comes from; 0: there is none. Raises ConfigError."""
+    try:
+        return validate(_counted(tree))
+    except ConfigError as error:
+        run = [f"{key} = {value}" for key, value in setting.items()]
+        run += [f"[[compare]] table {table}"] if table else []
+        raise ConfigError(*(f"{line} ({', '.join(run)})" if run else line for line in error.args)) from None
+
+
+def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig], option: str = "--set") -> None:
+    """Raises ConfigError where an override of the command line has no effect in any of the runs."""
+    refuse({key: f"{option} {text}: " for text in overrides for key in _keys(_overrides([text]))}, configs)
+
+
+def _require_effects(path: Path, configs: Sequence[RunConfig]) -> None:
+    """What a file says itself, and not the one that it starts from, has an effect. Raises ConfigError."""
+    tree = parse_toml(read_text(path))
+    variants = tree.pop("compare", [])
+    refuse(dict.fromkeys(_keys(tree), ""), configs)
+    for variant, config in zip(variants, configs, strict=False):
+        refuse(dict.fromkeys(_keys(variant), ""), [config])
+
+
+def _keys(tree: Mapping[str, Any]) -> KeysView[str]:
+    """a.b of {"a": {"b": 1}}; tables in a list are numbered."""
+    return flat(tree, lists=True).keys()
+
+
+def _require_a_taker(wanted: Iterable[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
+    """Raises ConfigError where [[compare]] tables leave nothing of an override."""
+    for key in sorted(wanted):
+        if not any(_comes_through(key, below, variant) for variant in variants):
+            raise ConfigError(
+                f"--set {key}: every [[compare]] table of the file sets it, or another algorithm, and wins; change it "
+                "there, or take a file without [[compare]] tables"
+            )
+
+
+def _comes_through(key: str, below: dict[str, Any], variant: dict[str, Any]) -> bool:
+    """Whether a [[compare]] table leaves ``key`` of what is outside of it as it is."""
+    section = key.partition(".")[0]
+    if section == "algorithm" and _names_another(below.get(section), variant.get(section)):
+        return False
+    return not any(key == set_ or key.startswith(f"{set_}.") for set_ in _keys(variant))
+
+
+def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
+    """The tables of a file on top of those of its ``base``, paths made absolute. Raises ConfigError.
+
+    ``above`` are the files that this one is the base of.
+    """
+    included = f" (the base of {above[0]})" if above else ""
+    try:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}{included}") from None
+    try:
+        tree = parse_toml(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}{included}") from None
+    variants = tree.get("compare", [])
+    if not isinstance(variants, list) or not all(isinstance(variant, dict) for variant in variants):
+        raise ConfigError(f"{path}: compare must be written as [[compare]] tables")
+    for part in (tree, *variants):
+        _absolute_paths(part, path.parent)
+    base = tree.pop("base", None)
+    if base is None:
+        return tree
+    below = path.parent / str(base)
+    if (
+        not isinstance(base, str)
+        or not base
+        or _resolved(path.parent, base, f"{path}: base") in {file.resolve() for file in (path, *above)}
+    ):
+        raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
+    return _merge(read(below, (path, *above)), tree)
+
+
+def _counted(tree: dict[str, Any]) -> dict[str, Any]:
+    """With the number of clients that "all" stands for. Raises ConfigError."""
+    if tree.get("clients") != _ALL:
+        return tree
+    from ..data import DataError, count_clients
+
+    config = validate(tree | {"clients": 1})
+    try:
+        return tree | {"clients": count_clients(config.data, config.seed)}
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+
+
+_ALL = "all"
+_PATH_KEYS = (("topology", "path"), ("data", "root"), ("stragglers", "path"), ("algorithm", "encoder"))
+
+
+def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
+    for section, key in _PATH_KEYS:
+        values = tree.get(section)
+        if isinstance(values, dict) and isinstance(values.get(key), str) and values[key]:
+            values[key] = str(_resolved(start, values[key], f"{section}.{key}"))
+    return tree
+
+
+def _resolved(start: Path, name: str, key: str) -> Path:
+    try:
+        return (start / Path(name).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # nobody of that name, links in a circle, a zero byte
+        raise ConfigError(f"{key} = {name!r}: is no path ({error})") from None
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Tables merge key by key; a table that names another algorithm replaces the whole one."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            merged[key] = value if key == "algorithm" and _names_another(below, value) else _merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _names_another(below: Any, over: Any) -> bool:
+    """Whether a table [algorithm] starts anew."""
+    name = below.get("name") if isinstance(below, dict) else None
+    return isinstance(over, dict) and over.get("name", name) != name
+
+
+def _overrides(texts: Sequence[str]) -> dict[str, Any]:
+    values = {}
+    for text in texts:
+        if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes of a shell that are no letters
+            raise ConfigError(f"--set {text}: is not UTF-8 text")
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text}: write it as key=value, for example --set training.alpha=0.05")
+        values[key.strip()] = parse(value)
+    return _tree(values, "--set")
+
+
+def parse(value: str) -> Any:
+    """As in TOML; bare words need no quotes."""
+    try:
+        return parse_toml(f"value = {value}")["value"]
+    except ValueError:
+        return value.strip()
+
+
+def _tree(values: Mapping[str, Any], option: str) -> dict[str, Any]:
+    """{"a.b": 1} as {"a": {"b": 1}}, from an option of the command line."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        if not all((*sections, last)):
+            raise ConfigError(f"{option} {key}: a part of the key is missing, as in training.alpha")
+        table = tree
+        for section in sections:
+            table = table.setdefault(section, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{option} {key}: {section} is a value, not a section")
+        table[last] = value
+    return _absolute_paths(tree, Path.cwd())

@@ -1,0 +1,87 @@
+"""A run that is ready to start, and how it is written into its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...metrics.names import packed
+from ...metrics.schema import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC
+from ...metrics.store import Store
+from ...node.assignment import Assignment
+from ...topology import Graph
+from ...transport.failpoints import failpoint
+from ..config.sections import RunConfig
+from ..data import DataSummary
+from ..planner import Plan
+from ..run.folder import digest_of_config, kept_digest
+from ..run.origin import origin
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to start."""
+
+    config: RunConfig
+    folder: Path
+    graph: Graph
+    """Who is connected with whom."""
+    assignments: tuple[Assignment, ...]
+    """The first incarnation of each client."""
+    data: DataSummary
+    plan: Plan | None = None
+    resumed_at: int = 0
+    """The round after which an interrupted run is taken up again."""
+    went_on_s: float = 0.0
+    """Wall seconds that the run had taken until then."""
+    told: tuple[tuple[int, str, float | None, str], ...] = ()
+    """(client, kind, virtual seconds, detail) of what a plan has happen once, and is on record."""
+    keyed_records: bool = False
+    """Whether the collector asks for keys."""
+    moved: str = ""
+    """In what the machine that takes up the run differs from the one where it began."""
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Training samples of each client; 0 for a server."""
+        learners = tuple(client.train_samples for client in self.data.clients)
+        return learners + (0,) * (len(self.assignments) - len(learners))
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What table ``meta`` tells of its data."""
+        constant = self.data.constant_metric
+        return {
+            "metric": "accuracy" if self.data.task == "classification" else "mse",
+            "groups": ",".join(str(client.group) for client in self.data.clients),
+            **packed([client.owner for client in self.data.clients]),
+            **({} if constant is None else {CONSTANT_METRIC: repr(constant)}),
+        }
+
+
+def write_down(prepared: Prepared) -> Store:
+    """Writes the plan, the configuration, and what table ``meta`` tells of the run; that is not committed yet."""
+    config, folder = prepared.config, prepared.folder
+    schedules = prepared.plan.schedules if prepared.plan else ()
+    for assignment, schedule in zip(prepared.assignments, schedules, strict=False):
+        schedule.save(assignment.schedule)
+    (folder / "log").mkdir(exist_ok=True)
+    failpoint("plan written")
+    _write_config(config, folder / "config.toml")
+    failpoint("configuration written")
+    database = folder / "run.sqlite"
+    has_digests = not database.exists() or not database.stat().st_size or kept_digest(folder) is not None
+    store = Store(database)
+    store.describe(**prepared.facts)
+    if has_digests:
+        store.describe(**{CONFIG_DIGEST: digest_of_config(folder), CONFIG: config.to_toml()})
+        store.describe_once(origin())
+    return store
+
+
+def _write_config(config: RunConfig, path: Path) -> None:
+    """Whole or not at all, for others tell by it what run this is."""
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(config.to_toml())
+    unfinished.replace(path)

@@ -1,0 +1,196 @@
+"""The sections of the configuration that clients read, too."""
+
+import ipaddress
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from ..topology.section import Count, Index, Needs, NotNegative, Positive, Read, Section
+from ..transport.codecs import CodecName
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSettings(Section):
+    """The layers of a model."""
+
+    kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = "logistic"
+    """logistic: multinomial logistic regression; linear: linear regression; mlp and cnn with a last linear layer; gru:
+    for series, a gated recurrent unit whose last state a linear layer reads."""
+    filters: Annotated[tuple[Count, ...], Needs("kind", "cnn")] = (32, 64)
+    """cnn: filters of each convolution (ReLU, 2x2 max-pool after each)."""
+    kernel: Annotated[Count, Needs("kind", "cnn")] = 3
+    """cnn: weights of a convolution's filter a side."""
+    padding: Annotated[bool, Needs("kind", "cnn")] = False
+    """cnn: whether convolutions keep the size of the image, zeros around it."""
+    norm_groups: Annotated[Index, Needs("kind", "cnn")] = 0
+    """cnn: channels are normalized in so many groups after each convolution (GroupNorm); 0 leaves them as they are."""
+    hidden: Annotated[tuple[Count, ...], Needs("kind", "mlp", "cnn", "gru")] = ()
+    """mlp, cnn: widths of the hidden fully connected layers; gru: the width of its state, one number."""
+
+
+@dataclass(frozen=True)
+class ArchitectureSettings(LayerSettings):
+    """A model; ``share`` counts where several are mixed."""
+
+    share: Annotated[Positive, Needs("model.mix")] = 1.0
+    """With several architectures: this one's share of the clients, relative to the others."""
+
+
+@dataclass(frozen=True)
+class ModelSettings(ArchitectureSettings):
+    """The clients' model."""
+
+    mix: tuple[ArchitectureSettings, ...] = ()
+    """Further architectures; clients are dealt among [model] and these in proportion to their shares."""
+    init: Literal["uniform", "zeros"] = "uniform"
+    """Start of theta: uniform in +-1/sqrt(fan-in), or zeros (logistic and linear only)."""
+    same_start: bool = True
+    """Clients with one architecture start from the same theta, and those with other outputs (data.tasks) from the same
+    layers before the last one; otherwise each draws its own."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Precision of theta, of gradients, and of vectors on the wire without a transport.codec."""
+
+
+@dataclass(frozen=True)
+class Training(Section):
+    """The local work of a round."""
+
+    work: Literal["full", "steps", "epochs"] = "full"
+    """full: one step on all training samples; steps: mini-batch steps; epochs: passes over the training samples."""
+    alpha: Positive = 0.1
+    """Learning rate."""
+    steps: Annotated[Count, Needs("work", "steps")] = 1
+    """steps: mini-batch steps a round."""
+    epochs: Annotated[Count, Needs("work", "epochs")] = 1
+    """epochs: passes a round."""
+    batch_size: Annotated[Count, Needs("work", "steps", "epochs")] = 32
+    """Samples of a mini-batch."""
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Momentum of SGD, kept between rounds."""
+    l2: NotNegative = 0.0
+    """Weight of l2/2 ||theta||^2 in the local loss."""
+
+    def count(self, samples: int) -> int:
+        """Local steps of a round, on so many training samples."""
+        if self.work == "full":
+            return 1
+        if self.work == "steps":
+            return self.steps
+        return self.epochs * -(-samples // min(self.batch_size, samples))
+
+
+@dataclass(frozen=True)
+class Evaluation(Section):
+    """When the test samples are looked at. Round 0 and the last round always are."""
+
+    every: Index = 1
+    """Rounds between evaluations; 0 evaluates only at the start and the end."""
+
+
+@dataclass(frozen=True)
+class Checkpoints(Section):
+    """When state is written. Round 0 and the last round always are."""
+
+    every: Index = 0
+    """Rounds between checkpoints; 0 writes only the first and the last."""
+    save_maps: bool = False
+    """Also write every restriction map as a dense matrix P.<neighbour> (large)."""
+
+
+@dataclass(frozen=True)
+class Transport(Section):
+    """How vectors move."""
+
+    protocol: Literal["ipc", "tcp"] = "ipc"
+    """ipc: Unix sockets in a private folder; tcp: ports of ``host``."""
+    host: Annotated[str, Needs("protocol", "tcp")] = "127.0.0.1"
+    """tcp: the IPv4 address of this machine that data sockets are bound to."""
+    keys: Annotated[bool, Needs("protocol", "tcp")] = True
+    """tcp: clients prove who they are with keys made for the run, and nobody else can read what they send (see
+    docs/security.md); false: plain, allowed on loopback addresses (127.x.x.x) only."""
+    timeout: Positive = 600.0
+    """Seconds a client waits for its neighbours in one exchange before the run fails."""
+    codec: CodecName = "none"
+    """How vectors travel. none: as they are; float16, bfloat16: 2 bytes a number, to the nearest; int8: 1 byte a
+    number, rounded at random but right on average; top-k: the largest entries only, and what is left out is added to
+    the next vector. See docs/codecs.md."""
+    codec_between: Literal[CodecName, "same"] = "same"
+    """The same on edges between clients on two hosts, where bytes cost more."""
+    keep: Annotated[float, Gt(0), Le(1), Needs("codec or codec_between", "top-k")] = 0.1
+    """top-k: share of the entries that are sent, each with its place: 8 bytes with model.dtype = "float32"."""
+
+    def __post_init__(self) -> None:
+        try:
+            address = ipaddress.IPv4Address(self.host)
+        except ValueError:
+            raise ValueError(f"host = {self.host!r} is not an IPv4 address such as 127.0.0.1") from None
+        if address.is_unspecified or address.is_multicast:
+            raise ValueError(f"host = {self.host!r} is none that neighbours can connect to; name a single address")
+        if not self.keys and not address.is_loopback:
+            raise ValueError(f"host = {self.host!r} needs keys = true; without keys it must be 127.x.x.x")
+
+    @property
+    def between(self) -> CodecName:
+        return self.codec if self.codec_between == "same" else self.codec_between
+
+    @property
+    def keyed(self) -> bool:
+        """Whether data sockets have keys; over ipc they need none."""
+        return self.keys and self.protocol == "tcp"
+
+
+@dataclass(frozen=True)
+class Measuring(Section):
+    """What is measured beside the rounds."""
+
+    enabled: bool = True
+    """false: traffic, edges, memory, CPU time and work are not recorded; rounds, events and processes are."""
+    every: Annotated[Positive, Needs("enabled")] = 1.0
+    """Seconds between two samples of a client's memory and CPU time (taken at the end of a round); more where samples
+    would take over 0.5% of its CPU time."""
+    kernel: Annotated[bool, Needs("enabled"), Needs("transport.protocol", "tcp")] = False
+    """tcp on Linux: also record the kernel's own byte counters of every connection."""
+
+
+def _staleness(value: Any) -> int | str:
+    if value == "inf" or (isinstance(value, float) and value == math.inf):
+        return "inf"
+    if type(value) is not int or value < 0:
+        raise ValueError("must be a whole number of at least 0, or inf")
+    return value
+
+
+@dataclass(frozen=True)
+class Time(Section):
+    """How clients keep step, and which clock tells the time. See docs/stragglers.md."""
+
+    clock: Literal["wall", "virtual"] = "wall"
+    """wall: what really happens on this machine; slow clients sleep, deadlines pass. virtual: planned before the start
+    from the sections below, the same on every machine; each client uses exactly the messages that the plan names."""
+    staleness: Annotated[int | Literal["inf"], Read(_staleness)] = 0
+    """How many rounds a client may be ahead of its slowest neighbour: 0 is synchronous, "inf" never waits."""
+    silence: Literal["wait", "stale", "skip"] = "wait"
+    """When the deadline has passed, or a neighbour is gone: stale uses its last vector, skip and wait leave it out.
+    Only wait may go without a deadline."""
+    deadline_s: Positive | None = None
+    """Seconds that a client waits for its neighbours in one exchange, on the run's clock."""
+    notice_s: Annotated[NotNegative, Needs("clock", "virtual")] = 0.0
+    """virtual: seconds from a client's end until its neighbours know of it and wait no more."""
+    deaths: Literal["fail", "continue"] = "fail"
+    """What the run does when a client dies that should not: end with an error, or go on without it."""
+
+    def __post_init__(self) -> None:
+        if self.silence != "wait" and self.deadline_s is None and self.staleness != "inf":
+            raise ValueError(f"silence = {self.silence!r} needs deadline_s")
+
+    @property
+    def most_ahead(self) -> float:
+        """The staleness as a number; math.inf never waits."""
+        return float(self.staleness)
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The deadline; math.inf where there is none."""
+        return math.inf if self.deadline_s is None else self.deadline_s

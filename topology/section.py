@@ -1,0 +1,47 @@
+"""What a section of the configuration is made of: a frozen dataclass, bounds and conditions beside its fields.
+
+The text below a field is its reference in docs/configuration.md. The launcher has pydantic validate sections by
+``__pydantic_config__``; clients and the planner read the same classes without it. What concerns several keys is checked
+in ``__post_init__``, which raises ValueError.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt, Le
+
+Fraction = Annotated[float, Ge(0), Le(1)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(1)]
+Index = Annotated[int, Ge(0)]
+
+
+class Section:
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
+
+
+class Needs:
+    """The key has an effect only where another has one of ``values``; without values, where that is set and not 0.
+
+    ``key`` is one of the same table, or one with dots from the top; of "a or b" one suffices.
+    """
+
+    def __init__(self, key: str, *values: Any):
+        self.keys, self.values = tuple(key.split(" or ")), values
+
+    def met(self, found: Any) -> bool:
+        return found in self.values if self.values else bool(found)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What is written is first passed through ``by``, which may change it and raises ValueError."""
+
+    by: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(self.by, handler(source))
