@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from study import RESULTS, TUNING, Method, Result, Study, against, over_seeds, write_csv
 
-from sheafgossip.launcher.config.sections import DataSection
+from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.data import load
 
 ROUNDS = 60

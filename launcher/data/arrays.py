@@ -16,7 +16,7 @@ from numpy.lib.npyio import NpzFile
 from .pool import DataError, Task
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 
 _DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)

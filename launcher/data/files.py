@@ -12,7 +12,7 @@ from .pool import DataError, Pool
 from .table import CLIENT
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 _PARTS = ("train", "test")
 _WHOLE = ("x", "y")

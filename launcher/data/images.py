@@ -18,7 +18,7 @@ import numpy as np
 from .pool import DataError, Pool
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 _LARGEST = 1 << 30
 _UNSIGNED_BYTE = 0x08

@@ -11,7 +11,7 @@ from .arrays import codes, finite, root_of, wrong
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 _CELL_ARRAYS = ("X", "Y")
 

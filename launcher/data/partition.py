@@ -14,7 +14,7 @@ from .arrays import some
 from .pool import DataError, Pool
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 MINIMUM = 4
 """Samples of the smallest client: three to train on and one to test with, at a quarter for testing."""

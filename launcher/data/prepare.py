@@ -16,7 +16,7 @@ from .sets import load
 from .shards import Shard, cut, write
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .columns import read_columns
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 ARRAYS = ("values", "data")
 TIME = "time"

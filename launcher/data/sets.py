@@ -17,7 +17,7 @@ from .synthetic import draw_synthetic
 from .table import load_table
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     "digits": load_digits,

@@ -17,7 +17,7 @@ from .partition import Partition, chosen, cluster_of, split
 from .pool import DataError, Pool, Task
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 
 @dataclass(frozen=True)

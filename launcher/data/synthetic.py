@@ -10,7 +10,7 @@ from ...topology.randomness import generator
 from .pool import DataError, Pool
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 
 def draw_synthetic(section: DataSection, seed: int, clients: int) -> Pool:

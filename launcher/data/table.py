@@ -14,7 +14,7 @@ from .columns import Column, read_columns
 from .pool import Pool
 
 if TYPE_CHECKING:
-    from ..config.sections import DataSection
+    from ..config.data import DataSection
 
 CLIENT = "client"
 """The column, or array, that names owners where data.client does not say."""

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from ..config.data import DataSection
 from ..config.effects import without_effect
-from ..config.sections import DataSection, RunConfig
+from ..config.sections import RunConfig
 from ..data import ClientSummary, DataSummary
 from ..data.arrays import some
 from ..prepare.prepared import Prepared

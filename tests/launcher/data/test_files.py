@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config.sections import DataSection
+from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.data import DataError, load
 from sheafgossip.node.model.architecture import Architecture, ArchitectureError
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.config.files import load
-from sheafgossip.launcher.config.sections import ConfigError, DataSection
+from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.data import DataError, cut, prepare
 from sheafgossip.launcher.data import load as load_data
 

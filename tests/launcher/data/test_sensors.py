@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sheafgossip.launcher.config.sections import DataSection
+from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.data import DataError, cut, load
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from sheafgossip.launcher.config.sections import DataSection
+from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.data import DataError, Pool, cut, load, prepare, shard_path, write
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config.sections import DataSection, SyntheticTable
+from sheafgossip.launcher.config.data import DataSection, SyntheticTable
 from sheafgossip.launcher.data import DataError, cut, load, prepare
 
 CLIENTS = 8

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sheafgossip.launcher.config.sections import DataSection
+from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.data import DataError, load
 
 FRAME = pd.DataFrame(
