@@ -1,4 +1,4 @@
-"""A small run folder with everything in it, and the same as a stranger might hand it on."""
+"""A small run folder with everything in it, and the same as others might hand it on."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -100,10 +101,13 @@ def batch(sender: int, sequence: int) -> bytes:
 
 
 def test_it_stores_what_is_sent_and_ends_with_the_last_announced_batch(collector):
-    collector.send(*(batch(0, number) for number in range(50)), pack_end({0: 50}))
+    collector.process.send_signal(signal.SIGINT)  # Ctrl-C is left to the launcher
+    collector.send(b"\x00" * (MAX_BATCH_BYTES + 1))  # does not even reach it
+    event = pack_batch(1, 0, [EventRecord(1.0, None, 0, "warning", "once")])
+    collector.send(*(batch(0, number) for number in range(50)), event, event, pack_end({0: 50, 1: 1}))
     assert collector.exit_code() == 0
     assert collector.query("SELECT count(*) FROM round") == [(50,)]
-    assert collector.query("SELECT * FROM event") == []
+    assert collector.query("SELECT detail FROM event") == [("once",)]
 
 
 def test_end_may_overtake_the_batches_it_announces(collector):
@@ -122,13 +126,6 @@ def test_batches_that_never_come_are_told_by_sender(collector):
     assert "sender 0" not in detail
 
 
-def test_a_batch_that_comes_twice_is_stored_once(collector):
-    event = pack_batch(0, 0, [EventRecord(1.0, None, 0, "warning", "once")])
-    collector.send(event, event, pack_end({0: 1}))
-    assert collector.exit_code() == 0
-    assert collector.query("SELECT detail FROM event WHERE kind = 'warning'") == [("once",)]
-
-
 def test_malformed_messages_are_dropped_counted_and_told(collector):
     collector.send(*[b"nonsense"] * 20, batch(0, 0), pack_end({0: 1}))
     assert collector.exit_code() == 0
@@ -143,13 +140,6 @@ def test_drops_are_told_at_most_once_a_second(collector):
         time.sleep(0.1)
     told = collector.query("SELECT wall_s FROM event WHERE kind = 'drop' ORDER BY wall_s")
     assert 1 <= len(told) <= 2
-
-
-def test_a_message_over_the_limit_does_not_reach_it(collector):
-    collector.send(b"\x00" * (MAX_BATCH_BYTES + 1))
-    collector.send(batch(0, 0), pack_end({0: 1}))
-    assert collector.exit_code() == 0
-    assert collector.query("SELECT kind FROM event") == []
 
 
 def test_records_are_committed_within_a_second_without_further_messages(collector):
@@ -173,50 +163,58 @@ def test_a_kill_loses_at_most_the_last_second(collector):
     assert collector.query("PRAGMA integrity_check") == [("ok",)]
 
 
-def test_it_waits_as_long_as_something_comes(tmp_path, context, monkeypatch):
-    """A second at most, here, from one batch to the next."""
-    monkeypatch.setattr("sheafgossip.metrics.collector._WAIT_FOR_MISSING_S", 1.0)
-    receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    with receiver, sender:
-        receiver.bind("inproc://records")
-        sender.connect("inproc://records")
+class Slow(Store):
+    def commit(self) -> None:
+        time.sleep(0.5)
+        super().commit()
+
+
+@pytest.fixture
+def collected(tmp_path, context):
+    """Rows of rounds and events that a collector in a thread has stored, of what ``send`` sends."""
+
+    def collected(store: type[Store], send: Callable[[zmq.Socket], None]) -> tuple[int, int]:
+        receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
         ours, theirs = socket.socketpair()
-        with ours, theirs:
+        with receiver, sender, ours, theirs:
+            receiver.bind("inproc://records")
+            sender.connect("inproc://records")
 
             def collect() -> None:
-                Collector(receiver, Store(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
+                Collector(receiver, store(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
 
             thread = threading.Thread(target=collect)
             thread.start()
-            sender.send(pack_end({0: 3}))
-            for number in range(3):
-                time.sleep(0.6)
-                sender.send(batch(0, number))
+            send(sender)
             thread.join(10)
-    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
-        assert connection.execute("SELECT count(*) FROM round").fetchall() == [(3,)]
-        assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
+        with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
+            return connection.execute("SELECT (SELECT count(*) FROM round), (SELECT count(*) FROM event)").fetchone()
+
+    return collected
 
 
-def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(tmp_path, context, monkeypatch):
-    class Slow(Store):
-        def commit(self) -> None:
-            time.sleep(0.5)
-            super().commit()
+def test_it_waits_as_long_as_something_comes(collected, monkeypatch):
+    """A second at most, here, from one batch to the next."""
+    monkeypatch.setattr("sheafgossip.metrics.collector._WAIT_FOR_MISSING_S", 1.0)
 
+    def send(sender: zmq.Socket) -> None:
+        sender.send(pack_end({0: 3}))
+        for number in range(3):
+            time.sleep(0.6)
+            sender.send(batch(0, number))
+
+    assert collected(Store, send) == (3, 0)
+
+
+def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(collected, monkeypatch):
     for name, value in {"_WAIT_FOR_MISSING_S": 0.2, "_BURST": 1, "_COMMIT_EVERY_S": 0.0}.items():
         monkeypatch.setattr(f"sheafgossip.metrics.collector.{name}", value)
-    receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
-    ours, theirs = socket.socketpair()
-    with receiver, sender, ours, theirs:
-        receiver.bind("inproc://records")
-        sender.connect("inproc://records")
+
+    def send(sender: zmq.Socket) -> None:
         for message in (pack_end({0: 3}), *(batch(0, number) for number in range(3))):
             sender.send(message)
-        Collector(receiver, Slow(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
-    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
-        assert connection.execute("SELECT count(*) FROM round").fetchall() == [(3,)]
-        assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
+
+    assert collected(Slow, send) == (3, 0)
 
 
 def test_when_told_to_stop_it_stores_what_is_waiting(collector):
@@ -226,13 +224,6 @@ def test_when_told_to_stop_it_stores_what_is_waiting(collector):
     assert collector.exit_code() == 0
     assert collector.query("SELECT count(*) FROM round") == [(2000,)]
     assert collector.query(f"SELECT kind FROM event WHERE node = {COLLECTOR}") == [("interrupt",)]
-
-
-def test_ctrl_c_is_left_to_the_launcher(collector):
-    collector.process.send_signal(signal.SIGINT)
-    collector.send(batch(0, 0), pack_end({0: 1}))
-    assert collector.exit_code() == 0
-    assert collector.query("SELECT count(*) FROM round") == [(1,)]
 
 
 def test_it_reports_itself_last(collector):
@@ -256,13 +247,6 @@ def test_waiting_costs_no_cpu(collector):
     assert process.num_ctx_switches().voluntary - switches <= 20
 
 
-def test_it_tells_the_tcp_port_that_it_was_given(tmp_path, context):
-    with closing(RunningCollector(tmp_path, context, endpoint="tcp://127.0.0.1:*")) as collector:
-        assert collector.endpoint.rsplit(":", 1)[1].isdigit()
-        collector.send(batch(0, 0), pack_end({0: 1}))
-        assert collector.exit_code() == 0
-
-
 @pytest.fixture
 def keys() -> dict[int, KeyPair]:
     return {node: KeyPair.make() for node in (LAUNCHER, 0, 1)}
@@ -283,26 +267,26 @@ def drops_of(collector: RunningCollector) -> Counter[str]:
 
 
 def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
-    door = keyed.key
-    second_life = 1_000_001
-    keyed.send(batch(0, 0), batch(0, 1), keys=(keys[0], door))
+    public = keyed.key
+    second_start = 1_000_001
+    keyed.send(batch(0, 0), batch(0, 1), keys=(keys[0], public))
     # a connection that closes while another one's handshake is under way may be taken for that one
     assert keyed.query_until_found("SELECT 1 FROM (SELECT count(*) AS rows FROM round) WHERE rows = 2", limit_s=100)
-    keyed.send(batch(1, 0), batch(second_life, 0), batch(0, 2), pack_end({}), keys=(keys[1], door))
+    keyed.send(batch(1, 0), batch(second_start, 0), batch(0, 2), pack_end({}), keys=(keys[1], public))
     assert keyed.query_until_found("SELECT * FROM event WHERE kind = 'drop'", limit_s=100)
-    keyed.send(pack_end({0: 2, 1: 1, second_life: 1}), keys=(keys[LAUNCHER], door))
+    keyed.send(pack_end({0: 2, 1: 1, second_start: 1}), keys=(keys[LAUNCHER], public))
     assert keyed.exit_code() == 0
     assert keyed.query("SELECT count(*) FROM round") == [(4,)]
     assert drops_of(keyed) == {"messages under another's number on the metrics plane": 2}
 
 
-def test_strangers_are_refused_and_counted_with_keys(keyed, keys):
+def test_unauthenticated_peers_are_refused_and_counted_with_keys(keyed, keys):
     host, port = keyed.endpoint.removeprefix("tcp://").split(":")
-    door, stranger = keyed.key, KeyPair.make()
+    public, foreign_pair = keyed.key, KeyPair.make()
     with (
         keyed.push() as plain,
-        keyed.push((stranger, door)) as unknown,
-        keyed.push((keys[0], stranger.public)) as other,
+        keyed.push((foreign_pair, public)) as unknown,
+        keyed.push((keys[0], foreign_pair.public)) as other,
     ):
         for wrong in (plain, unknown, other):
             wrong.linger = 0
@@ -314,7 +298,7 @@ def test_strangers_are_refused_and_counted_with_keys(keyed, keys):
         due = time.monotonic() + 100
         while drops_of(keyed)[refused] < 23 and time.monotonic() < due:
             time.sleep(0.05)
-    keyed.send(pack_end({}), keys=(keys[LAUNCHER], door))
+    keyed.send(pack_end({}), keys=(keys[LAUNCHER], public))
     assert keyed.exit_code() == 0
     assert set(drops_of(keyed)) == {refused}
     assert drops_of(keyed)[refused] >= 23  # sockets try again

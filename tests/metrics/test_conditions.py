@@ -1,9 +1,12 @@
-"""What a run with a scenario came to, from records written by hand."""
+"""What a scenario did to a run, and what a user is told of it, from records written by hand."""
 
 import json
+import re
 from io import StringIO
 
 import pytest
+from made import event as at_wall
+from made import node, sent, write
 from rich.console import Console
 
 from sheafgossip.metrics import open_run
@@ -13,52 +16,28 @@ from sheafgossip.metrics.records import (
     EventRecord,
     NodeRecord,
     OverheadRecord,
-    Record,
     RoundRecord,
-    TrafficRecord,
     UsedRecord,
 )
 from sheafgossip.metrics.seeds import summarize_all
-from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.summary_table import render
 from sheafgossip.metrics.target import ReachedVirtually, bytes_to_reach, virtual_time_to_reach
 
 
-def node(number: int) -> NodeRecord:
-    return NodeRecord(number, "client", "logistic", 650, 30, 10, 2, "host", 100, "")
-
-
-def done(
-    client: int,
-    number: int,
-    virtual_s: float | None,
-    metric: float | None = None,
-    idle_s: float | None = 0.0,
-    waited_for: int | None = None,
-    wall_s: float = 0.0,
-) -> RoundRecord:
-    return RoundRecord(
-        client, number, 0.5, None, metric, 1.0, wall_s, virtual_s, idle_s=idle_s, waited_for=waited_for
-    )  # fmt: skip
+def done(client, number, virtual_s, metric=None, idle_s=0.0, waited_for=None, wall_s=0.0) -> RoundRecord:
+    others = {"idle_s": idle_s, "waited_for": waited_for}
+    return RoundRecord(client, number, 0.5, None, metric, 1.0, wall_s, virtual_s, **others)
 
 
 def event(client: int, kind: str, virtual_s: float | None = None, detail: str = "", wall_s: float = 0.0) -> EventRecord:
-    return EventRecord(wall_s, virtual_s, client, kind, detail)
+    return at_wall(client, kind, wall_s, detail, virtual_s)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Writes records into a run's folder."""
-
-    def write(*records: Record, metric: str = "accuracy"):
-        store = Store(tmp_path / "run.sqlite")
-        store.describe(metric=metric)
-        store.write(records)
-        store.close()
-        return tmp_path
-
-    return write
+    return lambda *records, metric="accuracy", **facts: write(tmp_path, *records, metric=metric, **facts)
 
 
 def shown(folder, target=None, width=80) -> str:
@@ -162,13 +141,16 @@ def test_progress_ends_at_the_final_mean_and_a_late_client_counts_once_it_has_ev
 
 
 def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_by_then(folder):
-    sent = [TrafficRecord(client, 1 - client, number, 1, 10, 20, 30) for client in (0, 1) for number in (1, 2, 3)]
-    run = folder(*PROGRESS, *sent)
-    assert virtual_time_to_reach(run, 0.6) == ReachedVirtually(2.0, 30, 60, 90)  # 2 rounds of client 0, 1 of client 1
+    traffic = [sent(client, 1 - client, number, 10) for client in (0, 1) for number in (1, 2, 3)]
+    run = folder(*PROGRESS, *traffic)
+    assert virtual_time_to_reach(run, 0.6) == ReachedVirtually(2.0, 30, 90, 120)  # 2 rounds of client 0, 1 of client 1
     assert virtual_time_to_reach(run, 0.76) is None
-    text = shown(run, 0.6)
+    assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
+    folder(OverheadRecord(0, 1, "confirmation", 100, 2_500_000))
+    text = shown(folder(), 0.6)
     assert "virtual time to reach 60 %, s" in text
     assert "payload to reach 60 % in virtual time, MB" in text
+    assert re.search(r"confirmations of messages, MB *│ +2.50", text)
     told = summarize(run, 0.6).as_dict()
     assert json.loads(json.dumps(told, allow_nan=False))["reached_virtually"]["virtual_s"] == 2.0
 
@@ -176,11 +158,6 @@ def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_b
 def test_a_target_is_not_reached_before_all_who_begin_have_evaluated(folder):
     run = folder(node(0), node(1), done(0, 0, 0.0, 0.9), done(1, 0, 0.0), done(1, 1, 5.0, 0.9))
     assert virtual_time_to_reach(run, 0.8).virtual_s == 5.0
-
-
-def test_an_error_must_fall_to_its_target(folder):
-    run = folder(*PROGRESS, metric="mse")
-    assert virtual_time_to_reach(run, 0.2).virtual_s == 0.0
 
 
 def test_rounds_to_a_target_count_those_who_took_part(folder):
@@ -223,22 +200,13 @@ def test_several_runs_are_compared_by_virtual_time_in_80_columns(folder, make_ru
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_confirmations_have_a_line_of_their_own(folder):
-    run = folder(node(0), done(0, 1, 1.0), OverheadRecord(0, 1, "confirmation", 100, 2_500_000))
-    assert "confirmations of messages, MB" in shown(run)
-    assert "2.50" in shown(run)
-
-
 def test_virtual_seconds_are_averaged_over_seeds(folder, tmp_path):
     runs = []
     for seed, end in ((1, 10.0), (2, 20.0)):
         path = tmp_path / f"seed-{seed}"
         path.mkdir()
         (path / "config.toml").write_text(f"seed = {seed}\n[algorithm]\nname = 'dfedu'\n")
-        store = Store(path / "run.sqlite")
-        store.write([node(0), done(0, 1, end, 0.5, idle_s=end / 5), event(LAUNCHER, "finish")])
-        store.close()
-        runs.append(path)
+        runs.append(write(path, node(0), done(0, 1, end, 0.5, idle_s=end / 5), event(LAUNCHER, "finish")))
     (group,) = summarize_all(runs, 0.5)
     figures = group.as_dict()["mean"]
     assert (figures["virtual_s"], figures["waited_share"], figures["virtual_s_to_reach"]) == (15.0, 0.2, 15.0)
@@ -253,3 +221,23 @@ def test_a_death_is_told_and_the_scenario_in_one_line(folder):
         "client 3 died: killed by SIGKILL; the others go on without it",
         "scenario: 2 crashes, 1 restart, 1 client that joined late",
     ]
+
+
+def test_alike_warnings_of_many_clients_are_one_line_with_their_number(folder):
+    run = folder(
+        event(LAUNCHER, "start"), event(3, "warning", detail="x = 1.25 is large", wall_s=1.0),
+        event(1, "warning", detail="x = 7e-3 is large", wall_s=2.0), event(3, "drop", detail="2 x foreign", wall_s=3.0),
+        event(-2, "lost-records", detail="client 1: 3", wall_s=4.0), event(LAUNCHER, "finish"),
+    )  # fmt: skip
+    assert remarks_on(run) == [
+        "warning: client 3 and 1 more: x = 1.25 is large",
+        "drop: client 3: 2 x foreign",
+        "lost-records: the collector: client 1: 3",
+    ]
+
+
+def test_the_server_and_owners_are_told_by_name(folder):
+    server = NodeRecord(2, "server", "", 0, 0, 0, 0, "here", 1, "")
+    warnings = event(2, "warning", detail="one", wall_s=1.0), event(1, "warning", detail="two", wall_s=2.0)
+    run = folder(server, *warnings, owners='["", "Ann"]')
+    assert remarks_on(run) == ["warning: the server: one", "warning: client 1 (Ann): two"]

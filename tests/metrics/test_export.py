@@ -7,6 +7,7 @@ import sqlite3
 
 import pandas as pd
 import pytest
+from made import write
 
 from sheafgossip.metrics.export import export
 from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
@@ -33,33 +34,47 @@ def test_every_table_and_view_becomes_a_file(make_run, to):
 
 
 @pytest.mark.parametrize("name", ["round", "traffic", "work", "client_total", "edge"])
-def test_csv_holds_every_digit(make_run, name, tmp_path):
+def test_csv_holds_every_digit_and_json_an_array_of_records(make_run, name, tmp_path):
     folder = make_run(metrics=((1 / 3, 2 / 3),))
-    export(folder, "csv", tmp_path / "out")
-    with (tmp_path / "out" / f"{name}.csv").open(newline="") as file:
+    export(folder, "csv", tmp_path)
+    with (tmp_path / f"{name}.csv").open(newline="") as file:
         _, *lines = csv.reader(file)
     assert lines == [["" if value is None else str(value) for value in row] for row in rows(folder, name)]
-
-
-@pytest.mark.parametrize("name", ["round", "traffic", "work", "client_total", "edge"])
-def test_json_is_an_array_of_records(make_run, name, tmp_path):
-    folder = make_run(metrics=((1 / 3, 2 / 3),))
-    export(folder, "json", tmp_path / "out")
-    records = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+    export(folder, "json", tmp_path)
+    records = json.loads((tmp_path / f"{name}.json").read_text())
     assert [tuple(record.values()) for record in records] == rows(folder, name)
+    assert json.loads((tmp_path / "summary.json").read_text()) == summarize(folder).as_dict()
 
 
-def test_json_comes_with_the_summary(make_run):
+@pytest.mark.parametrize(
+    ("to", "complaint"),
+    [
+        ("xlsx", "--to xlsx: allowed: csv, parquet, json"),
+        ("parquet", r"pyarrow: .venv/bin/pip install -e '.\[parquet\]'"),
+        ("tensorboard", r"needs tensorboard: .venv/bin/pip install -e '.\[tensorboard\]'"),
+    ],
+)
+def test_a_format_that_is_unknown_or_not_installed_is_refused_before_anything_is_written(
+    make_run, monkeypatch, to, complaint
+):
     folder = make_run()
-    export(folder, "json")
-    assert json.loads((folder / "export" / "summary.json").read_text()) == summarize(folder).as_dict()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ExportError, match=complaint):
+        export(folder, to)
+    assert not (folder / "export").exists()
+
+
+def test_a_folder_that_cannot_be_made_or_is_no_run_is_told(make_run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="cannot be written"):
+        export(make_run(), "csv", tmp_path / "file" / "out")
+    with pytest.raises(RunFolderError):
+        export(tmp_path / "nothing", "csv")
 
 
 def test_infinity_is_null_in_json(make_run):
     folder = make_run()
-    store = Store(folder / "run.sqlite")
-    store.write([RoundRecord(0, 3, float("inf"), None, None, 1.0, 3.0)])
-    store.close()
+    write(folder, RoundRecord(0, 3, float("inf"), None, None, 1.0, 3.0))
     export(folder, "json")
     records = json.loads((folder / "export" / "round.json").read_text(), parse_constant=pytest.fail)
     assert [record["train_loss"] for record in records if record["round"] == 3] == [None]
@@ -75,14 +90,6 @@ def test_parquet_keeps_values_and_types(make_run):
     assert (frame["round"].dtype, frame["virtual_s"].dtype) == ("int64", "float64")
 
 
-def test_without_pyarrow_parquet_is_refused_before_anything_is_written(make_run, monkeypatch):
-    folder = make_run()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ExportError, match=r"pyarrow: .venv/bin/pip install -e '.\[parquet\]'"):
-        export(folder, "parquet")
-    assert not (folder / "export").exists()
-
-
 def test_files_that_exist_are_kept_and_nothing_is_added(make_run, tmp_path):
     folder, out = make_run(), tmp_path / "out"
     out.mkdir()
@@ -92,18 +99,6 @@ def test_files_that_exist_are_kept_and_nothing_is_added(make_run, tmp_path):
     assert [(path.name, path.read_text()) for path in out.iterdir()] == [("round.csv", "mine")]
 
 
-def test_other_files_in_the_folder_do_not_matter(make_run, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    export(make_run(), "csv", tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_a_folder_that_cannot_be_made_is_told(make_run, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ExportError, match="cannot be written"):
-        export(make_run(), "csv", tmp_path / "file" / "out")
-
-
 def test_a_run_in_progress_can_be_exported(make_run):
     folder = make_run()
     store = Store(folder / "run.sqlite")
@@ -111,16 +106,6 @@ def test_a_run_in_progress_can_be_exported(make_run):
     export(folder, "csv")
     store.close()
     assert len((folder / "export" / "resource.csv").read_text().splitlines()) == 3  # the titles, and two clients
-
-
-def test_an_unknown_format_is_refused_with_those_that_are_known(make_run):
-    with pytest.raises(ExportError, match="--to xlsx: allowed: csv, parquet, json"):
-        export(make_run(), "xlsx")
-
-
-def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(RunFolderError):
-        export(tmp_path, "csv")
 
 
 def test_only_tables_and_views_of_a_run_become_files_below_the_folder(make_run, tmp_path):
@@ -147,3 +132,41 @@ def test_a_link_in_a_run_folder_is_not_written_through(make_run, tmp_path):
     (folder / "export" / "round.csv.part").symlink_to(home / "document")
     export(folder, "csv")
     assert [(path.name, path.read_text()) for path in home.iterdir()] == [("document", "mine")]
+
+
+def scalars(path):
+    """{tag: [(step, wall seconds, value), ...]}, as tensorboard itself reads them."""
+    pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: [(event.step, event.wall_time, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def test_every_round_is_there_with_its_wall_time(make_run):
+    folder = make_run()
+    rounds = [RoundRecord(client, 3, 0.25, None, None, 1.0, 3.0 + client, disagreement=2.0) for client in (0, 1)]
+    write(folder, *rounds, ResourceRecord(0, 3.5, 300, 150, 100, 400, 2.0, 60))
+    pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
+    (path,) = export(folder, "tensorboard")
+    found = scalars(path)
+    assert found["mean/test_metric"] == [
+        (0, 0.5, pytest.approx(0.2)), (1, 1.5, pytest.approx(0.6)), (2, 2.5, pytest.approx(0.9)),
+    ]  # fmt: skip
+    assert [value for *_, value in found["worst_10/test_metric"]] == [pytest.approx(x) for x in (0.1, 0.5, 0.8)]
+    assert found["sum/payload_bytes"] == [(1, 1.5, 2000.0), (2, 2.5, 2000.0)]
+    assert found["sum/pss"] == [(2, 2.5, 400.0), (3, 4.0, 350.0)]
+    assert found["mean/disagreement"] == [(3, 4.0, 2.0)]
+    assert found["mean/train_loss"][-1] == (3, 4.0, 0.25)
+    assert found["client_0001/test_metric"][1:] == [(1, 1.5, pytest.approx(0.7)), (2, 2.5, 1.0)]
+    assert found["client_0000/train_loss"][-1] == (3, 3.0, 0.25)
+
+
+def test_the_worst_clients_are_those_with_the_largest_error(make_run):
+    pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
+    (path,) = export(make_run(metric="mse"), "tensorboard")
+    assert [value for *_, value in scalars(path)["worst_10/test_metric"]] == [pytest.approx(x) for x in (0.3, 0.7, 1.0)]

@@ -1,9 +1,12 @@
-"""A run as pandas frames."""
+"""A run, and several in one folder, as pandas frames."""
 
+import csv
+import json
+import os
 import sqlite3
 import subprocess
 import sys
-import tomllib
+from contextlib import closing
 
 import numpy as np
 import pandas as pd
@@ -11,23 +14,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from sheafgossip.metrics import bytes_to_reach, open_run
+from sheafgossip.metrics.export import export
+from sheafgossip.metrics.reader import runs_in
 from sheafgossip.metrics.records import RoundRecord
-from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.run_reader import RunReader
+from sheafgossip.metrics.schema import ExportError, RunFolderError
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.target import Reached
 
-TABLES = {
-    "nodes": "node",
-    "rounds": "round",
-    "traffic": "traffic",
-    "resources": "resource",
-    "events": "event",
-    "edges": "edge",
-    "overhead": "overhead",
-    "work": "work",
-    "kernel": "kernel",
-    "used": "used",
-}
+TABLES = {"nodes": "node", "rounds": "round", "resources": "resource", "events": "event", "edges": "edge"}
+TABLES |= {name: name for name in ("traffic", "overhead", "work", "kernel", "used")}
 
 
 @pytest.mark.parametrize("attribute", TABLES)
@@ -90,11 +86,6 @@ def test_a_run_in_progress_is_read_anew_at_each_access(make_run):
     store.close()
 
 
-def test_the_configuration_is_the_files(make_run):
-    text = 'seed = 3\n[algorithm]\nname = "dfedu"\n'
-    assert open_run(make_run(config=text)).config == tomllib.loads(text)
-
-
 def test_theta_of_every_client_comes_from_the_state_files(make_run):
     folder = make_run()
     for round in (0, 40):
@@ -112,11 +103,6 @@ def test_theta_of_every_client_comes_from_the_state_files(make_run):
         run.theta(7)
 
 
-def test_a_folder_that_is_no_run_is_refused_at_once(tmp_path):
-    with pytest.raises(RunFolderError, match=r"it has no run\.sqlite"):
-        open_run(tmp_path)
-
-
 def test_the_target_is_reached_in_the_first_round_that_is_good_enough(make_run):
     assert bytes_to_reach(make_run(payload=100), 0.6) == Reached(
         round=1, payload_bytes=200, message_bytes=240, wire_bytes=260, wall_s=1.5
@@ -129,6 +115,8 @@ def test_an_error_has_to_fall_to_its_target(make_run):
     assert reached is not None
     assert reached.round == 1
     assert bytes_to_reach(folder, 1.0) is None
+    with pytest.raises(RunFolderError, match=r"it has no run\.sqlite"):
+        open_run(folder / "nothing")
 
 
 def test_a_round_that_some_have_not_evaluated_reaches_nothing(make_run):
@@ -138,13 +126,82 @@ def test_a_round_that_some_have_not_evaluated_reaches_nothing(make_run):
     assert reached.round == 2
 
 
-def test_a_target_that_was_not_reached_is_none(make_run):
-    assert bytes_to_reach(make_run(), 0.95) is None
-
-
 def test_importing_the_package_costs_no_library():
     code = (
         "import sys, sheafgossip.metrics, sheafgossip.metrics.collector;"
         "print(*[name for name in ('pandas', 'numpy', 'pyarrow') if name in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == []
+
+
+CONFIG = 'seed = {seed}\nclients = {clients}\n[algorithm]\nname = "dfedu"\nlam = {lam}\n[training]\nalpha = 0.1\n'
+
+
+@pytest.fixture
+def folder(make_run, tmp_path):
+    """Runs "b" and "a", prepared in this order, and touched in the other."""
+    (tmp_path / "runs").mkdir()
+    for when, (name, lam, seed, clients) in enumerate([("b", 0.1, 0, 2), ("a", 0.2, 1, 3)]):
+        run = make_run(f"runs/{name}", config=CONFIG.format(seed=seed, lam=lam, clients=clients))
+        with closing(sqlite3.connect(run / "run.sqlite")) as records, records:
+            records.execute("INSERT INTO meta VALUES ('prepared', ?)", [f"2026-11-22T18:30:00.00000{when}+00:00"])
+        os.utime(run / "config.toml", (9 - when, 9 - when))
+    return tmp_path / "runs"
+
+
+def test_frames_of_all_runs_have_a_column_for_each_differing_key(folder):
+    reader = open_run(folder)
+    rounds = reader.rounds
+    assert list(rounds.columns[:6]) == ["run", "seed", "clients", "algorithm.lam", "node", "round"]
+    assert rounds.groupby("run", sort=False).size().to_dict() == {"b": 6, "a": 6}
+    assert rounds[["run", "seed", "algorithm.lam"]].drop_duplicates().values.tolist() == [["b", 0, 0.1], ["a", 1, 0.2]]
+    of_one = rounds[rounds.run == "a"].drop(columns=rounds.columns[:4]).reset_index(drop=True)
+    pd.testing.assert_frame_equal(of_one, RunReader(folder / "a").rounds)
+
+
+def test_runs_of_before_they_told_when_are_in_the_order_of_their_dates(folder):
+    for run in folder.iterdir():
+        with closing(sqlite3.connect(run / "run.sqlite")) as records, records:
+            records.execute("DELETE FROM meta WHERE key = 'prepared'")
+    assert [run.name for run in runs_in(folder)] == ["a", "b"]
+
+
+def test_a_key_that_is_called_as_a_column_is_told_apart(folder):
+    totals = open_run(folder).round_total
+    assert totals["config.clients"].unique().tolist() == [2, 3]
+    assert totals.clients.unique().tolist() == [2]
+
+
+def test_a_query_is_asked_of_every_run(folder):
+    found = open_run(folder).sql("SELECT count(*) AS rows FROM round WHERE round > ?", [0])
+    assert found[["run", "rows"]].values.tolist() == [["b", 4], ["a", 4]]
+
+
+def test_what_only_one_run_can_have_is_asked_of_each(folder):
+    reader = open_run(folder)
+    assert [each.config["algorithm"]["lam"] for each in reader.runs] == [0.1, 0.2]
+    with pytest.raises(RunFolderError, match="holds 2 runs, each with a state of its own"):
+        reader.theta(0)
+
+
+@pytest.mark.parametrize("to", ["csv", "json", "parquet"])
+def test_exports_hold_all_runs(folder, to):
+    files = export(folder, to)
+    with pytest.raises(ExportError, match="nothing is overwritten"):
+        export(folder, to)
+    assert {path.parent for path in files} == {folder / "export"}
+    path = folder / "export" / f"round.{to}"
+    if to == "csv":
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    else:
+        rows = json.loads(path.read_text()) if to == "json" else pd.read_parquet(path).to_dict("records")
+    assert [(row["run"], float(row["algorithm.lam"])) for row in rows[::6]] == [("b", 0.1), ("a", 0.2)]
+    assert float(rows[-1]["test_metric"]) == 1.0
+    assert rows[-1]["test_loss"] in ("", None) or pd.isna(rows[-1]["test_loss"])
+    if to == "json":
+        summaries = json.loads((folder / "export" / "summary.json").read_text())
+        assert [(run["run"], run["algorithm.lam"], run["status"]) for run in summaries] == [
+            ("b", 0.1, "finished"),
+            ("a", 0.2, "finished"),
+        ]

@@ -3,42 +3,21 @@
 from pathlib import Path
 
 import pytest
+from made import START, event, node, sent, write
+from made import done as after
 
-from sheafgossip.metrics.records import (
-    LAUNCHER,
-    EventRecord,
-    NodeRecord,
-    Record,
-    ResourceRecord,
-    RoundRecord,
-    TrafficRecord,
-    WorkRecord,
-)
+from sheafgossip.metrics.events import Event
+from sheafgossip.metrics.records import LAUNCHER, Record, ResourceRecord, RoundRecord, WorkRecord
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize
-from sheafgossip.metrics.watch.snapshot import Event, Follower
+from sheafgossip.metrics.watch.snapshot import Follower
 
 CONFIG = 'name = "first"\nclients = 3\nrounds = 10\n[algorithm]\nname = "dfedu"\n'
 
 
-def node(number: int, role: str = "client", pid: int = 100) -> NodeRecord:
-    return NodeRecord(number, role, "logistic", 650, 30, 10, 2, "host", pid, "")
-
-
 def done(client: int, number: int, wall_s: float = 0.0, metric: float | None = None, **others) -> RoundRecord:
-    return RoundRecord(client, number, 0.5, None, metric, 1.0, wall_s, **others)
-
-
-def sent(src: int, dst: int, number: int, payload: int) -> TrafficRecord:
-    return TrafficRecord(src, dst, number, 1, payload, payload + 20, payload + 30)
-
-
-def event(client: int, kind: str, wall_s: float = 0.0, detail: str = "", virtual_s: float | None = None) -> EventRecord:
-    return EventRecord(wall_s, virtual_s, client, kind, detail)
-
-
-START = event(LAUNCHER, "start")
+    return after(client, number, metric, wall_s, **others)
 
 
 class Recorded:
@@ -50,9 +29,7 @@ class Recorded:
         Store(folder / "run.sqlite").close()
 
     def add(self, *records: Record) -> "Recorded":
-        store = Store(self.folder / "run.sqlite")
-        store.write(records)
-        store.close()
+        write(self.folder, *records)
         return self
 
     def look(self, now: float = 0.0):

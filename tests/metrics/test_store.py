@@ -4,16 +4,10 @@ import math
 import sqlite3
 
 import pytest
+from made import done, event, node, sent
 
 from sheafgossip.metrics.reader import open_records
-from sheafgossip.metrics.records import (
-    TABLES,
-    EventRecord,
-    NodeRecord,
-    ResourceRecord,
-    RoundRecord,
-    TrafficRecord,
-)
+from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.store import Store
 
@@ -23,14 +17,6 @@ def store(tmp_path):
     store = Store(tmp_path / "run.sqlite")
     yield store
     store.close()
-
-
-def client(node: int, pid: int = 100, role: str = "client") -> NodeRecord:
-    return NodeRecord(node, role, "logistic", 650, 30, 10, 2, "host", pid, f"ipc://{node}")
-
-
-def after_round(node: int, number: int, test_metric: float | None = None) -> RoundRecord:
-    return RoundRecord(node, number, 0.5, None, test_metric, 1.0, float(number))
 
 
 def resource(node: int, cpu_s: float, peak_rss: int = 100) -> ResourceRecord:
@@ -50,12 +36,12 @@ def test_the_columns_of_a_table_are_the_fields_of_its_record(store, tmp_path):
 
 
 def test_a_record_is_read_back_as_it_was_written(store, tmp_path):
-    store.write([after_round(3, 7, test_metric=0.25)])
+    store.write([done(3, 7, 0.25, 7.0)])
     assert query(store, tmp_path, "SELECT * FROM round") == [(3, 7, 0.5, None, 0.25, 1.0, 7.0, *[None] * 7)]
 
 
 def test_nothing_is_seen_before_it_is_committed(store, tmp_path):
-    store.write([client(0)])
+    store.write([node(0)])
     assert store.uncommitted
     with open_records(tmp_path) as records:
         assert records.execute("SELECT * FROM node").fetchall() == []
@@ -65,20 +51,13 @@ def test_nothing_is_seen_before_it_is_committed(store, tmp_path):
         assert len(records.execute("SELECT * FROM node").fetchall()) == 1
 
 
-def test_a_client_that_starts_again_replaces_its_node_row(store, tmp_path):
-    store.write([client(0, pid=100), client(0, pid=200)])
-    assert query(store, tmp_path, "SELECT pid FROM node") == [(200,)]
-
-
-def test_a_repeated_round_replaces_its_rows(store, tmp_path):
-    store.write([after_round(0, 1, 0.1), after_round(0, 1, 0.2)])
-    store.write([TrafficRecord(0, 1, 1, 1, 8, 40, 50), TrafficRecord(0, 1, 1, 2, 16, 80, 100)])
+def test_a_repetition_replaces_rows_and_adds_events(store, tmp_path):
+    store.write([node(0, pid=100), node(0, pid=200), done(0, 1, 0.1), done(0, 1, 0.2)])
+    store.write([sent(0, 1, 1, 8), sent(0, 1, 1, 16)])
     assert query(store, tmp_path, "SELECT test_metric FROM round") == [(0.2,)]
-    assert query(store, tmp_path, "SELECT messages FROM traffic") == [(2,)]
-
-
-def test_events_add_up_in_their_order(store, tmp_path):
-    store.write([EventRecord(1.0, None, 0, "warning", "again")] * 2)
+    assert query(store, tmp_path, "SELECT payload_bytes FROM traffic") == [(16,)]
+    assert query(store, tmp_path, "SELECT pid FROM node") == [(200,)]
+    store.write([event(0, "warning", 1.0, "again")] * 2)
     assert len(query(store, tmp_path, "SELECT * FROM event")) == 2
 
 
@@ -88,26 +67,24 @@ def test_a_diverged_client_is_stored_with_nan_as_null(store, tmp_path):
 
 
 def test_round_total_sums_traffic_and_spreads_the_metric_over_the_clients(store, tmp_path):
-    store.write([client(0), client(1), client(2, role="server")])
-    store.write([after_round(0, 1, 0.2), after_round(1, 1, 0.6), after_round(2, 1)])
-    store.write([TrafficRecord(0, 1, 1, 1, 8, 40, 50), TrafficRecord(1, 0, 1, 1, 4, 20, 25)])
+    store.write([node(0), node(1), node(2, "server")])
+    store.write([done(0, 1, 0.2), done(1, 1, 0.6), done(2, 1, wall_s=1.0)])
+    store.write([sent(0, 1, 1, 8), sent(1, 0, 1, 4)])
     columns = "clients, mean_test_metric, min_test_metric, max_test_metric, payload_bytes, message_bytes, wire_bytes"
     assert query(store, tmp_path, f"SELECT {columns} FROM round_total") == [
-        (2, pytest.approx(0.4), 0.2, 0.6, 12, 60, 75)
+        (2, pytest.approx(0.4), 0.2, 0.6, 12, 52, 72)
     ]
 
 
 def test_edge_total_sums_a_directed_edge_over_the_rounds(store, tmp_path):
-    store.write(
-        [TrafficRecord(0, 1, number, 1, 8, 40, 50) for number in (1, 2, 3)] + [TrafficRecord(1, 0, 1, 1, 4, 20, 25)]
-    )
-    assert query(store, tmp_path, "SELECT * FROM edge_total") == [(0, 1, 3, 24, 120, 150), (1, 0, 1, 4, 20, 25)]
+    store.write([sent(0, 1, number, 8) for number in (1, 2, 3)] + [sent(1, 0, 1, 4)])
+    assert query(store, tmp_path, "SELECT * FROM edge_total") == [(0, 1, 3, 24, 84, 114), (1, 0, 1, 4, 24, 34)]
 
 
 def test_client_total_gives_bytes_last_metric_and_peak_memory(store, tmp_path):
-    store.write([client(0), client(1)])
-    store.write([after_round(0, 1, 0.1), after_round(0, 2, 0.3), after_round(0, 3)])
-    store.write([TrafficRecord(0, 1, 1, 1, 8, 40, 50), TrafficRecord(1, 0, 1, 1, 4, 20, 25)])
+    store.write([node(0), node(1)])
+    store.write([done(0, 1, 0.1), done(0, 2, 0.3), done(0, 3, wall_s=3.0)])
+    store.write([sent(0, 1, 1, 8), sent(1, 0, 1, 4)])
     store.write([resource(0, 1.0, peak_rss=500), resource(0, 2.0, peak_rss=400)])
     columns = "payload_bytes_sent, payload_bytes_received, test_round, test_metric, peak_rss, cpu_s"
     assert query(store, tmp_path, f"SELECT {columns} FROM client_total WHERE node = 0") == [(8, 4, 2, 0.3, 500, 2.0)]
@@ -120,21 +97,14 @@ def test_cpu_seconds_of_a_client_that_was_started_again_add_up(store, tmp_path):
 
 def test_a_run_can_be_taken_up_again(tmp_path):
     first = Store(tmp_path / "run.sqlite")
-    first.write([client(0)])
+    first.write([node(0)])
     first.describe(metric="mse")
     first.close()
     second = Store(tmp_path / "run.sqlite")
-    second.write([client(1)])
+    second.write([node(1)])
     assert query(second, tmp_path, "SELECT node FROM node") == [(0,), (1,)]
     assert query(second, tmp_path, "SELECT value FROM meta WHERE key = 'metric'") == [("mse",)]
     second.close()
-
-
-def test_after_closing_everything_is_in_the_one_file(tmp_path):
-    store = Store(tmp_path / "run.sqlite")
-    store.write([client(0)])
-    store.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["run.sqlite"]
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
@@ -153,10 +123,8 @@ def test_a_database_of_another_version_is_refused(tmp_path):
 
 
 def test_later_rounds_can_be_forgotten_in_every_table_that_has_them(store, tmp_path):
-    traffic = [TrafficRecord(0, 1, number, 1, 10, 20, 30) for number in range(4)]
-    store.write(
-        [client(0), *(after_round(0, number) for number in range(4)), *traffic, EventRecord(1, None, 0, "x", "")]
-    )
+    traffic = [sent(0, 1, number, 10) for number in range(4)]
+    store.write([node(0), *(done(0, number, wall_s=number) for number in range(4)), *traffic, event(0, "x", 1.0)])
     store.forget_after(1)
     store.commit()
     with open_records(tmp_path) as records:
@@ -167,10 +135,10 @@ def test_later_rounds_can_be_forgotten_in_every_table_that_has_them(store, tmp_p
 
 def test_events_of_a_round_that_is_not_on_record_yet_are_forgotten_with_those_after_it(store, tmp_path):
     """A round is stored last; what ended with an earlier life of the client stays."""
-    at = after_round(0, 1).wall_s
-    store.write([client(0), after_round(0, 0), after_round(0, 1)])
-    store.write([EventRecord(at, None, 0, "warning", "kept"), EventRecord(at + 1, None, 0, "warning", "comes again")])
-    store.write([EventRecord(at + 1, None, 0, "timeout", "2 waits")])
+    at = done(0, 1, wall_s=1.0).wall_s
+    store.write([node(0), done(0, 0, wall_s=0.0), done(0, 1, wall_s=1.0)])
+    store.write([event(0, "warning", at, "kept"), event(0, "warning", at + 1, "comes again")])
+    store.write([event(0, "timeout", at + 1, "2 waits")])
     store.forget_after(1)
     store.commit()
     assert query(store, tmp_path, "SELECT detail FROM event ORDER BY kind") == [("2 waits",), ("kept",)]

@@ -6,17 +6,16 @@ import sqlite3
 from io import StringIO
 
 import pytest
+from made import START, done, event, node, write
 from rich.console import Console
 
+from sheafgossip.metrics.figures import AVERAGED, FIGURES
 from sheafgossip.metrics.records import (
     COLLECTOR,
     LAUNCHER,
-    EventRecord,
-    NodeRecord,
     OverheadRecord,
     Record,
     ResourceRecord,
-    RoundRecord,
     TrafficRecord,
     WorkRecord,
 )
@@ -27,85 +26,69 @@ from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.summary_table import render
 
 
-def node(number: int, role: str = "client") -> NodeRecord:
-    return NodeRecord(number, role, "logistic", 650, 30, 10, 2, "host", 100, "")
-
-
-def after_round(client: int, number: int, test_metric: float | None = None, wall_s: float = 0.0) -> RoundRecord:
-    return RoundRecord(client, number, 0.5, None, test_metric, 1.0, wall_s)
-
-
-def launcher_says(kind: str) -> EventRecord:
-    return EventRecord(0.0, None, LAUNCHER, kind, "")
-
-
 @pytest.fixture
 def run(tmp_path):
     """Writes records into a run's folder and summarizes it."""
 
     def write_and_summarize(*records: Record, **facts: str):
-        store = Store(tmp_path / "run.sqlite")
-        store.write(records)
-        store.describe(**facts)
-        store.close()
-        return summarize(tmp_path)
+        return summarize(write(tmp_path, *records, **facts))
 
     return write_and_summarize
 
 
-def test_rounds_are_those_of_the_slowest_client(run):
-    assert run(node(0), node(1), after_round(0, 5), after_round(1, 3)).rounds == 3
-
-
-def test_a_client_that_never_reported_has_completed_no_round(run):
-    assert run(node(0), node(1), after_round(0, 5)).rounds == 0
-
-
-def test_servers_and_launcher_are_not_counted_as_clients(run):
-    summary = run(node(0), node(1, "server"), node(LAUNCHER, "launcher"), after_round(0, 5))
-    assert (summary.clients, summary.rounds) == (1, 5)
+@pytest.mark.parametrize(
+    ("records", "clients", "rounds"),
+    [
+        ((node(0), node(1), done(0, 5), done(1, 3)), 2, 3),
+        ((node(0), node(1), done(0, 5)), 2, 0),
+        ((node(0), node(1, "server"), node(LAUNCHER, "launcher"), done(0, 5)), 1, 5),
+    ],
+    ids=["the slowest", "one that never reported", "not server and launcher"],
+)
+def test_rounds_are_those_that_every_client_has_completed(run, records, clients, rounds):
+    summary = run(*records)
+    assert (summary.clients, summary.rounds, summary.final) == (clients, rounds, None)
 
 
 def test_final_spreads_the_last_evaluation_of_each_client(run):
-    summary = run(
-        node(0), node(1), after_round(0, 1, 0.1), after_round(0, 2, 0.8), after_round(0, 3), after_round(1, 3, 0.6)
-    )
+    summary = run(node(0), node(1), done(0, 1, 0.1), done(0, 2, 0.8), done(0, 3), done(1, 3, 0.6, 2.5))
     assert summary.final.mean == pytest.approx(0.7)
-    assert summary.final.worst_10 == 0.6
+    assert (summary.final.worst_10, summary.wall_s) == (0.6, 2.5)
 
 
 def test_the_worst_client_has_the_largest_error_where_the_metric_is_one(run):
-    summary = run(node(0), node(1), after_round(0, 1, 3.0), after_round(1, 1, 7.0), metric="mse")
+    summary = run(node(0), node(1), done(0, 1, 3.0), done(1, 1, 7.0), metric="mse")
     assert (summary.metric, summary.final.worst_10) == ("mse", 7.0)
-
-
-def test_before_the_first_evaluation_there_is_no_final_metric(run):
-    assert run(node(0), after_round(0, 1)).final is None
 
 
 def test_bytes_are_summed_at_three_levels_and_overhead_by_kind(run):
     summary = run(
         TrafficRecord(0, 1, 1, 1, 8, 40, 50),
         TrafficRecord(1, 0, 2, 1, 4, 20, 25),
-        OverheadRecord(0, 1, "greeting", 1, 64),
+        *(OverheadRecord(0, 1, kind, 1, 64) for kind in ("greeting", "hello", "confirmation")),
         OverheadRecord(1, 0, "greeting", 1, 64),
         OverheadRecord(0, COLLECTOR, "records", 9, 900),
     )
     traffic = summary.traffic
     assert (traffic.messages, traffic.payload_bytes, traffic.message_bytes, traffic.wire_bytes) == (2, 12, 60, 75)
-    assert summary.overhead_bytes == {"greeting": 128, "records": 900}
+    assert summary.overhead_bytes == {"confirmation": 64, "greeting": 128, "hello": 64, "records": 900}
+    values = {figure.title: figure.of(summary) for figure in FIGURES}
+    assert (values["opening connections"], values["confirmations of messages"]) == (192, 64)
 
 
-def test_memory_is_what_each_process_said_last_and_its_highest_peak(run):
-    def said(number: int, pss: int, uss: int, peak_rss: int) -> ResourceRecord:
-        return ResourceRecord(number, 1.0, 0, pss, uss, peak_rss, 0.0, 0)
+def test_memory_and_state_are_what_each_process_said_last_and_its_highest_peak(run):
+    def said(number: int, pss: int, uss: int, peak_rss: int, *parts: int) -> ResourceRecord:
+        return ResourceRecord(number, 1.0, 0, pss, uss, peak_rss, 0.0, sum(parts), *parts)
 
     memory = run(
         node(0), node(1), node(LAUNCHER, "launcher"),
-        said(0, 10, 1, 900), said(0, 20, 2, 500), said(1, 30, 4, 700), said(LAUNCHER, 1000, 1000, 5000),
+        said(0, 10, 1, 900, 9, 9, 9, 9), said(0, 20, 2, 500, 1, 2, 3, 4), said(1, 30, 4, 700, 10, 20, 30, 40),
+        said(LAUNCHER, 1000, 1000, 5000),
     ).memory  # fmt: skip
     assert (memory.clients_pss, memory.clients_max_peak_rss, memory.clients_median_uss) == (50, 900, 3)
     assert (memory.others_pss, memory.others_max_peak_rss) == (1000, 5000)
+    state = (memory.clients_theta, memory.clients_maps, memory.clients_history, memory.clients_buffers)
+    assert state == (11, 22, 33, 44)
 
 
 def test_cpu_of_clients_and_of_others_are_kept_apart(run):
@@ -116,52 +99,36 @@ def test_cpu_of_clients_and_of_others_are_kept_apart(run):
     assert (summary.clients_cpu_s, summary.others_cpu_s) == (5.0, 0.5)
 
 
-def test_wall_time_is_the_latest_end_of_a_round(run):
-    assert run(after_round(0, 1, wall_s=1.0), after_round(1, 1, wall_s=2.5)).wall_s == 2.5
-
-
 @pytest.mark.parametrize(
-    ("kinds", "status"),
+    ("events", "status"),
     [
         ([], "running"),
-        (["start"], "running"),
-        (["start", "finish"], "finished"),
-        (["start", "failure"], "failed"),
-        (["start", "interrupt"], "interrupted"),
-        (["start", "interrupt", "start", "finish"], "finished"),
+        ([START], "running"),
+        ([START, event(LAUNCHER, "finish")], "finished"),
+        ([START, event(LAUNCHER, "failure")], "failed"),
+        ([START, event(LAUNCHER, "interrupt")], "interrupted"),
+        ([START, event(LAUNCHER, "interrupt"), START, event(LAUNCHER, "finish")], "finished"),
+        ([START, event(COLLECTOR, "interrupt")], "interrupted"),  # the launcher died
+        ([START, event(LAUNCHER, "failure"), event(COLLECTOR, "interrupt")], "failed"),
     ],
 )
-def test_the_status_is_the_launchers_last_word(run, kinds, status):
-    assert run(*map(launcher_says, kinds)).status == status
+def test_the_status_is_the_launchers_last_word(run, events, status):
+    assert run(*events).status == status
 
 
-def test_a_run_whose_launcher_died_was_interrupted(run):
-    collector_left_alone = EventRecord(0.0, None, COLLECTOR, "interrupt", "")
-    assert run(launcher_says("start"), collector_left_alone).status == "interrupted"
-    assert run(launcher_says("failure"), collector_left_alone).status == "failed"
-
-
-def test_names_come_from_the_configuration(run, tmp_path):
+def test_names_come_from_the_configuration_else_from_the_folder(run, tmp_path):
+    assert (run().name, run().algorithm) == (tmp_path.name, "?")
     (tmp_path / "config.toml").write_text('name = "first try"\n[algorithm]\nname = "sheaf-fmtl"\n')
     assert (run().name, run().algorithm) == ("first try", "sheaf-fmtl")
 
 
-def test_without_a_configuration_a_run_is_called_as_its_folder(run, tmp_path):
-    assert (run().name, run().algorithm) == (tmp_path.name, "?")
-
-
 def test_a_run_in_progress_can_be_summarized(tmp_path):
     store = Store(tmp_path / "run.sqlite")
-    store.write([node(0), after_round(0, 1)])
+    store.write([node(0), done(0, 1)])
     store.commit()
-    store.write([after_round(0, 2)])
+    store.write([done(0, 2)])
     assert summarize(tmp_path).rounds == 1
     store.close()
-
-
-def test_the_dictionary_is_plain_json(run):
-    summary = run(node(0), after_round(0, 1, 0.5))
-    assert json.loads(json.dumps(summary.as_dict(), allow_nan=False))["final"]["standard_error"] is None
 
 
 def shown(groups, target=None, width=80, *, every=False) -> str:
@@ -172,9 +139,7 @@ def shown(groups, target=None, width=80, *, every=False) -> str:
 
 @pytest.mark.parametrize("runs", [1, 3])
 def test_every_figure_of_a_rendered_table_is_there(run, runs):
-    summary = run(
-        node(0), node(1), after_round(0, 1, 0.5), after_round(1, 1, 0.6), TrafficRecord(0, 1, 1, 1, 2_500_000, 3, 4)
-    )
+    summary = run(node(0), node(1), done(0, 1, 0.5), done(1, 1, 0.6), TrafficRecord(0, 1, 1, 1, 2_500_000, 3, 4))
     text = shown([Group(summary.name, (summary,))] * runs)
     assert "accuracy" in text
     assert text.count("55.0 ± 5.0") == runs
@@ -182,34 +147,17 @@ def test_every_figure_of_a_rendered_table_is_there(run, runs):
     assert "…" not in text
 
 
+def test_a_figure_is_defined_once():
+    assert len(AVERAGED) == sum(bool(figure.key) for figure in FIGURES)
+    assert len({figure.title for figure in FIGURES}) == len(FIGURES)
+    assert all(figure.key for figure in FIGURES if figure.head)
+
+
 def test_flops_are_summed_over_parts_and_clients_by_what_was_said_last(run):
-    def counted(client: int, part: str, wall_s: float, flops: int) -> WorkRecord:
-        return WorkRecord(client, wall_s, part, wall_s, wall_s, flops)
-
-    summary = run(
-        node(0), node(1),
-        counted(0, "gradient", 1.0, 100), counted(0, "gradient", 2.0, 300), counted(0, "maps", 2.0, 20),
-        counted(1, "gradient", 1.0, 5),
-    )  # fmt: skip
-    assert summary.flops == 325
-
-
-def test_where_nothing_was_counted_there_are_no_flops(run):
-    summary = run(node(0), after_round(0, 1, 0.5))
-    assert summary.flops is None
-    assert summary.as_dict()["flops"] is None
-
-
-def test_state_is_what_each_client_said_last_by_part(run):
-    def said(number: int, *parts: int) -> ResourceRecord:
-        return ResourceRecord(number, 1.0, 0, 0, 0, 0, 0.0, sum(parts), *parts)
-
-    memory = run(
-        node(0), node(1), said(0, 9, 9, 9, 9), said(0, 1, 2, 3, 4), said(1, 10, 20, 30, 40), said(LAUNCHER, 0, 0, 0, 0)
-    ).memory
-    assert (memory.clients_theta, memory.clients_maps, memory.clients_history, memory.clients_buffers) == (
-        11, 22, 33, 44,
-    )  # fmt: skip
+    assert run(node(0), done(0, 1, 0.5)).as_dict()["flops"] is None
+    counted = [(0, "gradient", 1.0, 100), (0, "gradient", 2.0, 300), (0, "maps", 2.0, 20), (1, "gradient", 1.0, 5)]
+    work = [WorkRecord(client, wall_s, part, wall_s, wall_s, flops) for client, part, wall_s, flops in counted]
+    assert run(node(0), node(1), *work).flops == 325
 
 
 def test_what_was_not_measured_is_not_shown_as_zero(make_run):

@@ -1,0 +1,34 @@
+"""Records and run folders written by hand."""
+
+from pathlib import Path
+
+from sheafgossip.metrics.records import LAUNCHER, EventRecord, NodeRecord, Record, RoundRecord, TrafficRecord
+from sheafgossip.metrics.store import Store
+
+
+def node(number: int, role: str = "client", pid: int = 100) -> NodeRecord:
+    return NodeRecord(number, role, "logistic", 650, 30, 10, 2, "host", pid, "")
+
+
+def done(client: int, number: int, metric: float | None = None, wall_s: float = 0.0, **others) -> RoundRecord:
+    return RoundRecord(client, number, 0.5, None, metric, 1.0, wall_s, **others)
+
+
+def sent(src: int, dst: int, number: int, payload: int) -> TrafficRecord:
+    return TrafficRecord(src, dst, number, 1, payload, payload + 20, payload + 30)
+
+
+def event(client: int, kind: str, wall_s: float = 0.0, detail: str = "", virtual_s: float | None = None) -> EventRecord:
+    return EventRecord(wall_s, virtual_s, client, kind, detail)
+
+
+START = event(LAUNCHER, "start")
+
+
+def write(folder: Path, *records: Record, **facts: str) -> Path:
+    """Adds records and facts to the run in a folder."""
+    store = Store(folder / "run.sqlite")
+    store.describe(**facts)
+    store.write(records)
+    store.close()
+    return folder
