@@ -1,0 +1,248 @@
+"""The launcher's lines to the agents of all hosts, and what it knows of each."""
+
+import contextlib
+import math
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from ....metrics.records import FORK_SERVER, LAUNCHER, OverheadRecord, Record
+from ....transport.control import TO_LAUNCHER, Exited, Tally
+from ....transport.keys import Gate, KeyPair, listen_with, speaker
+from ...prepare.placement import Host
+from .agent import Agent
+from .base import HostLost, Message
+from .cluster import hosts_of, nodes_of
+from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, LineError, pack, pieces, unpack
+
+_LOOK_EVERY_S = 0.25
+
+
+@dataclass
+class AgentAt:
+    """What is known of the agent of a host."""
+
+    index: int
+    host: Host
+    handle: Any
+    """Ray's handle of the actor."""
+    key: Any
+    """Ray's promise of its public key; None: it is known."""
+    end: Any
+    """Ray's promise of why it has ended."""
+    pids: tuple[int, int] = (0, 0)
+    """Of the agent and of its fork server."""
+    ready: bool = False
+    lost: bool = False
+    cause: str = ""
+    """Why it was lost."""
+    home: Message | None = None
+    """What it said when it had brought everything home."""
+    running: set[int] = field(default_factory=set)
+    told: Tally = field(default_factory=Tally)
+    heard: Tally = field(default_factory=Tally)
+    shipped: Tally = field(default_factory=Tally)
+    """Pieces of files that it was sent, and below those that it has sent."""
+    brought: Tally = field(default_factory=Tally)
+
+    @property
+    def route(self) -> bytes:
+        return b"host-%d" % self.index
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Those of the agent and its fork server among the processes of a run."""
+        return self.fork_server - 1, self.fork_server
+
+    @property
+    def fork_server(self) -> int:
+        return FORK_SERVER - 2 * self.index
+
+    def overhead(self) -> Iterator[Record]:
+        """Yields bytes of objects and files since the last call, without ZeroMQ's and the encryption's own."""
+        own, fork_server = self.numbers
+        for kind, sent, received in (("control", self.told, self.heard), ("files", self.shipped, self.brought)):
+            yield OverheadRecord(LAUNCHER, own, kind, sent.messages, sent.bytes)
+            yield OverheadRecord(own, LAUNCHER, kind, received.messages, received.bytes)
+        self.told, self.heard, self.shipped, self.brought = Tally(), Tally(), Tally(), Tally()
+        if self.home:
+            for ends, tally in zip(((own, fork_server), (fork_server, own)), self.home["tallies"], strict=True):
+                yield OverheadRecord(*ends, "control", *tally)
+
+
+class Agents(list[AgentAt]):
+    """Starts an agent on each host of a Ray cluster, and holds a line to each. A host that ends or says what it must
+    not is lost, and all that ran there with it."""
+
+    def __init__(self, ray: Any):
+        self._ray = ray
+        self.inbox: deque[Message] = deque()
+        """What clients, and the launcher's own ear for agents, have said."""
+        self.incoming: Incoming | None = None
+        """Where files go that agents send; None: nowhere."""
+        self._look_due = 0.0
+        own, nodes = ray.util.get_node_ip_address(), nodes_of(ray)
+        alone = all(node["NodeManagerAddress"] == own for node in nodes)
+        self.address = "127.0.0.1" if alone else own
+        keys = KeyPair.make()
+        self._listen(keys)
+        line = self._line.getsockopt_string(zmq.LAST_ENDPOINT)
+        remote = ray.remote(num_cpus=0, max_restarts=0)(Agent)
+        for index, (node, host) in enumerate(zip(nodes, hosts_of(nodes, alone=alone), strict=True)):
+            there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            handle = remote.options(scheduling_strategy=there).remote()
+            key = handle.make_keys.remote()
+            self.append(AgentAt(index, host, handle, key, handle.serve.remote(index, line, keys.public)))
+
+    def _listen(self, keys: KeyPair) -> None:
+        self._context = zmq.Context()
+        self._line = self._context.socket(zmq.ROUTER)
+        self._authenticator = Gate(self._context, {}, more=True)
+        listen_with(self._line, keys)
+        self._line.router_mandatory = True
+        self._line.linger = 1000
+        self._line.sndtimeo = 10_000
+        self._line.maxmsgsize = MAX_FRAME_BYTES
+        self._line.heartbeat_ivl, self._line.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
+        self._poller = zmq.Poller()
+        self._poller.register(self._line, zmq.POLLIN)
+        self._poller.register(self._authenticator.socket, zmq.POLLIN)
+        self._line.bind(f"tcp://{self.address}:*")
+
+    def send(self, agent: AgentAt, message: Message) -> None:
+        self._send(agent, pack(message), agent.told)
+
+    def send_file(self, agent: AgentAt, path: Path, name: str) -> None:
+        """``name`` is its path in the run's folder."""
+        for frames in pieces(path, name):
+            self._send(agent, frames, agent.shipped)
+
+    def _send(self, agent: AgentAt, frames: list[bytes], tally: Tally) -> None:
+        if agent.lost:
+            return
+        try:
+            self._line.send_multipart([agent.route, *frames])
+        except zmq.ZMQError:
+            self._lose(agent, "it is out of reach")
+            return
+        tally.messages += 1
+        tally.bytes += sum(map(len, frames))
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until something is in the inbox, or for so long; returns whether there is."""
+        deadline = time.monotonic() + seconds
+        while not self.inbox:
+            now = time.monotonic()
+            if now >= self._look_due:
+                self._look_due = now + _LOOK_EVERY_S
+                self._look_after()
+            elif now >= deadline:
+                return False
+            else:
+                self._poller.poll(math.ceil(1000 * (min(deadline, self._look_due) - now)))
+                self._authenticator.answer()
+                self._receive()
+        return True
+
+    def wait_for(self, reached: str, seconds: float) -> None:
+        """Waits until ``reached`` holds of every agent that is left, or none of them has said anything for so long."""
+        earlier, heard, deadline = list(self.inbox), -1, 0.0
+        while not all(agent.lost or getattr(agent, reached) for agent in self):
+            self.inbox.clear()
+            self.wait(_LOOK_EVERY_S)
+            earlier += self.inbox
+            if heard != (heard := sum(agent.heard.messages + agent.brought.messages for agent in self)):
+                deadline = time.monotonic() + seconds
+            if time.monotonic() > deadline:
+                break
+        self.inbox = deque(earlier)
+
+    def _receive(self) -> None:
+        while self._line.poll(0):
+            _, *frames = self._line.recv_multipart(copy=False)
+            if frames and (index := speaker(frames[0])) is not None:  # as the authenticator has let it in
+                self._note(self[index], [frame.bytes for frame in frames])
+
+    def _note(self, agent: AgentAt, frames: list[bytes]) -> None:
+        tally = agent.brought if len(frames) > 1 else agent.heard
+        tally.messages += 1
+        tally.bytes += sum(map(len, frames))
+        try:
+            message, piece = unpack(frames, TO_LAUNCHER)
+            self._take(agent, message, piece)
+        except LineError as error:
+            self._lose(agent, str(error))
+
+    def _take(self, agent: AgentAt, message: Message, piece: bytes) -> None:
+        match message:
+            case {"time": asked}:
+                self.send(agent, {"asked": asked, "time": time.monotonic()})
+            case {"hello": True, "agent": own, "fork_server": fork_server}:
+                agent.pids = own, fork_server
+            case {"ready": True}:
+                agent.ready = True
+            case {"file": name, "last": last}:
+                if self.incoming is not None:
+                    self.incoming.take(name, piece, last=last)
+            case {"home": True}:
+                agent.home = message
+            case Exited(node):
+                agent.running.discard(node)
+                self.inbox.append(replace(message, parent=agent.fork_server))
+            case _ if not agent.lost:
+                self.inbox.append(message)
+
+    def _look_after(self) -> None:
+        self._learn_keys()
+        watched = {agent.end: agent for agent in self if not agent.lost}
+        ended, _ = self._ray.wait(list(watched), num_returns=len(watched), timeout=0) if watched else ([], [])
+        for end in ended:
+            try:
+                cause = self._ray.get(end)
+            except Exception as error:  # whatever Ray tells of an agent that did not end by itself
+                cause = str(error).strip().splitlines()[0]
+            self._receive()  # its last messages
+            self._lose(watched[end], cause)
+
+    def _learn_keys(self) -> None:
+        """Of agents that have come; those whose keys are not known yet wait at the authenticator."""
+        awaited = {agent.key: agent for agent in self if agent.key is not None and not agent.lost}
+        if not awaited:
+            return
+        known, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
+        for promise in known:
+            awaited[promise].key = None
+            with contextlib.suppress(Exception):  # an agent that could not even start: its end tells why
+                self._authenticator.learn({awaited[promise].index: self._ray.get(promise)}, more=True)
+        if all(agent.key is None for agent in self):
+            self._authenticator.learn({}, more=False)
+
+    def _lose(self, agent: AgentAt, cause: str) -> None:
+        if not agent.lost:
+            agent.lost, agent.cause = True, cause
+            self.inbox.append(HostLost(agent.host.name, sorted(agent.running), cause))
+            self.report_killed(agent)
+
+    def report_killed(self, agent: AgentAt) -> None:
+        """Tells the end of each client of a host that is lost."""
+        for node in sorted(agent.running):
+            self.inbox.append(Exited(node, -signal.SIGKILL, parent=agent.fork_server))
+        agent.running.clear()
+
+    def close(self) -> None:
+        for agent in self:
+            self.send(agent, {"end": True})
+        ends = [agent.end for agent in self if not agent.lost]
+        if ends:
+            self._ray.wait(ends, num_returns=len(ends), timeout=5)
+        for agent in self:
+            self._ray.kill(agent.handle)
+        self._authenticator.close()
+        self._line.close(0)
+        self._context.term()
