@@ -28,20 +28,14 @@ def read(path, clients):
 def test_an_edge_list_may_hold_comments_and_blank_lines(write):
     path = write("# my graph\n\n2 1   # the bridge\n\t0 1\n")
     assert read(path, 3) == Graph(3, ((0, 1), (1, 2)))
+    path.write_bytes(b"\xef\xbb\xbf0 1\r\n1 2\r\n")  # saved on Windows
+    assert read(path, 3) == Graph(3, ((0, 1), (1, 2)))
 
 
-def test_an_edge_list_saved_on_windows_is_read(tmp_path):
-    (tmp_path / "edges.txt").write_bytes(b"\xef\xbb\xbf0 1\r\n1 2\r\n")
-    assert read(tmp_path / "edges.txt", 3) == Graph(3, ((0, 1), (1, 2)))
-
-
-def test_graphml_of_networkx_is_read_back(tmp_path):
+def test_graphml_of_networkx_is_read_back_and_nodes_may_be_named_n_and_the_number(tmp_path, write):
     oracle = networkx.petersen_graph()
     networkx.write_graphml(oracle, tmp_path / "petersen.graphml")
     assert read(tmp_path / "petersen.graphml", 10).edges == tuple(sorted(tuple(sorted(e)) for e in oracle.edges))
-
-
-def test_graphml_nodes_may_be_named_n_and_the_number(write):
     body = '<graph edgedefault="undirected"><node id="n0"/><node id="n1"/><edge source="n1" target="n0"/></graph>'
     assert read(write(GRAPHML.format(body), "g.graphml"), 2) == Graph(2, ((0, 1),))
 
@@ -49,9 +43,6 @@ def test_graphml_nodes_may_be_named_n_and_the_number(write):
 def test_a_graph_may_fall_into_parts_where_that_is_asked_for(write):
     spec = TopologySpec("file", path=write("0 1\n3 4\n"), connected=False)
     assert draw(spec, 5, seed=0) == Graph(5, ((0, 1), (3, 4)))
-
-
-def test_graphs_that_are_drawn_are_connected():
     with pytest.raises(TopologyError, match=r"^topology\.connected = false is not allowed: "):
         draw(TopologySpec(p=0.1, connected=False), 5, seed=0)
 
@@ -103,17 +94,6 @@ def test_graphml_that_declares_entities_is_refused(tmp_path, encoding):
         read(path, 2)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(TopologyError, match=r"topology.path = .*gone.txt: cannot be read \(No such file"):
-        read(tmp_path / "gone.txt", 2)
-
-
-def test_a_huge_file_is_refused(write, monkeypatch):
-    monkeypatch.setattr(files, "LARGEST_FILE", 2**20)
-    with pytest.raises(TopologyError, match="larger than 1 MB"):
-        read(write("0 1\n" * 2**18 + "\n"), 2)
-
-
 @pytest.mark.parametrize("encoding", ["nonsense", "hex", "utf-7", "idna", "gb2312", "big5", "utf-32", "x" * 900])
 def test_graphml_of_an_unknown_encoding_is_refused(tmp_path, encoding):
     path = tmp_path / "g.graphml"
@@ -133,7 +113,12 @@ def test_any_bytes_are_a_graph_or_refused(tmp_path, content, name, declared):
         read(path, 2)
 
 
-def test_a_pipe_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "edges.txt")
-    with pytest.raises(TopologyError, match=r"edges\.txt: is no plain file"):
-        read(tmp_path / "edges.txt", 2)
+def test_what_is_no_plain_file_of_bounded_size_is_refused(tmp_path, write, monkeypatch):
+    with pytest.raises(TopologyError, match=r"topology.path = .*gone.txt: cannot be read \(No such file"):
+        read(tmp_path / "gone.txt", 2)
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(TopologyError, match=r"pipe\.txt: is no plain file"):
+        read(tmp_path / "pipe.txt", 2)
+    monkeypatch.setattr(files, "LARGEST_FILE", 2**20)
+    with pytest.raises(TopologyError, match="larger than 1 MB"):
+        read(write("0 1\n" * 2**18 + "\n"), 2)

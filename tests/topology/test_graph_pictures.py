@@ -23,32 +23,26 @@ def test_the_legend_names_every_group(tmp_path, monkeypatch):
     assert all(f">city {c}<" in drawn for c in range(12))
 
 
-def test_another_ending_is_refused(tmp_path):
-    with pytest.raises(TopologyError, match=r"graph.bmp: a picture's name ends in .png, .svg, .pdf"):
-        draw_picture(Graph(1, ()), tmp_path / "graph.bmp")
-
-
-def test_groups_must_cover_every_client(tmp_path):
-    with pytest.raises(TopologyError, match="1 group labels for 2 clients"):
-        draw_picture(Graph(2, ((0, 1),)), tmp_path / "g.png", groups=["a"])
-
-
 @pytest.mark.parametrize("kind", ["ring", "complete", "watts-strogatz"])
 def test_graphs_that_follow_a_circle_are_drawn_on_one(kind):
     positions = layout(draw(TopologySpec(kind, p=0.1), 20, 0))
     np.testing.assert_allclose(np.linalg.norm(positions, axis=1), 1)
     np.testing.assert_allclose(positions[0], (0, 1), atol=1e-12)
+    star = layout(draw(TopologySpec("star"), 9, 0))
+    np.testing.assert_allclose(np.linalg.norm(star, axis=1), [0] + 8 * [1])
 
 
-def test_the_centre_of_a_star_is_in_the_middle():
-    positions = layout(draw(TopologySpec("star"), 9, 0))
-    np.testing.assert_allclose(np.linalg.norm(positions, axis=1), [0] + 8 * [1])
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    with pytest.raises(TopologyError, match=r"graph.bmp: a picture's name ends in .png, .svg, .pdf"):
+        draw_picture(Graph(1, ()), tmp_path / "graph.bmp")
+    with pytest.raises(TopologyError, match="1 group labels for 2 clients"):
+        draw_picture(Graph(2, ((0, 1),)), tmp_path / "g.png", groups=["a"])
 
 
 @pytest.mark.parametrize("clients", [30, 200])
 def test_the_same_graph_is_laid_out_the_same_way(clients):
     graph = draw(TopologySpec(p=0.2), clients, 0)
-    np.testing.assert_array_equal(layout(graph), layout(graph))
+    np.testing.assert_array_equal(layout.__wrapped__(graph), layout.__wrapped__(graph))
 
 
 def test_one_client_and_a_disconnected_graph_can_be_drawn(tmp_path):
