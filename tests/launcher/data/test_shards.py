@@ -275,11 +275,7 @@ TARGETS = Pool(np.ones((40, 1)), np.ones((40, 1), np.float32), "regression", 1)
 @pytest.mark.parametrize(
     ("pool", "keys", "complaint"),
     [
-        (
-            ROWS,
-            {"rotations": (0, 90)},
-            r"^data\.rotations .* the samples are not images: allowed is \[0\]",
-        ),
+        (ROWS, {"rotations": (0, 90)}, r"^data\.rotations .* the samples are not images: allowed is \[0\]"),
         (OBLONG, {"rotations": (0, 90)}, r"^data\.rotations is \[0, 90\], but images of 2x3 allow 0 and 180 only"),
         (SQUARE, {"rotations": (0, 90, 180)}, r"^data\.rotations names 3 angles; allowed are 1 to 2"),
         (SQUARE, {"rotations": ()}, r"^data\.rotations names 0 angles; allowed are 1 to 2"),
