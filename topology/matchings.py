@@ -1,7 +1,5 @@
 """A graph's edges dealt to matchings: sets of edges in which no client has two."""
 
-from __future__ import annotations
-
 from .graph import Graph
 
 

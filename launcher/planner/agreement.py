@@ -1,7 +1,5 @@
 """How much of a run's plan is also the beginning of the plan of a longer run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

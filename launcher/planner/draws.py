@@ -1,7 +1,5 @@
 """The random parts of a scenario, each drawn from (seed, purpose, client or edge): no order of events matters."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 

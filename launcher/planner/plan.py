@@ -1,7 +1,5 @@
 """A plan: everything that will happen in a run, in virtual seconds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What a plan comes to, in figures and as stretches of time. Pure, like the planner."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median

@@ -1,12 +1,12 @@
 """A plan for the terminal: its figures, and what each client does when, a line each."""
 
-from __future__ import annotations
-
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ...metrics.text import short
 from ..config.sections import RunConfig
 from .timeline import Stretches, Timeline, shares
 
@@ -19,8 +19,11 @@ _SHADES = "·░▒▓█"
 _VERBS = {"crash": "crashes", "leave": "leaves", "join": "joins", "restart": "restarts"}
 _AWAY, _GONE, _BACK = "╌", "×", "↑"
 _LEGEND = (
-    f"█ ▓ ▒ ░ local work all, 3/4, 1/2, 1/4 of the time   · waiting   {_AWAY} away   {_GONE} crashes, leaves   "
-    f"{_BACK} joins, comes back"
+    "█ ▓ ▒ ░ local work all, 3/4, 1/2, 1/4 of the time",
+    "· waiting",
+    f"{_AWAY} away",
+    f"{_GONE} crashes, leaves",
+    f"{_BACK} joins, comes back",
 )
 
 
@@ -40,8 +43,12 @@ def figures(timeline: Timeline) -> Iterator[str]:
     """A line each."""
     for name, value in _rows(timeline):
         yield f"{name:<{_NAME_WIDTH}}{value}".rstrip()
-    yield from _list("events", [_event(*event) for event in timeline.events])
-    yield from _list("for a while", [_condition(when, text) for when, text in timeline.conditions])
+    events = [
+        f"{_s(when)}: client {client} {_VERBS.get(kind, kind)} {detail}"
+        for when, client, kind, detail in timeline.events
+    ]
+    yield from _list("events", events)
+    yield from _list("for a while", [text if at is None else f"{_s(at)}: {text}" for at, text in timeline.conditions])
 
 
 def picture(timeline: Timeline, stretches: Sequence[Stretches], width: int, lines: int) -> Iterator[str]:
@@ -53,7 +60,8 @@ def picture(timeline: Timeline, stretches: Sequence[Stretches], width: int, line
     for client, own in enumerate(shown):
         yield f"{client:>{label - 1}} {_line(own, edges)}".rstrip()
     yield " " * label + _axis(timeline.end_s, cells)
-    yield from _wrapped(_LEGEND, width)
+    legend = "   ".join(part.replace(" ", "\xa0") for part in _LEGEND)  # a line ends between two parts only
+    yield from (line.replace("\xa0", " ") for line in textwrap.wrap(legend, width, break_long_words=False))
     if len(shown) < len(stretches):
         yield f"The first {len(shown)} of {len(stretches)} clients; --lines shows more."
 
@@ -99,14 +107,6 @@ def _list(name: str, entries: Sequence[str]) -> Iterator[str]:
         yield f"{'':<{_NAME_WIDTH}}and {len(entries) - _EVENTS_SHOWN} more"
 
 
-def _event(when: float, client: int, kind: str, detail: str) -> str:
-    return f"{_s(when)}: client {client} {_VERBS.get(kind, kind)} {detail}"
-
-
-def _condition(when: float | None, text: str) -> str:
-    return text if when is None else f"{_s(when)}: {text}"
-
-
 def _named(clients: Sequence[tuple[int, float]]) -> str:
     return ", ".join(f"client {client} ({_s(seconds)})" for client, seconds in clients)
 
@@ -116,11 +116,7 @@ def _count(count: int, total: int) -> str:
 
 
 def _s(seconds: float) -> str:
-    """Four digits or more."""
-    if seconds == 0:
-        return "0 s"
-    decimals = min(9, max(0, 3 - math.floor(math.log10(abs(seconds)))))
-    return f"{seconds:,.{decimals}f} s"
+    return f"{short(seconds, 4)} s"
 
 
 def _line(own: Stretches, edges: np.ndarray) -> str:
@@ -156,14 +152,3 @@ def _axis(end_s: float, cells: int) -> str:
 def _round_step(least: float) -> float:
     unit = 10.0 ** math.floor(math.log10(least))
     return next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= least * (1 - 1e-9))
-
-
-def _wrapped(text: str, width: int) -> Iterator[str]:
-    line = ""
-    for part in text.split("   "):
-        if line and len(line) + 3 + len(part) > width:
-            yield line
-            line = part
-        else:
-            line = f"{line}   {part}" if line else part
-    yield line

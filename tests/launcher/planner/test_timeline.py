@@ -42,7 +42,7 @@ def test_the_fast_client_waits_for_the_slow_one():
     assert timeline.ages == ages(same_round=4)
 
 
-def test_who_never_waits_uses_older_and_newer_messages():
+def test_who_never_waits_uses_older_and_newer_messages_or_none():
     timeline = timeline_of(plan_of(staleness=math.inf, rounds=3))
     # Client 0 is done at 3 s, when client 1 begins its second round; messages arrive in the moment they are sent
     assert timeline.waiting_s == (0.0, 0.0)
@@ -53,9 +53,6 @@ def test_who_never_waits_uses_older_and_newer_messages():
         "none: goes without": 1,  # client 0 at the very start: client 1 comes after it
     }
     assert timeline.unused == 3  # round 2 of client 0; rounds 2 and 3 of client 1
-
-
-def test_every_message_lost():
     timeline = timeline_of(plan_of(staleness=math.inf, loss=1.0))
     assert (timeline.sent, timeline.lost, timeline.unused) == (4, 4, 0)
     assert timeline.ages == dict.fromkeys(AGES, 0) | {AGES[-1]: 4}
@@ -69,7 +66,7 @@ def test_waits_after_the_local_work_are_told_from_those_before():
     assert slow.waiting.size == 0
 
 
-def test_a_crash_and_the_way_back():
+def test_a_crash_and_the_return():
     plan = plan_of(Fault("crash", (1,), rounds=(2, 2), restart_after=1), rounds=3)
     timeline, (fast, slow) = timeline_of(plan), stretches_of(plan)
     assert [(client, kind) for _, client, kind, _ in timeline.events] == [(1, "crash"), (1, "restart")]
@@ -77,6 +74,9 @@ def test_a_crash_and_the_way_back():
     assert slow.away.tolist() == [[3.0, slow.returns[0]]]
     assert timeline.away_s == (0.0, slow.returns[0] - 3.0)
     assert fast.ends == fast.returns == ()
+    _, line, *_ = picture(timeline, stretches_of(plan), width=40, lines=20)
+    assert line.count("×") == line.count("↑") == 1
+    assert line.index("×") < line.index("╌") < line.index("↑")
 
 
 def test_who_crashes_for_good_or_joins_late_is_away_until_the_end_or_from_the_start():
@@ -109,36 +109,19 @@ def test_shares_add_up_to_the_stretches():
     assert shares(np.zeros((0, 2)), edges).tolist() == [0.0] * (len(edges) - 1)
 
 
-def test_a_line_a_client_in_the_width_that_is_given():
+def test_as_many_lines_as_asked_for_in_the_width_that_is_given():
     plan = plan_of()
-    fast, slow, axis, *rest = picture(timeline_of(plan), stretches_of(plan), width=14, lines=20)
-    assert fast == "0 ██····██"
-    assert slow == "1 ████████████"
-    assert axis == "  0 s" or axis.startswith("  0 ")
+    timeline, stretches = timeline_of(plan), stretches_of(plan)
+    fast, slow, axis, *rest = picture(timeline, stretches, width=14, lines=20)
+    assert (fast, slow) == ("0 ██····██", "1 ████████████")
+    assert axis.startswith("  0 ")
     assert "waiting" in " ".join(rest)
-
-
-def test_crashes_and_returns_are_marked():
-    plan = plan_of(Fault("crash", (1,), rounds=(2, 2), restart_after=1), rounds=3)
-    _, slow, *_ = picture(timeline_of(plan), stretches_of(plan), width=40, lines=20)
-    assert slow.count("×") == slow.count("↑") == 1
-    assert slow.index("×") < slow.index("╌") < slow.index("↑")
-
-
-def test_only_as_many_lines_as_asked_for():
-    plan = plan_of()
-    text = list(picture(timeline_of(plan), stretches_of(plan), width=60, lines=1))
-    assert sum("█" in line and "local work" not in line for line in text) == 1
-    assert text[-1] == "The first 1 of 2 clients; --lines shows more."
-
-
-@pytest.mark.parametrize("width", [40, 77, 100])
-def test_the_axis_has_round_numbers_under_their_moments(width):
-    plan = plan_of()
-    _, _, axis, *_ = picture(timeline_of(plan), stretches_of(plan), width=width, lines=20)
-    cells = width - 2
-    for at, label in [(axis.index(label), label) for label in axis.replace(" s", "").split()[1:]]:
-        assert (at - 2) / cells * 6 == pytest.approx(float(label), abs=6 / cells)
+    first, *_, last = picture(timeline, stretches, width=14, lines=1)
+    assert (first, last) == (fast, "The first 1 of 2 clients; --lines shows more.")
+    for width in (40, 77, 100):
+        _, _, axis, *_ = picture(timeline, stretches, width=width, lines=20)
+        for label in axis.replace(" s", "").split()[1:]:  # round numbers under their moments, of 6 s
+            assert (axis.index(label) - 2) / (width - 2) * 6 == pytest.approx(float(label), abs=6 / (width - 2))
 
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
