@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .conditions import CLIENTS
 from .config_file import flat, read_config
 from .fairness import mean, standard_error
 from .figures import AVERAGED
@@ -35,7 +36,8 @@ class Comparison:
         return cls(tuple(groups), tuple(differing(settings) if keys is None else keys), tuple(settings), named)
 
     def marks(self, figure: str) -> list[Mark]:
-        """For each group: alone best by more than the standard error of the difference, or too close to the best.
+        """Returns for each group: alone best by more than the standard error of the difference, or too close to the
+        best.
 
         Nothing is marked where all are equal, where metrics differ, and where the standard error is not known. Runs
         that have not finished, or have learned nothing, are left out.
@@ -65,8 +67,8 @@ class Comparison:
         return marks
 
     def difference(self, figure: str, number: int, other: int) -> Estimate | None:
-        """Between two groups, with its standard error where each run or client of one has its like in the other; None
-        where that is not so."""
+        """Estimates it between two groups, with its standard error where each run or client of one has its like in the
+        other; None where that is not so."""
         pairs = self._pairs(figure, number, other)
         if len(pairs) < 2:
             return None
@@ -79,8 +81,8 @@ class Comparison:
         return math.hypot(found[number].standard_error, found[other].standard_error)
 
     def _pairs(self, figure: str, number: int, other: int) -> list[tuple[float, float]]:
-        """The figure in runs of the same seed; of single runs, the test metric of the same client. Clients are the same
-        where seed and data are: all that is drawn of them follows from these."""
+        """Returns the figure in runs of the same seed; of single runs, the test metric of the same client. Clients are
+        the same where seed and data are: all that is drawn of them follows from these."""
         one, another = self.groups[number], self.groups[other]
         if _data_of(self.settings[number]) != _data_of(self.settings[other]) or not _data_of(self.settings[other]):
             return []
@@ -97,29 +99,24 @@ class Comparison:
 
 
 def _data_of(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """What the clients' samples follow from, beside the seed; empty where the configuration does not tell."""
+    """Returns what the clients' samples follow from, beside the seed; empty where the configuration does not tell."""
     found = {key: value for key, value in setting.items() if key == "clients" or key.startswith("data.")}
     return found if "clients" in found else {}
 
 
 def last_metrics(folder: Path) -> dict[int, float]:
-    """{client: its last test metric}. Raises RunFolderError."""
+    """Returns {client: its last test metric}. Raises RunFolderError."""
     with open_records(folder, check=("round",)) as records:
-        return dict(
-            records.execute(
-                "SELECT node, test_metric FROM last_test_metric"
-                " WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client')"
-            )
-        )
+        return dict(records.execute(f"SELECT node, test_metric FROM last_test_metric WHERE {CLIENTS}"))
 
 
 def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """{key with dots: value} of a configuration, without seed and name."""
+    """Returns {key with dots: value} of a configuration, without seed and name."""
     return {key: value for key, value in flat(config).items() if key not in ("seed", "name")}
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys that do not have the same value everywhere, or are not everywhere.
+    """Returns the keys that do not have the same value everywhere, or are not everywhere.
 
     Settings that only one algorithm has go without saying: the algorithm's name tells of them.
     """
@@ -134,6 +131,6 @@ def _differs(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """Each without its sections, where that tells it from the others."""
+    """Returns each without its sections, where that tells it from the others."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]

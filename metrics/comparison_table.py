@@ -26,8 +26,8 @@ _WIDEST = 24
 
 
 def render(comparison: Comparison, target: float | None = None, width: int = 80) -> "list[Table | str]":
-    """A line a group; where there are few, or many keys, a column each, in as many tables as the width takes. What the
-    signs mean comes last.
+    """Shows a line a group; where there are few, or many keys, a column each, in as many tables as the width takes.
+    What the signs mean comes last.
 
     ``target`` is the one that the runs were summarized with.
     """
@@ -38,7 +38,7 @@ def render(comparison: Comparison, target: float | None = None, width: int = 80)
 
 
 def value_text(value: Any) -> str:
-    """Of a key of the configuration; None: it has none."""
+    """Shows the value of a key; None: the configuration has no such key."""
     if value is None:
         return UNKNOWN
     if isinstance(value, float):
@@ -93,15 +93,15 @@ def _side_by_side(comparison: Comparison, columns: dict[str, Figure], width: int
 
 
 def _heads(comparison: Comparison) -> dict[str, list[str]]:
-    """What tells the groups apart: their keys, and their names where these say more."""
+    """Returns what tells the groups apart: their keys, and their names where these say more."""
     groups, keys = comparison.groups, comparison.keys
     heads = {
         name: [value_text(setting.get(key)) for setting in comparison.settings]
         for name, key in zip(short_names(keys), keys, strict=True)
     }
-    alike = len(set(zip(*heads.values(), strict=True))) < len(groups)
+    ambiguous = len(set(zip(*heads.values(), strict=True))) < len(groups)
     unfinished = any(run.status != "finished" or run.divergence for group in groups for run in group.runs)
-    if alike or unfinished or comparison.named:
+    if ambiguous or unfinished or comparison.named:
         return {"run": [group.label for group in groups]} | heads
     return heads | {"seeds": [str(len(group.runs)) for group in groups]}
 

@@ -1,10 +1,13 @@
-"""What a scenario came to in a run: waiting, comings and goings, late messages."""
+"""What a scenario did to a run: waiting, clients that come and go, late messages."""
 
 import re
 import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
+
+CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"
+"""Rows of clients, as SQL; also where a run has no table of who is what."""
 
 _COUNTED = ("crash", "restart", "join", "leave", "death")
 _WITH_NUMBER = {"timeout": "timeout", "drop": "dropped"}
@@ -15,9 +18,7 @@ _GONE, _THERE = ("crash", "leave", "death"), ("restart", "join")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Of a run with a scenario.
-
-    ``virtual_s``: when the last client was done; None on the wall clock. ``waited_share``: of the time in which
+    """``virtual_s``: when the last client was done; None on the wall clock. ``waited_share``: of the time in which
     clients were there, how much they waited for messages; None before the first round. ``events``: how often clients
     crashed, restarted, joined, left or died, waits that the deadline ended (timeout), messages that were dropped.
     ``used``: what clients took from neighbours, all in all; of these ``older`` and ``newer`` were of another round than
@@ -68,7 +69,8 @@ def gone_clients(records: sqlite3.Connection) -> set[int]:
 
 
 def completed_rounds(records: sqlite3.Connection, gone: Collection[int]) -> int:
-    """By every client but those that are gone; where all are, by the one that got furthest. -1: not even round 0."""
+    """Counts the rounds completed by every client but those that are gone; where all are, by the one that got furthest.
+    -1: not even round 0."""
     last = dict(
         records.execute(
             "SELECT node, coalesce(last, -1) FROM node LEFT JOIN"
@@ -90,7 +92,8 @@ def _events(records: sqlite3.Connection) -> dict[str, int]:
 
 
 def _time_there(records: sqlite3.Connection, clock: str) -> float:
-    """Seconds from the start, or from when a client came, to the end of its last round, without those it was away."""
+    """Adds up seconds from the start, or from when a client came, to the end of its last round, without those it was
+    away."""
     total = records.execute(
         f"SELECT total(last) FROM (SELECT max({clock}) AS last FROM round WHERE node >= 0 GROUP BY node)"
     ).fetchone()[0]
@@ -98,16 +101,16 @@ def _time_there(records: sqlite3.Connection, clock: str) -> float:
 
 
 def seconds_away(records: sqlite3.Connection, clock: str) -> float:
-    """Of all clients, before they came or came back; ``clock`` is virtual_s or wall_s."""
+    """Adds up how long clients were away, before they came or came back; ``clock`` is virtual_s or wall_s."""
     kinds = ", ".join(f"'{kind}'" for kind in _GONE + _THERE)
-    turns: dict[int, list[tuple[str, float]]] = {}
+    periods: dict[int, list[tuple[str, float]]] = {}
     for node, kind, when in records.execute(
         f"SELECT node, kind, {clock} FROM event WHERE node >= 0 AND kind IN ({kinds}) AND {clock} IS NOT NULL"
         " ORDER BY rowid"
     ):
-        turns.setdefault(node, []).append((kind, when))
+        periods.setdefault(node, []).append((kind, when))
     away = 0.0
-    for own in turns.values():
+    for own in periods.values():
         for (before, gone), (after, back) in pairwise([("join", 0.0), *own]):
             if after in _THERE and (before in _GONE or after == "join"):
                 away += max(0.0, back - gone)

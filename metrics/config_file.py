@@ -67,7 +67,7 @@ def _require_shallow(value: Any, depth: int = 0) -> None:
 
 
 def config_text(run_folder: Path | str) -> str:
-    """As it stands there; empty where the folder has none. Raises RunFolderError."""
+    """Returns it as it stands there; empty where the folder has none. Raises RunFolderError."""
     path = Path(run_folder) / "config.toml"
     try:
         if path.is_symlink():
@@ -80,7 +80,7 @@ def config_text(run_folder: Path | str) -> str:
 
 
 def read_config(run_folder: Path | str) -> dict[str, Any]:
-    """The run's full configuration; empty where the folder has none. Raises RunFolderError."""
+    """Returns the run's full configuration; empty where the folder has none. Raises RunFolderError."""
     path, text = Path(run_folder) / "config.toml", config_text(run_folder)
     try:
         config = parse(text)
@@ -109,7 +109,7 @@ def _at(config: dict[str, Any], key: str) -> Any:
 
 
 def flat(tree: Mapping[str, Any], above: str = "", *, lists: bool = False) -> dict[str, Any]:
-    """{"a.b": 1} of {"a": {"b": 1}}; with ``lists`` tables in a list are numbered, else a list is a value."""
+    """Returns {"a.b": 1} of {"a": {"b": 1}}; with ``lists`` tables in a list are numbered, else a list is a value."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         if lists and isinstance(value, list) and any(isinstance(each, dict) for each in value):

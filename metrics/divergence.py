@@ -1,15 +1,16 @@
-"""Whether a run that came to its end has learned nothing: its numbers are told, but not as a success."""
+"""Whether a finished run has learned nothing: its numbers are told, but not as a success."""
 
 import sqlite3
 from dataclasses import dataclass
 from typing import Literal
 
+from .conditions import CLIENTS
 from .schema import CONSTANT_METRIC
 
 _GROWN = 100.0
 """A loss that is so many times what it was at the start has diverged."""
 
-_CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client') AND node >= 0"
+_CLIENTS = f"{CLIENTS} AND node >= 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class Divergence:
 
 
 def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None:
-    """Of a finished run. Worse than a constant: predicting the same for every sample would do better; where the loss
-    has grown, too, that is divergence."""
+    """Judges a finished run. Worse than a constant: predicting the same for every sample would do better; where the
+    loss has grown, too, that is divergence."""
     losses = {name: _start_and_end(records, f"{name}_loss") for name in ("training", "test")}
     for name, found in losses.items():
         if found is not None and found[1] > _GROWN * found[0] > 0:
@@ -38,7 +39,7 @@ def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None
 
 
 def _start_and_end(records: sqlite3.Connection, loss: str) -> tuple[float, float] | None:
-    """Means over clients of each one's first and last loss."""
+    """Returns means over clients of each one's first and last loss."""
     column = loss.replace("training", "train")
     ends = (
         f"SELECT node, {column} AS loss_{end}, {end}(round) FROM round WHERE {column} IS NOT NULL AND {_CLIENTS}"
@@ -50,7 +51,7 @@ def _start_and_end(records: sqlite3.Connection, loss: str) -> tuple[float, float
 
 
 def _without_a_number(records: sqlite3.Connection) -> int:
-    """Clients whose test loss after the last round, in which all evaluate, is none."""
+    """Counts clients whose test loss after the last round, in which all evaluate, is none."""
     return records.execute(
         f"SELECT count(*) FROM round WHERE round = (SELECT max(round) FROM round) AND round > 0 AND {_CLIENTS}"
         " AND test_loss IS NULL AND node IN (SELECT node FROM round WHERE test_loss IS NOT NULL)"
@@ -58,7 +59,7 @@ def _without_a_number(records: sqlite3.Connection) -> int:
 
 
 def _worse_than_a_constant(records: sqlite3.Connection, metric: str) -> str | None:
-    """Why; None where it is not worse, or where that is not known."""
+    """Says why; None where it is not worse, or where that is not known."""
     text = records.execute("SELECT max(value) FROM meta WHERE key = ?", [CONSTANT_METRIC]).fetchone()[0]
     ours = records.execute(f"SELECT avg(test_metric) FROM last_test_metric WHERE {_CLIENTS}").fetchone()[0]
     try:

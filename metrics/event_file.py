@@ -6,6 +6,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
+from .conditions import CLIENTS
 from .fairness import mean, worst
 from .reader import metric_of
 
@@ -15,19 +16,18 @@ NAME = "events.out.tfevents.sheafgossip"
 _OF_A_CLIENT = {"test_metric": 2, "train_loss": 3, "disagreement": 4}
 """Tag -> place in a row of _ROUNDS."""
 
-_ROUNDS = """
-SELECT round, node, test_metric, train_loss, disagreement, wall_s FROM round
-WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client') ORDER BY round, node
+_ROUNDS = f"""
+SELECT round, node, test_metric, train_loss, disagreement, wall_s FROM round WHERE {CLIENTS} ORDER BY round, node
 """
 _PAYLOAD = "SELECT round, sum(payload_bytes) FROM traffic GROUP BY round"
-_MEMORY = """
-SELECT wall_s, node, pss FROM resource
-WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client') ORDER BY wall_s, resource.rowid
+_MEMORY = f"""
+SELECT wall_s, node, pss FROM resource WHERE {CLIENTS} ORDER BY wall_s, resource.rowid
 """
 
 
 def write_events(records: sqlite3.Connection, path: Path) -> None:
-    """A step a round, at the wall seconds of the records: of all clients when the last was done, of each its own."""
+    """Writes a step a round, at the wall seconds of the records: of all clients when the last was done, of each its
+    own."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -41,7 +41,7 @@ def write_events(records: sqlite3.Connection, path: Path) -> None:
 
 
 def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[str, float]]]:
-    """(round, wall seconds, {tag: value})"""
+    """Yields (round, wall seconds, {tag: value})."""
     metric = metric_of(records)
     payload = dict(records.execute(_PAYLOAD).fetchall())
     memory = _Memory(records)

@@ -15,25 +15,25 @@ def mean(values: ArrayLike) -> float:
 
 
 def variance(values: ArrayLike) -> float:
-    """Population variance: the clients are all there are."""
+    """Returns the population variance: the clients are all there are."""
     with np.errstate(invalid="ignore"):  # of infinities it is not defined: nan
         return float(np.var(_checked(values)))
 
 
 def std(values: ArrayLike) -> float:
-    """Square root of the population variance."""
+    """Returns the square root of the population variance."""
     return math.sqrt(variance(values))
 
 
 def standard_error(values: ArrayLike) -> float:
-    """Of the mean, with the sample variance (n - 1): here the values are a sample. nan for one value."""
+    """Returns that of the mean, with the sample variance (n - 1): here the values are a sample. nan for one value."""
     checked = _checked(values)
     with np.errstate(invalid="ignore"):
         return float(np.std(checked, ddof=1) / math.sqrt(checked.size)) if checked.size > 1 else math.nan
 
 
 def worst(values: ArrayLike, share: float = 0.1, higher_is_better: bool = True) -> float:
-    """Mean over the ceil(share * n) clients that fare worst; 0 < share <= 1."""
+    """Returns the mean over the ceil(share * n) clients that fare worst; 0 < share <= 1."""
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; it must be above 0 and at most 1")
     ascending = np.sort(_checked(values))

@@ -14,12 +14,12 @@ KEY = "owners"
 
 
 def packed(owners: Sequence[str]) -> dict[str, str]:
-    """For table ``meta``; nothing where nobody has a name."""
+    """Returns what table ``meta`` keeps; nothing where nobody has a name."""
     return {KEY: json.dumps(list(owners), ensure_ascii=False)} if any(owners) else {}
 
 
 def owners_of(records: sqlite3.Connection) -> dict[int, str]:
-    """{client: its owner}, fit to be shown."""
+    """Returns {client: its owner}, fit to be shown."""
     return {node: label(str(owner)) for node, owner in records.execute("SELECT node, owner FROM owner ORDER BY node")}
 
 
@@ -38,7 +38,7 @@ SERVER_NAME = "the server"
 
 
 def name_of(node: int, records: sqlite3.Connection) -> str:
-    """Of any process of a run."""
+    """Names any process of a run."""
     if node in _OTHERS:
         return _OTHERS[node]
     if records.execute("SELECT 1 FROM node WHERE node = ? AND role = 'server'", [node]).fetchone():

@@ -59,7 +59,8 @@ def open_records(
 
 
 def _size(path: Path) -> int:
-    """Bytes, with what lies beside it. Raises RunFolderError where any of that is no plain file of the folder's own."""
+    """Returns bytes, with what lies beside it. Raises RunFolderError where any of that is no plain file of the folder's
+    own."""
     size = 0
     for file in (path, *(path.with_name(path.name + end) for end in _BESIDE)):
         if file.is_symlink() or (file.exists() and not file.is_file()):
@@ -69,13 +70,13 @@ def _size(path: Path) -> int:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The run folder itself, or those below a folder of several runs, as they stand in the configuration."""
+    """Returns the run folder itself, or those below a folder of several runs, as they stand in the configuration."""
     below = sorted((path.parent for path in folder.glob("*/run.sqlite")), key=_prepared)
     return below if below and not (folder / "run.sqlite").exists() else [folder]
 
 
 def _prepared(run: Path) -> tuple[str, int]:
-    """When: as the run itself tells, or, of one that does not, its configuration's date."""
+    """Tells when: as the run itself tells, or, of one that does not, its configuration's date."""
     try:
         with open_records(run) as records:
             told = records.execute("SELECT max(value) FROM meta WHERE key = ?", [PREPARED]).fetchone()[0]
@@ -86,7 +87,7 @@ def _prepared(run: Path) -> tuple[str, int]:
 
 
 def metric_of(records: sqlite3.Connection) -> str:
-    """What the run's test metric is. Raises RunFolderError."""
+    """Returns the name of the run's test metric. Raises RunFolderError."""
     metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
     if metric is not None and metric not in METRICS:
         raise RunFolderError(f"run.sqlite: metric = {metric!r:.80}; allowed: {', '.join(METRICS)}")
@@ -94,14 +95,15 @@ def metric_of(records: sqlite3.Connection) -> str:
 
 
 def relations(records: sqlite3.Connection) -> list[str]:
-    """Names of the tables and views of a run that this one has; whatever else is in the file is not ours."""
+    """Returns the names of the tables and views of a run that this one has; whatever else is in the file is not
+    ours."""
     found = {name for (name,) in records.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}
     tables = sorted(found & {"meta", *TABLES})
     return tables + [view for view in sorted(VIEWS) if _works(records, view)]
 
 
 def _works(records: sqlite3.Connection, view: str) -> bool:
-    """Older runs lack columns that a view adds up."""
+    """Tells whether the run has what it adds up: older runs lack columns."""
     try:
         records.execute(f"SELECT * FROM {view} LIMIT 0")
     except sqlite3.OperationalError:

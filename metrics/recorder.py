@@ -54,7 +54,7 @@ class Recorder:
             self.wire_bytes += handshake_bytes(PUSH_READY_BYTES, connects=True)
 
     def connect(self, endpoint: str) -> None:
-        """Where none was given at first."""
+        """Connects where no endpoint was given at first."""
         self._socket.connect(endpoint)
 
     def write(self, *records: Record) -> None:
@@ -63,7 +63,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """What is gathered leaves now."""
+        """Sends what is gathered."""
         if not self._gathered:
             return
         records, self._gathered = self._gathered, []
@@ -84,6 +84,6 @@ class Recorder:
             self.wire_bytes += message_wire_bytes([len(message)], sealed=self._sealed)
 
     def close(self) -> None:
-        """What is gathered leaves, too."""
+        """Sends what is gathered, and closes."""
         self.flush()
         self._socket.close()

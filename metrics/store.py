@@ -1,4 +1,4 @@
-"""Where records are kept: ``run.sqlite``, written by one process while others may read it."""
+"""Where records are stored: ``run.sqlite``, written by one process while others may read it."""
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +14,12 @@ _INSERT = {
 }
 _NAMES = {record_class: name for name, record_class in TABLES.items()}
 _NOT_OF_ROUNDS = ("crash", "leave", "restart", "join", "death", "drop")
-_OF_A_LIFE = "timeout"  # told at its end, after its last round
+_OF_AN_INCARNATION = "timeout"  # told at its end, after its last round
 _CHECKPOINT_WAIT_MS = 500
 
 
 def is_locked(error: BaseException | None) -> bool:
-    """Whether it only tells that somebody else has locked the database for now."""
+    """Tells whether the error only says that somebody else has locked the database for now."""
     code = getattr(error, "sqlite_errorcode", None)
     return code == sqlite3.SQLITE_BUSY if code is not None else error is not None and is_locked(error.__cause__)
 
@@ -52,7 +52,7 @@ class Store:
         self.write_rows(tables)
 
     def write_rows(self, tables: Mapping[str, Iterable[Sequence]]) -> None:
-        """Rows by table, in the order of the columns."""
+        """Writes rows by table, in the order of the columns."""
         for name, rows in tables.items():
             self._connection.executemany(_INSERT[name], rows)
 
@@ -61,12 +61,12 @@ class Store:
 
         Comings and goings stay, and so does what others did to a client. A round's events are stored before the round.
         """
-        kept = ", ".join(f"'{kind}'" for kind in _NOT_OF_ROUNDS)
+        staying = ", ".join(f"'{kind}'" for kind in _NOT_OF_ROUNDS)
         of_node = "FROM round WHERE round.node = event.node AND round.round"
         self._connection.execute(
-            f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({kept})"
+            f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({staying})"
             f" AND (wall_s >= (SELECT min(wall_s) {of_node} > :last)"
-            f" OR kind != '{_OF_A_LIFE}' AND wall_s > (SELECT coalesce(max(wall_s), -1) {of_node} <= :last))",
+            f" OR kind != '{_OF_AN_INCARNATION}' AND wall_s > (SELECT coalesce(max(wall_s), -1) {of_node} <= :last))",
             {"last": round},
         )
         for name, record_class in TABLES.items():
@@ -84,11 +84,11 @@ class Store:
         )
 
     def describe(self, **facts: str) -> None:
-        """Facts about the run as a whole, for table ``meta``: ``metric="mse"``."""
+        """Stores facts about the run as a whole, for table ``meta``: ``metric="mse"``."""
         self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
 
     def describe_once(self, facts: Mapping[str, str]) -> None:
-        """The same of what stays as it was when the run began."""
+        """Stores facts that stay as they were when the run began."""
         self._connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", facts.items())
 
     def commit(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run came to: one frozen object of plain numbers, read from the run's folder."""
+"""The figures of a run as one frozen object of plain numbers, read from the run's folder."""
 
 import math
 import sqlite3
@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, Literal
 
 from . import lock
-from .conditions import Conditions, completed_rounds, conditions_of, gone_clients
+from .conditions import CLIENTS, Conditions, completed_rounds, conditions_of, gone_clients
 from .config_file import read_config
 from .divergence import Divergence, divergence_of
 from .fairness import Spread
@@ -94,7 +94,7 @@ class RunSummary:
     divergence: Divergence | None = None
 
     def as_dict(self) -> dict:
-        """Nested plain values that JSON can carry: None stands for a figure that is not defined."""
+        """Returns nested plain values that JSON can carry: None stands for a figure that is not defined."""
         return _finite(asdict(self))
 
 
@@ -108,8 +108,10 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         config = read_config(folder)
         name, algorithm = labels_of(folder, config)
         metric = metric_of(records)
-        clients_cpu_s, others_cpu_s = _cpu(records)
         measured = config.get("measuring", {}).get("enabled", True)
+        one_process = _first(records, "SELECT count(*) FROM event WHERE node = -1 AND kind = 'engine'")
+        cpu = dict(records.execute("SELECT coalesce(role = 'client', 0), sum(cpu_s) FROM cpu_total"
+                                   " LEFT JOIN node USING (node) GROUP BY 1"))  # fmt: skip
         gone, conditions = gone_clients(records), conditions_of(records)
         status = _status(folder, records)
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
@@ -120,8 +122,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             seed=config.get("seed", 0),
             status=status,
             measured=measured,
-            processes_measured=measured
-            and not _first(records, "SELECT count(*) FROM event WHERE node = -1 AND kind = 'engine'"),
+            processes_measured=measured and not one_process,
             clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
             gone=len(gone),
             rounds=max(0, completed_rounds(records, gone)),
@@ -132,23 +133,21 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
                 records.execute("SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind")
             ),
             memory=_memory(records),
-            clients_cpu_s=clients_cpu_s,
-            others_cpu_s=others_cpu_s,
-            flops=_flops(records),
+            clients_cpu_s=cpu.get(1) or 0.0,
+            others_cpu_s=cpu.get(0) or 0.0,
+            flops=_first(records, f"SELECT sum(flops) FROM work_total WHERE {CLIENTS}"),
             wall_s=_first(records, "SELECT max(wall_s) FROM round") or 0.0,
             conditions=conditions,
             global_metric=_global_metric(records),
             between_hosts=_between_hosts(records),
             divergence=divergence_of(records, metric) if status == "finished" else None,
             reached=None if target is None else bytes_to_reach(folder, target),
-            reached_virtually=(
-                virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None
-            ),
+            reached_virtually=virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None,
         )
 
 
 def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
-    """Name of the run and of its algorithm; the folder's name and "?" where the configuration does not tell."""
+    """Names the run and its algorithm: the folder's name and "?" where the configuration does not tell."""
     section = config.get("algorithm")
     algorithm = section if isinstance(section, dict) else {}
     name = config.get("name") or folder.resolve().name
@@ -156,19 +155,14 @@ def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
 
 
 def _status(folder: Path, records: sqlite3.Connection) -> Status:
-    """Of a run that nobody works at any more, and whose last word is missing, it is known that it was interrupted."""
+    """Takes a run for interrupted that nobody works at any more, and whose last event is missing."""
     status = status_of(records)
-    if status == "running" and _has_lock(records) and not lock.is_held(folder):
-        return "interrupted"
-    return status
-
-
-def _has_lock(records: sqlite3.Connection) -> bool:
-    return records.execute("SELECT count(*) FROM meta WHERE key = ?", [CONFIG_DIGEST]).fetchone()[0] > 0
+    has_lock = _first(records, f"SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}'") > 0
+    return "interrupted" if status == "running" and has_lock and not lock.is_held(folder) else status
 
 
 def status_of(records: sqlite3.Connection) -> Status:
-    """The launcher's last word; where it has none, the collector's, who outlives it for a moment."""
+    """Returns what the launcher said last; where that is missing, the collector, which outlives it for a moment."""
     status: Status = "running"
     events = records.execute(
         f"SELECT node, kind FROM event WHERE node IN (?, ?) AND kind IN ({', '.join('?' * len(_STATUS))})"
@@ -182,23 +176,15 @@ def status_of(records: sqlite3.Connection) -> Status:
 
 
 def _final(records: sqlite3.Connection, metric: str) -> Spread | None:
-    values = [
-        value
-        for (value,) in records.execute(
-            "SELECT test_metric FROM last_test_metric WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client')"
-        )
-    ]
+    values = [value for (value,) in records.execute(f"SELECT test_metric FROM last_test_metric WHERE {CLIENTS}")]
     return Spread.of(values, higher_is_better=metric == "accuracy") if values else None
 
 
 def _global_metric(records: sqlite3.Connection) -> float | None:
     if "global_metric" not in [column for _, column, *_ in records.execute("PRAGMA table_info(round)")]:
         return None  # a run from before there were such models
-    return _first(
-        records,
-        "SELECT avg(global_metric) FROM"
-        " (SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node)",
-    )
+    last = "SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node"
+    return _first(records, f"SELECT avg(global_metric) FROM ({last})")
 
 
 def _traffic(records: sqlite3.Connection, rows: str = "traffic") -> TrafficTotal:
@@ -218,47 +204,29 @@ def _between_hosts(records: sqlite3.Connection) -> TrafficTotal | None:
 
 def _memory(records: sqlite3.Connection) -> MemoryTotal:
     latest = records.execute(
-        "SELECT coalesce(role = 'client', 0), pss, uss, top, theta_bytes, map_bytes, history_bytes, buffer_bytes"
+        "SELECT coalesce(role = 'client', 0), pss, top, uss, theta_bytes, map_bytes, history_bytes, buffer_bytes"
         " FROM resource"
         " JOIN (SELECT max(rowid) AS id, max(peak_rss) AS top FROM resource GROUP BY node) ON resource.rowid = id"
         " LEFT JOIN node USING (node)"
     ).fetchall()
-    clients = [figures for client, *figures in latest if client]
-    others = [figures for client, *figures in latest if not client]
-    theta, maps, history, buffers = (sum(column) for column in list(zip(*clients, strict=True))[3:] or [()] * 4)
+    columns = list(zip(*(row for client, *row in latest if client), strict=True)) or [()] * 7
+    others = [row for client, *row in latest if not client]
+    pss, peak_rss, uss, *state = columns
     return MemoryTotal(
-        clients_pss=sum(pss for pss, *_ in clients),
-        clients_max_peak_rss=max((top for _, _, top, *_ in clients), default=0),
-        clients_median_uss=round(median(uss for _, uss, *_ in clients)) if clients else 0,
-        others_pss=sum(pss for pss, *_ in others),
-        others_max_peak_rss=max((top for _, _, top, *_ in others), default=0),
-        clients_theta=theta,
-        clients_maps=maps,
-        clients_history=history,
-        clients_buffers=buffers,
+        sum(pss),
+        max(peak_rss, default=0),
+        round(median(uss)) if uss else 0,
+        sum(row[0] for row in others),
+        max((row[1] for row in others), default=0),
+        *map(sum, state),
     )
 
 
-def _cpu(records: sqlite3.Connection) -> tuple[float, float]:
-    """CPU seconds of the clients and of all other processes."""
-    spent = records.execute(
-        "SELECT coalesce(role = 'client', 0), sum(cpu_s) FROM cpu_total LEFT JOIN node USING (node) GROUP BY 1"
-    )
-    by_client = dict(spent.fetchall())
-    return by_client.get(1) or 0.0, by_client.get(0) or 0.0
-
-
-def _flops(records: sqlite3.Connection) -> int | None:
-    return _first(
-        records, "SELECT sum(flops) FROM work_total WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client')"
-    )
-
-
-def _first(records: sqlite3.Connection, query: str):
+def _first(records: sqlite3.Connection, query: str) -> Any:
     return records.execute(query).fetchone()[0]
 
 
-def _finite(value):
+def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

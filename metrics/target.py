@@ -48,7 +48,7 @@ def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
 
 
 def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtually | None:
-    """As ``bytes_to_reach``, but with the mean that view virtual_progress has at each moment: over the clients, each
+    """Does the same with the mean that view virtual_progress has at each moment: over the clients, each
     with its latest evaluation so far. None also where the run has no virtual time. Raises RunFolderError.
     """
     with open_records(run_folder) as records:

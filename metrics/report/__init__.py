@@ -1,4 +1,4 @@
-"""What runs came to, to be looked at: one page, or the figures of a paper."""
+"""The results of runs, to be looked at: one page, or the figures of a paper."""
 
 from __future__ import annotations
 

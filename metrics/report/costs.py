@@ -87,7 +87,7 @@ def _bytes_of(method: Method) -> dict[str, object]:
 
 
 def memory_over_time(methods: Sequence[Method]) -> list[Drawn]:
-    """Of all clients together, and of the largest process."""
+    """Draws that of all clients together, and of the largest process."""
     import pandas
 
     shown = [(method, frame) for method in methods if len(frame := _memory(method))]

@@ -63,7 +63,7 @@ class Drawn:
         return files
 
     def inline_svg(self) -> str:
-        """To stand in a page that sets the colours; names within are its own."""
+        """Returns it to stand in a page that sets the colours; names within are its own."""
         text = io.StringIO()
         with _look():
             self.figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})

@@ -27,8 +27,8 @@ def curves(methods: Sequence[Method]) -> list[Drawn]:
     """One figure for each test metric that the runs have."""
     drawn = []
     for metric in sorted({method.run.metric for method in methods}):
-        alike = [method for method in methods if method.run.metric == metric]
-        shown = [(method, curve) for method in alike if len(curve := _curve(method))]
+        same = [method for method in methods if method.run.metric == metric]
+        shown = [(method, curve) for method in same if len(curve := _curve(method))]
         if shown:
             drawn.append(_draw_curves(shown, metric))
     return drawn

@@ -34,7 +34,7 @@ class Method:
 
     @cached_property
     def reader(self) -> RunReader:
-        """Of the first seed's run: what is shown of one run alone is of this one."""
+        """Reads the first seed's run: what is shown of one run alone is of this one."""
         return open_run(self.folders[0])
 
     @cached_property
@@ -78,7 +78,7 @@ def methods_of(folders: Sequence[Path]) -> list[Method]:
 
 
 def named(nodes: DataFrame) -> list[str]:
-    """What processes that are not clients are called: their role, and where several have it, their host's name too."""
+    """Names processes that are not clients: by their role, and where several have it, their host's name too."""
     shared = nodes.role.duplicated(keep=False)
     return [
         label(f"{role} on {host}" if several else role)

@@ -134,7 +134,7 @@ def _ask(method: Method, query: str) -> DataFrame:
 
 
 def _groups(method: Method) -> list[int]:
-    """Of each client, from 0."""
+    """Returns the group of each client, from 0."""
     told = _ask(method, "SELECT value FROM meta WHERE key = 'groups'").value
     names = told.iloc[0].split(",") if len(told) and told.iloc[0] else ["0"] * len(method.clients)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}

@@ -14,7 +14,7 @@ _MOST_PIXELS = 50_000_000
 
 
 def waiting(method: Method) -> list[Drawn]:
-    """Where a scenario tells time: each client's waiting round by round, and whom it waited for."""
+    """Draws, where a scenario tells time, each client's waiting round by round, and whom it waited for."""
     rounds = method.reader.rounds
     rounds = rounds[rounds.node.isin(method.clients) & (rounds["round"] > 0)]
     if rounds.idle_s.isna().all() or rounds["round"].nunique() * len(method.clients) > _MOST_PIXELS:

@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 def line(snapshot: Snapshot, place: Place = Place()) -> str:
-    """All in one line, for a log."""
+    """Returns all in one line, for a log."""
     name = f"{snapshot.name} ({place})" if place.total > 1 and not snapshot.has_ended else snapshot.name
     return f"{name}: {', '.join(_parts(snapshot))}"
 
@@ -53,7 +53,7 @@ def starting(snapshot: Snapshot) -> str:
 
 
 def rounds(snapshot: Snapshot) -> str:
-    """Of the slowest and the fastest client that are there."""
+    """Returns those of the slowest and the fastest client that are there."""
     if not snapshot.completed:
         return UNKNOWN
     least, most = snapshot.completed[0], snapshot.completed[-1]
@@ -81,5 +81,5 @@ class Told(NamedTuple):
 
 def told(events: Sequence[Event]) -> list[Told]:
     """Tells what differs only in the client or in a number once, of the latest client, with how many others."""
-    runs = [list(alike) for _, alike in groupby(events, key=lambda event: event.pattern)]
+    runs = [list(group) for _, group in groupby(events, key=lambda event: event.pattern)]
     return [Told(run[-1].wall_s, run[-1].kind, f"{who_of(run, run[-1])}: {run[-1].detail}") for run in runs]
