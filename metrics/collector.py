@@ -21,9 +21,9 @@ import zmq
 
 from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
-from ..transport.keys import PROOF, Gate, KeyPair, Ring, listen_with, speaker
+from ..transport.keys import PROOF, KeyPair, Ring, ZapHandler, authenticated_number, listen_with
 from ..transport.lifetime import allow_open_files, end_with_parent, stop_requests
-from ..transport.limits import bound_connections, bound_memory, half_of_all_memory, hurry_strangers, keep_own_files
+from ..transport.limits import bound_connections, bound_memory, half_of_all_memory, keep_own_files, limit_handshake
 from ..transport.monitor import next_event
 from .records import (
     COLLECTOR,
@@ -87,7 +87,7 @@ class Authenticator:
     def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: Ring, announcements: int):
         listen_with(receiver, ring.own)
         self.key = ring.own.public
-        self._gate = Gate(context, ring.others, more=True)
+        self._gate = ZapHandler(context, ring.others, more=True)
         self._monitor = receiver.get_monitor_socket(PROOF)
         self._announcements, self._unfinished = announcements, b""
         os.set_blocking(announcements, False)
@@ -211,7 +211,7 @@ class Collector:
                 self._dropped["malformed messages"] += 1
                 continue
             writer = LAUNCHER if isinstance(message, End) else node_of(message.sender)
-            if self._authenticator is not None and speaker(frame) != writer:
+            if self._authenticator is not None and authenticated_number(frame) != writer:
                 self._dropped["messages under another's number"] += 1
                 continue
             if isinstance(message, End):
@@ -299,7 +299,7 @@ def _bound_receiver(
     receiver.maxmsgsize = MAX_BATCH_BYTES
     receiver.rcvhwm = _WAITING_PER_SENDER
     receiver.backlog = _BACKLOG
-    hurry_strangers(receiver)
+    limit_handshake(receiver)
     authenticator = None
     if launcher_key:
         authenticator = Authenticator(

@@ -4,8 +4,6 @@ The SHA-256 of the whole file, with zeros in its own place, stands first in the 
 such a file as any other of its kind.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

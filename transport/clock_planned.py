@@ -14,11 +14,46 @@ from .endpoint import Endpoint, names_of
 from .schedule import Schedule
 
 
+class StoredMessages:
+    """Own messages that neighbours will use after a checkpoint to come: they are part of it."""
+
+    def __init__(self, schedule: Schedule, every: int):
+        """``every`` so many rounds there is a checkpoint; 0: there are none."""
+        self._needed = schedule.needed
+        self._place = {node: place for place, node in enumerate(schedule.neighbours.tolist())}
+        self._every = every
+        self._vectors: dict[Key, np.ndarray] = {}  # (neighbour, round, phase)
+
+    def add(self, node: int, round: int, phase: int, vector: np.ndarray, now: int) -> None:
+        """Stores a message of this round, if its receiver will use it after a checkpoint to come; ``now`` is the
+        present round."""
+        needed = self._needed[round - 1, phase, self._place[node]]
+        if self._every and -(-max(round, now) // self._every) * self._every < needed:
+            self._vectors[node, round, phase] = vector.copy()
+
+    def state(self, round: int) -> dict[str, np.ndarray]:
+        """{"sent.NEIGHBOUR.ROUND.PHASE": vector} of the messages of rounds up to this one that are used after it."""
+        stored = {}
+        for (node, number, phase), vector in self._vectors.items():
+            if number <= round < self._needed[number - 1, phase, self._place[node]]:
+                stored[f"sent.{node}.{number}.{phase}"] = vector
+        return stored
+
+    def forget(self, round: int) -> None:
+        """The checkpoint of this round is written: what no later one needs can go."""
+        for node, number, phase in list(self._vectors):
+            if round + self._every >= self._needed[number - 1, phase, self._place[node]]:
+                del self._vectors[node, number, phase]
+
+    def memory_bytes(self) -> int:
+        return sum(vector.nbytes for vector in self._vectors.values())
+
+
 class PlannedClock(ScheduledClock):
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
         self._every = rules.checkpoint_every
-        self._unsettled: dict[Key, np.ndarray] = {}  # (neighbour, round, phase): own vectors for checkpoints
+        self.stored = StoredMessages(schedule, rules.checkpoint_every)
         self._restored: set[Key] = set()  # those in the inbox that were not sent to this process
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
         self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
@@ -29,9 +64,9 @@ class PlannedClock(ScheduledClock):
     def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
         if self._every:
             sent = self.channels.sent(node, self.round, phase, tensors) if tensors else NO_VECTOR
-            self.store_sent(node, self.round, phase, sent)
-        copies, life = self._copies(node, phase), self.schedule.to_life[self.round - 1, phase, self._place[node]]
-        return copies if copies and self._reach(node, int(life)) and self._make_room(node, copies) else 0
+            self.stored.add(node, self.round, phase, sent, self.round)
+        copies, incarnation = self._copies(node, phase), self.schedule.to_life[self.round - 1, phase, self._place[node]]
+        return copies if copies and self._reach(node, int(incarnation)) and self._make_room(node, copies) else 0
 
     def _reach(self, node: int, incarnation: int) -> bool:
         """Waits until this client is linked up with that incarnation of the neighbour; False if that dies before."""
@@ -127,8 +162,8 @@ class PlannedClock(ScheduledClock):
         return not self.schedule.uses[row, len(self.channels[node].received_in(self.round)) - 1, place]
 
     def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
-        life = int(self.schedule.shows[self.round - 1, self._place[node]])
-        return life > 0 and not self._is_gone(node) and self._reach(node, life) and self._make_room(node, 1)
+        incarnation = int(self.schedule.shows[self.round - 1, self._place[node]])
+        return incarnation > 0 and self._reach(node, incarnation) and self._make_room(node, 1)
 
     def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         if round >= self.round and self.schedule.shows[round - 1, self._place[node]]:
@@ -161,28 +196,6 @@ class PlannedClock(ScheduledClock):
     def deadlines_passed(self) -> int:
         return int(self.schedule.deadlines[self.begun_in - 1 : self.round - 1].sum())
 
-    # -- checkpoints: messages that are used after one are part of it --------------------------------------------------
-
-    def store_sent(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        """Stores an own message, if its receiver will use it after a checkpoint to come."""
-        needed = self.schedule.needed[round - 1, phase, self._place[node]]
-        if self._every and -(-max(round, self.round) // self._every) * self._every < needed:
-            self._unsettled[node, round, phase] = vector.copy()
-
-    def sent_for_later(self, round: int) -> dict[str, np.ndarray]:
-        """{"sent.NEIGHBOUR.ROUND.PHASE": vector} of the messages of rounds up to this one that are used after it."""
-        stored = {}
-        for (node, number, phase), vector in self._unsettled.items():
-            if number <= round < self.schedule.needed[number - 1, phase, self._place[node]]:
-                stored[f"sent.{node}.{number}.{phase}"] = vector
-        return stored
-
-    def forget(self, round: int) -> None:
-        """The checkpoint of this round is written: what no later one needs can go."""
-        for node, number, phase in list(self._unsettled):
-            if round + self._every >= self.schedule.needed[number - 1, phase, self._place[node]]:
-                del self._unsettled[node, number, phase]
-
     def restore(self, node: int, round: int, phase: int, vector: np.ndarray, incarnation: int) -> None:
         """A neighbour's message from before the run was interrupted; it is not under way any more."""
         into = self.schedule.into_life[round - 1, phase, self._place[node]]
@@ -191,4 +204,4 @@ class PlannedClock(ScheduledClock):
             self._restored.add((node, round, phase))
 
     def memory_bytes(self) -> int:
-        return super().memory_bytes() + sum(vector.nbytes for vector in self._unsettled.values())
+        return super().memory_bytes() + self.stored.memory_bytes()

@@ -24,6 +24,60 @@ DEADLINES = "deadlines"
 """In a checkpoint: how many waits of this incarnation a deadline has ended."""
 
 
+class Arrivals:
+    """Messages of neighbours, by neighbour and phase: those under way for as long as their delay lasts, and those that
+    have arrived and may still be used."""
+
+    def __init__(self) -> None:
+        self.coming: defaultdict[tuple[int, int], list[tuple[float, int, np.ndarray]]] = defaultdict(list)
+        """(time.monotonic() of its arrival, round, vector), in order."""
+        self.there: defaultdict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
+        """{round: vector}"""
+
+    def add(self, node: int, phase: int, round: int, vector: np.ndarray, arrival: float) -> None:
+        """A message does not overtake those before it."""
+        coming = self.coming[node, phase]
+        coming.append((max(arrival, coming[-1][0]) if coming else arrival, round, vector))
+
+    def proceed(self, now: float, round: int, staleness: float) -> tuple[float, list[int]]:
+        """Lets arrive what is due in this round; returns when the next message is, and whose messages were removed,
+        one by one, since they have come twice or cannot be used any more."""
+        next_, removed = math.inf, []
+        for (node, phase), coming in self.coming.items():
+            there = self.there[node, phase]
+            while coming and coming[0][0] <= now:
+                _, number, vector = coming.pop(0)
+                if number not in there:
+                    there[number] = vector
+                else:
+                    removed.append(node)
+            next_ = min(next_, coming[0][0] if coming else math.inf)
+            freshest = max(there, default=0)
+            for number in list(there):
+                if not can_be_used(number, round, freshest, staleness):
+                    del there[number]
+                    removed.append(node)
+        return next_, removed
+
+    def freshest(self, node: int, phase: int) -> int:
+        return max(self.there[node, phase], default=0)
+
+    def latest(self) -> int:
+        return max((max(there, default=0) for there in self.there.values()), default=0)
+
+    def answers(self, node: int, opened: int) -> Iterator[tuple[int, np.ndarray]]:
+        """(round, vector) of a server's answers; in the first round ``opened`` messages come before it."""
+        for phase in {0, opened}:  # the answer is message 0 of a round, but for what comes before it in the first
+            coming = [(round, vector) for _, round, vector in self.coming[node, phase]]
+            for round, vector in (*coming, *self.there[node, phase].items()):
+                if phase == (opened if round == 1 else 0):
+                    yield round, vector
+
+    def memory_bytes(self) -> int:
+        coming = sum(vector.nbytes for queue in self.coming.values() for _, _, vector in queue)
+        return coming + sum(vector.nbytes for there in self.there.values() for vector in there.values())
+
+
 class WallClock(ScheduledClock):
     """A message counts as arrived when its link's delay has passed since it came in; what is lost is not sent.
 
@@ -33,8 +87,7 @@ class WallClock(ScheduledClock):
 
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
-        self._coming: defaultdict[tuple[int, int], list[tuple[float, int, np.ndarray]]] = defaultdict(list)
-        self._there: defaultdict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
+        self._arrivals = Arrivals()
         self._deadlines = 0
         life = schedule.to_life
         self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1))
@@ -74,33 +127,19 @@ class WallClock(ScheduledClock):
     # -- receiving -----------------------------------------------------------------------------------------------------
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        coming = self._coming[node, phase]
-        arrival = time.monotonic() + float(self.schedule.delays[round - 1, phase, self._place[node]])
-        coming.append((max(arrival, coming[-1][0]) if coming else arrival, round, vector))
+        delay = float(self.schedule.delays[round - 1, phase, self._place[node]])
+        self._arrivals.add(node, phase, round, vector, time.monotonic() + delay)
 
     def _let_arrive(self) -> float:
-        now, next_ = time.monotonic(), math.inf
-        for (node, phase), coming in self._coming.items():
-            there = self._there[node, phase]
-            while coming and coming[0][0] <= now:
-                _, round, vector = coming.pop(0)
-                if round not in there:
-                    there[round] = vector
-                else:
-                    self._taken_out(node)
-            next_ = min(next_, coming[0][0] if coming else math.inf)
-            freshest = max(there, default=0)
-            for round in list(there):
-                if not can_be_used(round, self.round, freshest, self._rules.staleness):
-                    del there[round]
-                    self._taken_out(node)
+        next_, removed = self._arrivals.proceed(time.monotonic(), self.round, self._rules.staleness)
+        for node in removed:
+            self._taken_out(node)
         return next_
 
     def left_out(self) -> bool:
         """The first round of a client that comes back, or late; and rounds that the server has closed already."""
         self._let_arrive()
-        answered = max((max(there, default=0) for there in self._there.values()), default=0)
-        return self.round == self._rules.listens_in or answered >= self.round > 1
+        return self.round == self._rules.listens_in or self._arrivals.latest() >= self.round > 1
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
         began = time.monotonic()
@@ -123,14 +162,15 @@ class WallClock(ScheduledClock):
         return {node: vector for node, vector in vectors.items() if vector is not None}
 
     def _has_enough(self, node: int, phase: int) -> bool:
-        if max(self._there[node, phase], default=0) >= needed_round(self.round, self._rules.staleness):
+        arrivals = self._arrivals
+        if arrivals.freshest(node, phase) >= needed_round(self.round, self._rules.staleness):
             return True
         opened = len(self.channels[node].opened)
-        if self.round == 1 and phase >= opened > 0 and max(self._there[node, phase - opened], default=0) > 1:
+        if self.round == 1 and phase >= opened > 0 and arrivals.freshest(node, phase - opened) > 1:
             return True  # what comes after an opening is message 0 of later rounds
         first = self._presence.first_rounds.get(node, 1)
         early = self.round < first or (self._rules.is_server and self.round == first > 1)
-        return (early or self._is_silent(node)) and not self._coming[node, phase]
+        return (early or self._is_silent(node)) and not arrivals.coming[node, phase]
 
     def _is_silent(self, node: int) -> bool:
         """Whether nothing more is to be expected of it."""
@@ -138,7 +178,7 @@ class WallClock(ScheduledClock):
 
     def _choose(self, node: int, phase: int) -> np.ndarray | None:
         self.taken[node] += 1
-        there, rules = self._there[node, phase], self._rules
+        there, rules = self._arrivals.there[node, phase], self._rules
         used = chosen_round(self.round, max(there, default=0), self.round in there, rules.staleness, rules.silence)
         vector = there[used] if used and there[used].size else None  # without numbers: it had nothing to say
         if vector is not None:
@@ -169,7 +209,8 @@ class WallClock(ScheduledClock):
         """The answer of this round, or the first one after it, be it shown or come too late to be used."""
         for until in parts_of(self._timeout):
             while (now := time.monotonic()) < until:
-                known = {round: vector for round, vector in self._known_answers(node) if round >= self.round}
+                known = self._shown | dict(self._arrivals.answers(node, len(self.channels[node].opened)))
+                known = {round: vector for round, vector in known.items() if round >= self.round}
                 if known:
                     self._shown = {round: vector for round, vector in self._shown.items() if round > self.round}
                     return known[min(known)]
@@ -177,15 +218,6 @@ class WallClock(ScheduledClock):
                     return None
                 self._listen(min(until, now + LAST_WORDS_S))
         self._complain([node])
-
-    def _known_answers(self, node: int) -> Iterator[tuple[int, np.ndarray]]:
-        yield from self._shown.items()
-        opened = len(self.channels[node].opened)
-        for phase in {0, opened}:  # the answer is message 0 of a round, but for what comes before it in the first
-            coming = [(round, vector) for _, round, vector in self._coming[node, phase]]
-            for round, vector in (*coming, *self._there[node, phase].items()):
-                if phase == (opened if round == 1 else 0):
-                    yield round, vector
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -218,6 +250,5 @@ class WallClock(ScheduledClock):
             self._deadlines = int(state[DEADLINES][0])
 
     def memory_bytes(self) -> int:
-        coming = sum(vector.nbytes for queue in self._coming.values() for _, _, vector in queue)
-        stored = (*self._there.values(), self._shown)
-        return super().memory_bytes() + coming + sum(vector.nbytes for each in stored for vector in each.values())
+        shown = sum(vector.nbytes for vector in self._shown.values())
+        return super().memory_bytes() + self._arrivals.memory_bytes() + shown

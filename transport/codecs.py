@@ -1,7 +1,5 @@
 """What becomes of a vector before it travels, so that it takes fewer bytes: codecs, and the tensors they make of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

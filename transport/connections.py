@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 
 from .kernel import KernelCounters
-from .keys import CLOSED, OPENED, PROOF, Gate, Ring, dial_with, listen_with, speaker
+from .keys import CLOSED, OPENED, PROOF, Ring, ZapHandler, authenticated_number, dial_with, listen_with
 from .monitor import next_event
 from .presence import Presence
 from .stopwatch import Stopwatch
@@ -43,21 +43,21 @@ class Connections:
         self._keys = keys = options.keys
         self._kernel = options.kernel
         self._presence, self._rejected = presence, rejected
-        self.gate = None if keys is None else Gate(context, keys.others, more=keys.more)
+        self.zap = None if keys is None else ZapHandler(context, keys.others, more=keys.more)
         if keys is not None:
             listen_with(router, keys.own)
         self._monitor = router.get_monitor_socket(
             PROOF if keys else CLOSED if self._kernel is None else CLOSED | OPENED
         )
         self._monitor.rcvhwm = _EVENTS_WAITING
-        self.sockets = [self._monitor] if self.gate is None else [self._monitor, self.gate.socket]
+        self.sockets = [self._monitor] if self.zap is None else [self._monitor, self.zap.socket]
         """To be polled; ``attend`` acts on what comes."""
 
     def learn(self, keys: Mapping[int, str], *, more: bool = False) -> None:
         """The public keys of neighbours; ``more``: some may come later, with keys that are not known yet."""
-        if self._keys is not None and self.gate is not None:
+        if self._keys is not None and self.zap is not None:
             self._keys.others.update(keys)
-            self.gate.learn(keys, more=more)
+            self.zap.learn(keys, more=more)
 
     def open(self, node: int, address: str, route: bytes) -> None:
         if self._keys is not None:
@@ -67,13 +67,13 @@ class Connections:
 
     def is_from(self, frame: zmq.Frame, node: int) -> bool:
         """Whether a frame on a connection that was accepted is the node's, as far as keys can tell."""
-        return self.gate is None or speaker(frame) == node
+        return self.zap is None or authenticated_number(frame) == node
 
     def attend(self, ready: Container[Any]) -> None:
         if self._monitor in ready:
             self.note()
-        if self.gate is not None and self.gate.socket in ready:
-            self.gate.answer()
+        if self.zap is not None and self.zap.socket in ready:
+            self.zap.answer()
 
     def note(self) -> None:
         """Takes notice of connections that were opened or closed since the last look."""
@@ -82,14 +82,14 @@ class Connections:
             if not self._monitor.poll(0):
                 return
             kind, descriptor = next_event(self._monitor)
-            refused = self.gate is not None and self.gate.refused(kind, descriptor, sure=come_and_go)
+            refused = self.zap is not None and self.zap.refused(kind, descriptor, sure=come_and_go)
             if self._kernel is not None and kind & OPENED:
                 self._kernel.watch(descriptor)
             if refused:
                 self._rejected["connection without the right key"] += 1
                 if self._kernel is not None:
                     self._kernel.forget(descriptor)
-            elif kind & (zmq.EVENT_DISCONNECTED if self.gate else CLOSED) and not come_and_go:
+            elif kind & (zmq.EVENT_DISCONNECTED if self.zap else CLOSED) and not come_and_go:
                 # ZeroMQ does not tell the two causes apart, and neighbours that may come late also go
                 self._rejected[f"connection closed by its peer, or for a frame over {self._max_frame} bytes"] += 1
 
@@ -99,5 +99,5 @@ class Connections:
         self._monitor.close()
 
     def end(self) -> None:
-        if self.gate is not None:
-            self.gate.close()
+        if self.zap is not None:
+            self.zap.close()

@@ -4,8 +4,6 @@ Tests choose others for all processes of a run, by SHEAFGOSSIP_TEST_CONSTANTS="w
 Every room may import this module, so it imports nothing of ours.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -26,7 +24,7 @@ class Constants:
     """Beside those that the plan has wait, a sender has as many messages under way to a neighbour as fit
     ``window_bytes``, and at most so many; half as many are confirmed at once."""
     queue_of_a_server: int = 8
-    """Messages that wait on a connection between a server and a client, each way, where nobody confirms them."""
+    """Messages that wait on a connection of a server, in each direction, where nobody confirms them."""
     soon_s: float = 0.02
     """So long a client waits for messages alone, before it also listens to the launcher ..."""
     heed_every_s: float = 0.05

@@ -4,8 +4,6 @@ A message is a frozen dataclass. A line is a JSON object with the name of the cl
 further messages.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import select

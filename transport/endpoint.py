@@ -16,7 +16,7 @@ from .connections import Connections, Options
 from .constants import CONSTANTS
 from .control import Control, NeighbourCame, Place, Stop
 from .envelope import MAX_HEADER_BYTES, HeaderReader, HeaderStart, Layout, Rejected, layout_of, pack_rest, view_tensor
-from .limits import hurry_strangers
+from .limits import limit_handshake
 from .presence import Presence, identity_of
 from .stopwatch import Stopwatch
 from .waiting import parts_of
@@ -127,7 +127,7 @@ class Endpoint:
         """
         before = self._router.handshake_ivl
         if hurry:
-            hurry_strangers(self._router)
+            limit_handshake(self._router)
         try:
             self._router.bind(address)
         except zmq.ZMQError as error:

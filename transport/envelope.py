@@ -1,7 +1,5 @@
 """One message: a small msgpack header frame, then one raw little-endian frame a tensor. Nothing is ever pickled."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import NamedTuple

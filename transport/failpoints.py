@@ -5,8 +5,6 @@ that it gets to the first point, and holds up the collector at each time that it
 Every room may import this module, so it imports nothing of ours but the constants.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

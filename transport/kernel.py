@@ -1,7 +1,5 @@
 """The kernel's own byte counters of TCP connections: the truth that wire bytes are held against. Linux only."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct
@@ -24,7 +22,7 @@ def counts_bytes() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KernelCount:
-    """One end of a connection: "address:port" of both ends, and the bytes that went each way."""
+    """One end of a connection: "address:port" of both ends, and the bytes sent in each direction."""
 
     local: str
     peer: str
@@ -48,7 +46,7 @@ class KernelCounters:
             self._latest[descriptor] = ends
 
     def forget(self, descriptor: int) -> None:
-        """The connection was a stranger's."""
+        """The connection was that of an unauthenticated peer."""
         if (sock := self._sockets.pop(self._latest.pop(descriptor, ("", "")), None)) is not None:
             sock.close()
 

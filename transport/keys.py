@@ -4,8 +4,6 @@ Each process makes a pair of its own for one run and tells others the public hal
 ours: the collector needs it too.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,13 +21,13 @@ OPENED = int(zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED)
 """A monitor's events of these two kinds have a descriptor as their value, DISCONNECTED too."""
 
 PROOF = OPENED | CLOSED | int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-"""The events that ``Gate.refused`` wants to see."""
+"""The events that ``ZapHandler.refused`` wants to see."""
 
 _DISCONNECTED, _SUCCEEDED = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _BROKEN_OFF = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _ANSWERED_AT_ONCE = 256
-_WAITING = 1024  # who knock with a key that is not known yet; the oldest get no answer then, and have to come again
-_DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where no gate is
+_WAITING = 1024  # requests with keys that are not known yet; the oldest get no answer then, and have to come again
+_DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where there is no handler
 
 
 def there_are_keys() -> bool:
@@ -45,7 +43,7 @@ class KeyPair:
     secret: str = field(repr=False)
 
     @classmethod
-    def make(cls) -> KeyPair:
+    def make(cls) -> "KeyPair":
         public, secret = zmq.curve_keypair()
         return cls(public.decode(), secret.decode())
 
@@ -81,12 +79,12 @@ def _carry(socket: zmq.Socket, own: KeyPair) -> None:
     socket.curve_secretkey = own.secret.encode()
 
 
-class Gate:
+class ZapHandler:
     """Lets in those whose public keys it knows, each under its own number (libzmq asks it through ZAP, RFC 27).
 
-    It has no thread: its owner polls ``socket`` and calls ``answer``. Until then who knocks waits, and no one else. A
-    context has one gate at most. While there are ``more`` to come, unknown keys wait, too, as long as libzmq lets them,
-    or until they are told to ``turn_away``.
+    It has no thread: its owner polls ``socket`` and calls ``answer``. Until then those who connect wait, and no one
+    else. A context has one handler at most. While there are ``more`` to come, unknown keys wait, too, as long as libzmq
+    lets them, or until they are told to ``turn_away``.
     """
 
     def __init__(self, context: zmq.Context, others: Mapping[int, str], *, more: bool = False):
@@ -96,7 +94,7 @@ class Gate:
         self._unproven: set[int] = set()  # descriptors of connections whose handshake may not be over
         self._proven = 0  # how many of them have succeeded: libzmq does not tell which
         self._failed = False
-        self.socket = context.socket(zmq.ROUTER)  # it need not answer in turn
+        self.socket = context.socket(zmq.ROUTER)  # it need not answer in the order of requests
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
         self.learn(others, more=more)
@@ -142,11 +140,12 @@ class Gate:
         self.socket.send_multipart([route, b"", version, number, *status, b""])
 
     def refused(self, kind: int, value: int, *, sure: bool = False) -> bool:
-        """Given each event of a socket's monitor in turn: whether this ends a connection without a right key.
+        """Given every event of a socket's monitor: whether this ends a connection without a right key.
 
         Connections that speak another protocol are only reported as opened and closed. Where handshakes of others are
         under way at that moment, it is those that have not succeeded that are taken to close; and one that is broken
-        off may be that of a stranger, or of another who has ended. ``sure``: only what has a wrong key counts.
+        off may be that of an unauthenticated peer, or of another who has ended. ``sure``: only what has a wrong key
+        counts.
         """
         refused = False
         if kind & OPENED:
@@ -175,8 +174,8 @@ def _key_of(request: list[bytes]) -> bytes:
     return key
 
 
-def speaker(frame: zmq.Frame) -> int | None:
-    """The number under which a gate has let the sender of a frame in; None: it came another way."""
+def authenticated_number(frame: zmq.Frame) -> int | None:
+    """The number under which the sender of a frame was authenticated; None: it was not."""
     try:
         return int(frame.get("User-Id"))
     except zmq.ZMQError:

@@ -1,7 +1,5 @@
 """What every helper process of a run needs: to end with its parent or when asked to, and enough open files."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

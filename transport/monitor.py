@@ -1,7 +1,5 @@
 """What a socket's monitor tells of its connections. (pyzmq's own reader of this loads the whole of asyncio.)"""
 
-from __future__ import annotations
-
 import struct
 
 import zmq

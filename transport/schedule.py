@@ -3,8 +3,6 @@
 Rounds count from 1; in the arrays round k is row k - 1, and columns are messages of a round (phases), then neighbours.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from .array_file import ArrayFile, read
 class Schedule:
     """Shapes: K rounds, P phases, g neighbours in ascending order.
 
-    A client lives once, or several times where it crashes and comes back; its lives count from 1. Times are virtual
+    A client has one incarnation, or several where it crashes and comes back; they count from 1. Times are virtual
     seconds, NaN for rounds that the client does not take part in.
     """
 
@@ -28,13 +26,13 @@ class Schedule:
     copies: np.ndarray
     """(K, P, g) uint8: how often the own message is sent: 0 where it is lost or the neighbour is not there."""
     to_life: np.ndarray
-    """(K, P, g) uint8: the life of the neighbour that it is meant for; 0: the neighbour is not there."""
+    """(K, P, g) uint8: the incarnation of the neighbour that it is meant for; 0: the neighbour is not there."""
     needed: np.ndarray
     """(K, P, g) int32: the last round in which the neighbour uses it; 0: never."""
     comes: np.ndarray
     """(K, P, g) uint8: how often the neighbour's message of its round k is sent to this client."""
     into_life: np.ndarray
-    """(K, P, g) uint8: the own life that it is meant for."""
+    """(K, P, g) uint8: the own incarnation that it is meant for."""
     keep: np.ndarray
     """(K, P, g) int32: the last own round in which the neighbour's message of its round k is used; 0: never."""
     delays: np.ndarray
@@ -52,8 +50,8 @@ class Schedule:
     deadlines: np.ndarray
     """(K,) uint8: waits of the round that the deadline ended."""
     shows: np.ndarray
-    """(K, g) uint8: where one end is a server, the life of its client that does a round without the server's answer:
-    it is shown for evaluation. 0 elsewhere."""
+    """(K, g) uint8: where one end is a server, the incarnation of its client that does a round without the server's
+    answer: it is shown for evaluation. 0 elsewhere."""
     shown_at: np.ndarray
     """(K,) float64: when the server has that answer; NaN without a server."""
     backlog: np.ndarray
@@ -62,7 +60,7 @@ class Schedule:
     """(g,) int32: the same of the neighbour's messages to this client."""
 
     def most_kept(self, every: int) -> np.ndarray:
-        """(g,): own messages to each neighbour that are kept at once for checkpoints every so many rounds, at most.
+        """(g,): own messages to each neighbour that are stored at once for checkpoints every so many rounds, at most.
 
         From the round in which it is sent until the last checkpoint before its last use.
         """
@@ -72,15 +70,15 @@ class Schedule:
         first, _, place = np.nonzero(self.needed)
         last = (self.needed[self.needed > 0] - 1) // every * every - 1  # as a row
         changes = np.zeros((rounds + 1, places), int)
-        kept = last >= first
-        np.add.at(changes, (first[kept], place[kept]), 1)
-        np.add.at(changes, (last[kept] + 1, place[kept]), -1)
+        stored = last >= first
+        np.add.at(changes, (first[stored], place[stored]), 1)
+        np.add.at(changes, (last[stored] + 1, place[stored]), -1)
         return changes.cumsum(axis=0).max(axis=0)
 
     def save(self, path: Path) -> None:
         ArrayFile({field.name: getattr(self, field.name) for field in fields(self)}).save(path)
 
     @classmethod
-    def load(cls, path: Path) -> Schedule:
+    def load(cls, path: Path) -> "Schedule":
         """Raises DamagedFile."""
         return cls(**read(path))

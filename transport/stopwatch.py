@@ -1,7 +1,5 @@
 """Where a process's time goes, part by part."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -47,7 +45,7 @@ class Stopwatch:
             self._part = part
         return before
 
-    def during(self, part: str) -> _During:
+    def during(self, part: str) -> "_During":
         """``with watch.during("exchange"):`` gives the time back to the part before at the end."""
         return _During(self, part)
 

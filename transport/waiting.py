@@ -1,14 +1,12 @@
 """Waiting for somebody, by a clock that stands still while this process does."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class _Suspensions:
-    """Of this process's patience; there is one, as a debugger stands in the way of all."""
+    """Counts those of this process's waits; there is one count, as a debugger holds up all threads."""
 
     def __init__(self) -> None:
         self.count = self.going_on = 0

@@ -1,7 +1,7 @@
 """How many messages may be under way on one direction of an edge, so that memory is bounded and no run stops.
 
 A sender has at most ``Flow.limit`` messages under way to a neighbour: sent, and not known to be out of the neighbour's
-way. The neighbour confirms, with a message that carries no vector, each time it has taken so many out of its queues.
+queues. The neighbour confirms, with a message that carries no vector, each time it has taken so many out of them.
 
 A message that is needed stays until its last use. In the order of planned time at most ``backlog`` of an edge's
 messages wait for that at once (``Schedule.backlog``), and with ``tell_every`` confirmations lag behind by
@@ -14,8 +14,6 @@ On the wall clock time passes by itself, and a receiver keeps of each of a round
 what it has yet to use in rounds to come. So the client that is furthest behind is never held up where the limit is at
 least a round's messages, and ``tell_every + 1``; others may have to wait for it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ class Flow:
     limit: int
     """Own messages that may be under way."""
     tell_every: int
-    """The neighbour's messages that are taken out of its way before it is told."""
+    """The neighbour's messages that are taken out before it is told."""
     sent: int = 0
     confirmed: int = 0
     taken: int = 0
@@ -44,7 +42,7 @@ class Flow:
         return self.sent - self.confirmed + copies <= self.limit
 
     def take(self) -> int | None:
-        """One of the neighbour's messages is out of its way; the number to tell it, where it is time for that."""
+        """One of the neighbour's messages is taken out; the number to tell it, where it is time for that."""
         self.taken += 1
         if self.taken - self.told < self.tell_every:
             return None
@@ -57,12 +55,13 @@ class Flow:
 
 
 def flow(sends: Collection[int], receives: Collection[int], itemsize: int, backlog: int) -> Flow:
-    """``sends`` and ``receives`` are the lengths of a round's messages each way; ``backlog`` that of the own ones."""
+    """``sends`` and ``receives`` are the lengths of a round's messages in each direction; ``backlog`` is that of the
+    own ones."""
     return Flow(limit(sends, itemsize, backlog), _tell_every(receives, itemsize))
 
 
 def limit(lengths: Collection[int], itemsize: int, backlog: int) -> int:
-    """Of the messages under way to a neighbour; lengths and item size are those of the messages."""
+    """Messages that may be under way to a neighbour; lengths and item size are those of the messages."""
     every = _tell_every(lengths, itemsize)
     return backlog + max(len(lengths) + 1 + every, 2 * every)
 

@@ -237,7 +237,7 @@ class _ClientProcess:
             for round, phase, vector in sent_to(assignment.node, self._files_of(peer.node)):
                 clock.restore(peer.node, round, phase, vector, assignment.incarnation.number)
             for round, phase, vector in sent_to(peer.node, self._files_of(assignment.node)):
-                clock.store_sent(peer.node, round, phase, vector)
+                clock.stored.add(peer.node, round, phase, vector, clock.round)
 
     def _keep_on(self) -> None:
         """What earlier lives have sent, and neighbours will use after checkpoints to come."""
@@ -246,7 +246,7 @@ class _ClientProcess:
             for peer in assignment.neighbours:
                 before = assignment.handed_on(assignment.incarnation.number - 1)
                 for round, phase, vector in sent_to(peer.node, [before]):
-                    clock.store_sent(peer.node, round, phase, vector)
+                    clock.stored.add(peer.node, round, phase, vector, clock.round)
 
     def _files_of(self, node: int) -> tuple[Path, Path]:
         return self.assignment.checkpoint_of(node, self.assignment.incarnation.resumed_at)
@@ -307,8 +307,8 @@ class _ClientProcess:
         every = assignment.checkpoints.every
         for round in range(clock.round, assignment.incarnation.absent_until + 1):
             if every and round % every == 0:
-                write_state(assignment.sent(round), round, clock.sent_for_later(round))
-        if handed_on := clock.sent_for_later(clock.round - 1):
+                write_state(assignment.sent(round), round, clock.stored.state(round))
+        if handed_on := clock.stored.state(clock.round - 1):
             write_state(assignment.handed_on(assignment.incarnation.number), clock.round - 1, handed_on)
 
     def _close_round(self, round: int) -> None:
@@ -319,10 +319,10 @@ class _ClientProcess:
         theta_norm = self._require_finite(round)
         figures = self._figures(round) if _due(round, assignment.evaluation.every, last) else (None, None, None)
         if _due(round, assignment.checkpoints.every, last):
-            sent = self.planned.sent_for_later(round) if self.planned else {}
+            sent = self.planned.stored.state(round) if self.planned else {}
             write_state(assignment.state(round), round, self._state() | sent)
             if self.planned:
-                self.planned.forget(round)
+                self.planned.stored.forget(round)
         self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
 
     def _require_finite(self, round: int) -> float:

@@ -200,8 +200,8 @@ def test_messages_for_after_a_checkpoint_are_kept_until_no_checkpoint_needs_them
     for round in range(1, 16):
         peers.exchange({1: value(round)})
         if round % 5 == 0:
-            stored[round] = {name: vector.tolist() for name, vector in peers.clock.sent_for_later(round).items()}
-            peers.clock.forget(round)
+            stored[round] = {name: vector.tolist() for name, vector in peers.clock.stored.state(round).items()}
+            peers.clock.stored.forget(round)
         peers.next_round()
     assert stored == {5: {"sent.1.4.0": [4]}, 10: {"sent.1.4.0": [4]}, 15: {}}
 

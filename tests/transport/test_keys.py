@@ -15,7 +15,7 @@ import zmq
 
 from sheafgossip.transport.endpoint import NeighbourTimeout
 from sheafgossip.transport.kernel import KernelCounters, counts_bytes
-from sheafgossip.transport.keys import Gate
+from sheafgossip.transport.keys import ZapHandler
 
 VECTOR = np.arange(10, dtype=np.float32)
 REFUSED = "connection without the right key"
@@ -88,7 +88,7 @@ def test_hello_and_messages_weigh_what_the_kernel_sent(network, keys):
 
 def until_somebody_waits(client) -> None:
     end = soon()
-    while not client.endpoint.connections.gate.waiting and time.monotonic() < end:
+    while not client.endpoint.connections.zap.waiting and time.monotonic() < end:
         with pytest.raises(NeighbourTimeout):
             client.endpoint.receive(time.monotonic() + 0.02)
 
@@ -265,7 +265,7 @@ def test_connections_of_unknown_peers_are_not_kept_for_their_counters(network):
 
 def test_of_connections_under_way_those_that_did_not_succeed_are_taken_to_close():
     with zmq.Context() as context:
-        gate = Gate(context, {})
+        gate = ZapHandler(context, {})
         accepted, succeeded, closed = zmq.EVENT_ACCEPTED, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
         failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         story = [

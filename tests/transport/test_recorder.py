@@ -12,7 +12,7 @@ import zmq
 from sheafgossip.metrics.recorder import Recorder
 from sheafgossip.metrics.records import MAX_BATCH_BYTES, EventRecord, RoundRecord, unpack
 from sheafgossip.transport.kernel import KernelCounters, counts_bytes
-from sheafgossip.transport.keys import Gate, KeyPair, listen_with
+from sheafgossip.transport.keys import KeyPair, ZapHandler, listen_with
 from sheafgossip.transport.monitor import next_event
 
 OPENING = 64 + len(b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH")  # the greeting and READY
@@ -87,7 +87,7 @@ def test_the_records_own_bytes_are_counted_with_their_framing(recorder, pull):
 @pytest.mark.parametrize("keyed", [False, True])
 def test_the_kernel_counts_the_same_bytes(context, keyed):
     own, collectors = KeyPair.make(), KeyPair.make()
-    gate = Gate(context, {4: own.public})
+    gate = ZapHandler(context, {4: own.public})
     pull = context.socket(zmq.PULL)
     if keyed:
         listen_with(pull, collectors)

@@ -14,7 +14,7 @@ import zmq
 
 from ....metrics.records import FORK_SERVER, LAUNCHER, OverheadRecord, Record
 from ....transport.control import TO_LAUNCHER, Exited, Tally
-from ....transport.keys import Gate, KeyPair, listen_with, speaker
+from ....transport.keys import KeyPair, ZapHandler, authenticated_number, listen_with
 from ...prepare.placement import Host
 from .agent import Agent
 from .base import HostLost, Message
@@ -103,7 +103,7 @@ class Agents(list[AgentAt]):
     def _listen(self, keys: KeyPair) -> None:
         self._context = zmq.Context()
         self._line = self._context.socket(zmq.ROUTER)
-        self._authenticator = Gate(self._context, {}, more=True)
+        self._authenticator = ZapHandler(self._context, {}, more=True)
         listen_with(self._line, keys)
         self._line.router_mandatory = True
         self._line.linger = 1000
@@ -166,7 +166,7 @@ class Agents(list[AgentAt]):
     def _receive(self) -> None:
         while self._line.poll(0):
             _, *frames = self._line.recv_multipart(copy=False)
-            if frames and (index := speaker(frames[0])) is not None:  # as the authenticator has let it in
+            if frames and (index := authenticated_number(frames[0])) is not None:  # as the authenticator has let it in
                 self._note(self[index], [frame.bytes for frame in frames])
 
     def _note(self, agent: AgentAt, frames: list[bytes]) -> None:
