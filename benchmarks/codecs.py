@@ -1,22 +1,18 @@
 """Codecs: what each of them saves of the bytes, and what it costs in accuracy.
 
-    .venv/bin/python benchmarks/codecs.py [--seeds 3] [--out FOLDER]
-
 The upright digits of benchmarks/digits.py: twenty clients, 200 rounds. A few ways of talking to neighbours, each with
-codecs that it bears. Writes benchmarks/results/codecs.md. Runs that are already in --out are not repeated.
+codecs that it supports. Writes benchmarks/results/codecs.md.
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common import options, table, write
 from digits import METHODS, problem
-from study import RESULTS, against, over_seeds, read, run_several
+from study import against, percent, read, run_grid
 
-from sheafgossip.launcher.config.sections import validate
 from sheafgossip.metrics.summary import summarize
 
 Codecs = dict[str, dict[str, Any]]
@@ -34,39 +30,29 @@ TALKS: dict[str, tuple[dict[str, Any], Codecs]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-codecs"), help="folder of the runs")
-    arguments = parser.parse_args()
-    out = arguments.out.resolve()
-    folders: dict[tuple[str, str], list[Path]] = {}
-    wanted = {}
-    for number, (method, (algorithm, codecs)) in enumerate(TALKS.items()):
-        for place, (codec, transport) in enumerate(codecs.items()):
-            folders[method, codec] = [out / f"{number}-{place}-{seed}" for seed in range(arguments.seeds)]
-            for seed, folder in enumerate(folders[method, codec]):
-                tree = {"name": f"{method}, {codec}, seed {seed}", "algorithm": algorithm, "transport": transport}
-                wanted[folder] = validate(problem("upright", seed) | tree)
-    run_several(wanted)
-    lines = [
-        f"| method | codec | accuracy %, mean ± s.e. over {arguments.seeds} seeds | against none, points"
-        " | payload MB | wire MB | wire, % of none |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    arguments = options(__doc__, seeds=3, out="bench-codecs").parse_args()
+    methods = {
+        (method, codec): {"algorithm": algorithm, "transport": transport}
+        for method, (algorithm, codecs) in TALKS.items()
+        for codec, transport in codecs.items()
+    }
+    named = {", ".join(key): changes for key, changes in methods.items()}
+    found = run_grid(arguments.out, arguments.seeds, partial(problem, "upright"), named)
+    folders = dict(zip(methods, found.values(), strict=True))
+    rows = []
     for (method, codec), each in folders.items():
-        results, plain = [read(folder) for folder in each], [read(folder) for folder in folders[method, "none"]]
-        accuracy = over_seeds(100 * result.mean for result in results)
+        results, plain = [[read(folder) for folder in some] for some in (each, folders[method, "none"])]
         change = "" if codec == "none" else against(plain, results, 100)
-        payload, wire = _megabytes(each)
+        sent, wire = _megabytes(each)
         share = 100 * wire / _megabytes(folders[method, "none"])[1]
-        lines.append(f"| {method} | {codec} | {accuracy} | {change} | {payload:.2f} | {wire:.2f} | {share:.0f} |")
-    text = "\n".join(lines)
-    (RESULTS / "codecs.md").write_text(f"Made by `python benchmarks/codecs.py --seeds {arguments.seeds}`.\n\n{text}\n")
-    print(text)
+        rows.append((method, codec, percent(results), change, f"{sent:.2f}", f"{wire:.2f}", f"{share:.0f}"))
+    accuracy = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds"
+    header = f"method|codec|{accuracy}|against none, points|payload MB|wire MB|wire, % of none"
+    write("codecs", f"`python benchmarks/codecs.py --seeds {arguments.seeds}`", table(header, rows))
 
 
 def _megabytes(folders: list[Path]) -> tuple[float, float]:
-    """Of payload and wire, the mean of these runs."""
+    """Payload and wire, the mean of these runs."""
     traffic = [summarize(folder).traffic for folder in folders]
     return (
         statistics.mean(each.payload_bytes for each in traffic) / 1e6,

@@ -1,21 +1,15 @@
 """Where collaboration should help: related tasks, and half of the clients with a fifth of the data. Does it?
 
-    .venv/bin/python benchmarks/collaboration.py [--seeds 5] [--out FOLDER]
-
 The upright problem of benchmarks/digits.py, with one difference: the lambda of each method is the one of its six
 candidates that does best on the validation samples of two seeds that are not reported. Writes a Markdown table and a
-CSV file of all runs to benchmarks/results/. Runs that are already in --out are not repeated.
+CSV file of all runs to benchmarks/results/.
 """
 
-from __future__ import annotations
-
-import argparse
-import statistics
 from functools import partial
-from pathlib import Path
 
+from common import options, table, write
 from digits import problem
-from study import RESULTS, Method, Result, Study, against, over_seeds, write_csv
+from study import Method, Study, against, over_seeds, payload, percent, write_csv
 
 PAPER = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.03}
 ROTATING = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.0, "start": "shared", "rotate_every": 1}
@@ -29,34 +23,25 @@ METHODS = {
 }
 
 
-def table(found: dict[str, tuple[float | None, list[Result]]]) -> str:
-    lines = [
-        f"| method | lambda | accuracy %, mean ± s.e. over {len(found['local'][1])} seeds | against local"
-        " | clients with little data | payload MB |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, (lam, results) in found.items():
-        chosen = "" if lam is None else f"{lam:g}"
-        everyone = over_seeds(100 * result.mean for result in results)
-        difference = against(found["local"][1], results, scale=100)
-        reduced = over_seeds(100 * result.mean_of_reduced for result in results)
-        payload = statistics.mean(result.payload_mb for result in results)
-        lines.append(f"| {name} | {chosen} | {everyone} | {difference} | {reduced} | {payload:.2f} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-collaboration"), help="folder of the runs")
-    arguments = parser.parse_args()
-    study = Study(arguments.out.resolve(), partial(problem, "upright"), METHODS, max)
-    text = table(study.results(arguments.seeds))
-    write_csv(study.runs, RESULTS / "collaboration.csv")
-    (RESULTS / "collaboration.md").write_text(
-        f"Made by `python benchmarks/collaboration.py --seeds {arguments.seeds}`.\n\n{text}\n"
-    )
-    print(text)
+    arguments = options(__doc__, seeds=5, out="bench-collaboration").parse_args()
+    study = Study(arguments.out, partial(problem, "upright"), METHODS, max)
+    found = study.results(arguments.seeds)
+    rows = [
+        (
+            name,
+            "" if lam is None else f"{lam:g}",
+            percent(results),
+            against(found["local"][1], results, scale=100),
+            over_seeds(100 * result.mean_of_reduced for result in results),
+            f"{payload(results):.2f}",
+        )
+        for name, (lam, results) in found.items()
+    ]
+    accuracy = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds"
+    header = f"method|lambda|{accuracy}|against local|clients with little data|payload MB"
+    write_csv(study.runs, "collaboration")
+    write("collaboration", f"`python benchmarks/collaboration.py --seeds {arguments.seeds}`", table(header, rows))
 
 
 if __name__ == "__main__":

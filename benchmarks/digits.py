@@ -1,23 +1,20 @@
 """Accuracy against bytes on digits, over several seeds: what each way of talking to neighbours buys.
 
-    .venv/bin/python benchmarks/digits.py [--seeds 5] [--out FOLDER]
-
 Twenty clients on an Erdős–Rényi graph (p = 0.2), half of them with a fifth of their training data, 200 full-gradient
 rounds of logistic regression; once with all images upright, once with four groups of clients whose images are turned.
-Writes a Markdown table to benchmarks/results/digits.md. Runs that are already in FOLDER are not repeated.
+Writes a Markdown table to benchmarks/results/digits.md.
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from study import RESULTS, over_seeds, run
+from common import options, table, write
+from study import algorithms, over_seeds, run_grid
 
-from sheafgossip.launcher.config.sections import validate
-from sheafgossip.metrics.summary import RunSummary, summarize
+from sheafgossip.metrics.summary import summarize
 
 PROBLEMS = {"upright": [0], "rotated": [0, 90, 180, 270]}
 MAPS = {"name": "sheaf-fmtl", "lam": 0.3, "eta": 0.03}
@@ -53,40 +50,21 @@ def problem(name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def results(name: str, seeds: int, out: Path) -> dict[str, list[RunSummary]]:
-    """{method: a summary a seed}; runs what is not there yet."""
-    found: dict[str, list[RunSummary]] = {method: [] for method in METHODS}
-    for seed in range(seeds):
-        for number, (method, algorithm) in enumerate(METHODS.items()):
-            folder = out / f"{name}-{number}-{seed}"
-            label = {"name": f"{name} {method} seed {seed}", "algorithm": algorithm}
-            if not run(validate(problem(name, seed) | label), folder):
-                raise SystemExit(f"{folder}: diverged")
-            found[method].append(summarize(folder))
-    return found
-
-
-def table(problem: str, found: dict[str, list[RunSummary]]) -> str:
-    lines = [
-        f"| {problem} | accuracy %, mean ± s.e. over {len(found['local'])} seeds | worst 10% | payload MB |",
-        "|---|---|---|---|",
-    ]
-    for method, runs in found.items():
+def rows(name: str, seeds: int, out: Path) -> Iterator[tuple[str, ...]]:
+    """Runs what is not there yet."""
+    for method, folders in run_grid(out / name, seeds, partial(problem, name), algorithms(METHODS)).items():
+        runs = [summarize(folder) for folder in folders]
         means = [100 * each.final.mean for each in runs if each.final]
         worst = [100 * each.final.worst_10 for each in runs if each.final]
-        payload = statistics.mean(each.traffic.payload_bytes for each in runs) / 1e6
-        lines.append(f"| {method} | {over_seeds(means)} | {statistics.mean(worst):.1f} | {payload:.2f} |")
-    return "\n".join(lines)
+        sent = statistics.mean(each.traffic.payload_bytes for each in runs) / 1e6
+        yield method, over_seeds(means), f"{statistics.mean(worst):.1f}", f"{sent:.2f}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-digits"), help="folder of the runs")
-    arguments = parser.parse_args()
-    text = "\n\n".join(table(problem, results(problem, arguments.seeds, arguments.out)) for problem in PROBLEMS)
-    (RESULTS / "digits.md").write_text(f"Made by `python benchmarks/digits.py --seeds {arguments.seeds}`.\n\n{text}\n")
-    print(text)
+    arguments = options(__doc__, seeds=5, out="bench-digits").parse_args()
+    header = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds|worst 10%|payload MB"
+    tables = (table(f"{name}|{header}", rows(name, arguments.seeds, arguments.out)) for name in PROBLEMS)
+    write("digits", f"`python benchmarks/digits.py --seeds {arguments.seeds}`", "\n\n".join(tables))
 
 
 if __name__ == "__main__":

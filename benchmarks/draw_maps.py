@@ -1,19 +1,11 @@
 """Draws docs/pictures/maps-*.svg from benchmarks/results/maps.csv: what dense and factored maps cost, over rounds."""
 
-from __future__ import annotations
-
 import csv
-from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("svg")
-
+from common import RESULTS
+from drawing import save
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator
-
-HERE = Path(__file__).parent
-PICTURES = HERE.parent / "docs" / "pictures"
 
 SCENES = {"maps-large": (34_826, 6, (0.01, 0.03)), "maps-small": (1_000, 6, (0.01, 0.1))}
 COLOURS = {"dense": "#D55E00", "factored": "#0072B2"}  # of Okabe and Ito: apart for all kinds of colour vision
@@ -47,18 +39,14 @@ def draw(name: str, rows: list[dict[str, str]]) -> None:
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.minorticks_off()
         axis.yaxis.set_major_formatter("{x:g}")
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"The maps of one client: {d:,} parameters, {degree} neighbours")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
-    plt.close(figure)
+    save(figure, name)
 
 
 def main() -> None:
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    matplotlib.rcParams |= {"font.size": 11, "svg.hashsalt": "sheafgossip"}
-    with (HERE / "results" / "maps.csv").open() as file:
+    plt.rcParams["font.size"] = 11
+    with (RESULTS / "maps.csv").open() as file:
         rows = list(csv.DictReader(file))
     for name in SCENES:
         draw(name, rows)

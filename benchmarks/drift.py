@@ -1,31 +1,22 @@
 """A group of clients gets another task half-way: which edges pull before and after, and what it does to accuracy.
 
-    .venv/bin/python benchmarks/drift.py [--seeds 3] [--out FOLDER]
-
 examples/drifting-tasks.toml with a new start for clients whose loss tells that their task has changed, without it, with
 all edges on, and alone. Writes benchmarks/results/drift.md and docs/pictures/selective-drift.svg. Runs that are already
 in --out are not repeated.
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-
+from common import HERE, options, table, write
+from drawing import save
 from matplotlib import pyplot as plt
-from study import RESULTS, over_seeds, run_several
+from study import algorithms, over_seeds, run_grid
 
 from sheafgossip.launcher.config.files import load, read
-from sheafgossip.launcher.config.sections import validate
 from sheafgossip.metrics import open_run
 
-HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "drifting-tasks.toml"
 METHODS: dict[str, dict[str, Any]] = {
     "selective": {"name": "selective-sheaf", "restart": True},
@@ -41,7 +32,7 @@ KIND_LOOKS = {"old": "#D55E00", "new": "#0072B2", "wrong": "#999999"}
 
 
 def kind(i: int, j: int, groups: list[int], round: int, change: int) -> str:
-    """Of an edge between clients i and j."""
+    """The kind of the edge between clients i and j."""
     tasks = {0: 0, 1: 1, 2: 2, 3: 2 if round < change else 0}
     pair = {groups[i], groups[j]}
     if pair == {2, CHANGED}:
@@ -78,7 +69,6 @@ def mean(found: list[dict[int, float]]) -> dict[int, float]:
 
 
 def draw(folders: dict[str, list[Path]], change: int) -> None:
-    matplotlib.rcParams |= {"font.size": 10, "svg.hashsalt": "sheafgossip"}
     figure, axes = plt.subplots(3, 1, figsize=(8, 8), layout="constrained", sharex=True)
     for axis, name in zip(axes, ("selective", "selective, no new start"), strict=False):
         found = [shares(folder, change) for folder in folders[name]]
@@ -94,46 +84,26 @@ def draw(folders: dict[str, list[Path]], change: int) -> None:
     axes[2].legend(loc="lower right", frameon=False)
     for axis in axes:
         axis.axvline(change, color="black", linewidth=0.6, linestyle=":")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
-    figure.savefig(HERE.parent / "docs" / "pictures" / "selective-drift.svg", metadata={"Date": None})
-    plt.close(figure)
+    save(figure, "selective-drift")
 
 
-def table(folders: dict[str, list[Path]], change: int) -> str:
+def main() -> None:
+    arguments = options(__doc__, seeds=3, out="bench-drift").parse_args()
+    tree, (config,) = read(EXAMPLE), load(EXAMPLE)
+    change = config.data.drift.at_round
+    folders = run_grid(arguments.out, arguments.seeds, lambda seed: dict(tree), algorithms(METHODS))
     moments = [change - 5, change + 10, change + 30, change + 60, change + 100]
-    rounds = " | ".join(f"round {k}" for k in moments)
-    lines = [
-        f"| accuracy %, mean ± s.e. over {len(folders['alone'])} seeds | {rounds} | last | last, of the others |",
-        f"|---|{'---|' * (len(moments) + 2)}",
-    ]
+    rows = []
     for name, each in folders.items():
         courses = [accuracy(folder, changed=True) for folder in each]
         others = [accuracy(folder, changed=False) for folder in each]
         last = max(courses[0])
         cells = [over_seeds(course[k] for course in courses) for k in (*moments, last)]
-        lines.append(f"| {name} | {' | '.join(cells)} | {over_seeds(other[last] for other in others)} |")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-drift"), help="folder of the runs")
-    arguments = parser.parse_args()
-    out, tree, (config,) = arguments.out.resolve(), read(EXAMPLE), load(EXAMPLE)
-    folders: dict[str, list[Path]] = {name: [] for name in METHODS}
-    wanted = {}
-    for seed in range(arguments.seeds):
-        for number, (name, algorithm) in enumerate(METHODS.items()):
-            folder = out / f"{number}-{seed}"
-            folders[name].append(folder)
-            wanted[folder] = validate(tree | {"seed": seed, "name": f"{name}, seed {seed}", "algorithm": algorithm})
-    run_several(wanted)
-    text = table(folders, config.data.drift.at_round)
-    (RESULTS / "drift.md").write_text(f"Made by `python benchmarks/drift.py --seeds {arguments.seeds}`.\n\n{text}\n")
-    draw(folders, config.data.drift.at_round)
-    print(text)
+        rows.append((name, *cells, over_seeds(other[last] for other in others)))
+    rounds = "|".join(f"round {k}" for k in moments)
+    header = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds|{rounds}|last|last, of the others"
+    write("drift", f"`python benchmarks/drift.py --seeds {arguments.seeds}`", table(header, rows))
+    draw(folders, change)
 
 
 if __name__ == "__main__":

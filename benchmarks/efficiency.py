@@ -1,7 +1,5 @@
 """CPU seconds of whole runs against those of the same gradient steps alone.
 
-    .venv/bin/python benchmarks/efficiency.py [--data-root FOLDER_WITH_MNIST_FILES] [--repeats 3]
-
 A run is the whole command: launcher, fork server, collector and every client, from start to end, as the kernel counts
 them. "Steps alone" are the same steps on the same shards in one plain loop of one process, its imports not counted:
 forward, backward() and an update in place, as in any PyTorch script; "our steps alone" are the same loop on this
@@ -10,12 +8,8 @@ nothing of this project's in them: a process a client takes the plain steps and 
 with its neighbours over bare ROUTER sockets, without headers, checks, counts or records; its start is not counted.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
-import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exchange import bare
+from common import CLI, options, spread, table, wait_for_exit, write
+from exchange import FORK, bare
 
 if TYPE_CHECKING:  # the loop's process alone loads torch
     from torch.nn import Module
@@ -36,49 +31,25 @@ if TYPE_CHECKING:  # the loop's process alone loads torch
 CNN = """
 clients = 40
 rounds = 10
-[topology]
-p = 0.15
-[data]
-{images}
-rotations = [0, 90, 180, 270]
-[model]
-kind = "cnn"
-filters = {filters}
-[training]
-work = "epochs"
-batch_size = 32
-alpha = 0.05
-[evaluation]
-every = 10
-[algorithm]
-name = "sheaf-fmtl"
-gamma = 0.01
-storage = "factored"
-start = "orthogonal"
+topology = {{ p = 0.15 }}
+data = {{ {images}, rotations = [0, 90, 180, 270] }}
+model = {{ kind = "cnn", filters = {filters} }}
+training = {{ work = "epochs", batch_size = 32, alpha = 0.05 }}
+evaluation = {{ every = 10 }}
+algorithm = {{ name = "sheaf-fmtl", gamma = 0.01, storage = "factored", start = "orthogonal" }}
 """
 LOGISTIC = """
 clients = 40
 rounds = 1000
-[topology]
-p = 0.15
-[data]
-rotations = [0, 90, 180, 270]
-[training]
-work = "steps"
-steps = 1
-batch_size = 32
-[evaluation]
-every = 100
-[algorithm]
-{algorithm}
+topology = {{ p = 0.15 }}
+data = {{ rotations = [0, 90, 180, 270] }}
+training = {{ work = "steps", steps = 1, batch_size = 32 }}
+evaluation = {{ every = 100 }}
+algorithm = {{ name = "{algorithm}" }}
 """
-
-
-CLI = (sys.executable, "-m", "sheafgossip.launcher.cli")
-HEADER = [
-    "run", "CPU s of the run", "steps alone", "our steps alone", "bare floor", "run / steps", "run / our steps",
-    "bare floor / steps", "aim",
-]  # fmt: skip
+HEADER = (
+    "run|CPU s of the run|steps alone|our steps alone|bare floor|run / steps|run / our steps|bare floor / steps|aim"
+)
 
 
 @dataclass(frozen=True)
@@ -112,20 +83,17 @@ def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
 
 def cpu_of(command: Sequence[str]) -> float:
     """CPU seconds of a command and all its descendants."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    seconds = wait_for_exit(process)
+    if process.returncode:
+        raise SystemExit(f"failed: {' '.join(command)}")
+    return seconds
 
 
 def cpu_of_steps(kind: str, config: Path, exchange: str = "0x0") -> float:
     """CPU seconds of the gradient steps of a run, in a process of their own: see ``loop``."""
     command = [sys.executable, __file__, "--loop", kind, "--exchange", exchange, str(config)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
 
 
 def loop(kind: str, config: Path, exchange: str) -> float:
@@ -174,23 +142,23 @@ def processes(
             learn[node]()
         return time.process_time() - start
 
-    told_in, told_out = os.pipe()
-    pids = []
-    for node in range(len(learn)):
-        pid = os.fork()
-        if pid == 0:
-            os.write(told_out, f"{live(node)}\n".encode())
-            time.sleep(1)  # the last messages leave
-            os._exit(0)
-        pids.append(pid)
-    os.close(told_out)
-    for pid in pids:
-        os.waitpid(pid, 0)
-    with os.fdopen(told_in) as told:
-        return sum(map(float, told))
+    told = FORK.SimpleQueue()
+
+    def tell(node: int) -> None:
+        told.put(live(node))
+        time.sleep(1)  # the last messages leave
+        os._exit(0)
+
+    clients = [FORK.Process(target=tell, args=(node,)) for node in range(len(learn))]
+    for client in clients:
+        client.start()
+    seconds = sum(told.get() for _ in clients)
+    for client in clients:
+        client.join()
+    return seconds
 
 
-def modules(architecture: Architecture) -> Module:
+def modules(architecture: "Architecture") -> "Module":
     """Logistic regression, or a CNN, of torch's own modules."""
     from torch import nn
 
@@ -204,7 +172,7 @@ def modules(architecture: Architecture) -> Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(architecture.features, architecture.outputs))
 
 
-def plain_round(learner: Learner, architecture: Architecture, alpha: float) -> Callable[[], None]:
+def plain_round(learner: "Learner", architecture: "Architecture", alpha: float) -> Callable[[], None]:
     """One round's local work of a classifier, as a script would write it."""
     import torch
 
@@ -225,9 +193,8 @@ def plain_round(learner: Learner, architecture: Architecture, alpha: float) -> C
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options(__doc__, repeats=3)
     parser.add_argument("--data-root", type=Path, help="folder with the MNIST files; without it, the CNN learns digits")
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--loop", choices=("plain", "own", "floor"), help=argparse.SUPPRESS)
     parser.add_argument("--exchange", help=argparse.SUPPRESS)
     parser.add_argument("config", type=Path, nargs="?", help=argparse.SUPPRESS)
@@ -236,23 +203,18 @@ def main() -> None:
         print(loop(arguments.loop, arguments.config, arguments.exchange))
         return
     root = arguments.data_root
-    images = f'dataset = "mnist"\nroot = "{root.resolve()}"\nsamples = 16000' if root else 'dataset = "digits"'
-    filters = "[32, 64]" if root else "[32]"
-    cnn = CNN.format(images=images, filters=filters)
-    dpsgd, sheaf = (LOGISTIC.format(algorithm=f'name = "{name}"') for name in ("d-psgd", "sheaf-fmtl"))
-    rows = [
-        measure(case, arguments.repeats)
-        for case in (
-            Case("CNN, an epoch a round, Sheaf-FMTL", cnn, limit=1.25, exchange="2x348"),
-            Case("logistic, a step a round, D-PSGD", dpsgd, limit=4, exchange="1x650"),
-            Case("logistic, a step a round, Sheaf-FMTL", sheaf, limit=4, exchange="2x6"),
-        )
-    ]
-    text = "\n".join("| " + " | ".join(row) + " |" for row in (HEADER, ["---"] * len(HEADER), *rows))
-    print(text)
-    target = Path(__file__).parent / "results" / "efficiency.md"
+    images = f'dataset = "mnist", root = "{root.resolve()}", samples = 16000' if root else 'dataset = "digits"'
+    cnn = CNN.format(images=images, filters="[32, 64]" if root else "[32]")
+    dpsgd, sheaf = (LOGISTIC.format(algorithm=name) for name in ("d-psgd", "sheaf-fmtl"))
+    cases = (
+        Case("CNN, an epoch a round, Sheaf-FMTL", cnn, limit=1.25, exchange="2x348"),
+        Case("logistic, a step a round, D-PSGD", dpsgd, limit=4, exchange="1x650"),
+        Case("logistic, a step a round, Sheaf-FMTL", sheaf, limit=4, exchange="2x6"),
+    )
+    rows = [measure(case, arguments.repeats) for case in cases]
     command = f"make bench-efficiency{' DATA_ROOT=FOLDER' if root else ''}"
-    target.write_text(f"Made by `{command}`: medians of {arguments.repeats} (smallest to largest).\n\n{text}\n")
+    made_by = f"`{command}`: medians of {arguments.repeats} (smallest to largest)"
+    write("efficiency", made_by, table(HEADER, rows))
 
 
 if __name__ == "__main__":

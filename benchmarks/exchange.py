@@ -1,27 +1,20 @@
 """Exchange rounds a second, against the same pattern over bare pyzmq.
 
-    .venv/bin/python benchmarks/exchange.py [--repeats 5]
-
 Forty processes on an Erdős–Rényi graph (p = 0.15) send each neighbour one vector and wait for one from each, round
 after round, without learning: once through this project's Peers, where every message has a header that is checked and
 bytes that are counted, and once over bare ROUTER sockets that block. The two take turns.
 """
 
-from __future__ import annotations
-
-import argparse
+import multiprocessing
 import os
-import select
 import socket
-import statistics
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import zmq
+from common import options, spread, table, write
 
 from sheafgossip.topology.generators import TopologySpec, draw
 from sheafgossip.transport.channel import Channel, Channels
@@ -31,6 +24,7 @@ from sheafgossip.transport.control import Control
 from sheafgossip.transport.endpoint import Endpoint, Identity
 from sheafgossip.transport.peers import Peers
 
+FORK = multiprocessing.get_context("fork")
 CLIENTS, P, SECONDS = 40, 0.15, 4.0
 Exchange = Callable[[], None]
 Part = Callable[[int, Sequence[int], int, str], Exchange]
@@ -91,7 +85,7 @@ def bare(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exc
 
 
 def rounds_a_second(part: Part, numbers: int, seed: int) -> float:
-    """Of all processes together, in the time between their common start and the last one's end."""
+    """What all processes reach together, in the time between their common start and the last one's end."""
     graph = draw(TopologySpec(kind="erdos-renyi", p=P), CLIENTS, seed)
     neighbours = [graph.neighbours(node) for node in range(CLIENTS)]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,55 +98,32 @@ def rounds_a_second(part: Part, numbers: int, seed: int) -> float:
 
 
 def _timed(part: Part, numbers: int, neighbours: Sequence[Sequence[int]], folder: str, rounds: int) -> float:
-    ready_in, ready_out = os.pipe()
-    go_in, go_out = os.pipe()
-    pids = []
-    for node in range(CLIENTS):
-        pid = os.fork()
-        if pid == 0:
-            os.close(go_out)
-            try:
-                exchange = part(node, neighbours[node], numbers, folder)
-                exchange()
-                os.write(ready_out, b".")
-                os.read(go_in, 1)  # ends for all at once, when the parent closes its end
-                for _ in range(rounds):
-                    exchange()
-                os.write(ready_out, b".")
-                time.sleep(1)  # the last messages leave
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
-        pids.append(pid)
-    _await(ready_in)
-    start = time.perf_counter()
-    os.close(go_in)
-    os.close(go_out)
-    _await(ready_in)
-    elapsed = time.perf_counter() - start
-    for pid in pids:
-        os.waitpid(pid, 0)
-    os.close(ready_in)
-    os.close(ready_out)
+    start, end = FORK.Barrier(CLIENTS + 1, timeout=60), FORK.Barrier(CLIENTS + 1, timeout=60)
+
+    def live(node: int) -> None:
+        exchange = part(node, neighbours[node], numbers, folder)
+        exchange()
+        start.wait()
+        for _ in range(rounds):
+            exchange()
+        end.wait()
+        time.sleep(1)  # the last messages leave
+        os._exit(0)
+
+    processes = [FORK.Process(target=live, args=(node,)) for node in range(CLIENTS)]
+    for process in processes:
+        process.start()
+    start.wait()
+    started = time.perf_counter()
+    end.wait()
+    elapsed = time.perf_counter() - started
+    for process in processes:
+        process.join()
     return elapsed
 
 
-def _await(pipe: int) -> None:
-    for _ in range(CLIENTS):
-        if not select.select([pipe], [], [], 60)[0]:
-            raise SystemExit("a process is silent")
-        os.read(pipe, 1)
-
-
-def spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, repeats=5).parse_args()
     rows = []
     for numbers in (500, 5000):
         mine, theirs = [], []
@@ -160,14 +131,9 @@ def main() -> None:
             mine.append(rounds_a_second(ours, numbers, repeat))
             theirs.append(rounds_a_second(bare, numbers, repeat))
         shares = [100 * one / other for one, other in zip(mine, theirs, strict=True)]
-        rows.append(f"| {4 * numbers / 1000:g} kB | {spread(mine)} | {spread(theirs)} | {spread(shares)} | 60 |")
-    text = "\n".join(["| vector | rounds a second | bare pyzmq | % of bare | aim |", "|---|---|---|---|---|", *rows])
-    print(text)
-    target = Path(__file__).parent / "results" / "exchange.md"
-    head = (
-        f"Made by `make bench-exchange`: medians of {arguments.repeats} (smallest to largest), graphs of as many seeds."
-    )
-    target.write_text(f"{head}\n\n{text}\n")
+        rows.append((f"{4 * numbers / 1000:g} kB", spread(mine), spread(theirs), spread(shares), 60))
+    made_by = f"`make bench-exchange`: medians of {arguments.repeats} (smallest to largest), graphs of as many seeds"
+    write("exchange", made_by, table("vector|rounds a second|bare pyzmq|% of bare|aim", rows))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,17 @@
 """Clients that come in groups: what FLT and SFMTL-Graph make of it, beside the figures of their papers.
 
-    .venv/bin/python benchmarks/groups.py [--seeds 3] [--out FOLDER]
-
 The main tables of both papers in small, on the bundled digits: scenario 1 of FLT (five clusters of clients, each with
 two classes of its own), and two classes a client, as in SFMTL-Graph's Heterogeneous CIFAR-10. Writes a Markdown table
-to benchmarks/results/. Runs that are already in --out are not repeated.
+to benchmarks/results/.
 """
 
-from __future__ import annotations
-
-import argparse
-import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study import RESULTS, Result, over_seeds, read, run
+from common import options, table, write
+from study import Result, algorithms, over_seeds, payload, percent, read, run_grid
 
 from sheafgossip.launcher.config.sections import validate
 from sheafgossip.launcher.prepare.encoders import train_encoder
@@ -74,73 +69,46 @@ GRAPH_METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def results(
-    problem: dict[str, Any], methods: Mapping[str, dict[str, Any]], seeds: int, out: Path
-) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = {name: [] for name in methods}
-    for seed in range(seeds):
-        for number, (name, algorithm) in enumerate(methods.items()):
-            config = validate(problem | {"name": f"{name}, seed {seed}", "seed": seed, "algorithm": algorithm})
-            folder = out / f"{number}-{seed}"
-            if not run(config, folder):
-                raise SystemExit(f"{config.name}: diverged")
-            found[name].append(read(folder))
-    return found
-
-
 def worst(result: Result, share: float) -> float:
     count = max(1, round(share * len(result.metric)))
     return float(np.sort(result.metric)[:count].mean())
 
 
-def flt_table(found: Mapping[str, list[Result]]) -> str:
-    lines = [
-        "| method | accuracy % | variance | payload MB | published (MNIST): accuracy % | variance |",
-        "|---|---|---|---|---|---|",
-    ]
+def flt_rows(found: Mapping[str, list[Result]]) -> Iterator[tuple[str, ...]]:
     for name, each in found.items():
-        accuracy = over_seeds(100 * result.mean for result in each)
         variance = over_seeds((1e4 * result.metric.var() for result in each), 0)
-        payload = statistics.mean(result.payload_mb for result in each)
-        lines.append(
-            f"| {name} | {accuracy} | {variance} | {payload:.2f} | {' | '.join(TABLE_1.get(name, ('–', '–')))} |"
-        )
-    return "\n".join(lines)
+        yield name, percent(each), variance, f"{payload(each):.2f}", *TABLE_1.get(name, ("–", "–"))
 
 
-def graph_table(found: Mapping[str, list[Result]]) -> str:
-    lines = [
-        "| method | accuracy % | worst 10% | worst 20% | deviation | payload MB | published (CIFAR-10): accuracy %"
-        " | worst 10% | worst 20% | deviation |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+def graph_rows(found: Mapping[str, list[Result]]) -> Iterator[tuple[str, ...]]:
     for name, each in found.items():
-        figures = [
-            over_seeds(100 * result.mean for result in each),
-            over_seeds(100 * worst(result, 0.1) for result in each),
-            over_seeds(100 * worst(result, 0.2) for result in each),
-            over_seeds(100 * float(result.metric.std()) for result in each),
-            f"{statistics.mean(result.payload_mb for result in each):.2f}",
-        ]
-        lines.append(f"| {name} | {' | '.join((*figures, *TABLE_2[name]))} |")
-    return "\n".join(lines)
+        worst_10, worst_20 = (over_seeds(100 * worst(result, share) for result in each) for share in (0.1, 0.2))
+        deviation = over_seeds(100 * float(result.metric.std()) for result in each)
+        yield name, percent(each), worst_10, worst_20, deviation, f"{payload(each):.2f}", *TABLE_2[name]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-groups"), help="folder of the runs")
-    arguments = parser.parse_args()
-    out = arguments.out.resolve()
-    encoder = out / "encoder.safetensors"
+    arguments = options(__doc__, seeds=3, out="bench-groups").parse_args()
+    encoder = arguments.out / "encoder.safetensors"
     if not encoder.exists():
         for _ in train_encoder(validate({"data": DIGITS}), 100, TAXONOMY["embedding"], encoder):
             pass
-    first = flt_table(results(FLT, flt_methods(encoder), arguments.seeds, out / "flt"))
-    second = graph_table(results(GRAPH, GRAPH_METHODS, arguments.seeds, out / "graph"))
+    flt, graph = (
+        {
+            name: [read(folder) for folder in folders]
+            for name, folders in run_grid(
+                arguments.out / place, arguments.seeds, lambda _, tree=tree: dict(tree), algorithms(methods)
+            ).items()
+        }
+        for place, tree, methods in (("flt", FLT, flt_methods(encoder)), ("graph", GRAPH, GRAPH_METHODS))
+    )
+    first = table("method|accuracy %|variance|payload MB|published (MNIST): accuracy %|variance", flt_rows(flt))
+    figures = "worst 10%|worst 20%|deviation"
+    second = table(
+        f"method|accuracy %|{figures}|payload MB|published (CIFAR-10): accuracy %|{figures}", graph_rows(graph)
+    )
     text = f"## FLT: five clusters of two classes\n\n{first}\n\n## SFMTL-Graph: two classes a client\n\n{second}"
-    (RESULTS / "groups.md").write_text(f"Made by `python benchmarks/groups.py --seeds {arguments.seeds}`.\n\n{text}\n")
-    print(text)
+    write("groups", f"`python benchmarks/groups.py --seeds {arguments.seeds}`", text)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 The neighbour knows the maps P (it must, or at least can: they follow from the run's seed and from what it has been
 sent) and keeps an estimate of theta, at first 0. Each new projection y = P theta moves the estimate the shortest way
 to what agrees with it: estimate + P^+ (y - P estimate). Printed is the share of ||theta||^2 that is right then,
-1 - ||estimate - theta||^2 / ||theta||^2, for maps that stay and for maps that rotate each round.
+1 - ||estimate - theta||^2 / ||theta||^2, for fixed maps and for maps that rotate each round.
 """
-
-from __future__ import annotations
 
 import sys
 import tempfile
@@ -21,7 +19,7 @@ from sheafgossip.launcher.studies.runner import run_all
 ROUNDS = (1, 2, 5, 10, 20, 40)
 GAMMA = 0.1
 MAPS = {
-    "maps that stay": {"eta": 0.0},
+    "fixed maps": {"eta": 0.0},
     "maps that rotate each round": {"start": "shared", "rotate_every": 1, "eta": 0.0},
 }
 

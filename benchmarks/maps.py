@@ -1,33 +1,27 @@
 """What restriction maps cost: matrices against start and history, over sizes, edges and rounds.
 
-    make bench-maps
-
 Times are CPU time of one thread, medians of rounds in which all contenders take turns: on a busy machine trust the
 ratios. Results: a Markdown table on the terminal and in benchmarks/results/maps.md, the same as maps.csv for
 draw_maps.py.
 """
-
-from __future__ import annotations
 
 import csv
 import gc
 import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
-from pathlib import Path
 from statistics import median
 from time import thread_time
 
 import numpy as np
 import scipy
+from common import RESULTS, table
 from scipy.fft import dct
 from threadpoolctl import threadpool_limits
 
 from sheafgossip.node.maps import DenseMaps, FactoredMaps, Maps, StartingMaps, StartKind, starting_maps
 from sheafgossip.node.maps.start import MatrixStart
 from sheafgossip.node.maps.storage import dense_cost, factored_cost
-
-RESULTS = Path(__file__).parent / "results"
 
 GAMMAS = {1_000: (0.01, 0.1), 10_000: (0.01, 0.1), 34_826: (0.01, 0.03, 0.1), 212_146: (0.01, 0.1)}
 DEGREES = (3, 6, 20)
@@ -108,12 +102,12 @@ class Contender:
         before = thread_time()
         mine = self.maps.project(self.theta)
         self.maps.pull_back({j: mine[j] - self.theirs[j] for j in mine})
-        learnt = thread_time()
+        pulled = thread_time()
         self.theta += self.drift  # the client's own step: not the maps' work
         ready = thread_time()
         mine = self.maps.project(self.theta)
         self.maps.update(mine, {j: mine[j] - self.theirs[j] for j in mine}, self.theta, self.step)
-        self.times.append(thread_time() - ready + learnt - before)
+        self.times.append(thread_time() - ready + pulled - before)
 
 
 def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
@@ -126,7 +120,7 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
     total = dense_bytes + sum(factored_bytes[k] for k in fitting)
     passes, rounds = (9, 5) if total < 2e7 else (3, 7) if total < 4e8 else (1, 11)
     times: dict[int | str, list[float]] = {}
-    turns = np.random.default_rng(5)
+    order = np.random.default_rng(5)
     for _ in range(passes):
         contenders: dict[int | str, Contender] = {}
         if dense_bytes <= LARGEST:
@@ -135,7 +129,7 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
         for k in fitting:
             contenders[k] = Contender(with_history(start, k - rounds // 2 - 1), size)
         for _ in range(1 + rounds):
-            for name in turns.permutation(np.array(list(contenders), dtype=object)):
+            for name in order.permutation(np.array(list(contenders), dtype=object)):
                 contenders[name].round()
         for name, contender in contenders.items():
             times.setdefault(name, []).extend(contender.times[1:])
@@ -186,11 +180,6 @@ def prime_factors(number: int) -> str:
     return " · ".join(f"{f}^{factors.count(f)}" if factors.count(f) > 1 else str(f) for f in sorted(set(factors)))
 
 
-def table(header: str, lines: Iterable[Iterable[str]]) -> str:
-    columns = header.split("|")
-    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *lines))
-
-
 def figure(value: float | None, unit: float = 1) -> str:
     if value is None:
         return "-"
@@ -198,23 +187,13 @@ def figure(value: float | None, unit: float = 1) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def lines(rows: Iterable[Row]) -> Iterator[list[str]]:
+def lines(rows: Iterable[Row]) -> Iterator[tuple[object, ...]]:
     for row in rows:
-        yield [
-            f"{row.d:,}",
-            f"{row.gamma:g}",
-            str(row.degree),
-            row.start,
-            str(row.K),
-            figure(row.dense_ms),
-            figure(row.factored_ms),
-            figure(row.faster),
-            figure(row.dense_bytes, 1e6),
-            figure(row.factored_bytes, 1e6),
-            figure(row.smaller),
-            row.auto,
-            "-" if row.auto_over_better is None else f"{row.auto_over_better:.2f}",
-        ]
+        case = f"{row.d:,}", f"{row.gamma:g}", row.degree, row.start, row.K
+        times = figure(row.dense_ms), figure(row.factored_ms), figure(row.faster)
+        sizes = figure(row.dense_bytes, 1e6), figure(row.factored_bytes, 1e6), figure(row.smaller)
+        over = "-" if row.auto_over_better is None else f"{row.auto_over_better:.2f}"
+        yield *case, *times, *sizes, row.auto, over
 
 
 def report(rows: list[Row], transforms: dict[int, float]) -> str:
@@ -260,7 +239,6 @@ def main() -> None:
         rows += measure(case)
     text = report(rows, {length: transform_ms(length) for length in LENGTHS})
     print(text)
-    RESULTS.mkdir(exist_ok=True)
     (RESULTS / "maps.md").write_text(text)
     with (RESULTS / "maps.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -1,18 +1,12 @@
 """What measuring costs: CPU time of whole runs with and without it, and the collector under a heavy load.
 
-    make bench-measuring
-
 CPU time is the operating system's for the command and all its descendants, so it leaves no process out. Runs with and
 without measuring take turns, and change places from pair to pair. Results: Markdown tables on the terminal and in
 benchmarks/results/measuring.md.
 """
 
-from __future__ import annotations
-
-import argparse
 import multiprocessing
 import os
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -25,38 +19,26 @@ from pathlib import Path
 
 import psutil
 import zmq
+from common import CLI, options, reading, spread, table, wait_for_exit, write
 
 from sheafgossip.metrics.recorder import Recorder
 from sheafgossip.metrics.records import EdgeRecord, RoundRecord, TrafficRecord, pack_end
-
-RESULTS = Path(__file__).parent / "results"
 
 RUNS = {
     "20 clients, logistic, full gradient, 600 rounds": """
 clients = 20
 rounds = 600
-[topology]
-p = 0.2
-[training]
-alpha = 0.5
-[algorithm]
-name = "dfedu"
-lam = 0.3
+topology = { p = 0.2 }
+training = { alpha = 0.5 }
+algorithm = { name = "dfedu", lam = 0.3 }
 """,
     "8 clients, CNN of 8 filters, an epoch a round, 240 rounds": """
 clients = 8
 rounds = 240
-[topology]
-p = 0.4
-[model]
-kind = "cnn"
-filters = [8]
-[training]
-work = "epochs"
-alpha = 0.1
-[algorithm]
-name = "dfedu"
-lam = 0.1
+topology = { p = 0.4 }
+model = { kind = "cnn", filters = [8] }
+training = { work = "epochs", alpha = 0.1 }
+algorithm = { name = "dfedu", lam = 0.1 }
 """,
 }
 
@@ -79,23 +61,20 @@ def run(text: str, *settings: str) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         config, out = Path(folder) / "config.toml", Path(folder) / "run"
         config.write_text(text)
-        command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(out), "--quiet"]
-        options = [option for setting in settings for option in ("--set", setting)]
-        said = (Path(folder) / "said").open("w+")
-        process = subprocess.Popen([*command, *options], stdout=said, stderr=said)
-        _, status, usage = os.wait4(process.pid, 0)  # of the launcher, and of all that were waited for below it
-        process.returncode = os.waitstatus_to_exitcode(status)
-        with said:
+        command = [*CLI, "run", str(config), "--out", str(out), "--quiet"]
+        overrides = [option for setting in settings for option in ("--set", setting)]
+        with (Path(folder) / "said").open("w+") as said:
+            process = subprocess.Popen([*command, *overrides], stdout=said, stderr=said)
+            cpu = wait_for_exit(process)
             if process.returncode:
                 said.seek(0)
                 raise SystemExit(f"the run failed ({', '.join(settings)}):\n{said.read()}")
-        records = sqlite3.connect(out / "run.sqlite")
-        (recorded,) = records.execute("SELECT sum(cpu_s) FROM cpu_total").fetchone()
-        records.close()
-    return Cost(usage.ru_utime + usage.ru_stime, recorded)
+        with reading(out / "run.sqlite") as records:
+            (recorded,) = records.execute("SELECT sum(cpu_s) FROM cpu_total").fetchone()
+    return Cost(cpu, recorded)
 
 
-def compare(name: str, text: str, repeats: int) -> str:
+def compare(name: str, text: str, repeats: int) -> tuple[str, ...]:
     """A row of the table."""
     on, off = "measuring.enabled=true", "measuring.enabled=false"
     costs: dict[str, list[Cost]] = {on: [], off: []}
@@ -110,14 +89,14 @@ def compare(name: str, text: str, repeats: int) -> str:
     pairs = sorted(100 * (with_it / without - 1) for with_it, without in zip(cpu[on], cpu[off], strict=True))
     recorded = statistics.median(cost.recorded_s / cost.cpu_s for cost in costs[on] if cost.recorded_s)
     return (
-        f"| {name} | {spread(cpu[off])} | {spread(cpu[on])} | {100 * (median[on] / median[off] - 1):+.1f} % | "
-        f"{pairs[0]:+.1f} to {pairs[-1]:+.1f} % | {100 * (median[on] - median[off]) / (median[off] - start):+.1f} % | "
-        f"{100 * recorded:.0f} % |"
+        name,
+        spread(cpu[off], ".2f", " to "),
+        spread(cpu[on], ".2f", " to "),
+        f"{100 * (median[on] / median[off] - 1):+.1f} %",
+        f"{pairs[0]:+.1f} to {pairs[-1]:+.1f} %",
+        f"{100 * (median[on] - median[off]) / (median[off] - start):+.1f} %",
+        f"{100 * recorded:.0f} %",
     )
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 # -- the collector -----------------------------------------------------------------------------------------------------
@@ -167,14 +146,12 @@ def collect() -> Iterator[str]:
         told = [sent.get() for _ in senders]
         end_of(collector, endpoint, {sender: count for _, batches in told for sender, count in batches.items()})
         took = time.monotonic() - start
-        usage = os.wait4(collector.pid, 0)[2]
-        records = sqlite3.connect(database)
-        stored = sum(
-            records.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("round", "traffic", "edge")
-        )
-        records.close()
+        cpu = wait_for_exit(collector)
+        counts = "SELECT (SELECT count(*) FROM round) + (SELECT count(*) FROM traffic) + (SELECT count(*) FROM edge)"
+        with reading(database) as records:
+            (stored,) = records.execute(counts).fetchone()
     wanted = SENDERS * ROUNDS_A_SECOND * SECONDS * (1 + 2 * NEIGHBOURS)
-    cpu, early = usage.ru_utime + usage.ru_stime, [mb for at, mb in memory if 1 <= at <= 3]
+    early = [mb for at, mb in memory if 1 <= at <= 3]
     late = [mb for at, mb in memory if at > SECONDS - 2]
     steps = [after - before for (_, before), (_, after) in pairwise(memory)]
     yield f"records stored: {stored} of {wanted} ({wanted / SECONDS:,.0f} a second); lost: {wanted - stored or 'none'}"
@@ -198,16 +175,15 @@ def end_of(collector: subprocess.Popen, endpoint: str, batches: dict[int, int]) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=9, help="pairs of runs")
-    arguments = parser.parse_args()
+    repeats = options(__doc__, repeats=9).parse_args().repeats
     collected = list(collect())
     print("\n".join(collected), flush=True)
-    rows = [compare(name, text, arguments.repeats) for name, text in RUNS.items()]
+    compared = table(
+        "run|off|on|ratio of medians|pairs|of the rounds|recorded",
+        [compare(name, text, repeats) for name, text in RUNS.items()],
+    )
+    load = f"{os.cpu_count()} cores, load average {os.getloadavg()[2]:.0f} over the last quarter of an hour"
     text = f"""\
-Made by `make bench-measuring` ({arguments.repeats} pairs of runs, on {os.cpu_count()} cores, load average \
-{os.getloadavg()[2]:.0f} over the last quarter of an hour).
-
 ## Runs with and without measuring
 
 CPU seconds of the whole command: launcher, fork server, clients, collector; median (lowest to highest). "Of the rounds"
@@ -215,9 +191,7 @@ leaves out what a run of one round takes: loading libraries, preparing, starting
 processes tell in `resource`, as a share of what the system counts: whatever comes after a process's last sample is
 missing from it.
 
-| run | off | on | ratio of medians | pairs | of the rounds | recorded |
-|---|---|---|---|---|---|---|
-{chr(10).join(rows)}
+{compared}
 
 Rounds, events and the byte counts of each message are kept in both cases; what is off is told in
 [docs/configuration.md](../../docs/configuration.md). What measuring takes is about the same in every round of a
@@ -227,11 +201,8 @@ client, so its share falls with what the round computes.
 
 {SENDERS} clients with {NEIGHBOURS} neighbours each and {ROUNDS_A_SECOND} rounds a second, for {SECONDS} seconds:
 
-{chr(10).join(f"- {line}" for line in collected)}
-"""
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "measuring.md").write_text(text)
-    print(text)
+{chr(10).join(f"- {line}" for line in collected)}"""
+    write("measuring", f"`make bench-measuring` ({repeats} pairs of runs, on {load})", text)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,13 @@
-"""The memory that the processes of a run report, held against what the machine lost to them.
-
-    .venv/bin/python benchmarks/memory.py [--clients 40] [--repeats 3]
+"""The memory that the processes of a run report, compared with what the machine lost to them.
 
 Each repeat starts a run of many rounds, stops all its processes (SIGSTOP) once every client has completed three of
 them, reads both figures, and ends the run. What the machine lost is its available memory (MemAvailable) with the run,
-against the mean of before and after. Both sides have to count the same pages:
-
-- MemAvailable counts the page cache as available, and with it what processes map from files: libraries and shards.
-  PSS counts those pages. So of PSS only the anonymous and shared-memory parts are held against it, and the part from
-  files is told apart; whether the cache was warm does not matter then.
-- The kernel keeps page tables and stacks for every process. No figure of a process has them, MemAvailable has. They
-  are read from /proc/PID/status (VmPTE; 16 kB a thread for stacks) and told apart.
-- What the machine's other processes took or freed between the readings is read in the same way and taken off. That
-  helps on a machine that is not quite quiet; what starts or ends between two readings still shows.
-
-On a quiet machine, both sides should agree within 5 %; on a busy one the figures mean little.
+against the mean of before and after. MemAvailable counts mapped files as available, so only the other parts of PSS are
+compared; it includes page tables and stacks, which are read from /proc/PID/status (VmPTE; 16 kB a thread). What other
+processes took or freed meanwhile is read likewise and subtracted. On a quiet machine both sides should agree within
+5 %; on a busy one the figures mean little.
 """
 
-from __future__ import annotations
-
-import argparse
 import contextlib
 import re
 import resource
@@ -35,22 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from common import CLI, options, reading
 
 CONFIG = """
 clients = {clients}
 rounds = 1000000
-[topology]
-kind = "ring"
-[training]
-work = "steps"
-[algorithm]
-name = "d-psgd"
-[evaluation]
-every = 0
+topology = {{ kind = "ring" }}
+training = {{ work = "steps" }}
+algorithm = {{ name = "d-psgd" }}
+evaluation = {{ every = 0 }}
 """
 RUNS = Path(__file__).parents[1] / "runs"
 WARM_ROUNDS = 3
-PATIENCE_S = 180
+TIMEOUT_S = 180
 SETTLE_S = 2.0  # the kernel brings its counters up to date once a second
 STACK_BYTES = 16 << 10
 
@@ -63,7 +48,7 @@ class Memory:
     from_files: int = 0
     kernel: int = 0
 
-    def __add__(self, other: Memory) -> Memory:
+    def __add__(self, other: "Memory") -> "Memory":
         return Memory(self.own + other.own, self.from_files + other.from_files, self.kernel + other.kernel)
 
 
@@ -83,7 +68,7 @@ def measure(clients: int) -> tuple[Memory, int, int]:
         config, run = Path(folder) / "run.toml", Path(folder) / "run"
         config.write_text(CONFIG.format(clients=clients))
         before = look()
-        command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(run), "--quiet"]
+        command = [*CLI, "run", str(config), "--out", str(run), "--quiet"]
         launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         processes: list[psutil.Process] = []
         try:
@@ -97,7 +82,7 @@ def measure(clients: int) -> tuple[Memory, int, int]:
             for process in processes:
                 process.send_signal(signal.SIGCONT)
             launcher.send_signal(signal.SIGTERM)
-            launcher.wait(timeout=PATIENCE_S)
+            launcher.wait(timeout=TIMEOUT_S)
         after = look()
     lost = (before.available + after.available) / 2 - during.available
     rest = [moment.others.own + moment.others.kernel for moment in (before, during, after)]
@@ -106,24 +91,22 @@ def measure(clients: int) -> tuple[Memory, int, int]:
 
 
 def wait_for_round(launcher: subprocess.Popen, database: Path, clients: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if launcher.poll() is not None:
             raise SystemExit(f"the run ended with {launcher.returncode}")
         time.sleep(0.25)
         if database.exists() and completed(database) >= clients:
             return
-    raise SystemExit(f"round {WARM_ROUNDS} was not reached within {PATIENCE_S} s")
+    raise SystemExit(f"round {WARM_ROUNDS} was not reached within {TIMEOUT_S} s")
 
 
 def completed(database: Path) -> int:
-    connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
     try:
-        return connection.execute("SELECT count(*) FROM round WHERE round = ?", (WARM_ROUNDS,)).fetchone()[0]
+        with reading(database) as records:
+            return records.execute("SELECT count(*) FROM round WHERE round = ?", (WARM_ROUNDS,)).fetchone()[0]
     except sqlite3.Error:  # not made yet
         return 0
-    finally:
-        connection.close()
 
 
 def look(chosen: Collection[int] = ()) -> Machine:
@@ -161,9 +144,8 @@ def fields(path: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options(__doc__, repeats=3)
     parser.add_argument("--clients", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no run is left behind
     titles = ("PSS: files", "PSS: rest", "kernel", "others", "lost", "rest/lost", "(rest + kernel)/lost")

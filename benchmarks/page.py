@@ -1,7 +1,5 @@
 """Writes benchmarks/README.md: what each part of `make bench` measured last, on one page."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

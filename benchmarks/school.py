@@ -1,32 +1,27 @@
 """School: what 139 schools gain from each other, by each way of talking, over several seeds.
 
-    .venv/bin/python benchmarks/school.py --data-root FOLDER [--seeds 5] [--out FOLDER]
-
 139 clients on an Erdős–Rényi graph (p = 0.2), linear regression of the scores as they are, three quarters of a school's
 students for training and a quarter for testing; half of the schools keep a fifth of their training data. The lambda of
 each method is the one of its candidates that does best on the validation samples of a seed that is not reported. Writes
-a Markdown table and a CSV file of all runs to benchmarks/results/. Runs that are already in --out are not repeated.
+a Markdown table and a CSV file of all runs to benchmarks/results/.
 """
 
-from __future__ import annotations
-
-import argparse
-import statistics
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study import RESULTS, TUNING, Method, Result, Study, against, over_seeds, write_csv
+from common import options, table, write
+from study import TUNING, Method, Study, against, over_seeds, payload, write_csv
 
 from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.data import load
 
 ROUNDS = 60
 ALPHA = 0.1
-"""Near the largest that the steepest loss bears: 2/L = 0.12."""
+"""Near the largest that the steepest loss allows: 2/L = 0.12."""
 PERCENTAGES = [3, 4]
-"""Features that run to 100, where all others are 0 or 1: as they are, only an alpha of 0.0001 would bear them."""
+"""Features that run to 100, where all others are 0 or 1: as they are, only an alpha of 0.0001 suits them."""
 
 PAPER = {"name": "sheaf-fmtl", "start": "gaussian", "eta": 0.01, "exchange": "fused"}
 SHARED = {"name": "sheaf-fmtl", "start": "shared", "eta": 0.0}
@@ -64,37 +59,23 @@ def write_shares(root: Path, path: Path) -> None:
     np.savez_compressed(path, x=x, y=pool.y, client=pool.client)
 
 
-def table(found: dict[str, tuple[float | None, list[Result]]]) -> str:
-    lines = [
-        f"| method | lambda | MSE, mean ± s.e. over {len(found['local'][1])} seeds | against local | payload MB |",
-        "|---|---|---|---|---|",
-    ]
-    for name, (lam, results) in found.items():
-        chosen = "" if lam is None else f"{lam:g}"
-        error = over_seeds(result.mean for result in results)
-        difference = against(found["local"][1], results)
-        payload = statistics.mean(result.payload_mb for result in results)
-        lines.append(f"| {name} | {chosen} | {error} | {difference} | {payload:.2f} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options(__doc__, seeds=5, out="bench-school")
     parser.add_argument("--data-root", type=Path, required=True, help="folder with school.mat")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-school"), help="folder of the runs")
     arguments = parser.parse_args()
-    out = arguments.out.resolve()
-    write_shares(arguments.data_root, out / "school.npz")
-    study = Study(out, partial(problem, out / "school.npz", 0.5), METHODS, min, TUNING[:1])
-    whole = Study(out / "whole", partial(problem, out / "school.npz", 0.0), {UNCUT: METHODS["local"]}, min)
-    text = table(study.results(arguments.seeds) | whole.results(arguments.seeds))
-    write_csv([*study.runs, *whole.runs], RESULTS / "school.csv")
-    (RESULTS / "school.md").write_text(
-        f"Made by `python benchmarks/school.py --data-root FOLDER --seeds {arguments.seeds}`: {ROUNDS} full-gradient "
-        f"rounds, alpha {ALPHA}.\n\n{text}\n"
-    )
-    print(text)
+    data = arguments.out / "school.npz"
+    write_shares(arguments.data_root, data)
+    study = Study(arguments.out, partial(problem, data, 0.5), METHODS, min, TUNING[:1])
+    whole = Study(arguments.out / "whole", partial(problem, data, 0.0), {UNCUT: METHODS["local"]}, min)
+    found = study.results(arguments.seeds) | whole.results(arguments.seeds)
+    rows = []
+    for name, (lam, results) in found.items():
+        error, difference = over_seeds(result.mean for result in results), against(found["local"][1], results)
+        rows.append((name, "" if lam is None else f"{lam:g}", error, difference, f"{payload(results):.2f}"))
+    write_csv([*study.runs, *whole.runs], "school")
+    command = f"`python benchmarks/school.py --data-root FOLDER --seeds {arguments.seeds}`"
+    header = f"method|lambda|MSE, mean ± s.e. over {arguments.seeds} seeds|against local|payload MB"
+    write("school", f"{command}: {ROUNDS} full-gradient rounds, alpha {ALPHA}", table(header, rows))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Does an edge find out by itself whether to pull? Selective sheaf against all edges on, and against the groups told.
 
-    .venv/bin/python benchmarks/selective.py [--seeds 5] [--out FOLDER] [--only GROUPS]
-
 Digits, 20 clients, half of them with a fifth of their training data, in 1, 2 or 4 groups whose images are turned; 200
 full-gradient rounds of logistic regression on Erdős–Rényi graphs with p = 0.2 and 0.5. "All edges on" and "groups told"
 are maps that are shared and rotate, with the same gamma and lambda; the latter on the graph without its edges between
@@ -9,16 +7,13 @@ groups, which nobody who learns could know. Writes benchmarks/results/selective.
 not repeated; --only runs one number of groups and writes nothing.
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study import RESULTS, against, over_seeds, read, run_several
+from common import options, table, write
+from study import against, payload, percent, read, run_several
 
 from sheafgossip.launcher.config.sections import validate
 from sheafgossip.launcher.prepare.graphs import draw_graphs
@@ -30,6 +25,7 @@ LAM_OF_DFEDU = {0.2: 0.3, 0.5: 0.1}
 ANGLES = {1: [0], 2: [0, 90], 4: [0, 90, 180, 270]}
 GAMMAS = (0.1, 0.03)
 GRAPHS = (0.2, 0.5)
+TOLD = "groups told"
 ON = {"name": "sheaf-fmtl", "start": "shared", "rotate_every": 1, "eta": 0.0, "lam": LAM}
 SELECTIVE = {
     "selective": {"name": "selective-sheaf", "lam": LAM, "probe_every": 1},
@@ -66,62 +62,45 @@ def like(edge: tuple[int, int], groups: int) -> bool:
     return group(i, groups) == group(j, groups)
 
 
-Method = tuple[dict[str, Any], bool]
-"""Its settings, and whether it is told the groups."""
-
-
-def methods(groups: int, p: float) -> dict[str, Method]:
-    found: dict[str, Method] = {
-        "local": ({"name": "local"}, False),
-        "dFedU": ({"name": "dfedu", "lam": LAM_OF_DFEDU[p]}, False),
-    }
+def methods(groups: int, p: float) -> dict[str, dict[str, Any]]:
+    found = {"local": {"name": "local"}, "dFedU": {"name": "dfedu", "lam": LAM_OF_DFEDU[p]}}
     for gamma in GAMMAS:
         for name, settings in SELECTIVE.items():
-            found[f"{name}, gamma {gamma}"] = settings | {"gamma": gamma}, False
-        found[f"all edges on, gamma {gamma}"] = ON | {"gamma": gamma}, False
+            found[f"{name}, gamma {gamma}"] = settings | {"gamma": gamma}
+        found[f"all edges on, gamma {gamma}"] = ON | {"gamma": gamma}
         if groups > 1:
-            found[f"groups told, gamma {gamma}"] = ON | {"gamma": gamma}, True
+            found[f"{TOLD}, gamma {gamma}"] = ON | {"gamma": gamma}
     return found
 
 
-@dataclass(frozen=True)
-class Scene:
-    groups: int
-    p: float
-    out: Path
-    seeds: int
+def run(groups: int, p: float, out: Path, seeds: int) -> dict[str, list[Path]]:
+    """{method: the folder of its run with each seed}; runs what is missing."""
+    folders: dict[str, list[Path]] = {}
+    wanted = {}
+    for name, algorithm in methods(groups, p).items():
+        slug = name.replace(", ", "-").replace(" ", "-")
+        folders[name] = [out / f"{groups}-{p}-{slug}-{seed}" for seed in range(seeds)]
+        for seed, folder in enumerate(folders[name]):
+            tree = problem(groups, p, seed) | {"name": folder.name, "algorithm": algorithm}
+            if name.startswith(TOLD):
+                tree["topology"] = within_groups(tree, groups, out / "graphs" / f"{groups}-{p}-{seed}.edges")
+            wanted[folder] = validate(tree)
+    run_several(wanted)
+    return folders
 
-    def folders(self, method: str) -> list[Path]:
-        """One a seed."""
-        slug = method.replace(", ", "-").replace(" ", "-")
-        return [self.out / f"{self.groups}-{self.p}-{slug}-{seed}" for seed in range(self.seeds)]
 
-    def run(self) -> None:
-        wanted = {}
-        for name, (algorithm, told) in methods(self.groups, self.p).items():
-            for seed, folder in enumerate(self.folders(name)):
-                tree = problem(self.groups, self.p, seed) | {"name": folder.name, "algorithm": algorithm}
-                if told:
-                    path = self.out / "graphs" / f"{self.groups}-{self.p}-{seed}.edges"
-                    tree["topology"] = within_groups(tree, self.groups, path)
-                wanted[folder] = validate(tree)
-        run_several(wanted)
-
-    def lines(self) -> Iterator[str]:
-        results = {name: [read(folder) for folder in self.folders(name)] for name in methods(self.groups, self.p)}
-        full = statistics.mean(result.payload_mb for result in results["dFedU"])
-        for name, runs in results.items():
-            gamma = name.partition(", gamma ")[2]
-            told = results.get(f"groups told, gamma {gamma}", results.get(f"all edges on, gamma {gamma}", runs))
-            accuracy = over_seeds(100 * result.mean for result in runs)
-            difference = against(told, runs, 100) if gamma and told is not runs else ""
-            edges = ("", "")
-            if name.startswith("selective"):
-                both = [found(folder, self.groups) for folder in self.folders(name)]
-                edges = tuple(f"{statistics.mean(part):.3f}" for part in zip(*both, strict=True))
-            share = 100 * statistics.mean(result.payload_mb for result in runs) / full
-            cells = [self.groups, self.p, name, accuracy, difference, *edges, f"{share:.1f}"]
-            yield f"| {' | '.join(map(str, cells))} |"
+def rows(groups: int, p: float, folders: dict[str, list[Path]]) -> Iterator[tuple[object, ...]]:
+    results = {name: [read(folder) for folder in each] for name, each in folders.items()}
+    for name, runs in results.items():
+        gamma = name.partition(", gamma ")[2]
+        told = results.get(f"{TOLD}, gamma {gamma}", results.get(f"all edges on, gamma {gamma}", runs))
+        difference = against(told, runs, 100) if gamma and told is not runs else ""
+        edges = ("", "")
+        if name.startswith("selective"):
+            both = [found(folder, groups) for folder in folders[name]]
+            edges = tuple(f"{statistics.mean(part):.3f}" for part in zip(*both, strict=True))
+        share = 100 * payload(runs) / payload(results["dFedU"])
+        yield groups, p, name, percent(runs), difference, *edges, f"{share:.1f}"
 
 
 def found(folder: Path, groups: int) -> tuple[float, float]:
@@ -135,30 +114,21 @@ def found(folder: Path, groups: int) -> tuple[float, float]:
     return hits / len(on) if on else 1.0, hits / len(wanted) if wanted else 1.0
 
 
-HEAD = """\
-| groups | p | method | accuracy %, mean ± s.e. over {seeds} seeds | against groups told | precision | recall \
-| payload, % of dFedU's |
-|---|---|---|---|---|---|---|---|"""
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-selective"), help="folder of the runs")
+    parser = options(__doc__, seeds=5, out="bench-selective")
     parser.add_argument("--only", type=int, choices=list(ANGLES), help="one number of groups")
     arguments = parser.parse_args()
-    out = arguments.out.resolve()
-    scenes = [Scene(groups, p, out, arguments.seeds) for groups in ANGLES for p in GRAPHS]
-    for scene in scenes:
-        if arguments.only in (None, scene.groups):
-            scene.run()
+    scenes = {
+        (groups, p): run(groups, p, arguments.out, arguments.seeds)
+        for groups in ([arguments.only] if arguments.only else ANGLES)
+        for p in GRAPHS
+    }
     if arguments.only:
         return
-    text = "\n".join([HEAD.format(seeds=arguments.seeds), *(line for scene in scenes for line in scene.lines())])
-    (RESULTS / "selective.md").write_text(
-        f"Made by `python benchmarks/selective.py --seeds {arguments.seeds}`.\n\n{text}\n"
-    )
-    print(text)
+    accuracy = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds"
+    header = f"groups|p|method|{accuracy}|against groups told|precision|recall|payload, % of dFedU's"
+    text = table(header, (row for (groups, p), folders in scenes.items() for row in rows(groups, p, folders)))
+    write("selective", f"`python benchmarks/selective.py --seeds {arguments.seeds}`", text)
 
 
 if __name__ == "__main__":

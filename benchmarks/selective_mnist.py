@@ -1,7 +1,5 @@
 """Selective sheaf with a CNN: rotated MNIST over 40 clients, accuracy against rounds and against bytes.
 
-    .venv/bin/python benchmarks/selective_mnist.py --data-root FOLDER [--rounds 100] [--seeds 3] [--out FOLDER]
-
 Four groups of clients whose digits are turned, half of the clients with a fifth of their training data, a CNN of 34,826
 parameters, ten mini-batch steps a round at alpha 0.05. The lambda of each method is the one of its candidates that does
 best on the validation samples of a seed that is not reported, after 40 rounds. Writes
@@ -9,24 +7,17 @@ benchmarks/results/selective-mnist.md and docs/pictures/selective-mnist.svg. Run
 repeated: it can be stopped at any time and called again (three hours on two cores).
 """
 
-from __future__ import annotations
-
-import argparse
-import statistics
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-
+from common import options, table, write
+from drawing import save
 from matplotlib import pyplot as plt
-from study import RESULTS, TUNING, Method, Study, against, over_seeds
+from study import TUNING, Method, Study, against, over_seeds, payload, percent
 
 from sheafgossip.metrics import open_run
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 PAPER = {"name": "sheaf-fmtl", "gamma": 0.03, "eta": 1.0, "start": "orthogonal", "start_scale": 18.66}
 ROTATING = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.0, "start": "shared", "rotate_every": 1}
 SELECTIVE = {"name": "selective-sheaf", "gamma": 0.1}
@@ -49,13 +40,8 @@ def problem(root: Path, rounds: int, seed: int) -> dict[str, Any]:
         "clients": 40,
         "rounds": rounds,
         "topology": {"kind": "erdos-renyi", "p": 0.15},
-        "data": {
-            "dataset": "mnist",
-            "root": str(root),
-            "rotations": [0, 90, 180, 270],
-            "reduced_clients": 0.5,
-            "reduced_to": 0.2,
-        },
+        "data": {"dataset": "mnist", "root": str(root)}
+        | {"rotations": [0, 90, 180, 270], "reduced_clients": 0.5, "reduced_to": 0.2},
         "model": {"kind": "cnn", "filters": [32, 64]},
         "training": {"work": "steps", "steps": 10, "batch_size": 32, "alpha": 0.05},
         "evaluation": {"every": 5},
@@ -68,7 +54,7 @@ def folder(out: Path, name: str, lam: float | None, seed: int) -> Path:
 
 
 def edges_between_alike(out: Path, name: str, lam: float | None, seeds: int) -> str:
-    """Of the edges that were there in the last round."""
+    """The share of the last round's edges, in percent."""
     shares = []
     for seed in range(seeds):
         edges = open_run(folder(out, name, lam, seed)).sql(
@@ -80,7 +66,6 @@ def edges_between_alike(out: Path, name: str, lam: float | None, seeds: int) -> 
 
 def draw(out: Path, lams: dict[str, float | None], seeds: int) -> None:
     """``lams``: {method: lambda}"""
-    matplotlib.rcParams |= {"font.size": 10, "svg.hashsalt": "sheafgossip"}
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained", sharey=True)
     for (name, lam), colour in zip(lams.items(), COLOURS, strict=True):
         found = [
@@ -90,52 +75,38 @@ def draw(out: Path, lams: dict[str, float | None], seeds: int) -> None:
             for seed in range(seeds)
         ]
         accuracy = sum(100 * each["accuracy"] for each in found) / seeds
-        payload = sum(each["payload_bytes"] / 1e6 for each in found) / seeds
+        sent = sum(each["payload_bytes"] / 1e6 for each in found) / seeds
         axes[0].plot(found[0]["round"], accuracy, color=colour, label=name)
-        if payload.max():
-            axes[1].plot(payload[payload > 0], accuracy[payload > 0], color=colour)
+        if sent.max():
+            axes[1].plot(sent[sent > 0], accuracy[sent > 0], color=colour)
         else:
             axes[1].axhline(accuracy.iloc[-1], color=colour, linestyle=":")
     axes[0].set(xlabel="round", ylabel="accuracy %, mean over clients", ylim=(75, 97))
     axes[1].set(xlabel="payload so far, MB", xscale="log")
-    for axis in axes:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(PICTURES / "selective-mnist.svg", metadata={"Date": None})
-    plt.close(figure)
+    save(figure, "selective-mnist")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options(__doc__, seeds=3, out="bench-selective-mnist")
     parser.add_argument("--data-root", type=Path, required=True, help="folder with the files of MNIST")
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-selective-mnist"), help="folder of the runs")
     arguments = parser.parse_args()
-    out = arguments.out.resolve()
+    out = arguments.out
     posed = partial(problem, arguments.data_root.resolve(), arguments.rounds)
     study = Study(out, posed, METHODS, max, TUNING[:1], tuning_rounds=min(40, arguments.rounds))
     found = study.results(arguments.seeds)
-    lines = [
-        "| method | lambda | accuracy %, mean ± s.e. over seeds | against local"
-        " | clients with little data | edges between alike, % | payload MB |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for name, (lam, results) in found.items():
-        accuracy = over_seeds(100 * result.mean for result in results)
         reduced = over_seeds(100 * result.mean_of_reduced for result in results)
-        payload = statistics.mean(result.payload_mb for result in results)
         difference = against(found["local"][1], results, 100)
-        chosen = "" if lam is None else f"{lam:g}"
         alike = edges_between_alike(out, name, lam, arguments.seeds) if "selective" in name else ""
-        lines.append(f"| {name} | {chosen} | {accuracy} | {difference} | {reduced} | {alike} | {payload:.0f} |")
-    text = "\n".join(lines)
-    (RESULTS / "selective-mnist.md").write_text(
-        f"Made by `python benchmarks/selective_mnist.py --data-root FOLDER --rounds {arguments.rounds} --seeds "
-        f"{arguments.seeds}`.\n\n{text}\n"
-    )
-    print(text)
+        chosen, sent = "" if lam is None else f"{lam:g}", f"{payload(results):.0f}"
+        rows.append((name, chosen, percent(results), difference, reduced, alike, sent))
+    figures = "against local|clients with little data|edges between alike, %|payload MB"
+    text = table(f"method|lambda|accuracy %, mean ± s.e. over seeds|{figures}", rows)
+    command = "python benchmarks/selective_mnist.py --data-root FOLDER"
+    write("selective-mnist", f"`{command} --rounds {arguments.rounds} --seeds {arguments.seeds}`", text)
     draw(out, {name: lam for name, (lam, _) in found.items()}, arguments.seeds)
 
 

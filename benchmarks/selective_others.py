@@ -1,16 +1,11 @@
 """Selective sheaf where clients differ in their labels instead of their images, and on School.
 
-    .venv/bin/python benchmarks/selective_others.py [--data-root FOLDER] [--seeds 3] [--out FOLDER]
-
 Digits with 2 and with 5 of the 10 classes a client, as benchmarks/selective.py otherwise (20 clients, p = 0.2, half of
 them with a fifth of their data); School as in benchmarks/school.py where --data-root is a folder with school.mat, with
 the lambdas that were chosen there. Writes benchmarks/results/selective-others.md. Runs that are already in --out are
 not repeated.
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
 from functools import partial
 from pathlib import Path
@@ -18,9 +13,9 @@ from typing import Any
 
 import school
 import selective
-from study import RESULTS, over_seeds, read, run_several
+from common import options, table, write
+from study import algorithms, over_seeds, payload, read, run_grid
 
-from sheafgossip.launcher.config.sections import validate
 from sheafgossip.metrics import open_run
 
 ROTATING = {"name": "sheaf-fmtl", "start": "shared", "rotate_every": 1, "eta": 0.0}
@@ -50,52 +45,30 @@ def on_at_the_end(folders: list[Path]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options(__doc__, seeds=3, out="bench-selective-others")
     parser.add_argument("--data-root", type=Path, help="folder with school.mat")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-selective-others"), help="folder of the runs")
     arguments = parser.parse_args()
-    out = arguments.out.resolve()
+    out = arguments.out
     scenes = {
         f"digits, {classes} classes a client (accuracy %)": (
             100,
-            lambda seed, n=classes: label_skew(n, seed),
+            partial(label_skew, classes),
             methods(0.3, 0.1, 1.0, (0.2,)),
         )
         for classes in (2, 5)
     }
     if arguments.data_root:
         school.write_shares(arguments.data_root, out / "school.npz")
-        posed = partial(school.problem, out / "school.npz", 0.5)
-        scenes["School (MSE)"] = 1, posed, methods(0.1, 0.3, 0.3, ())
-    lines = [
-        f"| problem | method | mean ± s.e. over {arguments.seeds} seeds | edges on, % | payload MB |",
-        "|---|---|---|---|---|",
-    ]
-    for number, (title, (scale, problem, algorithms)) in enumerate(scenes.items()):
-        folders = {
-            name: [out / f"{number}-{place}-{seed}" for seed in range(arguments.seeds)]
-            for place, name in enumerate(algorithms)
-        }
-        run_several(
-            {
-                folder: validate(
-                    problem(seed) | {"seed": seed, "name": f"{name}, seed {seed}", "algorithm": algorithms[name]}
-                )
-                for name, each in folders.items()
-                for seed, folder in enumerate(each)
-            }
-        )
-        for name, each in folders.items():
+        scenes["School (MSE)"] = 1, partial(school.problem, out / "school.npz", 0.5), methods(0.1, 0.3, 0.3, ())
+    rows = []
+    for number, (title, (scale, problem, settings)) in enumerate(scenes.items()):
+        for name, each in run_grid(out / str(number), arguments.seeds, problem, algorithms(settings)).items():
             results = [read(folder) for folder in each]
             found = over_seeds(scale * result.mean for result in results)
-            payload = statistics.mean(result.payload_mb for result in results)
-            lines.append(f"| {title} | {name} | {found} | {on_at_the_end(each)} | {payload:.2f} |")
-    text = "\n".join(lines)
-    (RESULTS / "selective-others.md").write_text(
-        f"Made by `python benchmarks/selective_others.py --data-root FOLDER --seeds {arguments.seeds}`.\n\n{text}\n"
-    )
-    print(text)
+            rows.append((title, name, found, on_at_the_end(each), f"{payload(results):.2f}"))
+    header = f"problem|method|mean ± s.e. over {arguments.seeds} seeds|edges on, %|payload MB"
+    command = f"python benchmarks/selective_others.py --data-root FOLDER --seeds {arguments.seeds}"
+    write("selective-others", f"`{command}`", table(header, rows))
 
 
 if __name__ == "__main__":

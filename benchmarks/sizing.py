@@ -1,14 +1,10 @@
 """What a run of 10^4, 10^5 or 10^6 clients would take, from constants that are measured.
 
-    make sizing
-
 Preparing is measured here, with two sizes of run: what the launcher takes for each client more. The other constants are
 those of ``sheafgossip run``'s own estimate (launcher/prepare/memory.py) and of the collector's benchmark
 (make bench-measuring).
 Clients learn logistic regression on digits by D-PSGD, on a graph with four neighbours each.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -18,6 +14,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from common import options, table, write
 
 from sheafgossip.launcher.prepare import memory
 from sheafgossip.transport.wire import message_wire_bytes
@@ -33,14 +31,9 @@ HEADER_BYTES = 40
 
 CONFIG = """
 clients = {clients}
-[topology]
-kind = "watts-strogatz"
-k = 4
-[data]
-partition = "overlapping"
-samples_each = 20
-[algorithm]
-name = "d-psgd"
+topology = {{ kind = "watts-strogatz", k = 4 }}
+data = {{ partition = "overlapping", samples_each = 20 }}
+algorithm = {{ name = "d-psgd" }}
 """
 
 
@@ -62,7 +55,7 @@ def prepare(clients: int) -> dict[str, float]:
 
 
 def measured() -> tuple[float, float, float]:
-    """Of a client more: seconds and bytes of the launcher, bytes that its assignment is as text."""
+    """What one more client takes: seconds and bytes of the launcher, bytes of its assignment as text."""
     figures = []
     for clients in MEASURED_AT:
         command = [sys.executable, __file__, "--prepare", str(clients)]
@@ -72,13 +65,12 @@ def measured() -> tuple[float, float, float]:
     return (many["s"] - few["s"]) / step, (many["bytes"] - few["bytes"]) / step, many["line"]
 
 
-def table() -> str:
+def figures() -> str:
     prepare_s, launcher_bytes, line = measured()
     client = memory.OF_A_CLIENT + memory.OF_PAGE_TABLES + NEIGHBOURS * memory.OF_A_LINK + 4 * 4 * PARAMETERS
     message = message_wire_bytes([HEADER_BYTES, 4 * PARAMETERS], sealed=True)
+    header = "|".join(["clients", *(f"{clients:,}" for clients in SIZES)])
     rows = [
-        ["clients", *(f"{clients:,}" for clients in SIZES)],
-        ["---"] * (1 + len(SIZES)),
         ["memory of all clients, GB", *(f"{clients * client / 1e9:,.0f}" for clients in SIZES)],
         [f"hosts of {HOST_GB} GB", *(f"{-(-clients * client // (HOST_GB * 1e9)):,.0f}" for clients in SIZES)],
         ["wire bytes of a round, all clients, GB", *(f"{c * NEIGHBOURS * message / 1e9:,.3g}" for c in SIZES)],
@@ -95,7 +87,7 @@ def table() -> str:
         f"{line / 1e3:.1f} kB of assignment, {client / 1e6:.1f} MB on its host; "
         f"a record: {1e6 * COLLECTOR_S:.0f} us of the collector."
     )
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + f"\n\n{constants}"
+    return f"{table(header, rows)}\n\n{constants}"
 
 
 def _start(clients: int, client: float) -> str:
@@ -104,14 +96,12 @@ def _start(clients: int, client: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--prepare", type=int, help=argparse.SUPPRESS)
     if clients := parser.parse_args().prepare:
         print(json.dumps(prepare(clients)))
         return
-    text = table()
-    print(text)
-    (Path(__file__).parent / "results" / "sizing.md").write_text(f"Made by `make sizing`.\n\n{text}\n")
+    write("sizing", "`make sizing`", figures())
 
 
 if __name__ == "__main__":

@@ -1,17 +1,11 @@
 """Whether anything grows over a very long run: memory, open files and threads of every process.
 
-    .venv/bin/python benchmarks/soak.py [--rounds 5000]
-
 64 clients take tiny steps for 5,000 rounds: as many exchanges as a day of rounds of 17 s. Every few seconds the kernel
 is asked about every process of the run. Memory may settle in the first third; what counts is the growth from the
 second third to the last one, of what was usual in each (the median: a file may be open for the moment of a look).
 """
 
-from __future__ import annotations
-
-import argparse
 import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -21,27 +15,20 @@ from pathlib import Path
 from statistics import median
 
 import psutil
+from common import CLI, options, write
 
 CONFIG = """
 clients = 64
 rounds = {rounds}
-[topology]
-p = 0.1
-[data]
-rotations = [0, 90, 180, 270]
-[training]
-work = "steps"
-steps = 1
-batch_size = 4
-[evaluation]
-every = 500
-[algorithm]
-name = "sheaf-fmtl"
-gamma = 0.01
+topology = {{ p = 0.1 }}
+data = {{ rotations = [0, 90, 180, 270] }}
+training = {{ work = "steps", steps = 1, batch_size = 4 }}
+evaluation = {{ every = 500 }}
+algorithm = {{ name = "sheaf-fmtl", gamma = 0.01 }}
 """
 EVERY_S = 3.0
 GROWTH = 1.02
-"""Of a process's own memory: as much as a few more pages of an allocator."""
+"""Tolerated growth of a process's own memory: a few more pages of an allocator."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +72,13 @@ def watch(command: Sequence[str]) -> dict[str, list[Look]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.toml"
         config.write_text(CONFIG.format(rounds=arguments.rounds))
-        command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", f"{folder}/run", "-q"]
+        command = [*CLI, "run", str(config), "--out", f"{folder}/run", "-q"]
         started = time.monotonic()
         seen = {name: looks for name, looks in watch(command).items() if len(looks) >= 6}
         seconds = time.monotonic() - started
@@ -114,8 +101,7 @@ def main() -> None:
         f"{whose}; median {median(growth.values()):.3f}), open files {max(files.values()):+.0f}, threads "
         f"{max(threads.values()):+.0f}: {'flat' if flat else 'NOT FLAT'}."
     )
-    print(text)
-    (Path(__file__).parent / "results" / "soak.md").write_text(f"Made by `make soak`.\n\n{text}\n")
+    write("soak", "`make soak`", text)
     raise SystemExit(0 if flat else 1)
 
 

@@ -1,16 +1,11 @@
 """Accuracy against virtual time when a fifth of the clients are ten times slower: what each staleness buys, and costs.
 
-    .venv/bin/python benchmarks/stragglers.py [--seeds 3] [--out FOLDER]
-
 Sheaf-FMTL with forty clients on an Erdős–Rényi graph (p = 0.15) and one set of settings for every staleness, in three
 scenes: clients with four different tasks, of whom the same eight are always slow; clients with one task, of whom the
 same eight are always slow; clients with one task, each of whom is slow a fifth of the time. Writes a Markdown table and
-a CSV file to benchmarks/results/, and docs/pictures/stragglers.svg. Runs that are already in FOLDER are not repeated.
+a CSV file to benchmarks/results/, and docs/pictures/stragglers.svg.
 """
 
-from __future__ import annotations
-
-import argparse
 import bisect
 import csv
 import math
@@ -20,17 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-
+from common import RESULTS, options, table, write
+from drawing import save
 from matplotlib import pyplot as plt
+from study import run_several
 
 from sheafgossip.launcher.config.sections import RunConfig, validate
-from sheafgossip.launcher.studies.runner import run_all
 from sheafgossip.metrics import open_run
 
-HERE = Path(__file__).parent
 ROUNDS = 200
 LONGER = 5 * ROUNDS
 
@@ -134,18 +126,19 @@ def read(folder: Path) -> Course:
     )
 
 
-def courses(name: str, seed: int, out: Path) -> dict[str, Course]:
-    """{label: its run}; runs what is not there yet."""
-    found = {}
-    for number, label in enumerate(variants(SCENES[name])):
-        folder = out / f"{name}-{number}-{seed}"
-        if not folder.exists():
-            print(f"{name}, seed {seed}: {label}", flush=True)
-            (done,) = run_all([configuration(name, label, seed)], folder)
-            if done.outcome.status != "finish":
-                raise SystemExit(f"{folder}: {done.outcome.status}: {'; '.join(done.outcome.causes)}")
-        found[label] = read(folder)
-    return found
+def courses(out: Path, seeds: int) -> dict[str, list[dict[str, Course]]]:
+    """{scene: {label: its run} with each seed}; runs what is not there yet."""
+    folders = {
+        (name, label, seed): out / f"{name}-{number}-{seed}"
+        for name, scene in SCENES.items()
+        for number, label in enumerate(variants(scene))
+        for seed in range(seeds)
+    }
+    run_several({folder: configuration(*run) for run, folder in folders.items()})
+    return {
+        name: [{label: read(folders[name, label, seed]) for label in variants(scene)} for seed in range(seeds)]
+        for name, scene in SCENES.items()
+    }
 
 
 def rows(name: str, seed: int, found: dict[str, Course]) -> list[dict[str, Any]]:
@@ -190,21 +183,16 @@ COLUMNS = {  # title: column of the CSV file, digits, factor
 }
 
 
-def table(name: str, lines: Sequence[dict[str, Any]]) -> str:
+def section(name: str, lines: Sequence[dict[str, Any]]) -> str:
     seeds = len({line["seed"] for line in lines})
-    text = [
-        f"### {SCENES[name].title}",
-        "",
-        f"Mean ± s.e. over {seeds} seed{'s' * (seeds > 1)}; target: final accuracy of the same seed's synchronous run.",
-        "",
-        f"| staleness | {' | '.join(COLUMNS)} |",
-        "|---" * (len(COLUMNS) + 1) + "|",
-    ]
+    rows = []
     for label in dict.fromkeys(line["staleness"] for line in lines):
         own = [line for line in lines if line["staleness"] == label]
         cells = (spread([line[column] for line in own], digits, scale) for column, digits, scale in COLUMNS.values())
-        text.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(text)
+        rows.append((label, *cells))
+    target = "target: final accuracy of the same seed's synchronous run"
+    head = f"### {SCENES[name].title}\n\nMean ± s.e. over {seeds} seed{'s' * (seeds > 1)}; {target}."
+    return f"{head}\n\n{table('|'.join(['staleness', *COLUMNS]), rows)}"
 
 
 LOOKS = {  # of Okabe and Ito: apart for all kinds of colour vision
@@ -219,7 +207,6 @@ LOOKS = {  # of Okabe and Ito: apart for all kinds of colour vision
 
 
 def draw(all_courses: dict[str, list[dict[str, Course]]]) -> None:
-    matplotlib.rcParams |= {"font.size": 10, "svg.hashsalt": "sheafgossip"}
     figure, axes = plt.subplots(len(SCENES), 1, figsize=(8.4, 11), layout="constrained")
     for axis, (name, seeds) in zip(axes, all_courses.items(), strict=True):
         end = max(found["0"].end_s for found in seeds)
@@ -230,7 +217,7 @@ def draw(all_courses: dict[str, list[dict[str, Course]]]) -> None:
         }
         for label, mean in means.items():
             colour, dash = LOOKS[label]
-            axis.plot(grid, mean, color=colour, linestyle=dash, linewidth=1.6)
+            axis.plot(grid, mean, color=colour, linestyle=dash, linewidth=1.6, label=label)
             stop = statistics.fmean(found[label].end_s for found in seeds)
             if stop < end:
                 axis.plot([stop], [mean[-1]], "o", color=colour, markersize=4.5)
@@ -240,61 +227,24 @@ def draw(all_courses: dict[str, list[dict[str, Course]]]) -> None:
         top = 5 * math.ceil((max(map(max, means.values())) + 1) / 5)
         axis.set(xlim=(0, end), ylim=(40, top), title=SCENES[name].title, ylabel="mean accuracy of all clients, %")
         axis.annotate("half of the synchronous run's time", (half, 40), (4, 4), textcoords="offset points", fontsize=8)
-        _name_lines(axis, {label: mean[-1] for label, mean in means.items()}, end, (40, top))
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.25)
+        axis.legend(loc="lower right", frameon=False, fontsize=8, title="staleness")
     axes[-1].set_xlabel("virtual seconds (a dot: all clients have completed their rounds)")
-    figure.savefig(HERE.parent / "docs" / "pictures" / "stragglers.svg", metadata={"Date": None})
-    plt.close(figure)
-
-
-def _name_lines(axis: Any, ends: dict[str, float], right: float, span: tuple[float, float]) -> None:
-    """Names beside the ends of the lines, moved apart where they would overlap."""
-    apart = 0.085 * (span[1] - span[0])
-    order = sorted(ends, key=lambda label: (ends[label], -list(ends).index(label)))
-    pushed_up, pushed_down = [ends[label] for label in order], [ends[label] for label in order]
-    for place in range(1, len(order)):
-        pushed_up[place] = max(pushed_up[place], pushed_up[place - 1] + apart)
-        pushed_down[-1 - place] = min(pushed_down[-1 - place], pushed_down[-place] - apart)
-    for label, *heights in zip(order, pushed_up, pushed_down, strict=True):
-        axis.annotate(
-            {"0": "0 (synchronous)", ALONE: "alone (no exchange)"}.get(label, label),
-            (right, ends[label]),
-            (1.05 * right, statistics.fmean(heights)),
-            annotation_clip=False,
-            va="center",
-            color=LOOKS[label][0],
-            arrowprops={"arrowstyle": "-", "color": LOOKS[label][0], "linewidth": 0.7, "relpos": (0, 0.5)},
-        )
+    save(figure, "stragglers")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench-stragglers"), help="folder of the runs")
-    arguments = parser.parse_args()
-    all_courses: dict[str, list[dict[str, Course]]] = {name: [] for name in SCENES}
-    for seed in range(arguments.seeds):
-        for name in SCENES:
-            all_courses[name].append(courses(name, seed, arguments.out))
+    arguments = options(__doc__, seeds=3, out="bench-stragglers").parse_args()
+    found = courses(arguments.out, arguments.seeds)
     lines = [
-        line
-        for name, seeds in all_courses.items()
-        for seed, found in enumerate(seeds)
-        for line in rows(name, seed, found)
+        line for name, seeds in found.items() for seed, runs in enumerate(seeds) for line in rows(name, seed, runs)
     ]
-    target = HERE / "results"
-    target.mkdir(exist_ok=True)
-    with (target / "stragglers.csv").open("w", newline="") as file:
+    with (RESULTS / "stragglers.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
-    text = "\n\n".join(table(name, [line for line in lines if line["scene"] == name]) for name in SCENES)
-    (target / "stragglers.md").write_text(
-        f"Made by `python benchmarks/stragglers.py --seeds {arguments.seeds}`.\n\n{text}\n"
-    )
-    print(text)
-    draw(all_courses)
+    text = "\n\n".join(section(name, [line for line in lines if line["scene"] == name]) for name in SCENES)
+    write("stragglers", f"`python benchmarks/stragglers.py --seeds {arguments.seeds}`", text)
+    draw(found)
 
 
 if __name__ == "__main__":

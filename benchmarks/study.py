@@ -1,8 +1,6 @@
 """What studies of several runs share: runs that are kept once they have ended, lambdas chosen without a look at the
 test samples, and figures over seeds."""
 
-from __future__ import annotations
-
 import csv
 import math
 import shutil
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import RESULTS
 
 from sheafgossip.launcher.config.sections import RunConfig, validate
 from sheafgossip.launcher.run.earlier import PlannedRun, configuration, has_diverged
@@ -20,7 +19,6 @@ from sheafgossip.launcher.studies.runner import Finished, Observer, run_missing
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.summary import summarize
 
-RESULTS = Path(__file__).parent / "results"
 TUNING = (100, 101)
 """Seeds of the runs that choose lambda; those that are reported have others."""
 
@@ -88,6 +86,32 @@ def read(folder: Path) -> Result:
     return Result(clients["test_metric"].to_numpy(), clients["train_samples"].to_numpy(), payload_mb)
 
 
+def run_grid(
+    out: Path, seeds: int, problem: Callable[[int], dict[str, Any]], methods: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[Path]]:
+    """{method: the folder of its run with each seed}; a method is what it changes of ``problem(seed)``."""
+    folders = {name: [out / f"{number}-{seed}" for seed in range(seeds)] for number, name in enumerate(methods)}
+    wanted = {}
+    for name, changes in methods.items():
+        for seed, folder in enumerate(folders[name]):
+            wanted[folder] = validate(problem(seed) | {"seed": seed, "name": f"{name}, seed {seed}"} | dict(changes))
+    run_several(wanted)
+    return folders
+
+
+def algorithms(methods: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """{name: settings} as what each changes of a configuration."""
+    return {name: {"algorithm": settings} for name, settings in methods.items()}
+
+
+def percent(results: Iterable[Result]) -> str:
+    return over_seeds(100 * result.mean for result in results)
+
+
+def payload(results: Iterable[Result]) -> float:
+    return statistics.mean(result.payload_mb for result in results)
+
+
 Run = tuple[str, str, float | None, int, Result | None]
 """Samples evaluated on, method, lambda, seed, result (None: diverged)."""
 
@@ -149,8 +173,8 @@ class Study:
         return result
 
 
-def write_csv(runs: Iterable[Run], path: Path) -> None:
-    with path.open("w", newline="") as file:
+def write_csv(runs: Iterable[Run], name: str) -> None:
+    with (RESULTS / f"{name}.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["samples", "method", "lambda", "seed", "mean", "payload_mb"])
         for samples, name, lam, seed, result in runs:

@@ -1,0 +1,72 @@
+"""What the benchmarks share: options, the command line in a process of its own, tables, and files of results."""
+
+import argparse
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PICTURES = HERE.parent / "docs" / "pictures"
+CLI = (sys.executable, "-m", "sheafgossip.launcher.cli")
+LAST_SAMPLES = "(SELECT max(rowid) FROM resource GROUP BY node)"
+
+
+def options(page: str | None, *, seeds: int = 0, repeats: int = 0, out: str = "") -> argparse.ArgumentParser:
+    """A parser described by the first line of ``page``, with those options that have a default here."""
+    parser = argparse.ArgumentParser(description=(page or "").split("\n")[0])
+    if seeds:
+        parser.add_argument("--seeds", type=int, default=seeds)
+    if repeats:
+        parser.add_argument("--repeats", type=int, default=repeats)
+    if out:
+        parser.add_argument("--out", type=lambda path: Path(path).resolve(), default=f"runs/{out}", help="run folders")
+    return parser
+
+
+def seconds_of(*words: str) -> float:
+    """Wall time of a command of sheafgossip."""
+    started = time.monotonic()
+    subprocess.run([*CLI, *words], check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - started
+
+
+@contextmanager
+def reading(database: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def wait_for_exit(process: subprocess.Popen) -> float:
+    """CPU seconds of a process and all its descendants that were waited for."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
+def spread(values: Sequence[float], form: str = ".3g", to: str = "-") -> str:
+    """Median (smallest to largest)."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}}{to}{max(values):{form}})"
+
+
+def table(header: str, rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table; the titles in ``header`` are separated by |."""
+    titles = header.split("|")
+    lines = (titles, *([str(cell) for cell in row] for row in rows))
+    head, *rest = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, "|---" * len(titles) + "|", *rest])
+
+
+def write(name: str, made_by: str, text: str) -> None:
+    """Prints ``text`` and writes it to benchmarks/results/NAME.md."""
+    print(text)
+    (RESULTS / f"{name}.md").write_text(f"Made by {made_by}.\n\n{text}\n")
