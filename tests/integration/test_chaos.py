@@ -1,12 +1,8 @@
 """A few of the cases that ``make chaos`` tries: so that the generator and the checker stay alive."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ from chaos.comparison import differences
 from chaos.generator import case_of
 from chaos.records import Records
 from chaos.trial import trial
+from runs import command
 
 _QUICK = (1, 8, 12)
 """A client killed while the others go on; the launcher killed twice; a repetition."""
@@ -66,8 +63,7 @@ restart_after = 1
 def finished(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("small")
     (path / "config.toml").write_text(_SMALL)
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", path / "config.toml", "--out", path / "run"]
-    subprocess.run([*command, "--quiet"], check=True, capture_output=True, timeout=150)
+    command("run", path / "config.toml", "--out", path / "run", "--quiet")
     assert list(Checker(Records(path / "run")).differences()) == []
     return path / "run"
 

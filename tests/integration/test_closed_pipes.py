@@ -1,13 +1,12 @@
 """Who reads what a command prints may go at any time: a run ends as it would have, with all its records."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess
 from pathlib import Path
 
 import pytest
+from foreign import sheafgossip
 from runs import CLI, RunFolder
 
 from .test_when_things_go_wrong import LONG
@@ -71,8 +70,7 @@ def test_its_failures_are_told_by_the_exit_code_all_the_same(tmp_path):
 def test_a_summary_that_is_cut_off_is_no_mistake_but_one_that_could_not_be_stored_is(tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(LONG.replace("rounds = 100000", "rounds = 5"))
-    done = subprocess.run([*CLI, "run", str(config), "--out", str(tmp_path / "run")], capture_output=True, timeout=60)
-    assert done.returncode == 0
+    assert sheafgossip("run", config, "--out", tmp_path / "run", "--engine", "threads")[0] == 0
     assert command("summary", tmp_path / "run", outlet=closed()) == 0
     assert command("summary", tmp_path / "run", outlet=os.open("/dev/full", os.O_WRONLY)) == 1
 

@@ -3,8 +3,6 @@
 By default one kind of damage to each file; SHEAFGOSSIP_DAMAGE=all does all of them (`make damage`).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3
@@ -79,7 +77,7 @@ def interrupted(tmp_path_factory) -> Interrupted:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with open_engine() as opened:
+    with open_engine("threads") as opened:
         yield opened
 
 

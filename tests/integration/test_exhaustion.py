@@ -13,13 +13,13 @@ import threading
 
 import psutil
 import pytest
-from runs import RunFolder
+from runs import RunFolder, assert_same_states
 
 from .test_keys import dial
 
 CONFIG = """
 clients = 4
-rounds = 250
+rounds = 150
 [topology]
 kind = "ring"
 [data]
@@ -63,25 +63,15 @@ class Idle:
                     self.open[-1].connect_ex((host, int(port)))
 
 
-def test_strangers_who_say_nothing_leave_a_run_the_files_that_it_needs(run, tmp_path):
-    quiet = run(CONFIG, "transport.protocol=ipc")
-    config, attacked = tmp_path / "attacked.toml", RunFolder(tmp_path / "attacked")
-    config.write_text(CONFIG)
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(attacked.path)]
+def test_strangers_who_say_nothing_leave_a_run_the_files_that_it_needs(run_in_threads, start):
+    quiet = run_in_threads(CONFIG, "transport.protocol=ipc")
     few = 1000  # open files a process may have: less than strangers want
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)),
-    )
-    with Idle(attacked) as stranger:
-        printed, _ = process.communicate(timeout=150)
-    assert process.returncode == 0, printed
+    going = start(CONFIG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)))
+    with Idle(going.folder) as stranger:
+        code, printed = going.end(150)
+    assert code == 0, printed
     assert len(stranger.open) > few
-    theta, expected = attacked.theta(250), quiet.theta(250)
-    assert all(theta[node].tobytes() == expected[node].tobytes() for node in range(4))
+    assert_same_states(going.folder, quiet, 150)
 
 
 LISTENING = """
@@ -132,7 +122,11 @@ def test_a_message_of_endlessly_many_frames_ends_its_connection_or_the_process_n
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system does not bound the memory of a process")
 def test_a_client_that_such_a_message_ends_is_told_in_one_line(start):
-    going = start(CONFIG.replace("250", "100000").replace("every = 1", "every = 0"), "--set", "transport.keys=false")
+    going = start(
+        CONFIG.replace("rounds = 150", "rounds = 100000").replace("every = 1", "every = 0"),
+        "--set",
+        "transport.keys=false",
+    )
     going.until_round(3)
     [(pid, address)] = going.folder.rows("SELECT pid, address FROM node WHERE node = 1")
     client = psutil.Process(pid)

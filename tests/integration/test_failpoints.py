@@ -3,13 +3,8 @@
 A few of the points by default; ``make failpoints`` takes them all.
 """
 
-from __future__ import annotations
-
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from chaos.checker import Checker
@@ -17,10 +12,10 @@ from chaos.comparison import differences
 from chaos.generator import Case
 from chaos.records import Records
 from chaos.runner import Going, place_for
+from runs import ROOT, command
 
 from sheafgossip.transport.failpoints import parse
 
-ROOT = Path(__file__).parents[2]
 ENDS_S = 90
 POINTS = {
     "launcher": ("plan written", "configuration written", "collector started", "go", "exit", "note"),
@@ -54,8 +49,7 @@ CASE = Case(
 def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken") / "run"
     (folder.parent / "case.toml").write_text(CASE.toml)
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", folder.parent / "case.toml", "--out", folder]
-    subprocess.run([*command, "--quiet"], check=True, capture_output=True, timeout=ENDS_S)
+    command("run", folder.parent / "case.toml", "--out", folder, "--quiet")
     return Records(folder)
 
 

@@ -1,16 +1,10 @@
 """Several runs of one file, and published tables, go on where they were: the same command makes what is missing."""
 
-from __future__ import annotations
-
 import shutil
-import signal
-import sqlite3
-import subprocess
-from contextlib import closing
 
-import numpy as np
+import foreign
 import pytest
-from runs import CLI, RunFolder
+from runs import RunFolder, assert_same_states
 
 CONFIG = """
 clients = 3
@@ -39,9 +33,9 @@ NAMES = ("first", "second", "third")
 
 
 def sheafgossip(*words: object, code: int = 0) -> str:
-    done = subprocess.run([*CLI, *map(str, words)], capture_output=True, text=True, timeout=150)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    ended, out, err = foreign.sheafgossip(*words)
+    assert ended == code, out + err
+    return out + err
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +53,10 @@ def interrupted(finished, tmp_path):
     config, whole = finished
     out = tmp_path / "out"
     shutil.copytree(whole, out)
-    alter(out / "second", "DELETE FROM round WHERE round > 5; DELETE FROM event WHERE kind = 'finish'")
-    alter(out / "third", "DELETE FROM round; DELETE FROM event; DELETE FROM node")
+    RunFolder(out / "second").cut_after(5)
+    RunFolder(out / "third").alter("DELETE FROM round; DELETE FROM event; DELETE FROM node")
     shutil.rmtree(out / "third" / "state")
-    shutil.rmtree(out / "second" / "state" / "round-000008")
     return config, out
-
-
-def alter(folder, script: str) -> None:
-    with closing(sqlite3.connect(folder / "run.sqlite")) as records, records:
-        records.executescript(script)
 
 
 def test_the_same_command_makes_the_runs_that_are_missing_to_the_same_bits(finished, interrupted):
@@ -77,9 +65,7 @@ def test_the_same_command_makes_the_runs_that_are_missing_to_the_same_bits(finis
     assert "1 of 3 runs finished before" in said
     assert "second: going on after round 4" in said
     for name in NAMES:
-        ours, theirs = RunFolder(out / name).theta(8), RunFolder(finished[1] / name).theta(8)
-        assert len(ours) == len(theirs) == 3
-        assert all(np.array_equal(ours[node], theirs[node]) for node in ours)
+        assert_same_states(RunFolder(out / name), RunFolder(finished[1] / name), 8)
         assert name in said  # in one table
         assert (out / name / "config.toml").read_text() == (finished[1] / name / "config.toml").read_text()
     starts = "SELECT count(*) FROM event WHERE kind = 'start'"
@@ -103,7 +89,7 @@ def test_ctrl_c_tells_how_to_go_on(start):
     going = start(endless + "[[compare]]" + CONFIG.partition("[[compare]]")[2])
     out, going.folder = going.folder.path, RunFolder(going.folder.path / "first")
     going.until_round(1)
-    going.process.send_signal(signal.SIGINT)
+    going.signal()
     code, said = going.end(60)
     assert code == 130
     assert f"the same command with --out {out} goes on with what is missing" in said
@@ -114,8 +100,8 @@ def test_a_reproduction_goes_on_after_the_last_checkpoint(tmp_path):
     words += ("--set", "checkpoints.every=2", "--out", tmp_path)
     sheafgossip(*words)
     folder = RunFolder(tmp_path / "figure3-small" / "local-seed-0")
-    alter(folder.path, "DELETE FROM round WHERE round > 3; DELETE FROM event WHERE kind = 'finish'")
-    whole = folder.theta(4)
+    whole = folder.copy(tmp_path / "whole")
+    folder.cut_after(3)
     sheafgossip(*words)
     assert "resumed after round 2" in folder.rows("SELECT detail FROM event WHERE kind = 'start' ORDER BY rowid")[1][0]
-    assert all(np.array_equal(folder.theta(4)[node], whole[node]) for node in whole)
+    assert_same_states(folder, whole, 4)

@@ -10,14 +10,13 @@ header of 40 bytes: it also names the largest segment and the scale of the windo
 it meets a client whose neighbour has left already, and who tries to connect again until it leaves too.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import sys
 
 import pytest
+from runs import CLI
 
 from sheafgossip.metrics.reader import open_records
 
@@ -83,7 +82,7 @@ def isolated() -> list[str]:
 def test_an_interface_counts_the_recorded_bytes_and_the_headers_of_its_packets(isolated, tmp_path, vectors):
     config, folder = tmp_path / "config.toml", tmp_path / "run"
     config.write_text(CONFIG + ALGORITHMS[vectors])
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(folder), "--quiet"]
+    command = [*CLI, "run", str(config), "--out", str(folder), "--quiet"]
     done = subprocess.run([*isolated, sys.executable, "-c", INSIDE, *command], capture_output=True, text=True)
     counted = json.loads(done.stdout or "null")
     assert counted, done.stderr

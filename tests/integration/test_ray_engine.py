@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs import alive
+from runs import alive, command
 
 from sheafgossip.launcher.processes.engines import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
@@ -190,10 +190,6 @@ def test_agents_wait_for_a_launcher_that_has_much_to_prepare(cluster, tmp_path):
 def test_no_cluster_is_told_in_a_line(tmp_path):
     config = tmp_path / "config.toml"
     config.write_text(LONG)
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(tmp_path / "run")]
-    done = subprocess.run(
-        [*command, "--engine", "ray", "--address", "127.0.0.1:1"], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 2
+    done = command("run", config, "--out", tmp_path / "run", "--engine", "ray", "--address", "127.0.0.1:1", code=2)
     assert "error: --engine ray --address 127.0.0.1:1: no Ray cluster there; start one with `ray start" in done.stderr
     assert not (tmp_path / "run").exists()

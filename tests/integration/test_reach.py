@@ -1,13 +1,11 @@
 """Runs over tcp on a machine whose network does not carry them: one line, and the exit code says whether any began."""
 
-from __future__ import annotations
-
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from runs import CLI
 
 CONFIG = """
 clients = 8
@@ -31,7 +29,7 @@ def errors(tmp_path: Path) -> Errors:
     def errors(*options: str, inside: str = "") -> tuple[int, list[str]]:
         config = tmp_path / "config.toml"
         config.write_text(CONFIG)
-        command = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(tmp_path / "run")]
+        command = [*CLI, "run", str(config), "--out", str(tmp_path / "run")]
         if inside:
             command = ["unshare", "--net", "sh", "-c", f'{inside} && exec "$@"', "sh", *command]
         done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)

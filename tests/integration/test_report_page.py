@@ -1,17 +1,15 @@
 """Reports of real runs, as files and in a browser."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from runs import ROOT, command
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 STRAGGLERS = """
 clients = 6
@@ -58,17 +56,10 @@ def folders(tmp_path_factory) -> dict[str, Path]:
         "stragglers": ["run", str(root / "stragglers.toml")],
         "sweep": ["sweep", str(root / "seeds.toml"), "--grid", "algorithm.name=d-psgd,dfedu", "--seeds", "3"],
     }
-    for name, command in commands.items():
-        _sheafgossip(*command, "--quiet", "--out", str(root / name))
-        _sheafgossip("report", str(root / name), "--out", str(root / f"{name}.html"))
+    for name, words in commands.items():
+        command(*words, "--quiet", "--out", root / name)
+        command("report", str(root / name), "--out", str(root / f"{name}.html"))
     return {name: root / name for name in commands}
-
-
-def _sheafgossip(*words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", *words], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 FIGURES = {
@@ -115,7 +106,7 @@ def test_a_report_tells_the_figures_of_its_runs_and_how_to_repeat_them(folders):
 
 
 def test_figures_come_in_three_formats_with_their_data(folders, tmp_path):
-    _sheafgossip("report", str(folders["stragglers"]), "--out", str(tmp_path / "r.html"), "--figures", str(tmp_path))
+    command("report", str(folders["stragglers"]), "--out", str(tmp_path / "r.html"), "--figures", str(tmp_path))
     for name in FIGURES["stragglers"]:
         files = {path.suffix: path.read_bytes() for path in tmp_path.glob(f"{name}.*")}
         assert set(files) == {".svg", ".png", ".pdf", ".csv"}

@@ -1,10 +1,9 @@
 """`sheafgossip reproduce` over real processes, at the smallest size that shows everything."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
+from runs import command
 
 from sheafgossip.launcher import cli
 from sheafgossip.launcher.studies import runner
@@ -13,8 +12,7 @@ SMALLEST = ("--small", "--rounds", "2", "--set", "clients=4", "--set", "topology
 
 
 def reproduce(what, out, *options):
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "reproduce", what, *SMALLEST, "--out", str(out)]
-    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=150)
+    return command("reproduce", what, *SMALLEST, "--out", out, *options, code=None)
 
 
 @pytest.fixture(scope="module")

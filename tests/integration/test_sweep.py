@@ -1,19 +1,11 @@
 """Sweeps over real runs: what is missing is run, whatever happened before, and nothing else."""
 
-from __future__ import annotations
-
 import csv
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import psutil
-from runs import default_signals
+from runs import Going, run_here
 
-from sheafgossip.launcher.studies.runner import run_all
 from sheafgossip.launcher.studies.sweep.grid import parse_grids
 from sheafgossip.launcher.studies.sweep.plan import plan
 
@@ -33,29 +25,6 @@ every = 20
 """
 
 
-def start(config: Path, out: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "sheafgossip.launcher.cli", "sweep", str(config), "--out", str(out), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=default_signals,
-    )
-
-
-def until(reached, process: subprocess.Popen[str], seconds: float = 150) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def everything_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    sweep = psutil.Process(process.pid)
-    return [sweep, *sweep.children(recursive=True)]
-
-
 def require_end(processes: list[psutil.Process], seconds: float) -> None:
     _, alive = psutil.wait_procs(processes, timeout=seconds)
     assert alive == []
@@ -70,21 +39,21 @@ def states(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.glob("*/state/*/*.safetensors"))}
 
 
-def test_a_sweep_that_was_killed_runs_only_what_is_missing_and_ends_with_the_same_bits(tmp_path):
+def test_a_sweep_that_was_killed_runs_only_what_is_missing_and_ends_with_the_same_bits(begin, tmp_path):
     config, out = tmp_path / "sweep.toml", tmp_path / "out"
     config.write_text(CONFIG.format(rounds=50))
     grid = "algorithm.gamma=0.05,0.2"
     first, second, _, fourth = (out / f"gamma-{gamma}-seed-{seed}" for seed in (0, 1) for gamma in (0.05, 0.2))
-    sweep = start(config, out, "--grid", grid, "--seeds", "2")
-    until((second / "state" / "round-000020").exists, sweep)
-    processes = everything_of(sweep)
-    os.kill(sweep.pid, signal.SIGKILL)
-    sweep.communicate()
+    words = ("sweep", config, "--out", out, "--grid", grid, "--seeds", 2)
+    sweep = begin(*words)
+    sweep.until((second / "state" / "round-000020").exists)
+    processes = sweep.processes()
+    sweep.kill()
     require_end(processes, seconds=10)
     finished_then = (first / "run.sqlite").read_bytes()
     assert not (fourth / "state").exists()
 
-    sweep = start(config, out, "--grid", grid, "--seeds", "2", "--jobs", "2")
+    sweep = begin(*words, "--jobs", 2).process
     shown, said = sweep.communicate(timeout=150)
     assert sweep.returncode == 0, said
     lines = said.splitlines()
@@ -100,26 +69,26 @@ def test_a_sweep_that_was_killed_runs_only_what_is_missing_and_ends_with_the_sam
     undisturbed = [
         each.config.but(name=each.folder.name) for each in plan(config, [], parse_grids([grid]), 2, out).runs
     ]
-    run_all(undisturbed, tmp_path / "undisturbed")
+    run_here(undisturbed, tmp_path / "undisturbed", "threads")
     assert len(states(out)) == 4 * 4 * 4  # runs, checkpoints, clients
     assert states(out) == states(tmp_path / "undisturbed")
 
 
-def test_a_failing_run_does_not_stop_the_others_and_ctrl_c_ends_all_of_them(tmp_path):
+def test_a_failing_run_does_not_stop_the_others_and_ctrl_c_ends_all_of_them(begin, tmp_path):
     config, out = tmp_path / "sweep.toml", tmp_path / "out"
     config.write_text(CONFIG.format(rounds=1_000_000))
-    sweep = start(config, out, "--grid", "algorithm.lam=1e9,0.01")
+    sweep: Going = begin("sweep", config, "--out", out, "--grid", "algorithm.lam=1e9,0.01")
     good, bad = out / "lam-0.01-seed-0", out / "lam-1000000000-seed-0"
     lines: list[str] = []
     while "failed" not in "".join(lines[-1:]):
-        lines.append(sweep.stderr.readline())
+        lines.append(sweep.process.stderr.readline())
         assert lines[-1], lines
     assert lines[-1].startswith(f"1 of 2: {bad.name} failed after")
-    until((good / "state" / "round-000020").exists, sweep)
-    processes = everything_of(sweep)
-    os.kill(sweep.pid, signal.SIGINT)
-    _, said = sweep.communicate(timeout=150)
-    assert sweep.returncode == 130
+    sweep.until((good / "state" / "round-000020").exists)
+    processes = sweep.processes()
+    sweep.signal()
+    code, said = sweep.end()
+    assert code == 130
     assert f"error: {bad.name}: client" in said
     assert "is not finite after round" in said
     assert "Traceback" not in said

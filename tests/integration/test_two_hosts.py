@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import zmq
+from runs import CLI, assert_same_states, until
 
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair, dial_with
@@ -84,10 +85,10 @@ def cluster(hosts, ray_folder) -> Iterator[str]:
     nodes = [subprocess.Popen(on(hosts[FIRST], *head), **quiet)]
     try:
         with within(hosts[FIRST]):
-            until(lambda: answers(f"tcp://{FIRST}:6379"), 60)
+            until(lambda: answers(f"tcp://{FIRST}:6379"), seconds=60)
         nodes.append(subprocess.Popen(on(hosts[SECOND], *second), **quiet))
         status = on(hosts[FIRST], sys.executable, "-c", HOW_MANY)
-        until(lambda: subprocess.run(status, capture_output=True, text=True).stdout.strip() == "2", 90)
+        until(lambda: subprocess.run(status, capture_output=True, text=True).stdout.strip() == "2", seconds=90)
         yield f"{FIRST}:6379"
     finally:
         for node in nodes:
@@ -109,13 +110,6 @@ def answers(address: str) -> bool:
         dial(address).close()
         return True
     return False
-
-
-def until(reached, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.1)
 
 
 class Wiretap:
@@ -214,11 +208,6 @@ class Stranger:
         return forger
 
 
-def command(config: Path, folder: Path, cluster: str) -> list[str]:
-    words = [sys.executable, "-m", "sheafgossip.launcher.cli", "run", str(config), "--out", str(folder), "--quiet"]
-    return [*words, "--engine", "ray", "--address", cluster]
-
-
 def collector_of(launcher: int) -> str | None:
     """Where the collector below a process listens."""
     for process in psutil.Process(launcher).children(recursive=True):
@@ -239,14 +228,13 @@ def listening(process: Path) -> str | None:
     return None
 
 
-def test_a_run_spans_two_hosts_and_a_third_one_without_keys_changes_nothing(run, hosts, cluster, tmp_path):
-    quiet = run(CONFIG)
+def test_a_run_spans_two_hosts_and_a_third_one_without_keys_changes_nothing(run_in_threads, hosts, cluster, tmp_path):
+    quiet = run_in_threads(CONFIG, "measuring.kernel=false")
     config, folder = tmp_path / "config.toml", tmp_path / "attacked"
     config.write_text(CONFIG)
     attacked = type(quiet)(folder)
-    process = subprocess.Popen(
-        on(hosts[FIRST], *command(config, folder, cluster)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    words = [*CLI, "run", str(config), "--out", str(folder), "--quiet", "--engine", "ray", "--address", cluster]
+    process = subprocess.Popen(on(hosts[FIRST], *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     with Stranger(hosts[STRANGER], Wiretap(hosts[""])) as stranger:
         while process.poll() is None:
             with contextlib.suppress(Exception):
@@ -263,9 +251,7 @@ def test_a_run_spans_two_hosts_and_a_third_one_without_keys_changes_nothing(run,
     where = dict(attacked.rows("SELECT node, address FROM node WHERE node >= 0"))
     at_hosts = [sum(address.startswith(f"tcp://{host}:") for address in where.values()) for host in (FIRST, SECOND)]
     assert at_hosts == [4, 4]
-    theta, expected = attacked.theta(300), quiet.theta(300)
-    assert len(theta) == 8
-    assert all(theta[node].tobytes() == expected[node].tobytes() for node in range(8))
+    assert_same_states(attacked, quiet, 300)
     assert attacked.payload() == quiet.payload()
     rounds = "SELECT node, round, theta_norm, train_loss FROM round ORDER BY 1, 2"
     assert attacked.rows(rounds) == quiet.rows(rounds)

@@ -1,12 +1,10 @@
 """``sheafgossip verify`` with real processes: when it agrees, and that it notices when a byte is missing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-import sys
 
 import pytest
+from runs import command
 
 from sheafgossip.transport.kernel import counts_bytes
 
@@ -16,8 +14,7 @@ CONNECTIONS = 8 * 4 // 2
 
 
 def verify(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sheafgossip.launcher.cli", "verify", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=170, env=os.environ | environment)
+    return command("verify", *options, code=None, timeout=170, env=os.environ | environment)
 
 
 def lines_of(shown: str, case: str) -> list[str]:

@@ -1,20 +1,15 @@
 """Looking at real runs from another process, and from another terminal."""
 
-from __future__ import annotations
-
-import contextlib
 import os
 import pty
 import re
 import signal
 import stat
-import subprocess
 import sys
 import time
 
-import psutil
 import pytest
-from runs import CLI
+from runs import CLI, Going
 
 SHORT = """
 clients = 4
@@ -27,21 +22,28 @@ LONG = SHORT.replace("rounds = 5", "rounds = 1_000_000\nevaluation.every = 0")
 TWO = SHORT + "[[compare]]\nname = 'first'\n[[compare]]\nname = 'second'\nalgorithm.name = 'local'\n"
 
 
-def watching(folder, *options) -> subprocess.Popen[str]:
-    command = [*CLI, "watch", str(folder), *options]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+@pytest.fixture
+def watch(begin):
+    return lambda folder: begin("watch", folder)
 
 
-def seen(folder) -> tuple[int, str, str]:
-    process = watching(folder)
-    out, err = process.communicate(timeout=150)
-    return process.returncode, out, err
+@pytest.fixture
+def seen(watch):
+    """(exit code, stdout, stderr) of watching a folder to the end."""
+
+    def seen(folder) -> tuple[int, str, str]:
+        process = watch(folder).process
+        out, err = process.communicate(timeout=150)
+        return process.returncode, out, err
+
+    return seen
+
+
+@pytest.fixture
+def going(start) -> Going:
+    going = start(LONG)
+    going.until_round(5)
+    return going
 
 
 def in_a_terminal(*arguments: str, seconds: float = 150, interrupt_at: str | None = None) -> tuple[int, str]:
@@ -64,16 +66,18 @@ def in_a_terminal(*arguments: str, seconds: float = 150, interrupt_at: str | Non
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
 
 
-def test_a_finished_run_is_shown_once(run):
-    folder = run(SHORT).path
+def test_a_finished_run_is_shown_once_and_no_file_is_left_behind(run_in_threads, seen):
+    folder = run_in_threads(SHORT).path
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     code, out, err = seen(folder)
     assert (code, out) == (0, "")
-    assert re.fullmatch(r"run-1: finished after 0:\d\d, accuracy \d+\.\d %, \d+\.?\d* kB sent\n", err)
+    assert re.fullmatch(r"run: finished after 0:\d\d, accuracy \d+\.\d %, \d+\.?\d* kB sent\n", err)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_finished_run_can_be_watched_where_nothing_may_be_written(run):
-    folder = run(SHORT).path
+def test_a_finished_run_can_be_watched_where_nothing_may_be_written(run_in_threads, seen):
+    folder = run_in_threads(SHORT).path
     mode = folder.stat().st_mode
     folder.chmod(mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
     try:
@@ -82,70 +86,45 @@ def test_a_finished_run_can_be_watched_where_nothing_may_be_written(run):
         folder.chmod(mode)
 
 
-def test_watching_a_finished_run_leaves_no_file_behind(run):
-    folder = run(SHORT).path
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert seen(folder)[0] == 0
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
-def test_several_runs_are_watched_one_after_the_other(run):
-    code, _, err = seen(run(TWO).path)
+def test_several_runs_are_watched_one_after_the_other(run_in_threads, seen):
+    code, _, err = seen(run_in_threads(TWO).path)
     assert code == 0
     assert [line.split(" after")[0] for line in err.splitlines()] == ["first: finished", "second: finished"]
 
 
-def test_a_run_in_progress_is_followed_until_it_is_interrupted(start):
-    going = start(LONG)
-    going.until_round(5)
-    watcher = watching(going.folder.path)
-    assert re.match(r"going-0: round \d+.* of 1000000, ", watcher.stderr.readline())
-    going.process.send_signal(signal.SIGINT)
-    going.end(30)
-    _, err = watcher.communicate(timeout=150)
-    assert watcher.returncode == 130
-    assert "going-0: interrupted after " in err
-
-
-def test_ctrl_c_ends_the_looking_and_not_the_run(start):
-    going = start(LONG)
-    going.until_round(5)
-    watcher = watching(going.folder.path)
-    watcher.stderr.readline()
-    watcher.send_signal(signal.SIGINT)
-    _, err = watcher.communicate(timeout=150)
-    assert (watcher.returncode, err) == (130, "no longer watching; the run goes on\n")
+def test_ctrl_c_ends_the_looking_and_not_the_run_whose_own_interrupt_is_told(going, watch):
+    watcher, second = watch(going.folder.path), watch(going.folder.path)
+    for each in (watcher, second):
+        assert re.match(r"run: round \d+.* of 1000000, ", each.process.stderr.readline())
+    watcher.signal(signal.SIGINT)
+    assert watcher.end() == (130, "no longer watching; the run goes on\n")
     assert going.process.poll() is None
-    going.process.send_signal(signal.SIGINT)
+    going.signal(signal.SIGINT)
     going.end(30)
+    code, said = second.end()
+    assert code == 130
+    assert "run: interrupted after " in said
 
 
-def test_a_run_that_fails_is_told_with_its_reason(start):
-    going = start(LONG)
-    going.until_round(5)
-    watcher = watching(going.folder.path)
-    watcher.stderr.readline()
+def test_a_run_that_fails_is_told_with_its_reason(going, watch):
+    watcher = watch(going.folder.path)
+    watcher.process.stderr.readline()
     os.kill(going.pid(2), signal.SIGKILL)
     going.end(30)
-    _, err = watcher.communicate(timeout=150)
-    assert watcher.returncode == 1
-    assert re.search(r"^error: going-0: client 2 died in round \d+: killed by SIGKILL$", err, re.MULTILINE)
+    code, said = watcher.end()
+    assert code == 1
+    assert re.search(r"^error: run: client 2 died in round \d+: killed by SIGKILL$", said, re.MULTILINE)
 
 
-def test_a_run_whose_processes_are_gone_does_not_keep_its_watcher(start):
-    going = start(LONG)
-    going.until_round(5)
-    for process in going.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):  # clients end by themselves once their launcher has gone
-            process.kill()
-    going.end(30)
+def test_a_run_whose_processes_are_gone_does_not_keep_its_watcher(going, seen):
+    going.kill_everything()
     code, _, err = seen(going.folder.path)
     assert code == 130
-    assert err.splitlines()[-1] == "error: going-0: no process of this run is left"
+    assert err.splitlines()[-1] == "error: run: no process of this run is left"
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "."])
-def test_what_is_no_run_is_refused_in_one_line(tmp_path, folder):
+def test_what_is_no_run_is_refused_in_one_line(tmp_path, seen, folder):
     code, out, err = seen(tmp_path / folder)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: ")
