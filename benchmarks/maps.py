@@ -52,7 +52,7 @@ class Case:
             orthogonal = Case(self.size, self.gamma, self.degree).starting_maps()
             return MatrixStart(any_matrix(orthogonal.stacking.height, self.size), orthogonal.stacking)
         dtype = np.dtype(np.float32)
-        return starting_maps(self.start, seed=0, node=0, rows=rows, size=self.size, scale=1.0, dtype=dtype)
+        return starting_maps(self.start, seed=0, node=0, rows=rows, theta=np.empty(self.size, dtype), scale=1.0)
 
 
 @dataclass(frozen=True)

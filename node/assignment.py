@@ -19,18 +19,14 @@ from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, T
 class Neighbour:
     """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge, 0 where it is not heard.
 
-    Where clients see different features, ``common`` are the coordinates of one's own theta that the neighbour has too.
-    ``matching`` is the number of the matching that the edge belongs to, the same at both ends. ``samples`` are its
-    training samples, 0 of a server. A server knows, too, of which ``classes``.
+    ``samples`` are its training samples, 0 of a server. ``facts`` are what the algorithm asked to be told of the edge.
     """
 
     node: int
     parameters: int
     weight: float
-    common: tuple[int, ...] = ()
-    matching: int = 0
     samples: int = 0
-    classes: tuple[int, ...] = ()
+    facts: Any = None
     remote: bool = False
     """Whether it is placed on another host."""
 
@@ -60,8 +56,6 @@ class Run:
     """Outputs of client 0, whose layers before the last those of other tasks start as; 0: all start on their own."""
     drift_round: int = 0
     """The first round with the shards' second task; 0: there is none."""
-    matchings: int = 1
-    """How many there are in the run's graph."""
     rounds_a_period: int = 1
     scenario: bool = False
     """Whether anything but the machine decides on time; without, every exchange waits for every neighbour."""
@@ -121,10 +115,8 @@ class Assignment:
     periods: tuple[Period, ...] = ()
     """Of a directed or changing graph, whose ``neighbours`` are those of all periods: they follow each other, over and
     over. None: all neighbours are heard and sent to in all rounds."""
-    classes: tuple[int, ...] = ()
-    """Of its training samples, ascending; none where the task has no classes."""
-    relations: tuple[tuple[int, int], ...] = ()
-    """Edges of [topology] between the clients, where a server is told them."""
+    facts: Any = None
+    """What the algorithm asked this client to be told of the run."""
     model: ModelSettings = ModelSettings()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()

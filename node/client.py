@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,28 @@ if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for 
 
 Batch = Any
 """A mini-batch of training samples, from ``Client.batches`` for ``Client.gradient_on``."""
+
+
+@dataclass(slots=True)
+class RoundReport:
+    """What an algorithm tells of its last round, for the records."""
+
+    disagreements: dict[int, float] = field(default_factory=dict)
+    """{j: ||P_ij theta_i - P_ji theta_j||} as the round began."""
+    weights: dict[int, float] = field(default_factory=dict)
+    """{j: w_ij}, the factor on P_ij in the round, where the algorithm weighs its edges."""
+    cosines: dict[int, float] = field(default_factory=dict)
+    """{j: the estimated cosine between the updates of i and j}, where the algorithm asks for it."""
+    penalty: float = 0.0
+    """The client's half of its edges' terms in the objective (8): lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
+    gradient_norm: float | None = None
+    """The client's part of ||grad Psi(theta, P)|| as the round began, where one full gradient step tells it."""
+    warnings: list[str] = field(default_factory=list)
+    """Texts for the user, each once a run."""
+    events: list[tuple[str, str]] = field(default_factory=list)
+    """(kind, detail) of what else is worth a record."""
+    cause_of_divergence: str = "the local steps diverged; lower training.alpha"
+    """What to blame, should theta turn out to be infinite."""
 
 
 class Client:
@@ -41,20 +63,21 @@ class Client:
         self.seed = assignment.run.seed
         self._theta = learner.theta
         self.model = assignment.architecture
-        self.classes = assignment.classes
-        """Those of its training samples, ascending."""
-        self.relations = assignment.relations
+        self.facts = assignment.facts
+        """What the algorithm asked this client to be told of the run."""
+        self.state: Any = None
+        """What the algorithm keeps for the client from round to round, beside theta."""
+        self.report = RoundReport()
         self.alpha = assignment.training.alpha
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
         self.successors = self.predecessors = self.neighbours
         """Those it sends to, and those it hears from: on an undirected graph all neighbours."""
-        self.matchings = assignment.run.matchings
         self.train_loss: float | None = None
         training = assignment.training
         self.takes_one_full_step = training.work == "full" and not training.momentum
         """Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly."""
         self._assignment = assignment
-        self._turn: Period | None = None
+        self._period: Period | None = None
         self._learner = learner
         self._stopwatch = stopwatch or Stopwatch("maps", running=False)
         self._sleep = sleep
@@ -80,20 +103,20 @@ class Client:
 
     def enter(self, round: int) -> None:
         """From now on the graph is that of this round."""
-        turns = self._assignment.periods
-        if not turns:
+        periods = self._assignment.periods
+        if not periods:
             return
-        turn = turns[(round - 1) // self._assignment.run.rounds_a_period % len(turns)]
-        if turn is self._turn:
+        period = periods[(round - 1) // self._assignment.run.rounds_a_period % len(periods)]
+        if period is self._period:
             return
-        self._turn = turn
+        self._period = period
         self.neighbours = {
-            peer.node: replace(peer, weight=turn.weights.get(peer.node, 0.0))
+            peer.node: replace(peer, weight=period.weights.get(peer.node, 0.0))
             for peer in self._assignment.neighbours
-            if peer.node in turn.weights or peer.node in turn.successors
+            if peer.node in period.weights or peer.node in period.successors
         }
-        self.successors = {j: self.neighbours[j] for j in turn.successors}
-        self.predecessors = {j: self.neighbours[j] for j in turn.weights}
+        self.successors = {j: self.neighbours[j] for j in period.successors}
+        self.predecessors = {j: self.neighbours[j] for j in period.weights}
 
     @property
     def steps(self) -> int:

@@ -374,20 +374,15 @@ _ADDED = '''
 from dataclasses import dataclass
 from typing import Literal
 
-from .base import Algorithm
+from .base import Algorithm, Vector
 
 
 @dataclass(frozen=True)
-class Settings:
+class Added(Algorithm):
     name: Literal["added"] = "added"
 
-
-class Added(Algorithm):
-    Settings = Settings
-
-    @classmethod
-    def vectors(cls, settings, d_i, d_j, common=0):
-        return (d_i,)
+    def messages(self, edge):
+        return [Vector(edge.d_i)]
 
     def round(self, client, peers):
 '''

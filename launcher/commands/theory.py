@@ -27,8 +27,8 @@ from ...metrics.config_file import read_config, require_plain_file
 from ...metrics.reader import open_records
 from ...metrics.schema import RunFolderError
 from ...metrics.terminal import say
-from ...node.algorithms.dfedu import DFedU, DFedUSettings
-from ...node.algorithms.sheaf_fmtl import SheafFMTL
+from ...node.algorithms.dfedu import DFedU
+from ...node.algorithms.sheaf_fmtl import SheafAlgorithm
 from ...node.assignment import Neighbour
 from ...node.maps import Maps
 from ...topology.graph import Graph
@@ -156,16 +156,15 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
     pairs = {(i, j) for i, j in records.execute("SELECT DISTINCT node, neighbour FROM edge") if i < j}
     if not pairs or set(sizes) != set(range(config.clients)) or not {i for pair in pairs for i in pair} <= set(sizes):
         return None
-    graph, settings = Graph.of(config.clients, pairs), config.algorithm
-    algorithm: type[SheafFMTL] = DFedU if settings.name == "dfedu" else SheafFMTL
-    if algorithm is DFedU or settings.start == "selection":
-        settings = settings if algorithm is DFedU else DFedUSettings()
-        algorithm, sizes = DFedU, dict.fromkeys(sizes, 1)
+    graph, algorithm = Graph.of(config.clients, pairs), config.algorithm
+    if algorithm.compares_parameters:
+        algorithm = algorithm if isinstance(algorithm, DFedU) else DFedU()
+        sizes = dict.fromkeys(sizes, 1)
     maps = {}
     for i in range(config.clients):
         mixing = mixing_row(graph, i, config.topology.weights)
         neighbours = {j: Neighbour(j, sizes[j], mixing.get(j, 0.0)) for j in graph.neighbours(i)}
-        maps[i] = algorithm.starting_maps(settings, _End(i, config.seed, np.empty(sizes[i]), neighbours))
+        maps[i] = algorithm.restriction_maps(_End(i, config.seed, np.empty(sizes[i]), neighbours))
     return _largest_eigenvalue(maps, [sizes[i] for i in range(config.clients)])
 
 
@@ -190,9 +189,8 @@ def _largest_eigenvalue(maps: Mapping[int, Maps], sizes: list[int]) -> float:
 def _suitable(run_folder: Path) -> RunConfig:
     config = validate(read_config(run_folder))
     needs = {
-        "algorithm.name": config.algorithm.name in ("sheaf-fmtl", "dfedu"),
-        "algorithm.server": not getattr(config.algorithm, "server", False),
-        "algorithm.rotate_every": not getattr(config.algorithm, "rotate_every", 0),
+        "algorithm.name": isinstance(config.algorithm, SheafAlgorithm),
+        "algorithm": getattr(config.algorithm, "has_one_objective", True),
         "training.work": config.training.work == "full",
         "training.momentum": config.training.momentum == 0,
         "model.kind": config.model.kind in ("logistic", "linear") and not config.model.mix,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...node.algorithms import ALGORITHMS
 from ...topology.section import Needs, Section
 from .section import ConfigError, keys_of
 
@@ -86,18 +85,18 @@ def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) 
 
 
 def _of_the_graph(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """What depends on the algorithm's own answers."""
-    algorithm, settings, topology = ALGORITHMS[config.algorithm.name], config.algorithm, config.topology
-    why = f"has no effect with algorithm.name = {settings.name!r}"
-    alone = algorithm.has_server(settings) and not algorithm.is_told_relations(settings)
+    """What depends on the algorithm's traits."""
+    traits, topology = config.algorithm.traits, config.topology
+    why = f"has no effect with algorithm.name = {config.algorithm.name!r}"
+    alone = traits.server != "none" and not traits.reads_topology
     for name in keys_of(type(topology)):
         if _matters(topology, name, "topology.", config):
             key, value = f"topology.{name}", getattr(topology, name)
             if alone:
                 yield key, f"{_shown(key, value)}: {why}: its clients talk to a server, and to nobody else"
-            elif name == "weights" and not algorithm.mixes(settings):
+            elif name == "weights" and not traits.mixes:
                 yield key, f"{_shown(key, value)}: {why}, which does not mix with such weights"
-    if config.checkpoints.save_maps and not algorithm.map_rows(settings, 1, 1, 1):
+    if config.checkpoints.save_maps and not traits.has_maps:
         yield "checkpoints.save_maps", f"checkpoints.save_maps = true: {why}, which has no maps"
 
 

@@ -106,7 +106,7 @@ def _allowed_keys(where: Sequence[Any], tree: Mapping[str, Any], root: type[Sect
     for part in where:
         if part == "algorithm":
             name = tree.get("algorithm", {}).get("name", keys_of(root)["algorithm"].default.name)
-            section = ALGORITHMS[name].Settings
+            section = ALGORITHMS[name]
         elif not isinstance(part, int):
             kind = keys_of(section)[part].kind  # a table, tables, or perhaps one
             section = kind if isinstance(kind, type) else get_args(kind)[0]

@@ -82,8 +82,8 @@ def _algorithms() -> Iterator[str]:
     for name, algorithm in ALGORITHMS.items():
         yield f"### `name = {_toml(name)}`"
         yield _escaped(_opening(algorithm))
-        further = [key for key in keys_of(algorithm.Settings) if key != "name"]
-        yield from map(str, _keys(algorithm.Settings, further)) if further else ["No further keys."]
+        further = [key for key in keys_of(algorithm) if key != "name"]
+        yield from map(str, _keys(algorithm, further)) if further else ["No further keys."]
 
 
 def _opening(algorithm: type[Algorithm]) -> str:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     AlgorithmSection = Any
 else:
     AlgorithmSection = Annotated[
-        Union[tuple(algorithm.Settings for algorithm in ALGORITHMS.values())],  # noqa: UP007 (made from the table)
+        Union[tuple(ALGORITHMS.values())],  # noqa: UP007 (made from the table)
         Field(discriminator="name"),
     ]
 
@@ -68,7 +68,7 @@ class RunConfig(Section):
     data: DataSection = DataSection()
     model: ModelSettings = ModelSettings()
     training: Training = Training()
-    algorithm: AlgorithmSection = ALGORITHMS["sheaf-fmtl"].Settings()
+    algorithm: AlgorithmSection = ALGORITHMS["sheaf-fmtl"]()
     """Settings of the algorithm that ``algorithm.name`` chooses."""
     evaluation: Evaluation = Evaluation()
     checkpoints: Checkpoints = Checkpoints()

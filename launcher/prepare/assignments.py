@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
-from ...node.algorithms import ALGORITHMS
+from ...node.algorithms import check, link
+from ...node.algorithms.base import RunFacts
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
 from ...topology import Graph, GraphSequence
-from ...topology.matchings import matchings
 from ...topology.weights import mixing_row
-from ..config.section import ConfigError
 from ..config.sections import RunConfig
 from ..data import DataSummary
-from .graphs import relation_edges
+from .graphs import drawn
 from .memory import memory_of
 from .placement import Host, chosen_hosts, place
 
@@ -44,14 +42,22 @@ def assign(
     data: DataSummary,
     site: Site,
 ) -> tuple[Assignment, ...]:
-    """Raises ConfigError where the algorithm does not fit the graph or the models."""
-    algorithm, graph = ALGORITHMS[config.algorithm.name], graphs.union
-    if algorithm.may_meet(config.algorithm):
+    """Raises SettingsError where the algorithm does not fit the graph or the models."""
+    algorithm, graph = config.algorithm, graphs.union
+    if algorithm.traits.new_edges:
         graph = Graph.of(graph.clients, combinations(range(graph.clients), 2))
     sizes = [architecture.size for architecture in architectures]
-    algorithm.check(config.algorithm, sizes, graph.edges)
-    algorithm.check_models(config.algorithm, architectures, data.task, config.model.same_start)
-    matching_of = matchings(graph)
+    run_facts = RunFacts(
+        graph=graph,
+        models=architectures,
+        task=data.task,
+        same_start=config.model.same_start,
+        classes=[client.classes for client in data.clients],
+        features=[client.features for client in data.clients],
+        topology=lambda: drawn(config),
+    )
+    check(algorithm, run_facts)
+    facts = algorithm.facts(run_facts)
     run = Run(
         number=1 << 62 | secrets.randbits(62),  # always 9 bytes of a header
         folder=folder,
@@ -61,11 +67,9 @@ def assign(
         task=data.task,
         first_outputs=architectures[0].outputs,
         drift_round=0 if config.data.drift is None else config.data.drift.at_round,
-        matchings=1 + max(matching_of.values(), default=0),
         rounds_a_period=graphs.rounds_each,
         scenario=config.has_scenario,
     )
-    relations = relation_edges(config) if algorithm.is_told_relations(config.algorithm) else ()
     sections = {name: getattr(config, name) for name in _SECTIONS}
     assignments = []
     for node in range(graph.clients):
@@ -87,16 +91,13 @@ def assign(
                         j,
                         sizes[j],
                         weights.get(j, 0.0),
-                        _common_coordinates(data, node, j, data.outputs),
-                        matching_of[min(node, j), max(node, j)],
                         data.clients[j].train_samples if j < config.clients else 0,
-                        data.clients[j].classes if is_server else (),
+                        facts.edges.get((node, j)),
                     )
                     for j in graph.neighbours(node)
                 ),
                 periods=periods(graphs, node, config.topology.weights),
-                classes=() if is_server else data.clients[node].classes,
-                relations=relations if is_server else (),
+                facts=facts.nodes.get(node),
                 **sections,
             )
         )
@@ -134,35 +135,5 @@ def _placed(
 
 
 def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int:
-    """Raises ConfigError where a vector would have no length."""
-    algorithm, largest = ALGORITHMS[config.algorithm.name], 0
-    for own in assignments:
-        for peer in own.neighbours:
-            lengths = algorithm.link(config.algorithm, own, peer).sent_in(1)
-            if not all(lengths):
-                raise ConfigError(
-                    f"algorithm.start = 'selection': clients {own.node} and {peer.node} have no parameter in common; "
-                    "set data.features_held below 1, or choose another start"
-                )
-            largest = max((largest, *lengths))
-    return largest
-
-
-def _common_coordinates(data: DataSummary, own: int, other: int, outputs: int) -> tuple[int, ...]:
-    """The coordinates of a linear model's theta, of client ``own``, that client ``other`` has too: the weights of the
-    features that both see, and the biases."""
-    mine, theirs = _features(data, own), _features(data, other)
-    if mine is None or theirs is None:
-        return ()
-    both = set(theirs)
-    places = [place for place, feature in enumerate(mine) if feature in both]
-    weights = [output * len(mine) + place for output in range(outputs) for place in places]
-    return (*weights, *range(outputs * len(mine), outputs * (len(mine) + 1)))
-
-
-def _features(data: DataSummary, node: int) -> tuple[int, ...] | None:
-    """Those that a client sees, None where it is all in any case; a server sees all."""
-    if node < len(data.clients):
-        return data.clients[node].features
-    partly = any(client.features is not None for client in data.clients)
-    return tuple(range(math.prod(data.input_shape))) if partly else None
+    lengths = (link(config.algorithm, own, peer).sent_in(1) for own in assignments for peer in own.neighbours)
+    return max((length for several in lengths for length in several), default=0)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...node.algorithms.flt import FLTSettings
-from ...node.encoder import Autoencoder, EncoderError
+from ...node.algorithms.flt.encoder import Autoencoder, EncoderError
+from ...node.algorithms.flt.method import FLT
 from ...topology.randomness import generator
 from ..config.sections import ConfigError, RunConfig
 from ..data import load
@@ -23,7 +23,7 @@ def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Pa
     if out.exists():
         raise ConfigError(f"--out {out}: is there already; nothing is overwritten, choose another name")
     if embedding is None:
-        embedding = config.algorithm.embedding if isinstance(config.algorithm, FLTSettings) else FLTSettings.embedding
+        embedding = config.algorithm.embedding if isinstance(config.algorithm, FLT) else FLT.embedding
     try:
         pool = load(config.data, config.seed, config.clients)
         autoencoder = Autoencoder(pool.input_shape, embedding)

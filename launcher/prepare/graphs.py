@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...node.algorithms import ALGORITHMS
-from ...node.algorithms.base import Algorithm
+from ...node.algorithms.base import Traits
 from ...topology import Digraph, Graph, GraphSequence, draw_sequence
 from ..config.sections import ConfigError, RunConfig
 
 
 def has_server(config: RunConfig) -> bool:
-    return ALGORITHMS[config.algorithm.name].has_server(config.algorithm)
+    return config.algorithm.traits.server != "none"
 
 
 def draw_graphs(config: RunConfig) -> GraphSequence:
@@ -17,21 +17,11 @@ def draw_graphs(config: RunConfig) -> GraphSequence:
     if has_server(config):
         star = Graph.of(config.clients + 1, [(client, config.clients) for client in range(config.clients)])
         return GraphSequence((star,))
-    return _drawn(config)
+    return drawn(config)
 
 
-def relation_edges(config: RunConfig) -> tuple[tuple[int, int], ...]:
-    """Those of [topology] where there is a server, which is told them. Raises UserError."""
-    graphs = _drawn(config)
-    if graphs.changes or graphs.directed:
-        raise ConfigError(
-            "algorithm.graph = 'topology': relations are mutual and stay the same; use an undirected topology and "
-            "topology.redraw_every = 0"
-        )
-    return tuple(graphs.union.edges)
-
-
-def _drawn(config: RunConfig) -> GraphSequence:
+def drawn(config: RunConfig) -> GraphSequence:
+    """Those of [topology]. Raises UserError."""
     return draw_sequence(config.topology, config.clients, config.seed, config.rounds)
 
 
@@ -76,19 +66,19 @@ def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:
 
 def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
     """Raises ConfigError where the run's algorithm or scenario needs other graphs."""
-    topology, algorithm = config.topology, ALGORITHMS[config.algorithm.name]
+    topology, traits = config.topology, config.algorithm.traits
     kind = f"topology.kind = {topology.kind!r}"
     changing = f"topology.redraw_every = {topology.redraw_every}" if topology.redraw_every else kind
     directed = "topology.directed = true" if topology.directed else kind
     needs = f"algorithm.name = {config.algorithm.name!r} needs"
-    if not _works_where_directed(algorithm, graphs):
+    if not _works_where_directed(traits, graphs):
         needed = "an undirected graph"
-        if algorithm.directed_graphs == "regular":
+        if traits.directed_graphs == "regular":
             needed = (
                 "doubly stochastic weights: all clients have to send to as many as they hear from, and equally many"
             )
         raise ConfigError(f"{directed}: {needs} {needed}; on this graph use {_able(graphs)}")
-    if graphs.changes and not algorithm.changing_graphs:
+    if graphs.changes and not traits.changing_graphs:
         raise ConfigError(f"{changing}: {needs} a graph that stays the same; on this one use {_able(graphs)}")
     if config.has_scenario and (graphs.changes or graphs.directed):
         asked_for = changing if graphs.changes else directed
@@ -97,9 +87,9 @@ def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
         )
 
 
-def _works_where_directed(algorithm: type[Algorithm], graphs: GraphSequence) -> bool:
+def _works_where_directed(traits: Traits, graphs: GraphSequence) -> bool:
     directed = [graph for graph in graphs.graphs if isinstance(graph, Digraph)]
-    match algorithm.directed_graphs:
+    match traits.directed_graphs:
         case "none":
             return not directed
         case "regular":
@@ -111,7 +101,7 @@ def _works_where_directed(algorithm: type[Algorithm], graphs: GraphSequence) -> 
 def _able(graphs: GraphSequence) -> str:
     names = [
         repr(name)
-        for name, algorithm in ALGORITHMS.items()
-        if _works_where_directed(algorithm, graphs) and (algorithm.changing_graphs or not graphs.changes)
+        for name, traits in ((name, algorithm().traits) for name, algorithm in ALGORITHMS.items())
+        if _works_where_directed(traits, graphs) and (traits.changing_graphs or not graphs.changes)
     ]
     return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 
 from ...metrics.text import duration
-from ...node.algorithms import ALGORITHMS, links_of
+from ...node.algorithms import algorithm_of, links_of
 from ...node.assignment import Assignment
 from ...node.model.flops import gradient_flops
 from ...transport.window import limit
@@ -133,27 +133,16 @@ def most_memory(assignment: Assignment, plan: Plan | None) -> int:
 def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
     """Bytes of one client."""
     architecture, links = assignment.architecture, len(assignment.neighbours)
-    algorithm = ALGORITHMS[assignment.algorithm["name"]]
-    settings = algorithm.Settings(**assignment.algorithm)
-    if assignment.role == "server":
-        kept = algorithm.numbers_at_server(settings, architecture.size, assignment.run.clients)
-    else:
-        others = [peer.parameters for peer in assignment.neighbours]
-        kept = algorithm.numbers_kept(settings, architecture.size, others, assignment.run.rounds)
+    algorithm = algorithm_of(assignment)
+    kept = algorithm.cost(assignment).numbers
     incoming = links * assignment.run.largest_vector
     numbers = kept + 4 * architecture.size + incoming  # theta, gradient, copies
     if "top-k" in (assignment.transport.codec, assignment.transport.between):
         numbers += incoming  # as much as was left out
-    if assignment.checkpoints.save_maps:  # all of them at once, as they are written, and what the last one is made from
-        rows = [
-            algorithm.map_rows(settings, architecture.size, peer.parameters, len(peer.common))
-            for peer in assignment.neighbours
-        ]
-        numbers += (sum(rows) + 2 * max(rows, default=0)) * architecture.size
     total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
     if assignment.role == "client":
         total += assignment.shard.stat().st_size
-        if not architecture.is_linear or "torch.nn.functional" in algorithm.libraries:
+        if not architecture.is_linear or "torch.nn.functional" in algorithm.traits.libraries:
             total += _OF_TRAINING
         if not architecture.is_linear:
             numbers += min(_WIDEST_PASS, 512 * architecture.widest())
@@ -185,9 +174,7 @@ def _work_of(assignment: Assignment, samples: int, steps: int) -> float:
 
 
 def _opening_work_of(assignment: Assignment, samples: int) -> float:
-    algorithm = ALGORITHMS[assignment.algorithm["name"]]
-    settings = algorithm.Settings(**assignment.algorithm)
-    return algorithm.opening_flops(settings, assignment.architecture, samples) / _FLOPS_A_SECOND
+    return samples * algorithm_of(assignment).cost(assignment).opening_flops / _FLOPS_A_SECOND
 
 
 def _cores() -> int:

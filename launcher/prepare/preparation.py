@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...node.algorithms import ALGORITHMS
-from ...node.algorithms.server import ServerAlgorithm, participants
+from ...node.algorithms import link
+from ...node.algorithms.server import ServerAlgorithm
 from ...node.assignment import Assignment
 from ...topology import Graph
 from ...transport.keys import there_are_keys
@@ -17,7 +17,7 @@ from ..data import DataSummary, prepare
 from ..planner import Plan, Star
 from .architectures import deal_architectures
 from .assignments import Site, assign
-from .graphs import check_graphs, draw_graphs, has_server
+from .graphs import check_graphs, draw_graphs
 from .memory import most_memory
 from .prepared import Prepared, write_down
 from .reach import check_reach
@@ -86,47 +86,32 @@ def _keyed_records(config: RunConfig, records: str) -> bool:
 
 
 def _check_algorithm(config: RunConfig) -> None:
-    algorithm, name = ALGORITHMS[config.algorithm.name], config.algorithm.name
-    with_server = issubclass(algorithm, ServerAlgorithm)
-    if config.has_scenario and with_server and config.time.staleness != 0:
+    traits, name = config.algorithm.traits, config.algorithm.name
+    if config.has_scenario and traits.server == "answers" and config.time.staleness != 0:
         raise ConfigError(
             f"time.staleness = {config.time.staleness!r}: the server of algorithm.name = {name!r} waits for its "
             "clients in each round; allowed is 0, and time.deadline_s bounds the wait"
         )
-    if config.has_scenario and not algorithm.with_everyone and not with_server:
-        raise ConfigError(
-            f"algorithm.name = {name!r} exchanges with some neighbours a round, and a scenario is planned for "
-            "exchanges with all of them; use 'd-psgd', or leave the scenario out"
-        )
-    if config.has_scenario and algorithm.may_meet(config.algorithm):
-        raise ConfigError(
-            "algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to false, or leave "
-            "the scenario out"
-        )
-    if config.has_scenario and has_server(config) and not with_server:
-        raise ConfigError(
-            "algorithm.server = true: a scenario is planned for clients that all learn, and a server does not; set it "
-            "to false, or leave the scenario out"
-        )
-    if config.training.momentum and not algorithm.has_momentum:
+    if config.has_scenario and traits.no_scenario:
+        raise ConfigError(traits.no_scenario)
+    if config.training.momentum and not traits.momentum:
         raise ConfigError(
             f"training.momentum = {config.training.momentum}: the local steps of algorithm.name = {name!r} are its "
             "own, without momentum; allowed is 0"
         )
-    if config.time.deaths == "continue" and algorithm.bears(config.algorithm) == "nothing":
-        hardier = algorithm.hardier(config.algorithm)
+    if config.time.deaths == "continue" and traits.tolerates == "nothing":
+        more_tolerant = f"{traits.more_tolerant}, or " if traits.more_tolerant else ""
         raise ConfigError(
             f"time.deaths = 'continue': algorithm.name = {name!r} with these settings needs every message, and who "
-            f"dies sends none; use {hardier + ', or ' if hardier else ''}'fail'"
+            f"dies sends none; use {more_tolerant}'fail'"
         )
-    may_lose = algorithm.may_lose(config.algorithm)
     for key, codec in (("codec", config.transport.codec), ("codec_between", config.transport.between)):
-        if codec == "top-k" and may_lose == "digits":
+        if codec == "top-k" and traits.codec_may_drop == "digits":
             raise ConfigError(
                 f"transport.{key} = 'top-k': algorithm.name = {name!r} with these settings needs every entry in every "
                 "message; allowed are 'none', 'float16', 'bfloat16' and 'int8'"
             )
-        if codec != "none" and may_lose == "nothing":
+        if codec != "none" and traits.codec_may_drop == "nothing":
             raise ConfigError(
                 f"transport.{key} = {codec!r}: algorithm.name = {name!r} with these settings needs every vector as it "
                 "is; allowed is 'none'"
@@ -134,40 +119,36 @@ def _check_algorithm(config: RunConfig) -> None:
 
 
 def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
-    """Raises ConfigError where the scenario never ends, or where the algorithm cannot bear it."""
-    algorithm = ALGORITHMS[config.algorithm.name]
+    """Raises ConfigError where the scenario never ends, or where the algorithm does not tolerate it."""
+    algorithm, traits = config.algorithm, config.algorithm.traits
     messages = {
-        (own.node, peer.node): algorithm.link(config.algorithm, own, peer).sent_as(1, own.dtype)
+        (own.node, peer.node): link(algorithm, own, peer).sent_as(1, own.dtype)
         for own in assignments
         for peer in own.neighbours
     }
     steps = [local_steps(config, client.train_samples) for client in data.clients]
     assert config.compute.step_s
-    star = _star(config, algorithm, assignments) if issubclass(algorithm, ServerAlgorithm) else None
+    star = _star(config, algorithm, assignments) if isinstance(algorithm, ServerAlgorithm) else None
     plan = plan_run(config, graph, messages, steps, config.compute.step_s, star)
-    bears = algorithm.bears(config.algorithm)
     slack = config.time.deadline_s is not None or config.time.staleness != 0
     loose = config.time.clock == "wall" and slack  # what will really come in time, no plan can tell
     may_be_late = loose and (star is None or config.time.silence == "stale")
-    harmed = {"nothing": loose or not plan.synchronous, "missing": may_be_late or plan.has_late, "late": False}[bears]
-    if harmed:
-        what = "every message, in its own round" if bears == "nothing" else "messages of the same round, or none"
-        hardier = algorithm.hardier(config.algorithm)
+    harms = {"nothing": loose or not plan.synchronous, "missing": may_be_late or plan.has_late, "late": False}
+    if harms[traits.tolerates]:
+        needs_all = traits.tolerates == "nothing"
+        what = "every message, in its own round" if needs_all else "messages of the same round, or none"
+        more_tolerant = f"{traits.more_tolerant}, or " if traits.more_tolerant else ""
         raise ConfigError(
             f"algorithm.name = {config.algorithm.name!r} with these settings needs {what}, but in this scenario some "
-            f"are late or lost; use {hardier + ', or ' if hardier else ''}time.staleness = 0 and no losses or crashes"
+            f"are late or lost; use {more_tolerant}time.staleness = 0 and no losses or crashes"
         )
     return plan
 
 
-def _star(config: RunConfig, algorithm: type[ServerAlgorithm], assignments: Sequence[Assignment]) -> Star:
-    def chosen(round: int) -> frozenset[int]:
-        return frozenset(participants(config.seed, config.algorithm.fraction, config.clients, config.rounds, round))
-
+def _star(config: RunConfig, algorithm: ServerAlgorithm, assignments: Sequence[Assignment]) -> Star:
     server, rounds = assignments[-1], range(1, config.rounds + 1)
-    later = algorithm.answers == "next"
     return Star(
-        participants=tuple(chosen(round) for round in rounds),
-        receivers=tuple(chosen(round + later) for round in rounds),
-        opening=len(algorithm.opening(config.algorithm, algorithm.ways(server, server.neighbours[0])[0])),
+        participants=tuple(frozenset(algorithm.participants(config, round)) for round in rounds),
+        receivers=tuple(frozenset(algorithm.receivers(config, round)) for round in rounds),
+        opening=len(link(algorithm, server, server.neighbours[0]).opens),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...metrics.records import LAUNCHER, EventRecord
 from ...metrics.schema import EXTENDED_AFTER, RunFolderError
-from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.server import ServerAlgorithm
 from ..config.sections import RunConfig
 from ..planner.agreement import can_go_on_after, same_comings_and_goings
@@ -55,8 +54,7 @@ def _is_common(round: int, was: Prepared, will: Prepared) -> bool:
 
 def _ends_otherwise(config: RunConfig) -> bool:
     """Whether a run's last round is unlike the same round of a longer run: all clients download in it."""
-    algorithm = ALGORITHMS[config.algorithm.name]
-    return issubclass(algorithm, ServerAlgorithm) and algorithm.answers == "next" and config.algorithm.fraction < 1
+    return isinstance(config.algorithm, ServerAlgorithm) and config.algorithm.last_round_differs
 
 
 def _why_not(was: Prepared, will: Prepared) -> str:

@@ -50,7 +50,7 @@ class Means:
         libraries = set[str]()
         for config in configs:
             kinds = [model.kind for model in (config.model, *config.model.mix)]
-            libraries.update(libraries_of(config.algorithm.name, kinds))
+            libraries.update(libraries_of(config.algorithm, kinds))
         return open_engine(self.engine, self.address, libraries)
 
 

@@ -1,8 +1,8 @@
 """The algorithms, one file each. To add one: write its file, and its line in this table."""
 
 from ...transport.channel import Channel
-from ..assignment import Assignment
-from .base import Algorithm
+from ..assignment import Assignment, Neighbour
+from .base import Algorithm, Edge, RunFacts, require_same_size
 from .d2 import D2
 from .dfedu import DFedU
 from .ditto import Ditto
@@ -10,19 +10,19 @@ from .dpsgd import DPSGD
 from .fedavg import FedAvg
 from .fedavg_c import FedAvgC
 from .fedsak import FedSAK
-from .flt import FLT
-from .ghn import GHN
+from .flt.method import FLT
 from .gradient_tracking import GradientTracking
+from .hypernetworks.ghn import GHN
+from .hypernetworks.pfedhn import PFedHN
+from .hypernetworks.shn import SHN
 from .local import Local
 from .pairwise import Pairwise
 from .per_fedavg import PerFedAvg
-from .pfedhn import PFedHN
 from .pfedme import PFedMe
 from .push_sum import PushSum
-from .selective_sheaf import SelectiveSheaf
+from .selective_sheaf.method import SelectiveSheaf
 from .sfmtl_graph import SFMTLGraph
 from .sheaf_fmtl import SheafFMTL
-from .shn import SHN
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "local": Local,
@@ -48,8 +48,40 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
+def algorithm_of(assignment: Assignment) -> Algorithm:
+    return ALGORITHMS[assignment.algorithm["name"]](**assignment.algorithm)
+
+
+def check(algorithm: Algorithm, run: RunFacts) -> None:
+    """Raises SettingsError when the algorithm, with its settings, does not fit the run."""
+    if algorithm.traits.same_size:
+        require_same_size(f"algorithm.name = {algorithm.name!r}", run)
+    algorithm.check(run)
+
+
 def links_of(assignment: Assignment) -> dict[int, Channel]:
     """{neighbour: what may travel on the edge}"""
-    algorithm = ALGORITHMS[assignment.algorithm["name"]]
-    settings = algorithm.Settings(**assignment.algorithm)
-    return {peer.node: algorithm.link(settings, assignment, peer) for peer in assignment.neighbours}
+    algorithm = algorithm_of(assignment)
+    return {peer.node: link(algorithm, assignment, peer) for peer in assignment.neighbours}
+
+
+def link(algorithm: Algorithm, own: Assignment, peer: Neighbour) -> Channel:
+    """What may travel between a client and its neighbour."""
+    model, server = own.architecture, own.run.clients
+    out = algorithm.messages(
+        Edge(own.node, peer.node, model.size, peer.parameters, model, own.node == server, peer.facts)
+    )
+    back = algorithm.messages(
+        Edge(peer.node, own.node, peer.parameters, model.size, model, peer.node == server, peer.facts)
+    )
+    exact = tuple(vector.exact for vector in out if not vector.opening)
+    return Channel(
+        sends=tuple(vector.length for vector in out if not vector.opening),
+        receives=tuple(vector.length for vector in back if not vector.opening),
+        opens=tuple(vector.length for vector in out if vector.opening),
+        opened=tuple(vector.length for vector in back if vector.opening),
+        may_be_quiet=algorithm.traits.silent_edges,
+        codec=own.codec_of(peer),
+        exact=exact if any(exact) else (),
+        is_shown=algorithm.traits.server == "answers" and own.role == "client",
+    )

@@ -1,18 +1,19 @@
-"""What an algorithm is: its settings, what it sends, and one round."""
+"""What an algorithm is: its settings, what is fixed about it, what travels on an edge, and one round."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 
+from ...topology import Graph, GraphSequence
 from ...topology.errors import UserError
-from ...transport.channel import Channel
 from ...transport.peers import Peers
-from ..assignment import Assignment, Neighbour
+from ..assignment import Assignment
 from ..client import Client
 from ..maps import Maps
 from ..model.architecture import Architecture
@@ -25,215 +26,204 @@ class SettingsError(UserError):
         super().__init__(f"{key}: {message}")
 
 
-@dataclass(slots=True)
-class RoundReport:
-    """What an algorithm tells of its last round, for the records."""
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What is fixed about an algorithm with its settings: what it needs, and what it can stand."""
 
-    disagreements: dict[int, float] = field(default_factory=dict)
-    """{j: ||P_ij theta_i - P_ji theta_j||} as the round began."""
-    weights: dict[int, float] = field(default_factory=dict)
-    """{j: w_ij}, the factor on P_ij in the round, where the algorithm weighs its edges."""
-    cosines: dict[int, float] = field(default_factory=dict)
-    """{j: how alike the updates of i and j are estimated to be}, where the algorithm asks."""
-    penalty: float = 0.0
-    """The client's half of its edges' terms in the objective (8): lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
-    gradient_norm: float | None = None
-    """The client's part of ||grad Psi(theta, P)|| as the round began, where one full gradient step tells it."""
-    warnings: list[str] = field(default_factory=list)
-    """Texts for the user, each once a run."""
-    events: list[tuple[str, str]] = field(default_factory=list)
-    """(kind, detail) of what else is worth a record."""
-    cause_of_divergence: str = "the local steps diverged; lower training.alpha"
-    """What to blame, should theta turn out to be infinite."""
+    same_size: bool = False
+    """It compares whole models: neighbours need equal numbers of parameters."""
+    tolerates: Literal["late", "missing", "nothing"] = "late"
+    """What may happen to a message: it may be of another round (late), or at least be missing, or nothing may. Where
+    messages may be missing, the result of ``peers.exchange`` lacks the neighbours that it has none from."""
+    more_tolerant: str = ""
+    """The settings with which it would tolerate more, as the user would write them; "" where there are none."""
+    no_scenario: str = ""
+    """Why no scenario can be planned for it, in a line for the user; "" where one can."""
+    codec_may_drop: Literal["entries", "digits", "nothing", "by tolerance"] = "by tolerance"
+    """What a codec may take from a vector: digits, as rounding does, or even entries, which come later then. Entries
+    only where a round goes a small step towards what it hears, so that many rounds add up; nothing where both ends
+    compute something from what travels that must stay alike, or a sum that must stay the same. By default digits, and
+    nothing where it tolerates nothing."""
+    changing_graphs: bool = False
+    """The graph may change between rounds: nothing is kept for an edge, and no W has to last."""
+    directed_graphs: Literal["none", "regular", "all"] = "none"
+    """On which directed graphs it works: regular ones are those whose W is doubly stochastic. It sends to
+    ``client.successors`` then, and hears from ``client.predecessors``."""
+    partners: Literal["all", "some"] = "all"
+    """With whom each exchange is: with all neighbours, or with some, which both ends of an edge know without asking."""
+    silent_edges: bool = False
+    """An exchange may leave out neighbours, those that ``peers.exchange`` is told are ``quiet``. Both ends of an edge
+    have to know without asking; in a scenario they are told, and may be heard all the same."""
+    new_edges: bool = False
+    """Clients may come to talk that the graph does not join: then all are connected with one another, and ``weight``
+    of a client's neighbour is 0 where the graph has no edge."""
+    server: Literal["none", "answers", "exchanges"] = "none"
+    """Whether the clients talk to a server, a process of its own without data, and not to one another: one that gathers
+    what they send in a round and answers (``ServerAlgorithm``), or one that exchanges as they do."""
+    reads_topology: bool = False
+    """[topology] has an effect though there is a server: ``facts`` takes something from it."""
+    mixes: bool = True
+    """The run's mixing weights W_ij have a part in it."""
+    has_maps: bool = False
+    """It has restriction maps, ``client.state.maps``."""
+    momentum: bool = True
+    """training.momentum has a part in the local steps: not where they are the algorithm's own."""
+    libraries: tuple[str, ...] = ()
+    """Large modules that ``round`` imports: they are loaded once for all clients."""
+
+    def __post_init__(self) -> None:
+        if self.codec_may_drop == "by tolerance":
+            object.__setattr__(self, "codec_may_drop", "nothing" if self.tolerates == "nothing" else "digits")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One direction of an edge: what the lengths of its vectors may follow from.
+class Vector:
+    """A vector that travels. A codec leaves its last ``exact`` numbers as they are, as they tell something on their
+    own; with ``opening`` it travels once, before the others of the first round, and no codec touches it."""
 
-    ``model`` is that of the client or server that asks; the sender has d_i parameters, the receiver d_j, ``common`` of
-    them in common. On the edge of a server, ``down`` tells that it is the sender, and ``classes`` counts those of the
-    client's training samples.
-    """
+    length: int
+    exact: int = 0
+    opening: bool = False
 
-    model: Architecture
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One direction of an edge, as one of its ends knows it; both have to find the same vectors for it."""
+
+    sender: int
+    receiver: int
     d_i: int
+    """Parameters of the sender's model."""
     d_j: int
-    common: int = 0
-    down: bool = False
-    classes: int = 0
+    """Parameters of the receiver's model."""
+    model: Architecture
+    """That of the end that asks."""
+    from_server: bool
+    facts: Any
+    """What the end that asks was told of the edge."""
 
 
-class Algorithm:
-    """One instance lives in each client process, for the whole run.
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run before it starts. Where there is a server, its number comes after those of the clients,
+    and it is all clients' only neighbour."""
 
-    A subclass names its ``Settings`` (a frozen dataclass whose ``name`` is the algorithm's), announces in ``vectors``
-    what travels, and does the work of one round in ``round``. It sees a client and its peers; never a socket, clock or
-    file.
+    graph: Graph
+    models: Sequence[Architecture]
+    """Of each process."""
+    task: Literal["classification", "regression"]
+    same_start: bool
+    """All clients start with one theta."""
+    classes: Sequence[tuple[int, ...]]
+    """Of each client's training samples, ascending; none where the task has no classes."""
+    features: Sequence[tuple[int, ...] | None]
+    """Which features each client sees; None: all."""
+    topology: Callable[[], GraphSequence]
+    """The graphs of [topology], which are not the run's where there is a server."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an algorithm asks to be told of the run: numbers, text, and lists of these, of any depth."""
+
+    nodes: Mapping[int, Any] = field(default_factory=dict)
+    """{client or server: its ``client.facts``}"""
+    edges: Mapping[tuple[int, int], Any] = field(default_factory=dict)
+    """{(i, j): what i is told of its edge to j}: ``facts`` of its neighbour j, and of the edge in ``messages``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an algorithm costs a process, beside what all do; both decide whether a run is taken to fit the machine."""
+
+    numbers: int = 0
+    """About how many it keeps beside theta by the end; a few vectors need not be counted."""
+    opening_flops: int = 0
+    """Operations for each training sample, once before the first round."""
+
+
+class State(SimpleNamespace):
+    """What a client keeps from round to round beside theta: ``State(psi=...)`` keeps ``client.state.psi``.
+
+    Arrays, and {neighbour: array}, are saved in checkpoints under their names, and found again by a client that goes on
+    from one. Names that begin with an underscore are not saved. Whatever is more than that writes these methods itself.
     """
-
-    Settings: ClassVar[type[Any]]
 
     maps: Maps | None = None
     """The client's restriction maps, where the algorithm has them."""
 
-    with_everyone: ClassVar[bool] = True
-    """Whether every exchange is with all neighbours. Where it is with some of them, a run can have no scenario."""
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What a later process needs to go on exactly here."""
+        found = {}
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                found[name] = value
+            elif isinstance(value, dict):
+                found |= {f"{name}.{key}": array for key, array in value.items()}
+            elif not name.startswith("_"):
+                raise TypeError(f"client.state.{name} is a {type(value).__name__}: arrays are kept, and dicts of them")
+        return found
 
-    has_momentum: ClassVar[bool] = True
-    """Whether training.momentum has a part in the local steps: not where they are the algorithm's own."""
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what ``arrays`` gave, in which other arrays may stand, too."""
+        for name, value in list(vars(self).items()):
+            if isinstance(value, np.ndarray):
+                setattr(self, name, arrays[name].copy())
+            elif isinstance(value, dict):
+                prefix = f"{name}."
+                saved = {key.removeprefix(prefix): key for key in arrays if key.startswith(prefix)}
+                setattr(self, name, {int(key): arrays[whole].copy() for key, whole in saved.items()})
 
-    libraries: ClassVar[tuple[str, ...]] = ()
-    """Modules that every client imports where it needs them: their memory and the time to load them are shared."""
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays().values())
 
-    global_model: np.ndarray | None = None
-    """The model (d,) that the clients have in common, as this client has it, where there is one: its test metric is
-    recorded beside that of the client's own."""
 
-    changing_graphs: ClassVar[bool] = False
-    """Whether the graph may change between rounds: not where something is kept for each edge, or one W is needed."""
+@dataclass(frozen=True)
+class Algorithm:
+    """A frozen dataclass whose fields are the keys of [algorithm]; one is the same for all clients of a run.
 
-    directed_graphs: ClassVar[Literal["none", "regular", "all"]] = "none"
-    """On which directed graphs it works: regular ones are those whose W is doubly stochastic. It sends to
-    ``client.successors`` then, and hears from ``client.predecessors``."""
+    It says what is fixed about it (``traits``), what travels (``messages``), what a client keeps (``begin``), and does
+    one round. What changes from round to round is in ``client.theta`` and ``client.state``. It sees a client and its
+    peers; never a socket, clock or file. The methods below ``round`` have something to say in few algorithms.
+    """
 
-    def __init__(self, settings: Any, client: Client):
-        self.settings = settings
-        self.report = RoundReport()
+    name: str = ""
 
-    @classmethod
-    def opening_flops(cls, settings: Any, model: Architecture, samples: int) -> int:
-        """Of what a client with so many training samples computes once, before the first round."""
-        return 0
+    @property
+    def traits(self) -> Traits:
+        return Traits()
 
-    @classmethod
-    def is_told_relations(cls, settings: Any) -> bool:
-        """Whether the server is told the edges of [topology], over which nothing is sent: ``client.relations``."""
-        return False
-
-    @classmethod
-    def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        """Lengths of the vectors that a client with d_i parameters sends one with d_j in a round, in their order.
-
-        ``common`` counts the parameters that both have, where clients see different features; else it is 0.
-        """
+    def messages(self, edge: Edge) -> Sequence[Vector]:
+        """The vectors that travel from ``edge.sender`` to ``edge.receiver`` in a round, in their order. By default
+        none."""
         return ()
 
-    @classmethod
-    def ways(cls, own: Assignment, peer: Neighbour) -> tuple[Way, Way]:
-        """To a neighbour, and from it."""
-        model, d_i, common = own.architecture, own.architecture.size, len(peer.common)
-        down, classes = own.role == "server", len(own.classes or peer.classes)
-        return (
-            Way(model, d_i, peer.parameters, common, down, classes),
-            Way(model, peer.parameters, d_i, common, not down, classes),
-        )
+    def check(self, run: RunFacts) -> None:
+        """Raises SettingsError when the settings do not fit the run; what ``traits`` say needs no word."""
 
-    @classmethod
-    def lengths(cls, settings: Any, way: Way) -> tuple[int, ...]:
-        """Of the vectors that travel that way in a round: ``vectors``, unless more than the sizes of models decides."""
-        return cls.vectors(settings, way.d_i, way.d_j, way.common)
-
-    @classmethod
-    def opening(cls, settings: Any, way: Way) -> tuple[int, ...]:
-        """Lengths of the vectors that travel that way once, before those of the first round."""
-        return ()
-
-    @classmethod
-    def exact(cls, settings: Any) -> tuple[int, ...]:
-        """How many numbers at the end of each of these vectors, but for those of the opening, tell something on their
-        own: a codec leaves them as they are. By default none."""
-        return ()
-
-    @classmethod
-    def may_lose(cls, settings: Any) -> Literal["entries", "digits", "nothing"]:
-        """What a codec may take from a vector: digits, as rounding does, or even entries, which come later then.
-
-        Entries only where a round goes a small step towards what it hears, so that many rounds add up.
-        """
-        return "nothing" if cls.bears(settings) == "nothing" else "digits"
-
-    @classmethod
-    def link(cls, settings: Any, own: Assignment, peer: Neighbour) -> Channel:
-        out, back = cls.ways(own, peer)
-        return Channel(
-            sends=cls.lengths(settings, out),
-            receives=cls.lengths(settings, back),
-            opens=cls.opening(settings, out),
-            opened=cls.opening(settings, back),
-            may_be_quiet=cls.may_be_quiet(settings),
-            codec=own.codec_of(peer),
-            exact=cls.exact(settings),
-        )
-
-    @classmethod
-    def has_server(cls, settings: Any) -> bool:
-        """Whether the clients talk to a server, a process of its own without data, and not to one another."""
-        return False
-
-    @classmethod
-    def numbers_kept(cls, settings: Any, d_i: int, d_j: Sequence[int], rounds: int) -> int:
-        """About how many numbers a client keeps beside theta by the end, with neighbours of d_j parameters.
-
-        It decides whether a run is taken to fit into memory; a few vectors need not be counted.
-        """
-        return 0
-
-    @classmethod
-    def map_rows(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> int:
-        """d_ij, the rows of an edge's restriction map; 0 where there is none."""
-        return 0
-
-    @classmethod
-    def mixes(cls, settings: Any) -> bool:
-        """Whether the run's mixing weights W_ij have a part in it."""
-        return not cls.map_rows(settings, 1, 1, 1)
-
-    @classmethod
-    def numbers_at_server(cls, settings: Any, d_0: int, clients: int) -> int:
-        """The same of the server, with d_0 parameters."""
-        return 0
-
-    @classmethod
-    def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        """Raises SettingsError when the settings do not fit the d_i of the clients and the graph's edges (i, j)."""
-
-    @classmethod
-    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
-        """Raises SettingsError when the settings do not fit the models, of which a server's comes last, or the task, or
-        need one start for all of them."""
-
-    @classmethod
-    def may_be_quiet(cls, settings: Any) -> bool:
-        """Whether an exchange may leave out neighbours, those that ``peers.exchange`` is told are ``quiet``. Both ends
-        of an edge have to know without asking; in a scenario they are told."""
-        return False
-
-    @classmethod
-    def may_meet(cls, settings: Any) -> bool:
-        """Whether clients may come to talk that the graph does not join: then all are connected with one another, and
-        ``weight`` of a client's neighbour is 0 where the graph has no edge."""
-        return False
-
-    @classmethod
-    def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
-        """What may happen to a message: it may be of another round (late), or at least be missing, or nothing may.
-
-        Where messages may be missing, ``peers.exchange`` leaves out the neighbours that it has none from.
-        """
-        return "late"
-
-    @classmethod
-    def hardier(cls, settings: Any) -> str:
-        """The settings with which it would bear more, as the user would write them; "" where there are none."""
-        return ""
+    def begin(self, client: Client) -> State:
+        """What the client keeps beside theta, as it is before the first round; ``client.theta`` is its start."""
+        return State()
 
     def round(self, client: Client, peers: Peers) -> None:
+        """Changes ``client.theta`` and ``client.state``, and tells ``client.report`` what is worth a record."""
         raise NotImplementedError
+
+    def facts(self, run: RunFacts) -> Facts:
+        """What the processes are told of the run. Raises SettingsError when it cannot be had."""
+        return Facts()
+
+    def cost(self, own: Assignment) -> Cost:
+        return Cost()
 
     def personal_model(self, client: Client) -> np.ndarray:
         """The parameters (d,) that the client itself would use: what is evaluated."""
         return client.theta
+
+    def common_model(self, client: Client) -> np.ndarray | None:
+        """The model (d,) that the clients have in common, as this client has it, where there is one: its test metric is
+        recorded beside that of the client's own."""
+        return None
 
     @contextmanager
     def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[bool]:
@@ -241,28 +231,15 @@ class Algorithm:
         whether they are known."""
         yield True
 
-    def state_bytes(self) -> int:
-        """Memory of what the algorithm keeps between rounds, theta apart."""
-        return 0 if self.maps is None else self.maps.state_bytes()
 
-    def state(self) -> dict[str, np.ndarray]:
-        """What a later process needs, beside theta, to go on exactly here."""
-        return {} if self.maps is None else self.maps.state()
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what ``state`` gave."""
-        if self.maps is not None:
-            self.maps.load(state)
-
-
-def same_size(what: str, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-    """For algorithms that compare theta itself: raises SettingsError unless all neighbours' models have one size."""
-    for i, j in edges:
-        if sizes[i] != sizes[j]:
+def require_same_size(key: str, run: RunFacts) -> None:
+    """Raises SettingsError unless all neighbours' models have one size."""
+    for i, j in run.graph.edges:
+        if run.models[i].size != run.models[j].size:
             raise SettingsError(
-                what,
-                f"compares whole models, but clients {i} and {j} have {sizes[i]} and {sizes[j]} parameters; "
-                "give all one model and task (leave out model.mix and data.tasks), or use algorithm.name = "
+                key,
+                f"compares whole models, but clients {i} and {j} have {run.models[i].size} and {run.models[j].size} "
+                "parameters; give all one model and task (leave out model.mix and data.tasks), or use algorithm.name = "
                 "'sheaf-fmtl' or 'local'",
             )
 

@@ -8,19 +8,16 @@ travels is theta^k + psi^k - psi^{k-1}: one vector a round, and one to remember.
 whole change takes the gradient step's place. Full gradients lead to the minimiser of the sum of all losses.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import numpy as np
-
 from ...transport.peers import Peers
 from ..client import Client
-from .base import Algorithm, mixing_pull, same_size
+from .base import Algorithm, Edge, State, Traits, Vector, mixing_pull
 
 
 @dataclass(frozen=True)
-class D2Settings:
+class D2(Algorithm):
     name: Literal["d2"] = "d2"
     lazy: Annotated[
         bool,
@@ -28,44 +25,24 @@ class D2Settings:
         "where all eigenvalues of W are above -1/3 (on a ring of an even number of clients one is exactly that).",
     ] = True
 
+    # 2 theta^k - theta^{k-1} repeats for ever whatever one round did to the mean: it tolerates nothing
+    traits = Traits(same_size=True, tolerates="nothing")
 
-class D2(Algorithm):
-    Settings = D2Settings
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(edge.d_i)]
 
-    def __init__(self, settings: D2Settings, client: Client):
-        super().__init__(settings, client)
-        self.psi = client.theta.copy()  # psi^{-1} = theta^0 makes the first round the one of the second line
-        if not settings.lazy:
-            self.report.cause_of_divergence += ", or set algorithm.lazy = true"
-
-    @classmethod
-    def vectors(cls, settings: D2Settings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (d_i,)
-
-    @classmethod
-    def check(cls, settings: D2Settings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        same_size("algorithm.name = 'd2'", sizes, edges)
-
-    @classmethod
-    def bears(cls, settings: D2Settings) -> Literal["nothing"]:
-        return "nothing"  # 2 theta^k - theta^{k-1} repeats for ever whatever one round did to the mean
+    def begin(self, client: Client) -> State:
+        if not self.lazy:
+            client.report.cause_of_divergence += ", or set algorithm.lazy = true"
+        return State(psi=client.theta.copy())  # psi^{-1} = theta^0 makes the first round the one of the second line
 
     def round(self, client: Client, peers: Peers) -> None:
-        theta = client.theta
+        theta, state = client.theta, client.state
         before = theta.copy()
         client.learn()
         psi = theta.copy()
-        mine = before + psi - self.psi
-        self.psi = psi
+        mine = before + psi - state.psi
+        state.psi = psi
         theirs = peers.exchange(dict.fromkeys(client.neighbours, mine))
         pull = mixing_pull(client, mine, theirs)
-        theta[:] = mine + (pull / 2 if self.settings.lazy else pull)
-
-    def state_bytes(self) -> int:
-        return self.psi.nbytes
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {"psi": self.psi}
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        self.psi = state["psi"]
+        theta[:] = mine + (pull / 2 if self.lazy else pull)

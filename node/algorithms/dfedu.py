@@ -3,19 +3,19 @@
 theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from ..assignment import Assignment
 from ..maps import IdentityMaps, Maps
-from .base import same_size
-from .sheaf_fmtl import End, SheafFMTL
+from .base import Cost, Edge, Traits, Vector
+from .sheaf_fmtl import NO_SCENARIO_WITH_A_SERVER, End, SheafAlgorithm, cost_of_saving
 
 
 @dataclass(frozen=True)
-class DFedUSettings:
+class DFedU(SheafAlgorithm):
     name: Literal["dfedu"] = "dfedu"
     lam: Annotated[
         float,
@@ -30,37 +30,24 @@ class DFedUSettings:
         bool,
         "The clients talk to a server without a loss of its own, whose model is the mean of theirs: (15).",
     ] = False
-    eta: ClassVar[float] = 0.0  # the maps stay as they are
-    rotate_every: ClassVar[int] = 0
 
-
-class DFedU(SheafFMTL):
-    Settings = DFedUSettings
-    libraries = ()
-
-    @classmethod
-    def vectors(cls, settings: DFedUSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (d_i,)
-
-    @classmethod
-    def map_rows(cls, settings: DFedUSettings, d_i: int, d_j: int, common: int = 0) -> int:
-        return d_i
-
-    @classmethod
-    def mixes(cls, settings: DFedUSettings) -> bool:
-        return settings.weights == "mixing"
-
-    @classmethod
-    def numbers_kept(cls, settings: DFedUSettings, d_i: int, d_j: Sequence[int], rounds: int) -> int:
-        return 0  # identity maps are not stored
-
-    @classmethod
-    def check(cls, settings: DFedUSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        same_size("algorithm.name = 'dfedu'", sizes, edges)
-
-    @classmethod
-    def starting_maps(cls, settings: DFedUSettings, client: End) -> Maps:
-        return IdentityMaps(
-            {j: peer.weight if settings.weights == "mixing" else 1.0 for j, peer in client.neighbours.items()},
-            client.theta.size,
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            same_size=True,
+            codec_may_drop="digits" if self.server else "entries",  # a server takes over what it hears
+            server="exchanges" if self.server else "none",
+            no_scenario=NO_SCENARIO_WITH_A_SERVER if self.server else "",
+            mixes=self.weights == "mixing",
+            has_maps=True,
         )
+
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(edge.d_i)]
+
+    def restriction_maps(self, client: End) -> Maps:
+        a = {j: peer.weight if self.weights == "mixing" else 1.0 for j, peer in client.neighbours.items()}
+        return IdentityMaps(a, client.theta.size)
+
+    def cost(self, own: Assignment) -> Cost:
+        return Cost(cost_of_saving(own, [own.architecture.size] * len(own.neighbours)))  # they are not stored

@@ -7,30 +7,26 @@
 w_k - w is what travels to the server. theta is v_k at a client, w at the server.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge
 
 from ..client import Client
-from .server import Fraction, ServerAlgorithm, Uploads
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 
 @dataclass(frozen=True)
-class DittoSettings:
+class Ditto(ServerAlgorithm):
     name: Literal["ditto"] = "ditto"
-    fraction: Fraction = 1.0
     lam: Annotated[float, Ge(0), "Weight lambda of lam/2 ||v_k - w||^2, which holds a client's model near w."] = 0.1
 
-
-class Ditto(ServerAlgorithm):
-    Settings = DittoSettings
-    has_own_model = True
-    has_momentum = False
+    theta_is = "own beside common"
+    traits = replace(NEEDS_NEW_UPLOADS, momentum=False)
 
     def upload(self, client: Client) -> np.ndarray:
-        theta, w, alpha, lam = client.theta, self.global_model, client.alpha, self.settings.lam
+        theta, w, alpha, lam = client.theta, client.state.w, client.alpha, self.lam
         v = theta.copy()
         theta[:] = w
         client.learn()

@@ -6,32 +6,22 @@ W is the run's mixing matrix, doubly stochastic; where the graph changes, that o
 one step, its whole change takes the gradient step's place.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ...transport.peers import Peers
 from ..client import Client
-from .base import Algorithm, mixing_pull, same_size
+from .base import Algorithm, Edge, Traits, Vector, mixing_pull
 
 
 @dataclass(frozen=True)
-class DPSGDSettings:
+class DPSGD(Algorithm):
     name: Literal["d-psgd"] = "d-psgd"
 
+    traits = Traits(same_size=True, changing_graphs=True, directed_graphs="regular")
 
-class DPSGD(Algorithm):
-    Settings = DPSGDSettings
-    changing_graphs = True
-    directed_graphs = "regular"
-
-    @classmethod
-    def vectors(cls, settings: DPSGDSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (d_i,)
-
-    @classmethod
-    def check(cls, settings: DPSGDSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        same_size("algorithm.name = 'd-psgd'", sizes, edges)
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(edge.d_i)]
 
     def round(self, client: Client, peers: Peers) -> None:
         theta = client.theta

@@ -10,18 +10,14 @@ from typing import Literal
 import numpy as np
 
 from ..client import Client
-from .server import Fraction, ServerAlgorithm, Uploads, weighted_mean
+from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
 
 @dataclass(frozen=True)
-class FedAvgSettings:
-    name: Literal["fedavg"] = "fedavg"
-    fraction: Fraction = 1.0
-
-
 class FedAvg(ServerAlgorithm):
-    Settings = FedAvgSettings
-    bears_old_uploads = True
+    name: Literal["fedavg"] = "fedavg"
+
+    traits = TAKES_OLD_UPLOADS
 
     def upload(self, client: Client) -> np.ndarray:
         client.learn()

@@ -10,22 +10,16 @@ from typing import Literal
 import numpy as np
 
 from ..client import Client
-from .server import Fraction, Uploads, weighted_mean
-from .shared_layers import Share, SharedLayers
+from .server import Uploads, weighted_mean
+from .shared_layers import SharedLayers
 
 
 @dataclass(frozen=True)
-class FedAvgCSettings:
-    name: Literal["fedavg-c"] = "fedavg-c"
-    fraction: Fraction = 1.0
-    share: Share = "model"
-
-
 class FedAvgC(SharedLayers):
-    Settings = FedAvgCSettings
+    name: Literal["fedavg-c"] = "fedavg-c"
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
-        self.w[:] = weighted_mean(server, uploads)
+        self.w(server)[:] = weighted_mean(server, uploads)
 
     def reply(self, server: Client, client: int) -> np.ndarray:
-        return self.w
+        return self.w(server)

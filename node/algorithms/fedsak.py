@@ -11,53 +11,39 @@ M are the clients of the round; of the others the server keeps the last w_i. U a
 singular values that are not zero.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt
 
 from ..client import Client
-from .server import Fraction, Uploads
-from .shared_layers import Share, SharedLayers
+from .base import State
+from .server import Uploads
+from .shared_layers import SharedLayers
 
 
 @dataclass(frozen=True)
-class FedSAKSettings:
+class FedSAK(SharedLayers):
     name: Literal["fedsak"] = "fedsak"
-    fraction: Fraction = 1.0
-    share: Share = "model"
     lam: Annotated[float, Ge(0), "Weight lambda of the trace norm: how closely clients are coupled."] = 0.01
     eta: Annotated[float, Gt(0), "Step size eta_w of the server along the trace norm's subgradient."] = 0.1
 
-
-class FedSAK(SharedLayers):
-    Settings = FedSAKSettings
     answers = "same"
 
-    def __init__(self, settings: Any, client: Client):
-        super().__init__(settings, client)
-        self.known: dict[int, np.ndarray] = {} if client.role == "client" else dict.fromkeys(client.neighbours, self.w)
-        """{client: its w_i as the server has it}"""
+    def begin(self, client: Client) -> State:
+        """The server keeps {client: its w_i}."""
+        return State(w=dict.fromkeys(client.neighbours, self.w(client)) if client.role == "server" else {})
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         w = np.stack(list(uploads.values()))  # (M, d_w)
-        step = self.settings.eta * self.settings.lam
-        moved = w - step * trace_norm_subgradient(w, [block.shape for block in self.layers])  # (7)
-        self.known |= zip(uploads, moved.astype(w.dtype), strict=True)
+        shapes = [block.shape for block in self.shared(server.model)]
+        moved = w - self.eta * self.lam * trace_norm_subgradient(w, shapes)  # (7)
+        server.state.w |= zip(uploads, moved.astype(w.dtype), strict=True)
 
     def reply(self, server: Client, client: int) -> np.ndarray:
-        return self.known[client]
-
-    def state_bytes(self) -> int:
-        return sum(w.nbytes for w in self.known.values())
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {f"w.{client}": w for client, w in self.known.items()}
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        self.known = {client: state[f"w.{client}"] for client in self.known}
+        return server.state.w[client]
 
 
 def trace_norm_subgradient(w: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:

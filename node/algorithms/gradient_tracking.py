@@ -9,7 +9,6 @@ gradient is what the local work amounts to, (theta before - theta after) / alpha
 gradient tracking (Pu and Nedić 2021), with several steps their sum. Both vectors travel in one message, of length 2d.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,51 +16,30 @@ import numpy as np
 
 from ...transport.peers import Peers
 from ..client import Client
-from .base import Algorithm, mixing_pull, same_size
+from .base import Algorithm, Edge, State, Traits, Vector, mixing_pull
 
 
 @dataclass(frozen=True)
-class GradientTrackingSettings:
+class GradientTracking(Algorithm):
     name: Literal["gradient-tracking"] = "gradient-tracking"
 
+    # what one end of an edge gives and the other does not take is missing from sum_i y_i for good
+    traits = Traits(same_size=True, tolerates="nothing", changing_graphs=True)
 
-class GradientTracking(Algorithm):
-    Settings = GradientTrackingSettings
-    changing_graphs = True
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(2 * edge.d_i)]
 
-    def __init__(self, settings: GradientTrackingSettings, client: Client):
-        super().__init__(settings, client)
-        self.y = np.zeros_like(client.theta)  # y^{-1} = grad f(theta^{-1}) = 0 make y^0 = grad f(theta^0)
-        self.gradient = np.zeros_like(client.theta)
-
-    @classmethod
-    def vectors(cls, settings: GradientTrackingSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (2 * d_i,)
-
-    @classmethod
-    def check(cls, settings: GradientTrackingSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        same_size("algorithm.name = 'gradient-tracking'", sizes, edges)
-
-    @classmethod
-    def bears(cls, settings: GradientTrackingSettings) -> Literal["nothing"]:
-        return "nothing"  # what one end of an edge gives and the other does not take is missing from sum_i y_i for good
+    def begin(self, client: Client) -> State:
+        # y^{-1} = grad f(theta^{-1}) = 0 make y^0 = grad f(theta^0)
+        return State(tracker=np.zeros_like(client.theta), gradient=np.zeros_like(client.theta))
 
     def round(self, client: Client, peers: Peers) -> None:
-        theta, alpha = client.theta, client.alpha
-        mine = np.concatenate([theta, self.y])
+        theta, alpha, state = client.theta, client.alpha, client.state
+        mine = np.concatenate([theta, state.tracker])
         theirs = peers.exchange(dict.fromkeys(client.neighbours, mine))
         mixed_theta, mixed_y = np.split(mine + mixing_pull(client, mine, theirs), 2)
 
         gradient = client.gradient()
-        self.y = mixed_y + gradient - self.gradient
-        self.gradient = gradient
-        theta[:] = mixed_theta - alpha * self.y
-
-    def state_bytes(self) -> int:
-        return self.y.nbytes + self.gradient.nbytes
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {"tracker": self.y, "gradient": self.gradient}
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        self.y, self.gradient = state["tracker"], state["gradient"]
+        state.tracker = mixed_y + gradient - state.gradient
+        state.gradient = gradient
+        theta[:] = mixed_theta - alpha * state.tracker

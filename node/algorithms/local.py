@@ -5,26 +5,14 @@ from typing import Literal
 
 from ...transport.peers import Peers
 from ..client import Client
-from .base import Algorithm
+from .base import Algorithm, Traits
 
 
 @dataclass(frozen=True)
-class LocalSettings:
+class Local(Algorithm):
     name: Literal["local"] = "local"
 
-
-class Local(Algorithm):
-    Settings = LocalSettings
-    changing_graphs = True
-    directed_graphs = "all"
-
-    @classmethod
-    def mixes(cls, settings: LocalSettings) -> bool:
-        return False
-
-    @classmethod
-    def may_lose(cls, settings: LocalSettings) -> Literal["entries"]:
-        return "entries"  # of nothing
+    traits = Traits(changing_graphs=True, directed_graphs="all", mixes=False, codec_may_drop="entries")  # of nothing
 
     def round(self, client: Client, peers: Peers) -> None:
         client.learn()

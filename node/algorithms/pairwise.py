@@ -8,18 +8,18 @@ The graph's edges are dealt to matchings before the run, in each of which a clie
 more local work than one step, its whole change takes the gradient step's place. The run's mixing weights W are unused.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from ...topology.matchings import matchings
 from ...topology.randomness import generator
 from ...transport.peers import Peers
 from ..client import Client
-from .base import Algorithm, same_size
+from .base import Algorithm, Edge, Facts, RunFacts, Traits, Vector
 
 
 @dataclass(frozen=True)
-class PairwiseSettings:
+class Pairwise(Algorithm):
     name: Literal["pairwise"] = "pairwise"
     order: Annotated[
         Literal["random", "cyclic"],
@@ -27,32 +27,35 @@ class PairwiseSettings:
         "neighbour in as many rounds as there are matchings.",
     ] = "random"
 
+    traits = Traits(
+        same_size=True,
+        partners="some",
+        no_scenario="algorithm.name = 'pairwise' exchanges with some neighbours a round, and a scenario is planned for "
+        "exchanges with all of them; use 'd-psgd', or leave the scenario out",
+        mixes=False,
+    )
 
-class Pairwise(Algorithm):
-    Settings = PairwiseSettings
-    with_everyone = False
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(edge.d_i)]
 
-    @classmethod
-    def mixes(cls, settings: PairwiseSettings) -> bool:
-        return False
-
-    @classmethod
-    def vectors(cls, settings: PairwiseSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (d_i,)
-
-    @classmethod
-    def check(cls, settings: PairwiseSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        same_size("algorithm.name = 'pairwise'", sizes, edges)
+    def facts(self, run: RunFacts) -> Facts:
+        """Of each edge the number of its matching, and how many there are."""
+        numbers = matchings(run.graph)
+        count = 1 + max(numbers.values(), default=0)
+        return Facts(
+            dict.fromkeys(range(run.graph.clients), count),
+            {(i, j): number for pair, number in numbers.items() for i, j in (pair, pair[::-1])},
+        )
 
     def round(self, client: Client, peers: Peers) -> None:
-        theta, turn = client.theta, self._matching(client, peers.round)
-        partner = [j for j, peer in client.neighbours.items() if peer.matching == turn]
+        theta, matching = client.theta, self._matching(client, peers.round)
+        partner = [j for j, peer in client.neighbours.items() if peer.facts == matching]
         theirs = peers.exchange(dict.fromkeys(partner, theta))
         pull = sum(((theirs[j] - theta) / 2 for j in theirs), start=0 * theta)
         client.learn()
         theta += pull
 
     def _matching(self, client: Client, round: int) -> int:
-        if self.settings.order == "cyclic":
-            return (round - 1) % client.matchings
-        return int(generator(client.seed, "pairwise", round).integers(client.matchings))
+        if self.order == "cyclic":
+            return (round - 1) % client.facts
+        return int(generator(client.seed, "pairwise", round).integers(client.facts))

@@ -10,21 +10,20 @@
 The paper's beta is training.alpha. A client's own model is w - alpha grad f_i(w), on all of its training samples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Gt
 
+from ...topology.section import Needs
 from ..client import Client
-from ..needs import Needs
-from .server import Fraction, ServerAlgorithm, Uploads
+from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads
 
 
 @dataclass(frozen=True)
-class PerFedAvgSettings:
+class PerFedAvg(ServerAlgorithm):
     name: Literal["per-fedavg"] = "per-fedavg"
-    fraction: Fraction = 1.0
     alpha: Annotated[float, Gt(0), "Learning rate of the one step from w to a client's own model."] = 0.01
     variant: Annotated[
         Literal["first-order", "hessian-free"],
@@ -34,15 +33,11 @@ class PerFedAvgSettings:
         float, Gt(0), Needs("variant", "hessian-free"), "hessian-free: how far apart these are, as a multiple of v."
     ] = 0.001
 
-
-class PerFedAvg(ServerAlgorithm):
-    Settings = PerFedAvgSettings
-    bears_old_uploads = True
-    has_momentum = False
+    traits = replace(TAKES_OLD_UPLOADS, momentum=False)
 
     def upload(self, client: Client) -> np.ndarray:
-        w, alpha, beta, delta = client.theta, self.settings.alpha, client.alpha, self.settings.delta
-        hessian_free = self.settings.variant == "hessian-free"
+        w, alpha, beta, delta = client.theta, self.alpha, client.alpha, self.delta
+        hessian_free = self.variant == "hessian-free"
         for batch, other, *third in client.batches(3 if hessian_free else 2):
             here = w.copy()
             w -= alpha * client.gradient_on(batch)
@@ -60,4 +55,4 @@ class PerFedAvg(ServerAlgorithm):
         server.theta[:] = sum(uploads.values()) / len(uploads)
 
     def personal_model(self, client: Client) -> np.ndarray:
-        return client.theta - self.settings.alpha * client.gradient_on()
+        return client.theta - self.alpha * client.gradient_on()

@@ -9,20 +9,19 @@ The K steps find about the minimiser of f_i(theta) + lam/2 ||theta - w_i||^2, an
 clients learn in every round and S of them upload; here the others pause, which leaves w the same.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt
 
 from ..client import Client
-from .server import Fraction, ServerAlgorithm, Uploads
+from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads
 
 
 @dataclass(frozen=True)
-class PFedMeSettings:
+class PFedMe(ServerAlgorithm):
     name: Literal["pfedme"] = "pfedme"
-    fraction: Fraction = 1.0
     lam: Annotated[float, Gt(0), "Weight lambda of lam/2 ||theta_i - w_i||^2."] = 15.0
     eta: Annotated[float, Gt(0), "Learning rate of w_i; eta lam is the share of the way to theta_i that it goes."] = (
         0.005
@@ -30,23 +29,19 @@ class PFedMeSettings:
     beta: Annotated[float, Gt(0), "What the server makes of the mean: 1 takes it as it is, more goes beyond it."] = 1.0
     inner_steps: Annotated[int, Ge(1), "K: gradient steps for a proximal point."] = 5
 
-
-class PFedMe(ServerAlgorithm):
-    Settings = PFedMeSettings
-    bears_old_uploads = True
-    has_own_model = True
-    has_momentum = False
+    theta_is = "own beside common"
+    traits = replace(TAKES_OLD_UPLOADS, momentum=False)
 
     def upload(self, client: Client) -> np.ndarray:
-        theta, alpha, lam, eta = client.theta, client.alpha, self.settings.lam, self.settings.eta
-        w = self.global_model.copy()
+        theta, alpha, lam, eta = client.theta, client.alpha, self.lam, self.eta
+        w = client.state.w.copy()
         theta[:] = w
         for batch in client.batches():
-            for _ in range(self.settings.inner_steps):
+            for _ in range(self.inner_steps):
                 theta -= alpha * (client.gradient_on(batch) + lam * (theta - w))
             w -= eta * lam * (w - theta)
         return w
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
-        beta = self.settings.beta
+        beta = self.beta
         server.theta[:] = (1 - beta) * server.theta + beta * sum(uploads.values()) / len(uploads)

@@ -10,7 +10,6 @@ d + 1. With more local work than one step, its whole change takes the gradient s
 are not used.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,52 +17,27 @@ import numpy as np
 
 from ...transport.peers import Peers
 from ..client import Client
-from .base import Algorithm, same_size
+from .base import Algorithm, Edge, State, Traits, Vector
 
 
 @dataclass(frozen=True)
-class PushSumSettings:
+class PushSum(Algorithm):
     name: Literal["push-sum"] = "push-sum"
 
+    # sum_i x_i and sum_i w_i lose the share that is not used, or gain one that is used twice: it tolerates nothing
+    traits = Traits(same_size=True, tolerates="nothing", changing_graphs=True, directed_graphs="all", mixes=False)
 
-class PushSum(Algorithm):
-    Settings = PushSumSettings
-    changing_graphs = True
-    directed_graphs = "all"
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(edge.d_i + 1)]
 
-    def __init__(self, settings: PushSumSettings, client: Client):
-        super().__init__(settings, client)
-        self.w = np.ones(1, client.theta.dtype)
-
-    @classmethod
-    def mixes(cls, settings: PushSumSettings) -> bool:
-        return False
-
-    @classmethod
-    def vectors(cls, settings: PushSumSettings, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (d_i + 1,)
-
-    @classmethod
-    def check(cls, settings: PushSumSettings, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        same_size("algorithm.name = 'push-sum'", sizes, edges)
-
-    @classmethod
-    def bears(cls, settings: PushSumSettings) -> Literal["nothing"]:
-        return "nothing"  # sum_i x_i and sum_i w_i lose the share that is not used, or gain one that is used twice
+    def begin(self, client: Client) -> State:
+        return State(push_sum_weight=np.ones(1, client.theta.dtype))
 
     def round(self, client: Client, peers: Peers) -> None:
-        z, alpha = client.theta, client.alpha
-        x = self.w * z - alpha * client.gradient()
-        share = np.concatenate([x, self.w]) / (1 + len(client.successors))
+        z, w, alpha = client.theta, client.state.push_sum_weight, client.alpha
+        x = w * z - alpha * client.gradient()
+        share = np.concatenate([x, w]) / (1 + len(client.successors))
         theirs = peers.exchange(dict.fromkeys(client.successors, share), client.predecessors)
-        x, self.w = np.split(sum(theirs.values(), start=share), [-1])
-        z[:] = x / self.w
-
-    def state_bytes(self) -> int:
-        return self.w.nbytes
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {"push_sum_weight": self.w}
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        self.w = state["push_sum_weight"]
+        x, w = np.split(sum(theirs.values(), start=share), [-1])
+        z[:] = x / w
+        client.state.push_sum_weight = w

@@ -11,20 +11,18 @@ of the round, is not subject to a scenario, and nothing is learnt from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 from annotated_types import Gt, Le
 
 from ...topology.randomness import generator
-from ...transport.channel import Channel
 from ...transport.peers import Peers
-from ..assignment import Assignment, Neighbour
 from ..client import Client
-from .base import Algorithm, same_size
+from .base import Algorithm, Edge, State, Traits, Vector
 
 Fraction = Annotated[
     float,
@@ -36,55 +34,56 @@ Fraction = Annotated[
 Uploads = Mapping[int, np.ndarray]
 """{client: the vector it has sent}"""
 
+NEEDS_NEW_UPLOADS = Traits(
+    same_size=True, tolerates="missing", more_tolerant="time.silence = 'skip'", partners="some", server="answers"
+)
+"""Of an algorithm with a server that may aggregate fewer uploads in a round, but none twice."""
 
+TAKES_OLD_UPLOADS = replace(NEEDS_NEW_UPLOADS, tolerates="late", more_tolerant="")
+"""Of one that may aggregate an upload again in a later round, for one that is missing (time.silence = "stale")."""
+
+
+class Run(Protocol):
+    """Any object that tells how many clients and rounds a run has, and its seed."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def clients(self) -> int: ...
+    @property
+    def rounds(self) -> int: ...
+
+
+@dataclass(frozen=True)
 class ServerAlgorithm(Algorithm):
     """A subclass writes ``upload`` and ``aggregate``, and where they are not as here ``reply`` and ``download``.
 
-    theta is the common model w at the server, and at the clients, too, unless each has a model of its own beside it:
-    then that is theta, and w is ``global_model``. Settings need a ``fraction``.
+    theta at the server is the common model w.
     """
 
-    has_own_model: ClassVar[bool] = False
-    has_common_model: ClassVar[bool] = True
-    """Whether the clients have one at all."""
+    fraction: Fraction = 1.0
+
+    theta_is: ClassVar[Literal["common", "own", "own beside common"]] = "common"
+    """theta at a client: the common model w; a model of its own, where there is none in common; or its own with w
+    beside it, as ``client.state.w``."""
     answers: ClassVar[Literal["next", "same"]] = "next"
     """Who downloads at the end of a round: who takes part in the next one, or who has in this one."""
 
-    bears_old_uploads: ClassVar[bool] = False
-    """Whether an upload may be aggregated again in a later round, for one that is missing (time.silence = "stale")."""
+    @property
+    def traits(self) -> Traits:
+        return NEEDS_NEW_UPLOADS
 
-    with_everyone = False
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(edge.d_i)]  # a whole model, up and down
 
-    def __init__(self, settings: Any, client: Client):
-        super().__init__(settings, client)
-        self._keeps_both = self.has_own_model and client.role == "client"
-        self.global_model: np.ndarray = client.theta.copy() if self._keeps_both else client.theta
-        if not self.has_common_model:
-            self.global_model = None  # type: ignore[assignment]
+    def begin(self, client: Client) -> State:
+        has_both = self.theta_is == "own beside common" and client.role == "client"
+        return State(w=client.theta.copy()) if has_both else State()
 
-    @classmethod
-    def has_server(cls, settings: Any) -> bool:
-        return True
-
-    @classmethod
-    def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        return (d_i,)  # whole models, up and down; what sends something else says so in ``lengths``
-
-    @classmethod
-    def link(cls, settings: Any, own: Assignment, peer: Neighbour) -> Channel:
-        return replace(super().link(settings, own, peer), is_shown=own.role == "client")
-
-    @classmethod
-    def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        same_size(f"algorithm.name = {settings.name!r}", sizes, edges)
-
-    @classmethod
-    def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
-        return "late" if cls.bears_old_uploads else "missing"
-
-    @classmethod
-    def hardier(cls, settings: Any) -> str:
-        return "" if cls.bears_old_uploads else "time.silence = 'skip'"
+    def common_model(self, client: Client) -> np.ndarray | None:
+        if self.theta_is == "own":
+            return None
+        return client.theta if self.theta_is == "common" or client.role == "server" else client.state.w
 
     # -- the client's half ---------------------------------------------------------------------------------------------
 
@@ -94,8 +93,8 @@ class ServerAlgorithm(Algorithm):
 
     def download(self, client: Client, vector: np.ndarray) -> None:
         """Takes in what the server has sent."""
-        if self._keeps_both:
-            self.global_model = vector
+        if self.theta_is == "own beside common":
+            client.state.w = vector
         else:
             client.theta[:] = vector
 
@@ -112,7 +111,7 @@ class ServerAlgorithm(Algorithm):
     # ------------------------------------------------------------------------------------------------------------------
 
     def open(self, client: Client, peers: Peers) -> None:
-        """What happens once, before the first round: ``opening`` announces the vectors."""
+        """What happens once, before the first round: for the vectors that ``messages`` marks as opening."""
 
     def round(self, client: Client, peers: Peers) -> None:
         if peers.round == 1:
@@ -149,38 +148,30 @@ class ServerAlgorithm(Algorithm):
         if vector is None:
             yield False
             return
-        theta, state = client.theta.copy(), {name: array.copy() for name, array in self.state().items()}
+        theta, state = client.theta.copy(), {name: array.copy() for name, array in client.state.arrays().items()}
         try:
             self.download(client, vector)
             yield True
         finally:
             client.theta[:] = theta
-            self.load(state)
+            client.state.load(state)
 
-    def state_bytes(self) -> int:
-        return self.global_model.nbytes if self._keeps_both else 0
+    def participants(self, run: Run, round: int) -> list[int]:
+        """Of a round; behind the last one, all clients: everyone gets what came out."""
+        if self.fraction == 1 or round > run.rounds:
+            return list(range(run.clients))
+        count = int(self.fraction * run.clients + 0.5)
+        rng = generator(run.seed, "participants", round)
+        return sorted(rng.permutation(run.clients)[: max(1, count)].tolist())
 
-    def state(self) -> dict[str, np.ndarray]:
-        return {"w": self.global_model} if self._keeps_both else {}
+    def receivers(self, run: Run, round: int) -> list[int]:
+        """Who downloads at the end of a round."""
+        return self.participants(run, round + (self.answers == "next"))
 
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        if self._keeps_both:
-            self.global_model = state["w"]
-
-    def participants(self, client: Client, round: int) -> list[int]:
-        return participants(client.seed, self.settings.fraction, client.clients, client.rounds, round)
-
-    def receivers(self, client: Client, round: int) -> list[int]:
-        return self.participants(client, round + (self.answers == "next"))
-
-
-def participants(seed: int, fraction: float, clients: int, rounds: int, round: int) -> list[int]:
-    """Of a round; behind the last one, all clients: everyone gets what came out."""
-    if fraction == 1 or round > rounds:
-        return list(range(clients))
-    count = int(fraction * clients + 0.5)
-    rng = generator(seed, "participants", round)
-    return sorted(rng.permutation(clients)[: max(1, count)].tolist())
+    @property
+    def last_round_differs(self) -> bool:
+        """Whether in a run's last round others download than in the same round of a longer run."""
+        return self.answers == "next" and self.fraction < 1
 
 
 def weighted_mean(server: Client, models: Uploads) -> np.ndarray:

@@ -15,24 +15,22 @@ phi_k and h_k travel to the server, phi_k and h_Cj (of the classes of client k) 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from ...topology.randomness import generator
 from ..client import Client
-from ..model.architecture import Architecture
-from .base import SettingsError, Way
-from .server import Fraction, ServerAlgorithm, Uploads
+from .base import Edge, Facts, RunFacts, SettingsError, State, Vector
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 
 @dataclass(frozen=True)
-class SFMTLGraphSettings:
+class SFMTLGraph(ServerAlgorithm):
     name: Literal["sfmtl-graph"] = "sfmtl-graph"
-    fraction: Fraction = 1.0
     lam: Annotated[
         float, Ge(0), "Weight lambda, of the anchor loss at the clients (6) and of the pull on the heads (15)."
     ] = 0.01
@@ -43,32 +41,22 @@ class SFMTLGraphSettings:
         "What similar heads count in the similarity of two clients (7); similar anchors count the rest.",
     ] = 0.49
 
+    theta_is = "own"
+    traits = replace(NEEDS_NEW_UPLOADS, momentum=False)
 
-class SFMTLGraph(ServerAlgorithm):
-    Settings = SFMTLGraphSettings
-    has_common_model = False
-    has_momentum = False
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(edge.model.head_size + len(edge.facts) * edge.model.features)]
 
-    def __init__(self, settings: Any, client: Client):
-        super().__init__(settings, client)
-        self._client = client
-        shape = client.model.outputs, client.model.features
-        self.anchors: np.ndarray = generator(client.seed, "anchors").standard_normal(shape).astype(client.theta.dtype)
-        self.community = np.full(client.clients, -1)
-        self._replies: dict[int, np.ndarray] = {}
-        self._told = ""
+    def facts(self, run: RunFacts) -> Facts:
+        """Both ends of an edge know of which classes the client has samples."""
+        return Facts(edges={ends: run.classes[i] for i, j in run.graph.edges for ends in ((i, j), (j, i))})
 
-    @classmethod
-    def lengths(cls, settings: Any, way: Way) -> tuple[int, ...]:
-        return (way.model.head_size + way.classes * way.model.features,)
-
-    @classmethod
-    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
-        if task != "classification":
+    def check(self, run: RunFacts) -> None:
+        if run.task != "classification":
             raise SettingsError(
                 "algorithm.name = 'sfmtl-graph'", "has an anchor for each class, and data.task is 'regression'"
             )
-        for model in models:
+        for model in run.models:
             if model.kind == "logistic" or (model.kind == "mlp" and not model.hidden):
                 raise SettingsError(
                     "algorithm.name = 'sfmtl-graph'",
@@ -76,74 +64,71 @@ class SFMTLGraph(ServerAlgorithm):
                     "'gru', or 'mlp' with model.hidden",
                 )
 
+    def begin(self, client: Client) -> State:
+        if client.role == "server":
+            return State(community=np.full(client.clients, -1), reply={}, _told="")
+        shape = client.model.outputs, client.model.features
+        return State(anchors=generator(client.seed, "anchors").standard_normal(shape).astype(client.theta.dtype))
+
     # -- the client's half ---------------------------------------------------------------------------------------------
 
     def upload(self, client: Client) -> np.ndarray:
         for batch in client.batches():
-            client.theta -= client.alpha * client.gradient_on(batch, (self.anchors, self.settings.lam))  # (6)
-        anchors = client.class_features()[list(client.classes)]
-        return np.concatenate([self._head(client.theta), anchors.ravel()])
+            client.theta -= client.alpha * client.gradient_on(batch, (client.state.anchors, self.lam))  # (6)
+        anchors = client.class_features()[_classes(client)]
+        return np.concatenate([_head(client), anchors.ravel()])
 
     def download(self, client: Client, vector: np.ndarray) -> None:
         if vector.any():  # zeros: the server has not heard of this client yet
-            head = self._head(client.theta)
+            head, classes = _head(client), _classes(client)
             head[:] = vector[: head.size]
-            self.anchors[list(client.classes)] = vector[head.size :].reshape(len(client.classes), -1)
-
-    def _head(self, theta: np.ndarray) -> np.ndarray:
-        return theta[theta.size - self._client.model.head_size :]
+            client.state.anchors[classes] = vector[head.size :].reshape(len(classes), -1)
 
     # -- the server's half ---------------------------------------------------------------------------------------------
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
-        size, lam, alpha = server.model.head_size, self.settings.lam, server.alpha
+        size, lam, alpha = server.model.head_size, self.lam, server.alpha
         phi = {k: vector[:size].astype(float) for k, vector in uploads.items()}
         h = {
-            k: dict(zip(server.neighbours[k].classes, vector[size:].reshape(-1, server.model.features), strict=True))
+            k: dict(zip(server.neighbours[k].facts, vector[size:].reshape(-1, server.model.features), strict=True))
             for k, vector in uploads.items()
         }
-        a = similarities(phi, h, self.settings.alpha)
+        a = similarities(phi, h, self.alpha)
         seed = int(server.generator("louvain").integers(1 << 31))
         for members in communities(phi, a, seed):
             h_c = mean_anchors({k: h[k] for k in members}, {k: server.neighbours[k].samples for k in members})  # (14)
             for k in members:
                 tau = alpha * server.steps_of(k)
                 pull = sum(a[k, other] * (phi[k] - phi[other]) for other in members if other != k)
-                anchors = [h_c[c] for c in server.neighbours[k].classes]
-                self._replies[k] = np.concatenate([phi[k] - lam * tau * pull, *anchors])  # (15)
-            self.community[members] = members[0]
-        self._tell(sorted(uploads))
+                anchors = [h_c[c] for c in server.neighbours[k].facts]
+                server.state.reply[k] = np.concatenate([phi[k] - lam * tau * pull, *anchors])  # (15)
+            server.state.community[members] = members[0]
+        self._tell(server, sorted(uploads))
 
     def reply(self, server: Client, client: int) -> np.ndarray:
-        size = server.model.head_size + len(server.neighbours[client].classes) * server.model.features
-        return self._replies.get(client, np.zeros(size)).astype(server.theta.dtype)
+        size = server.model.head_size + len(server.neighbours[client].facts) * server.model.features
+        return server.state.reply.get(client, np.zeros(size)).astype(server.theta.dtype)
 
-    def _tell(self, heard: list[int]) -> None:
+    def _tell(self, server: Client, heard: list[int]) -> None:
         """An event where the communities are others than a round before."""
         groups: dict[int, list[int]] = {}
         for k in heard:
-            groups.setdefault(int(self.community[k]), []).append(k)
+            groups.setdefault(int(server.state.community[k]), []).append(k)
         text = " | ".join(" ".join(map(str, group)) for group in groups.values())
-        if text != self._told:
-            self.report.events.append(("communities", text))
-        self._told = text
+        if text != server.state._told:
+            server.report.events.append(("communities", text))
+        server.state._told = text
 
-    # ------------------------------------------------------------------------------------------------------------------
 
-    def state_bytes(self) -> int:
-        return sum(array.nbytes for array in self.state().values())
+def _head(client: Client) -> np.ndarray:
+    """phi_k and its biases, a part of theta."""
+    return client.theta[client.theta.size - client.model.head_size :]
 
-    def state(self) -> dict[str, np.ndarray]:
-        if self._client.role == "client":
-            return {"anchors": self.anchors}
-        return {"community": self.community} | {f"reply.{k}": vector for k, vector in self._replies.items()}
 
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        if self._client.role == "client":
-            self.anchors = state["anchors"].copy()
-        else:
-            self.community = state["community"].copy()
-            self._replies = {k: state[f"reply.{k}"] for k in range(self._client.clients) if f"reply.{k}" in state}
+def _classes(client: Client) -> list[int]:
+    """Those that a client has samples of, as it was told of the edge to the server."""
+    (server,) = client.neighbours.values()
+    return list(server.facts)
 
 
 Anchors = Mapping[int, Mapping[int, np.ndarray]]

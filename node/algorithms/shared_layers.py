@@ -6,14 +6,15 @@ Clients may differ in everything else.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 
 from ..client import Client
 from ..model.architecture import Architecture, Parameter
-from .base import SettingsError, Way
-from .server import ServerAlgorithm
+from .base import Edge, RunFacts, SettingsError, Vector
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm
 
 Share = Annotated[
     Literal["model", "extractor", "head"],
@@ -22,38 +23,34 @@ Share = Annotated[
 ]
 
 
+@dataclass(frozen=True)
 class SharedLayers(ServerAlgorithm):
-    """A subclass writes ``aggregate`` and, where it is not as here, ``reply``. Settings need a ``share``."""
+    """A subclass writes ``aggregate`` and, where it is not as here, ``reply``."""
 
-    has_common_model = False
+    share: Share = "model"
 
-    def __init__(self, settings: Any, client: Client):
-        super().__init__(settings, client)
-        self.layers = self.shared(settings, client.model.parameters())
-        start = 0 if settings.share != "head" else client.theta.size - sum(block.size for block in self.layers)
-        self.w = client.theta[start : start + sum(block.size for block in self.layers)]
+    theta_is = "own"
+    traits = replace(NEEDS_NEW_UPLOADS, same_size=False)
+
+    def shared(self, model: Architecture) -> Sequence[Parameter]:
+        """Those of the blocks of theta that make up w."""
+        *extractor, weight, bias = model.parameters()
+        return {"model": (*extractor, weight, bias), "extractor": extractor, "head": (weight, bias)}[self.share]
+
+    def w(self, client: Client) -> np.ndarray:
         """w_i (d_w,), a part of theta_i."""
+        size = sum(block.size for block in self.shared(client.model))
+        start = client.theta.size - size if self.share == "head" else 0
+        return client.theta[start : start + size]
 
-    @classmethod
-    def shared(cls, settings: Any, blocks: Sequence[Parameter]) -> Sequence[Parameter]:
-        """Those of the blocks of a theta that make up w."""
-        *extractor, weight, bias = blocks
-        return {"model": blocks, "extractor": extractor, "head": (weight, bias)}[settings.share]
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(sum(block.size for block in self.shared(edge.model)))]  # alike at both ends
 
-    @classmethod
-    def lengths(cls, settings: Any, way: Way) -> tuple[int, ...]:
-        return (sum(block.size for block in cls.shared(settings, way.model.parameters())),)  # alike at both ends
-
-    @classmethod
-    def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        """What is shared is compared in check_models, shape by shape."""
-
-    @classmethod
-    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
-        key = f"algorithm.share = {settings.share!r}"
-        shapes = [[block.shape for block in cls.shared(settings, model.parameters())] for model in models]
+    def check(self, run: RunFacts) -> None:
+        key = f"algorithm.share = {self.share!r}"
+        shapes = [[block.shape for block in self.shared(model)] for model in run.models]
         if not shapes[0]:
-            raise SettingsError(key, f"a {models[0].kind} model is a head only; allowed are 'model' and 'head'")
+            raise SettingsError(key, f"a {run.models[0].kind} model is a head only; allowed are 'model' and 'head'")
         for client, other in enumerate(shapes):
             if other != shapes[0]:
                 raise SettingsError(
@@ -64,10 +61,10 @@ class SharedLayers(ServerAlgorithm):
 
     def upload(self, client: Client) -> np.ndarray:
         client.learn()
-        return self.w
+        return self.w(client)
 
     def download(self, client: Client, vector: np.ndarray) -> None:
-        self.w[:] = vector
+        self.w(client)[:] = vector
 
 
 def _told(shapes: Sequence[tuple[int, ...]]) -> str:

@@ -15,26 +15,125 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from ...topology.section import Needs
 from ...transport.peers import Peers
-from ..assignment import Neighbour
+from ..assignment import Assignment, Neighbour
 from ..client import Client
 from ..maps import FactoredMaps, Maps, SelectionMaps, Storage, starting_maps, store
 from ..maps.base import FixedMaps, Vectors
 from ..maps.start import TransformStart, shared_rows
-from ..needs import Needs
-from .base import Algorithm, SettingsError, same_size
-from .stability import StabilityWatch
+from .base import Algorithm, Cost, Edge, Facts, RunFacts, SettingsError, State, Traits, Vector, require_same_size
+from .stability import StabilityWatch, norm
 
 _NEED_ROWS = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared")
 
+NO_SCENARIO_WITH_A_SERVER = (
+    "algorithm.server = true: a scenario is planned for clients that all learn, and a server does not; set it to "
+    "false, or leave the scenario out"
+)
+
+OF_A_TRANSFORM = 12
+"""Vectors of d_i numbers that structured maps take at most, what their transforms make on the way included."""
+
+
+class End(Protocol):
+    """What a client's maps begin from; of ``theta`` the size and the type."""
+
+    @property
+    def node(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def theta(self) -> np.ndarray: ...
+    @property
+    def neighbours(self) -> Mapping[int, Neighbour]: ...
+
+
+class SheafState(State):
+    """The restriction maps, which are saved, and what warns of divergence."""
+
+    maps: Maps
+
+    def __init__(self, maps: Maps):
+        super().__init__(maps=maps, stability=StabilityWatch(), period=0)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return self.maps.state()
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.maps.load(arrays)
+
+    def nbytes(self) -> int:
+        return self.maps.state_bytes()
+
 
 @dataclass(frozen=True)
-class SheafFMTLSettings:
+class SheafAlgorithm(Algorithm):
+    """Descends on the objective (8) with maps of one kind or another."""
+
+    @property
+    def lam(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def eta(self) -> float:
+        """Learning rate of the maps: these are fixed."""
+        return 0.0
+
+    @property
+    def has_one_objective(self) -> bool:
+        """Whether all clients descend on one and the same (8) all along."""
+        return self.traits.server == "none"
+
+    @property
+    def compares_parameters(self) -> bool:
+        """Whether the maps compare parameter with parameter, and mix none."""
+        return True
+
+    def restriction_maps(self, client: End) -> Maps:
+        """Those of the client before the first round."""
+        raise NotImplementedError
+
+    def begin(self, client: Client) -> State:
+        return SheafState(self.restriction_maps(client))
+
+    def round(self, client: Client, peers: Peers) -> None:
+        """With fixed maps."""
+        mine = client.state.maps.project(client.theta)
+        self.descend(client, difference(mine, peers.exchange(mine)))
+
+    def descend(self, client: Client, r: Vectors) -> None:
+        """(18), from the disagreements r_ij = P_ij theta_i - P_ji theta_j."""
+        theta, maps = client.theta, client.state.maps
+        before = theta.copy()
+        pull = maps.pull_back(r)
+        if client.role == "server":
+            assert isinstance(maps, FixedMaps)
+            coverage = maps.coverage()
+            theta -= pull / np.where(coverage, coverage, 1)  # f_0 = 0: exactly the mean of what its edges sent
+        else:
+            client.learn(pull, self.lam)
+        self._report(client, r, pull, before)
+
+    def _report(self, client: Client, r: Vectors, pull: np.ndarray, before: np.ndarray) -> None:
+        report, lam = client.report, self.lam
+        report.disagreements = {j: norm(vector) for j, vector in r.items()}
+        squared = sum(value**2 for value in report.disagreements.values())
+        theta_squared = float(before @ before)
+        if client.takes_one_full_step and client.role == "client":
+            of_theta = norm(before - client.theta) / client.alpha
+            of_maps = lam**2 * squared * theta_squared if self.eta else 0.0
+            report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
+        client.state.stability.tell(client, lam, pull, squared, maps=self.eta * lam * theta_squared)
+
+
+@dataclass(frozen=True)
+class SheafFMTL(SheafAlgorithm):
     name: Literal["sheaf-fmtl"] = "sheaf-fmtl"
     gamma: Annotated[
         float, Gt(0), Le(1), _NEED_ROWS, "Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j)))."
@@ -82,139 +181,97 @@ class SheafFMTLSettings:
         "records; 0 keeps all, exactly.",
     ] = 0
 
-
-class End(Protocol):
-    """What a client's maps begin from; of ``theta`` the size and the type."""
+    @property
+    def is_fused(self) -> bool:
+        return bool(self.eta) and self.exchange == "fused"
 
     @property
-    def node(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def theta(self) -> np.ndarray: ...
-    @property
-    def neighbours(self) -> Mapping[int, Neighbour]: ...
-
-
-class SheafFMTL(Algorithm):
-    Settings: ClassVar[type[Any]] = SheafFMTLSettings
-    libraries: ClassVar[tuple[str, ...]] = ("scipy.fft", "scipy.linalg.blas")  # of structured maps, of dense ones
-    maps: Maps
-
-    def __init__(self, settings: Any, client: Client):
-        super().__init__(settings, client)
-        self.maps = self.starting_maps(settings, client)
-        self._stability = StabilityWatch()
-        self._turn = 0
-        self._is_server = client.role == "server"
-
-    @classmethod
-    def starting_maps(cls, settings: Any, client: End) -> Maps:
-        size = client.theta.size
-        if settings.start == "selection":
-            return SelectionMaps({j: np.array(peer.common) for j, peer in client.neighbours.items()}, size)
-        start = starting_maps(
-            settings.start,
-            seed=client.seed,
-            node=client.node,
-            rows={j: shared_size(settings, size, peer.parameters) for j, peer in client.neighbours.items()},
-            size=size,
-            scale=settings.start_scale,
-            dtype=client.theta.dtype,
-        )
-        storage: Storage = "factored" if settings.rotate_every else settings.storage
-        return store(start, storage, settings.rank_cap or None)
-
-    @classmethod
-    def map_rows(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> int:
-        return common if settings.start == "selection" else shared_size(settings, d_i, d_j)
-
-    @classmethod
-    def vectors(cls, settings: Any, d_i: int, d_j: int, common: int = 0) -> tuple[int, ...]:
-        d_ij = cls.map_rows(settings, d_i, d_j, common)
-        if settings.start == "selection":
-            return (d_ij,)
-        if not settings.eta:
-            return (d_ij,)
-        return (d_ij + 1,) if settings.exchange == "fused" else (d_ij, d_ij)
-
-    @classmethod
-    def numbers_kept(cls, settings: Any, d_i: int, d_j: Sequence[int], rounds: int) -> int:
-        height = sum(shared_size(settings, d_i, size) for size in d_j)
-        dense = height * d_i
-        start = OF_A_TRANSFORM * d_i if settings.start in ("orthogonal", "shared", "selection") else dense
-        if not settings.eta:
-            return start
-        history = min(rounds, settings.rank_cap or rounds) * (d_i + height)
-        return (
-            dense
-            if settings.storage == "dense"
-            else start + min(history, dense if settings.storage == "auto" else history)
+    def traits(self) -> Traits:
+        tolerates: Literal["late", "missing", "nothing"] = "late"
+        more_tolerant = ""
+        if self.is_fused:  # both ends follow the same r_ij
+            tolerates, more_tolerant = "nothing", "algorithm.exchange = 'two-phase'"
+        elif self.rotate_every:  # the rows of another period do not compare
+            tolerates, more_tolerant = "missing", "algorithm.rotate_every = 0"
+        # a server takes over what it hears; the rows of another period do not add up
+        adds_up = not (self.server or self.rotate_every or self.is_fused)
+        return Traits(
+            tolerates=tolerates,
+            more_tolerant=more_tolerant,
+            codec_may_drop="entries" if adds_up else "digits",
+            server="exchanges" if self.server else "none",
+            no_scenario=NO_SCENARIO_WITH_A_SERVER if self.server else "",
+            mixes=False,
+            has_maps=True,
+            libraries=("scipy.fft", "scipy.linalg.blas"),  # of structured maps, of dense ones
         )
 
-    @classmethod
-    def check(cls, settings: Any, sizes: Sequence[int], edges: Sequence[tuple[int, int]]) -> None:
-        if settings.start == "shared":
-            same_size("algorithm.start = 'shared'", sizes, edges)
-        if settings.rotate_every and (settings.start != "shared" or settings.eta):
+    @property
+    def has_one_objective(self) -> bool:
+        return super().has_one_objective and not self.rotate_every
+
+    @property
+    def compares_parameters(self) -> bool:
+        return self.start == "selection"
+
+    def messages(self, edge: Edge) -> list[Vector]:
+        d_ij = self._rows(edge.d_i, edge.d_j, edge.facts)
+        if self.is_fused:
+            return [Vector(d_ij + 1, exact=1)]
+        return [Vector(d_ij), Vector(d_ij)] if self.eta else [Vector(d_ij)]
+
+    def check(self, run: RunFacts) -> None:
+        if self.start == "shared":
+            require_same_size("algorithm.start = 'shared'", run)
+        if self.rotate_every and (self.start != "shared" or self.eta):
             raise SettingsError(
                 "algorithm.rotate_every",
-                f"= {settings.rotate_every} needs start = 'shared' and eta = 0; or set it to 0",
+                f"= {self.rotate_every} needs start = 'shared' and eta = 0; or set it to 0",
             )
-        if settings.rank_cap and settings.storage == "dense":
+        if self.rank_cap and self.storage == "dense":
             raise SettingsError(
                 "algorithm.rank_cap", "dense maps have no history; use storage = 'factored', or rank_cap = 0"
             )
-        if settings.start == "selection" and settings.eta:
+        if self.start == "selection" and self.eta:
             raise SettingsError("algorithm.start", "= 'selection' are fixed maps; they need eta = 0")
-        if settings.server and settings.start != "selection":
+        if self.server and self.start != "selection":
             raise SettingsError("algorithm.server", "= true needs start = 'selection'; or use algorithm.name = 'dfedu'")
 
-    @classmethod
-    def has_server(cls, settings: Any) -> bool:
-        return bool(settings.server)
+    def facts(self, run: RunFacts) -> Facts:
+        """With selection maps, of each edge the coordinates of one's own theta that the other end has, too."""
+        if self.start != "selection":
+            return Facts()
+        return Facts(edges={ends: common_coordinates(run, *ends) for e in run.graph.edges for ends in (e, e[::-1])})
 
-    @classmethod
-    def bears(cls, settings: Any) -> Literal["late", "missing", "nothing"]:
-        if settings.eta and settings.exchange == "fused":
-            return "nothing"  # both ends follow the same r_ij
-        return "missing" if settings.rotate_every else "late"  # the rows of another turn do not compare
-
-    @classmethod
-    def hardier(cls, settings: Any) -> str:
-        return {"nothing": "algorithm.exchange = 'two-phase'", "missing": "algorithm.rotate_every = 0", "late": ""}[
-            cls.bears(settings)
-        ]
-
-    @classmethod
-    def exact(cls, settings: Any) -> tuple[int, ...]:
-        return (1,) if settings.eta and settings.exchange == "fused" else ()
-
-    @classmethod
-    def may_lose(cls, settings: Any) -> Literal["entries", "digits", "nothing"]:
-        if settings.server or settings.rotate_every or (settings.eta and settings.exchange == "fused"):
-            return "digits"  # a server takes over what it hears; the rows of another turn do not add up
-        return "entries"
+    def restriction_maps(self, client: End) -> Maps:
+        size = client.theta.size
+        if self.start == "selection":
+            return SelectionMaps({j: np.array(peer.facts) for j, peer in client.neighbours.items()}, size)
+        rows = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in client.neighbours.items()}
+        start = starting_maps(
+            self.start, seed=client.seed, node=client.node, rows=rows, theta=client.theta, scale=self.start_scale
+        )
+        return store(start, "factored" if self.rotate_every else self.storage, self.rank_cap or None)
 
     def round(self, client: Client, peers: Peers) -> None:
-        if self.settings.rotate_every:
+        if self.rotate_every:
             self._rotate(client, peers.round)
-        if self.settings.eta and self.settings.exchange == "fused":
+        if self.is_fused:
             self._fused_round(client, peers)
         else:
             self._two_phase_round(client, peers)
 
     def _two_phase_round(self, client: Client, peers: Peers) -> None:
-        theta, lam, eta = client.theta, self.settings.lam, self.settings.eta
+        theta, maps = client.theta, client.state.maps
 
-        mine = self.maps.project(theta)
+        mine = maps.project(theta)
         theirs = peers.exchange(mine)  # Algorithm 1, line 5
-        self._descend(client, difference(mine, theirs))  # (18)
+        self.descend(client, difference(mine, theirs))  # (18)
 
-        if eta:  # fixed maps need no second exchange
-            mine = self.maps.project(theta)
+        if self.eta:  # fixed maps need no second exchange
+            mine = maps.project(theta)
             theirs = peers.exchange(mine)  # line 7
-            self.maps.update(mine, difference(mine, theirs), theta, eta * lam)  # (19)
+            maps.update(mine, difference(mine, theirs), theta, self.eta * self.lam)  # (19)
 
     def _fused_round(self, client: Client, peers: Peers) -> None:
         """Lines 7-8 of the round before and line 5 of this one, from one exchange.
@@ -223,64 +280,52 @@ class SheafFMTL(Algorithm):
         what line 5 of the next round would bring: P_ij^{k+1} theta_i - P_ji^{k+1} theta_j = (1 - c (n_i + n_j)) r_ij.
         Where a codec rounds what is sent, r_ij is that of the rounded vectors, at both ends.
         """
-        theta, c = client.theta, self.settings.eta * self.settings.lam
+        theta, maps, c = client.theta, client.state.maps, self.eta * self.lam
 
-        mine = self.maps.project(theta)
+        mine = maps.project(theta)
         n = theta.dtype.type(theta @ theta)
         messages = {j: np.append(vector, n) for j, vector in mine.items()}
         heard = peers.as_heard(messages)
         received = peers.exchange(messages)
         r = {j: heard[j][:-1] - received[j][:-1] for j in mine}
         if peers.round > 1:  # before the first round no map has been used yet
-            self.maps.update(mine, r, theta, c)  # (19)
+            maps.update(mine, r, theta, c)  # (19)
             r = {j: (1 - c * (n + received[j][-1])) * r[j] for j in r}
-        self._descend(client, r)  # (18)
-
-    def _descend(self, client: Client, r: Vectors) -> None:
-        """(18), from the disagreements r_ij = P_ij theta_i - P_ji theta_j."""
-        theta = client.theta
-        before = theta.copy()
-        pull = self.maps.pull_back(r)
-        if self._is_server:
-            assert isinstance(self.maps, FixedMaps)
-            coverage = self.maps.coverage()
-            theta -= pull / np.where(coverage, coverage, 1)  # f_0 = 0: exactly the mean of what its edges sent
-        else:
-            client.learn(pull, self.settings.lam)
-        self._report(client, r, pull, before)
-
-    def _report(self, client: Client, r: Vectors, pull: np.ndarray, before: np.ndarray) -> None:
-        report, lam, eta = self.report, self.settings.lam, self.settings.eta
-        report.disagreements = {j: norm(vector) for j, vector in r.items()}
-        squared = sum(value**2 for value in report.disagreements.values())
-        report.penalty = lam / 4 * squared
-        theta_squared = float(before @ before)
-        if client.takes_one_full_step and not self._is_server:
-            of_theta = norm(before - client.theta) / client.alpha
-            of_maps = lam**2 * squared * theta_squared if eta else 0.0
-            report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
-        report.warnings += self._stability.see(
-            models=client.steps * lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0,
-            maps=eta * lam * theta_squared,
-            steps=client.steps,
-        )
-        report.cause_of_divergence = self._stability.cause()
+        self.descend(client, r)  # (18)
 
     def _rotate(self, client: Client, round: int) -> None:
-        turn = (round - 1) // self.settings.rotate_every
-        if turn != self._turn and isinstance(self.maps, FactoredMaps) and isinstance(self.maps.start, TransformStart):
-            self._turn = turn
-            rows = {j: part.stop - part.start for j, part in self.maps.stacking.parts.items()}
-            self.maps.start.choose(shared_rows(client.seed, client.node, rows, client.theta.size, turn))
+        """Both ends of each edge draw new rows at the beginning of a period."""
+        state, maps, period = client.state, client.state.maps, (round - 1) // self.rotate_every
+        if period != state.period and isinstance(maps, FactoredMaps) and isinstance(maps.start, TransformStart):
+            state.period = period
+            rows = {j: part.stop - part.start for j, part in maps.stacking.parts.items()}
+            maps.start.choose(shared_rows(client.seed, client.node, rows, client.theta.size, period))
+
+    def cost(self, own: Assignment) -> Cost:
+        d_i = own.architecture.size
+        numbers = cost_of_saving(own, [self._rows(d_i, peer.parameters, peer.facts) for peer in own.neighbours])
+        return Cost(numbers + (self._numbers_kept(own) if own.role == "client" else 0))
+
+    def _numbers_kept(self, own: Assignment) -> int:
+        d_i = own.architecture.size
+        height = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
+        dense = height * d_i
+        start = OF_A_TRANSFORM * d_i if self.start in ("orthogonal", "shared", "selection") else dense
+        if not self.eta:
+            return start
+        if self.storage == "dense":
+            return dense
+        history = min(own.run.rounds, self.rank_cap or own.run.rounds) * (d_i + height)
+        return start + (min(history, dense) if self.storage == "auto" else history)
+
+    def _rows(self, d_i: int, d_j: int, common: Any) -> int:
+        """d_ij"""
+        return len(common) if self.start == "selection" else shared_size(self.gamma, d_i, d_j)
 
 
-OF_A_TRANSFORM = 12
-"""Vectors of d_i numbers that structured maps take at most, what their transforms make on the way included."""
-
-
-def shared_size(settings: Any, d_i: int, d_j: int) -> int:
+def shared_size(gamma: float, d_i: int, d_j: int) -> int:
     """d_ij, the same at both ends of an edge."""
-    return max(1, math.floor(settings.gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
+    return max(1, math.floor(gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
 
 
 def difference(mine: Vectors, theirs: Vectors) -> dict[int, np.ndarray]:
@@ -288,5 +333,28 @@ def difference(mine: Vectors, theirs: Vectors) -> dict[int, np.ndarray]:
     return {j: mine[j] - theirs[j] for j in theirs}
 
 
-def norm(vector: np.ndarray) -> float:
-    return math.sqrt(float(vector @ vector))
+def cost_of_saving(own: Assignment, rows: Sequence[int]) -> int:
+    """Numbers of all maps at once, as they are written to checkpoints, and of what the last one is made from."""
+    return (sum(rows) + 2 * max(rows, default=0)) * own.architecture.size if own.checkpoints.save_maps else 0
+
+
+def common_coordinates(run: RunFacts, i: int, j: int) -> tuple[int, ...]:
+    """The coordinates of client i's theta, of a linear model, that client j has too: the weights of the features that
+    both see, and the biases. Raises SettingsError where there are none."""
+    mine, theirs = _features(run, i), _features(run, j)
+    if mine is None or theirs is None:
+        raise SettingsError(
+            "algorithm.start = 'selection'",
+            f"clients {i} and {j} have no parameter in common; set data.features_held below 1, or choose another start",
+        )
+    both, outputs = set(theirs), run.models[i].outputs
+    places = [place for place, feature in enumerate(mine) if feature in both]
+    weights = [output * len(mine) + place for output in range(outputs) for place in places]
+    return (*weights, *range(outputs * len(mine), outputs * (len(mine) + 1)))
+
+
+def _features(run: RunFacts, node: int) -> tuple[int, ...] | None:
+    """Those that a client sees, None where it is all in any case; a server sees all."""
+    if node < len(run.features):
+        return run.features[node]
+    return None if None in run.features else tuple(range(math.prod(run.models[node].input_shape)))

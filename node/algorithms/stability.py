@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from ..client import Client
+
 
 @dataclass(slots=True)
 class StabilityWatch:
@@ -31,6 +35,18 @@ class StabilityWatch:
         self._crossed |= new
         return list(new.values())
 
+    def tell(self, client: Client, lam: float, pull: np.ndarray, squared: float, *, maps: float = 0.0) -> None:
+        """Tells the client's report the penalty of a round with this ``pull``, whose edges disagreed by ``squared`` =
+        sum_j ||r_ij||^2, the warnings, and what to blame."""
+        report = client.report
+        report.penalty = lam / 4 * squared
+        report.warnings += self.see(
+            models=client.steps * lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0,
+            maps=maps,
+            steps=client.steps,
+        )
+        report.cause_of_divergence = self.cause()
+
     def _warnings(self) -> dict[str, str]:
         warnings = {}
         if self.maps > 1:
@@ -50,3 +66,7 @@ class StabilityWatch:
     def cause(self) -> str:
         """What most likely made theta infinite: the number that crossed 1 first, since each drives the other up."""
         return next(iter(self._crossed.values()), "the local steps diverged; lower training.alpha")
+
+
+def norm(vector: np.ndarray) -> float:
+    return math.sqrt(float(vector @ vector))

@@ -164,13 +164,12 @@ def starting_maps(
     seed: int,
     node: int,
     rows: Mapping[int, int],
-    size: int,
+    theta: np.ndarray,
     scale: float,
-    dtype: np.dtype,
 ) -> StartingMaps:
-    """The maps of client ``node`` with ``rows`` = {j: d_ij}, times ``scale``. The same seed draws the same maps in
-    float32 and float64, up to rounding."""
-    stacking = Stacking(rows)
+    """The maps of client ``node`` with ``rows`` = {j: d_ij}, times ``scale``, for vectors of the size and type of
+    ``theta``. The same seed draws the same maps in float32 and float64, up to rounding."""
+    stacking, size, dtype = Stacking(rows), theta.size, theta.dtype
     if kind == "orthogonal":
         signs = _signs(generator(seed, "signs of the orthogonal maps", node), size)
         chosen = {

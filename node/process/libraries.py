@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ..algorithms import ALGORITHMS
+from ..algorithms import algorithm_of
+from ..algorithms.base import Algorithm
 from ..assignment import Assignment
 from ..model.architecture import LINEAR
 
 
-def libraries_of(algorithm: str, kinds: Iterable[str]) -> tuple[str, ...]:
+def libraries_of(algorithm: Algorithm, kinds: Iterable[str]) -> tuple[str, ...]:
     """Modules, for an algorithm and kinds of models."""
     models = () if LINEAR.issuperset(kinds) else ("sheafgossip.node.model.networks",)
-    return ALGORITHMS[algorithm].libraries + models
+    return algorithm.traits.libraries + models
 
 
 def libraries_for(assignments: Iterable[Assignment]) -> list[str]:
-    kinds = defaultdict[str, set[str]](set)
+    kinds = defaultdict[Algorithm, set[str]](set)
     for assignment in assignments:
-        kinds[assignment.algorithm["name"]].add(assignment.architecture.kind)
+        kinds[algorithm_of(assignment)].add(assignment.architecture.kind)
     return [library for algorithm, needed in kinds.items() for library in libraries_of(algorithm, needed)]

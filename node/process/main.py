@@ -37,8 +37,7 @@ from ...transport.peers import Peers
 from ...transport.schedule import Schedule
 from ...transport.stopwatch import Stopwatch
 from ...transport.window import queue_for
-from ..algorithms import ALGORITHMS, links_of
-from ..algorithms.server import ServerAlgorithm
+from ..algorithms import algorithm_of, links_of
 from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner
@@ -89,6 +88,7 @@ def _log_of(assignment: Assignment) -> contextlib.AbstractContextManager[TextIO]
 class _ClientProcess:
     def __init__(self, assignment: Assignment, control: Control, log: TextIO):
         self.assignment = assignment
+        self.algorithm = algorithm_of(assignment)
         self.control = control
         self.log = log
         self.epoch = time.monotonic()
@@ -156,7 +156,7 @@ class _ClientProcess:
 
     def _queue(self) -> dict[str, int]:
         """A server that nobody confirms messages to does not run far ahead of clients that only evaluate."""
-        with_server = issubclass(ALGORITHMS[self.assignment.algorithm["name"]], ServerAlgorithm)
+        with_server = self.algorithm.traits.server == "answers"
         if with_server and not self.assignment.incarnation.bounded:
             return {"queue": CONSTANTS.queue_of_a_server}
         return {"queue": queue_for(self.schedule)} if self.schedule else {}
@@ -175,13 +175,11 @@ class _ClientProcess:
     def _prepare(self) -> None:
         assignment = self.assignment
         self.learner = Learner(assignment)
-        algorithm = ALGORITHMS[assignment.algorithm["name"]]
-        settings = algorithm.Settings(**assignment.algorithm)
         channels = Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed)
         self.clock = self._clock(channels)
         self.peers = Peers(self.clock)
         self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
-        self.algorithm = algorithm(settings, self.client)
+        self.client.state = self.algorithm.begin(self.client)
         if assignment.incarnation.state_round is not None:
             self._restore(assignment.incarnation.state_round)
         size = self.client.theta.size
@@ -193,17 +191,15 @@ class _ClientProcess:
 
     def _report_to(self, recorder: Recorder, address: str) -> None:
         self.endpoint.before_waiting = recorder.flush
-        self.reporter = Reporter(
-            self.assignment, self.client, self.learner, self.algorithm, self.peers, self.stopwatch, recorder
-        )
+        self.reporter = Reporter(self.assignment, self.client, self.learner, self.peers, self.stopwatch, recorder)
         self.reporter.tell_process(address)
 
     def _clock(self, channels: Channels) -> Clock:
         assignment = self.assignment
         self.planned: PlannedClock | None = None
         if self.schedule is None:
-            everyone = ALGORITHMS[assignment.algorithm["name"]].with_everyone
-            everyone &= not any(channels[node].may_be_quiet for node in channels.neighbours)
+            traits = self.algorithm.traits
+            everyone = traits.partners == "all" and not traits.silent_edges
             ahead = 1 if everyone and not assignment.periods else assignment.run.rounds
             return NoClock(self.endpoint, channels, assignment.transport.timeout, ahead=ahead)
         rules = Rules(assignment.time.silence, assignment.incarnation.bounded, assignment.checkpoints.every)
@@ -211,7 +207,7 @@ class _ClientProcess:
             self.planned = PlannedClock(self.endpoint, channels, assignment.transport.timeout, self.schedule, rules)
             return self.planned
         rules = replace(rules, staleness=assignment.time.most_ahead, deadline_s=assignment.time.longest_wait_s)
-        if issubclass(ALGORITHMS[assignment.algorithm["name"]], ServerAlgorithm):
+        if self.algorithm.traits.server == "answers":
             first, at_server = assignment.incarnation.first_round, assignment.role == "server"
             anew = first > 1 and assignment.incarnation.state_round != first - 1
             rules = replace(rules, is_server=at_server, listens_in=first if anew else 0)
@@ -225,7 +221,7 @@ class _ClientProcess:
         if incarnation.begun_in == incarnation.first_round:  # the one before has told of its own waits
             state.pop(DEADLINES, None)
         self.learner.load(state)
-        self.algorithm.load(state)
+        self.client.state.load(state)
         self.peers.load(state)
 
     def _receive_again(self) -> None:
@@ -330,7 +326,7 @@ class _ClientProcess:
         theta = self.client.theta
         norm = math.sqrt(theta @ theta)
         if not math.isfinite(norm):
-            cause = self.algorithm.report.cause_of_divergence
+            cause = self.client.report.cause_of_divergence
             raise Diverged(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
         return norm
 
@@ -342,7 +338,7 @@ class _ClientProcess:
 
     def _evaluate(self) -> tuple[float, float, float | None]:
         """Test loss and metric of the client's model, and the metric of the one that all have in common."""
-        own, common = self.algorithm.personal_model(self.client), self.algorithm.global_model
+        own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)
         with self.stopwatch.during("evaluation"):
             loss, metric = self.learner.evaluate(own)
             if common is None:
@@ -365,8 +361,8 @@ class _ClientProcess:
         return time.monotonic() - self.epoch
 
     def _state(self) -> dict[str, np.ndarray]:
-        state = self.learner.state() | self.algorithm.state() | self.peers.state()
-        maps = self.algorithm.maps
+        state = self.learner.state() | self.client.state.arrays() | self.peers.state()
+        maps = self.client.state.maps
         if self.assignment.checkpoints.save_maps and maps is not None:
             state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
         return state

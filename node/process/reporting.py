@@ -24,7 +24,6 @@ from ...transport.peers import Exchanged, Peers
 from ...transport.presence import identity_of
 from ...transport.stopwatch import Stopwatch
 from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
-from ..algorithms.base import Algorithm
 from ..assignment import Assignment
 from ..client import Client
 from ..model.flops import evaluation_flops, gradient_flops
@@ -40,7 +39,6 @@ class Reporter:
         assignment: Assignment,
         client: Client,
         learner: Learner,
-        algorithm: Algorithm,
         peers: Peers,
         stopwatch: Stopwatch,
         recorder: Recorder,
@@ -49,7 +47,6 @@ class Reporter:
         self._node = assignment.node
         self._client = client
         self._learner = learner
-        self._algorithm = algorithm
         self._peers = peers
         self._stopwatch = stopwatch
         self._recorder = recorder
@@ -102,7 +99,7 @@ class Reporter:
     ) -> None:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
         report, measure, train_loss = (
-            self._algorithm.report,
+            self._client.report,
             self._assignment.measuring.enabled,
             self._client.train_loss,
         )
@@ -163,7 +160,7 @@ class Reporter:
             yield UsedRecord(self._node, exchanged.round, use.phase, use.neighbour, use.used)
 
     def _edges(self, round: int) -> list[EdgeRecord]:
-        maps, report = self._algorithm.maps, self._algorithm.report
+        maps, report = self._client.state.maps, self._client.report
         if maps is None or not (report.disagreements or report.weights):
             return []
         return [
@@ -183,7 +180,7 @@ class Reporter:
 
     def _measurements(self, now: float) -> list[Record]:
         node, architecture, learner = self._node, self._assignment.architecture, self._learner
-        maps = self._algorithm.maps
+        maps = self._client.state.maps
         flops = {
             "gradient": learner.learnt_samples * gradient_flops(architecture),
             "evaluation": learner.evaluated_samples * evaluation_flops(architecture),
@@ -192,7 +189,7 @@ class Reporter:
         history = 0 if maps is None else maps.history_bytes()
         state = StateBytes(
             theta=learner.theta.nbytes,
-            maps=self._algorithm.state_bytes() - history,
+            maps=self._client.state.nbytes() - history,
             history=history,
             buffers=learner.buffer_bytes() + self._peers.memory_bytes(),
         )

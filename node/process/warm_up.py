@@ -21,7 +21,7 @@ import zmq
 from safetensors.numpy import save_file
 
 from ...transport.control import FROM_LAUNCHER, TO_LAUNCHER, Bound, Connect, Control, Done, Exit, Go, Place, Ready
-from ..algorithms.sheaf_fmtl import SheafFMTLSettings
+from ..algorithms.sheaf_fmtl import SheafFMTL
 from ..assignment import Assignment, Deployment, Neighbour, Run
 from ..model.architecture import Architecture
 from ..settings import Measuring, Training, Transport
@@ -89,7 +89,7 @@ def _assignment(folder: Path, node: int) -> Assignment:
         run=Run(0, folder, seed=0, clients=2, rounds=_ROUNDS, largest_vector=_MODEL.size),
         deployment=Deployment(f"ipc://{folder}/{node}", f"ipc://{folder}/records"),
         architecture=_MODEL,
-        algorithm={"name": SheafFMTLSettings.name, "storage": "factored"},  # dense maps need scipy
+        algorithm={"name": SheafFMTL.name, "storage": "factored"},  # dense maps need scipy
         neighbours=(Neighbour(1 - node, _MODEL.size, 0.5),),
         training=Training(work="steps", batch_size=8),
         transport=Transport(timeout=10.0),

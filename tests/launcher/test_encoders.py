@@ -7,7 +7,7 @@ import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.prepare.encoders import train_encoder
-from sheafgossip.node.encoder import Autoencoder
+from sheafgossip.node.algorithms.flt.encoder import Autoencoder
 
 FEW = {"data": {"dataset": "digits", "samples": 100}}
 

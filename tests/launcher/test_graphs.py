@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
-from sheafgossip.launcher.prepare.graphs import check_graphs, draw_graphs, relation_edges
+from sheafgossip.launcher.prepare.graphs import check_graphs, draw_graphs
+from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.node.algorithms import ALGORITHMS
+from sheafgossip.node.algorithms.base import SettingsError
 from sheafgossip.node.algorithms.server import ServerAlgorithm
 
 CHANGING = {"p": 0.5, "redraw_every": 10}
@@ -49,16 +51,18 @@ def test_an_algorithm_with_a_server_has_a_star_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", ["ghn", "shn"])
-def test_a_server_that_is_told_relations_is_told_the_edges_of_the_topology(name):
+def test_a_server_that_is_told_relations_is_told_the_edges_of_the_topology(tmp_path, name):
     config = validate({"clients": 8, "topology": {"kind": "ring"}, "algorithm": {"name": name, "graph": "topology"}})
-    assert sorted(relation_edges(config)) == sorted([*((i, i + 1) for i in range(7)), (0, 7)])
+    prepared = prepare_run(config, tmp_path, sockets=tmp_path, records="ipc:///nowhere")
+    assert sorted(prepared.assignments[8].facts) == sorted([*((i, i + 1) for i in range(7)), (0, 7)])
+    assert prepared.assignments[0].facts is None
 
 
 @pytest.mark.parametrize("topology", [CHANGING, ONE_WAY])
-def test_relations_must_be_mutual_and_stay(topology):
+def test_relations_must_be_mutual_and_stay(tmp_path, topology):
     config = validate({"clients": 8, "topology": topology, "algorithm": {"name": "shn", "graph": "topology"}})
-    with pytest.raises(ConfigError, match=r"^algorithm\.graph = 'topology': .*topology\.redraw_every = 0"):
-        relation_edges(config)
+    with pytest.raises(SettingsError, match=r"^algorithm\.graph = 'topology': .*topology\.redraw_every = 0"):
+        prepare_run(config, tmp_path, sockets=tmp_path, records="ipc:///nowhere")
 
 
 @pytest.mark.parametrize("graph", ALLOWED)

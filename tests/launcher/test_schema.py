@@ -56,7 +56,7 @@ def test_every_key_outside_tables_is_described_and_no_table_is_among_them():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_setting_of_every_algorithm_is_described(name):
     text = section_of(f'### `name = "{name}"`')
-    for field in fields(ALGORITHMS[name].Settings):
+    for field in fields(ALGORITHMS[name]):
         if field.name != "name":
             assert meaning_of(field.name, text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from sheafgossip.node.algorithms.base import RunFacts
 from sheafgossip.node.assignment import Assignment, Deployment, Neighbour, Run
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.settings import ModelSettings, Transport
+from sheafgossip.topology import Graph
 
 torch.set_num_threads(1)  # as in a client process
 
@@ -35,6 +37,19 @@ def assignment(tmp_path: Path) -> Assignment:
         model=ModelSettings(dtype="float64"),
         transport=Transport(timeout=10.0),
     )
+
+
+@pytest.fixture
+def run_facts() -> Callable[..., RunFacts]:
+    """Of a run with these models, or with linear models of so many parameters, between which these edges are."""
+
+    def build(models: Sequence[Architecture | int], edges: Sequence[tuple[int, int]] = (), **changes) -> RunFacts:
+        models = [Architecture("linear", (each - 1,), 1) if isinstance(each, int) else each for each in models]
+        graph = Graph.of(len(models), edges)
+        told = {"task": "classification", "same_start": True, "classes": (), "features": (), "topology": None}
+        return RunFacts(graph, models, **(told | changes))
+
+    return build
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from sheafgossip.node.algorithms import ALGORITHMS
-from sheafgossip.node.algorithms.base import Algorithm, SettingsError
+from sheafgossip.node.algorithms import ALGORITHMS, check, link
+from sheafgossip.node.algorithms.base import Algorithm, Edge, SettingsError, State
 from sheafgossip.node.assignment import AssignedIncarnation, Assignment, Period
 from sheafgossip.node.client import Client
+from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.settings import Transport
 
 ALPHA = 0.1
@@ -55,38 +56,44 @@ class FakePeers:
 @pytest.fixture
 def client(assignment) -> Client:
     neighbours = tuple(
-        replace(peer, parameters=4, weight=WEIGHTS[peer.node], matching=MATCHINGS[peer.node])
+        replace(peer, parameters=4, weight=WEIGHTS[peer.node], facts=MATCHINGS[peer.node])
         for peer in assignment.neighbours
     )
-    return Client(replace(assignment, neighbours=neighbours, run=replace(assignment.run, matchings=3)), Quadratic())
+    return Client(replace(assignment, neighbours=neighbours, facts=3), Quadratic())
 
 
-def algorithm_of(client: Client, name: str, **settings) -> Algorithm:
-    return ALGORITHMS[name](ALGORITHMS[name].Settings(**settings), client)
+def begun(client: Client, name: str, **settings) -> Algorithm:
+    algorithm = ALGORITHMS[name](**settings)
+    client.state = algorithm.begin(client)
+    return algorithm
 
 
 def one_round(client: Client, name: str, *, answers: dict = THEIRS, **settings) -> FakePeers:
     peers = FakePeers(answers=answers)
-    algorithm_of(client, name, **settings).round(client, peers)
+    begun(client, name, **settings).round(client, peers)
     return peers
 
 
-def announced(name: str, **settings) -> tuple[int, ...]:
-    return ALGORITHMS[name].vectors(ALGORITHMS[name].Settings(**settings), 4, 4)
+FOUR = Architecture("linear", (3,), 1)
+
+
+def announced(name: str, **settings) -> list[int]:
+    edge = Edge(3, 1, 4, 4, FOUR, from_server=False, facts=None)
+    return [vector.length for vector in ALGORITHMS[name](**settings).messages(edge)]
 
 
 def test_local_training_takes_its_own_gradient_step_and_says_nothing(client):
     peers = one_round(client, "local")
     np.testing.assert_allclose(client.theta, START - ALPHA * (START - TARGET), rtol=1e-15)
     assert peers.sent == []
-    assert announced("local") == ()
+    assert announced("local") == []
 
 
 def test_d_psgd_averages_with_the_mixing_weights_and_steps_along_its_own_gradient(client):
     peers = one_round(client, "d-psgd")
     mixed = 0.25 * START + 0.25 * THEIRS[1] + 0.5 * THEIRS[5]
     np.testing.assert_allclose(client.theta, mixed - ALPHA * (START - TARGET), rtol=1e-14)
-    assert announced("d-psgd") == (4,)
+    assert announced("d-psgd") == [4]
     assert [set(sent) for sent in peers.sent] == [{1, 5}]
     np.testing.assert_array_equal(list(peers.sent[0].values()), [START, START])
 
@@ -145,7 +152,7 @@ def test_dfedu_pulls_towards_the_sum_of_its_neighbours_differences(client):
     peers = one_round(client, "dfedu", lam=lam)
     pull = (START - THEIRS[1]) + (START - THEIRS[5])
     np.testing.assert_allclose(client.theta, START - ALPHA * ((START - TARGET) + lam * pull), rtol=1e-14)
-    assert announced("dfedu", lam=lam) == (4,)
+    assert announced("dfedu", lam=lam) == [4]
     assert [set(sent) for sent in peers.sent] == [{1, 5}]
     np.testing.assert_array_equal(list(peers.sent[0].values()), [START, START])
 
@@ -157,7 +164,7 @@ def mixed(own: np.ndarray, theirs: dict[int, np.ndarray]) -> np.ndarray:
 def test_gradient_tracking_steps_along_the_mixed_tracker_and_what_is_new_of_its_own_gradient(client):
     their_trackers = {1: np.array([1.0, 0.0, 0.0, -1.0]), 5: np.array([0.0, 2.0, 0.0, 0.0])}
     answers = {j: np.concatenate([THEIRS[j], their_trackers[j]]) for j in THEIRS}
-    peers, algorithm = FakePeers(answers=answers), algorithm_of(client, "gradient-tracking")
+    peers, algorithm = FakePeers(answers=answers), begun(client, "gradient-tracking")
 
     algorithm.round(client, peers)  # nobody tracks anything before the first round; these neighbours do all the same
     y = mixed(np.zeros(4), their_trackers) + (START - TARGET)
@@ -168,7 +175,7 @@ def test_gradient_tracking_steps_along_the_mixed_tracker_and_what_is_new_of_its_
     new_y = mixed(y, their_trackers) + (theta - TARGET) - (START - TARGET)
     np.testing.assert_allclose(client.theta, mixed(theta, THEIRS) - ALPHA * new_y, rtol=1e-13)
 
-    assert announced("gradient-tracking") == (8,)
+    assert announced("gradient-tracking") == [8]
     np.testing.assert_array_equal(peers.sent[0][1], [*START, 0, 0, 0, 0])
     np.testing.assert_allclose(peers.sent[1][5], np.concatenate([theta, y]), rtol=1e-13)
 
@@ -178,7 +185,7 @@ def test_d2_begins_like_d_psgd_after_the_step_and_goes_on_with_its_two_step_recu
     def mix(own: np.ndarray) -> np.ndarray:
         return (own + mixed(own, THEIRS)) / 2 if lazy else mixed(own, THEIRS)
 
-    peers, algorithm = FakePeers(), algorithm_of(client, "d2", lazy=lazy)
+    peers, algorithm = FakePeers(), begun(client, "d2", lazy=lazy)
     algorithm.round(client, peers)
     first = START - ALPHA * (START - TARGET)
     theta = mix(first)
@@ -188,13 +195,13 @@ def test_d2_begins_like_d_psgd_after_the_step_and_goes_on_with_its_two_step_recu
     second = 2 * theta - START - ALPHA * (theta - TARGET) + ALPHA * (START - TARGET)
     np.testing.assert_allclose(client.theta, mix(second), rtol=1e-13)
 
-    assert announced("d2") == (4,)
+    assert announced("d2") == [4]
     np.testing.assert_allclose([sent[1] for sent in peers.sent], [first, second], rtol=1e-13)
 
 
 def test_push_sum_keeps_a_third_of_its_model_and_weight_and_divides_what_it_gets_by_the_weights(client):
     answers = {1: np.array([1.0, 2.0, 3.0, 4.0, 0.5]), 5: np.array([-1.0, 0.0, 1.0, 0.0, 0.25])}
-    peers, algorithm = FakePeers(answers=answers), algorithm_of(client, "push-sum")
+    peers, algorithm = FakePeers(answers=answers), begun(client, "push-sum")
 
     algorithm.round(client, peers)
     x = START - ALPHA * (START - TARGET)  # w = 1: x is the model
@@ -206,43 +213,56 @@ def test_push_sum_keeps_a_third_of_its_model_and_weight_and_divides_what_it_gets
     algorithm.round(client, peers)
     x = x - ALPHA * (z - TARGET)
     np.testing.assert_allclose(peers.sent[1][5], np.append(x, w) / 3, rtol=1e-13)
-    assert announced("push-sum") == (5,)
+    assert announced("push-sum") == [5]
 
 
 def test_pairwise_gossip_goes_half_way_to_the_one_neighbour_of_the_rounds_matching(client):
-    peers, algorithm, theta = FakePeers(), algorithm_of(client, "pairwise", order="cyclic"), START
+    peers, algorithm, theta = FakePeers(), begun(client, "pairwise", order="cyclic"), START
     for peers.round, partner in (1, 1), (2, None), (3, 5), (4, 1):
         pull = (THEIRS[partner] - theta) / 2 if partner else 0
         theta = theta - ALPHA * (theta - TARGET) + pull
         algorithm.round(client, peers)
         np.testing.assert_allclose(client.theta, theta, rtol=1e-13)
         assert list(peers.sent[-1]) == ([partner] if partner else [])
-    assert announced("pairwise") == (4,)
+    assert announced("pairwise") == [4]
 
 
 def test_pairwise_gossip_draws_its_matchings_evenly_and_the_same_at_every_client(client, assignment):
-    other = Client(replace(assignment, node=1, neighbours=(), run=replace(assignment.run, matchings=3)), Quadratic())
-    drawn = []
+    met = []
     for round in range(1, 301):
-        peers = FakePeers(round=round)
-        algorithm_of(client, "pairwise").round(client, peers)
-        drawn.append(algorithm_of(other, "pairwise")._matching(other, round))
-        assert list(peers.sent[0]) == [j for j, number in MATCHINGS.items() if number == drawn[-1]]
-    assert np.bincount(drawn, minlength=3).min() > 70
+        sent = []
+        for node in (3, 0):
+            own = replace(assignment, node=node, neighbours=tuple(client.neighbours.values()), facts=3)
+            peers = FakePeers(round=round)
+            one = Client(own, Quadratic())
+            begun(one, "pairwise").round(one, peers)
+            sent.append(list(peers.sent[0]))
+        assert sent[0] == sent[1]
+        met.append(sum(sent[0]))
+    assert min(met.count(0), met.count(1), met.count(5)) > 70
+
+
+def test_pairwise_gossip_is_told_a_matching_of_each_edge_the_same_at_both_ends(run_facts):
+    facts = ALGORITHMS["pairwise"]().facts(run_facts([4] * 4, [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]))
+    assert all(facts.edges[i, j] == facts.edges[j, i] for i, j in facts.edges)
+    for i in range(4):
+        numbers = [number for (node, _), number in facts.edges.items() if node == i]
+        assert len(set(numbers)) == len(numbers)
+        assert max(numbers) < facts.nodes[i] == 3
 
 
 @pytest.mark.parametrize("name", ["gradient-tracking", "d2", "push-sum"])
 def test_what_an_algorithm_remembers_can_be_taken_over_by_a_later_process(client, assignment, name):
     answers = {j: np.resize(vector, announced(name)) for j, vector in THEIRS.items()}
-    peers, algorithm = FakePeers(answers=answers), algorithm_of(client, name)
+    peers, algorithm = FakePeers(answers=answers), begun(client, name)
     algorithm.round(client, peers)
-    state = {key: array.copy() for key, array in algorithm.state().items()}
-    assert algorithm.state_bytes() == sum(array.nbytes for array in state.values())
+    state = {key: array.copy() for key, array in client.state.arrays().items()}
+    assert client.state.nbytes() == sum(array.nbytes for array in state.values())
 
     later = Client(replace(assignment, neighbours=tuple(client.neighbours.values())), Quadratic())
     later.theta[:] = client.theta
-    taken_over = algorithm_of(later, name)
-    taken_over.load(state)
+    taken_over = begun(later, name)
+    later.state.load(state)
     for _ in range(2):
         algorithm.round(client, peers)
         taken_over.round(later, peers)
@@ -250,10 +270,9 @@ def test_what_an_algorithm_remembers_can_be_taken_over_by_a_later_process(client
 
 
 @pytest.mark.parametrize("name", ["gradient-tracking", "d2", "push-sum"])
-def test_an_algorithm_whose_sums_have_to_stay_whole_bears_no_losses_and_no_setting_changes_that(name):
-    settings = ALGORITHMS[name].Settings()
-    assert ALGORITHMS[name].bears(settings) == "nothing"
-    assert ALGORITHMS[name].hardier(settings) == ""
+def test_an_algorithm_whose_sums_have_to_stay_whole_tolerates_no_losses_and_no_setting_changes_that(name):
+    traits = ALGORITHMS[name]().traits
+    assert (traits.tolerates, traits.more_tolerant) == ("nothing", "")
 
 
 def test_the_gradient_is_what_the_local_work_amounts_to_and_theta_stays(client):
@@ -278,21 +297,31 @@ def test_theta_cannot_be_bound_anew_and_the_error_says_what_to_write(client):
     np.testing.assert_allclose(client.theta, (START + 1) / 2)
 
 
+def test_a_state_keeps_arrays_and_dicts_of_them_and_refuses_what_it_would_lose():
+    state = State(psi=np.ones(2), reply={1: np.zeros(3)}, _told="text")
+    saved = state.arrays() | {"theta": np.ones(9)}
+    assert list(state.arrays()) == ["psi", "reply.1"]
+    later = State(psi=np.zeros(2), reply={}, _told="")
+    later.load(saved)
+    assert (later.psi.tolist(), later.reply[1].tolist(), later._told) == ([1, 1], [0, 0, 0], "")
+    with pytest.raises(TypeError, match=r"client\.state\.count is a int"):
+        State(count=3).arrays()
+
+
 @pytest.mark.parametrize("name", ["d-psgd", "dfedu", "d2", "gradient-tracking", "push-sum", "pairwise"])
-def test_algorithms_that_compare_whole_models_refuse_neighbours_of_different_sizes(name):
-    algorithm = ALGORITHMS[name]
-    algorithm.check(algorithm.Settings(), [4, 4, 7, 7], [(0, 1), (2, 3)])
+def test_algorithms_that_compare_whole_models_refuse_neighbours_of_different_sizes(name, run_facts):
+    check(ALGORITHMS[name](), run_facts([4, 4, 7, 7], [(0, 1), (2, 3)]))
     with pytest.raises(SettingsError, match=rf"^algorithm\.name = '{name}': .* 4 and 5 parameters"):
-        algorithm.check(algorithm.Settings(), [4, 4, 5], [(0, 1), (1, 2)])
+        check(ALGORITHMS[name](), run_facts([4, 4, 5], [(0, 1), (1, 2)]))
 
 
-def test_local_training_does_not_mind_neighbours_of_different_sizes():
-    ALGORITHMS["local"].check(ALGORITHMS["local"].Settings(), [4, 5], [(0, 1)])
+def test_local_training_does_not_mind_neighbours_of_different_sizes(run_facts):
+    check(ALGORITHMS["local"](), run_facts([4, 5], [(0, 1)]))
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_an_algorithm_is_listed_under_the_name_of_its_settings(name):
-    assert ALGORITHMS[name].Settings().name == name
+    assert ALGORITHMS[name]().name == name
 
 
 # -- codecs ------------------------------------------------------------------------------------------------------------
@@ -302,10 +331,9 @@ def test_an_algorithm_is_listed_under_the_name_of_its_settings(name):
 def test_edges_within_a_host_and_between_two_have_each_their_codec(assignment, remote, expected):
     peer = replace(assignment.neighbours[0], remote=remote)
     own = replace(assignment, transport=Transport(codec="float16", codec_between="int8"))
-    link = ALGORITHMS["dfedu"].link(ALGORITHMS["dfedu"].Settings(), own, peer)
-    assert link.codec is not None
-    assert link.codec.name == expected
-    assert link.codec.dtype == np.dtype(own.dtype)
+    codec = link(ALGORITHMS["dfedu"](), own, peer).codec
+    assert codec is not None
+    assert (codec.name, codec.dtype) == (expected, np.dtype(own.dtype))
 
 
 EXACT = {
@@ -316,14 +344,13 @@ EXACT = {
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_numbers_that_tell_something_are_announced_as_exact(name):
-    algorithm = ALGORITHMS[name]
+    model = Architecture("cnn", (1, 8, 8), 10, filters=(4,))
+    edge = Edge(0, 1, model.size, model.size, model, from_server=False, facts=())
     for settings, expected in EXACT.get(name, [({}, ())]):
-        chosen = algorithm.Settings(**settings)
-        assert algorithm.exact(chosen) == expected
-        assert not expected or len(expected) == len(algorithm.vectors(chosen, 100, 100))
+        assert tuple(vector.exact for vector in ALGORITHMS[name](**settings).messages(edge) if vector.exact) == expected
 
 
-MAY_LOSE = {
+MAY_DROP = {
     "entries": {"local", "dfedu", "sheaf-fmtl"},
     "nothing": {"d2", "gradient-tracking", "push-sum"},
 }
@@ -331,12 +358,10 @@ MAY_LOSE = {
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_keeps_a_sum_loses_nothing_and_who_takes_over_what_it_hears_no_entries(name):
-    settings = ALGORITHMS[name].Settings()
-    expected = next((what for what, names in MAY_LOSE.items() if name in names), "digits")
-    assert ALGORITHMS[name].may_lose(settings) == expected
+    expected = next((what for what, names in MAY_DROP.items() if name in names), "digits")
+    assert ALGORITHMS[name]().traits.codec_may_drop == expected
 
 
 @pytest.mark.parametrize("settings", [{"eta": 0, "start": "shared", "rotate_every": 1}, {"exchange": "fused"}], ids=str)
-def test_maps_that_change_bear_rounding_but_no_entries_that_come_later(settings):
-    algorithm = ALGORITHMS["sheaf-fmtl"]
-    assert algorithm.may_lose(algorithm.Settings(**settings)) == "digits"
+def test_maps_that_change_tolerate_rounding_but_no_entries_that_come_later(settings):
+    assert ALGORITHMS["sheaf-fmtl"](**settings).traits.codec_may_drop == "digits"

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.process.libraries import libraries_of
 
 HEAVY = ("torch", "torchvision", "pydantic", "typer", "matplotlib", "sklearn", "networkx")
@@ -30,7 +31,7 @@ def test_a_client_process_loads_no_heavy_library_and_nothing_of_the_launcher():
 
 
 def test_clients_of_linear_models_live_without_any():
-    assert libraries_of("d-psgd", ["logistic", "linear"]) == ()
+    assert libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "linear"]) == ()
     life = (
         "pathlib, tempfile, sheafgossip.node.process.warm_up as r; r.rehearse(pathlib.Path(tempfile.mkdtemp()) / 'r')"
     )
@@ -38,11 +39,11 @@ def test_clients_of_linear_models_live_without_any():
 
 
 def test_only_models_of_more_than_one_layer_need_torch():
-    (models,) = libraries_of("d-psgd", ["logistic", "cnn"])
+    (models,) = libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "cnn"])
     assert loaded_by(models, HEAVY) == {"torch"}
 
 
 def test_only_restriction_maps_need_scipy():
-    assert not libraries_of("dfedu", ["linear"])
+    assert not libraries_of(ALGORITHMS["dfedu"](), ["linear"])
     for algorithm in ("sheaf-fmtl", "selective-sheaf"):
-        assert "scipy.fft" in libraries_of(algorithm, ["linear"])
+        assert "scipy.fft" in libraries_of(ALGORITHMS[algorithm](), ["linear"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.fft import dct
 
-from sheafgossip.node.algorithms.cosine import CosineEstimate, relative_variance, sampled_cosine
+from sheafgossip.node.algorithms.selective_sheaf.cosine import CosineEstimate, relative_variance, sampled_cosine
 
 SIZE = 7
 vectors = arrays(float, SIZE, elements=st.floats(-3, 3).map(lambda number: round(number, 3)))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sheafgossip.node.algorithms import ALGORITHMS
-from sheafgossip.node.algorithms.base import SettingsError, Way
+from sheafgossip.node.algorithms import ALGORITHMS, check
+from sheafgossip.node.algorithms.base import Edge, SettingsError
 from sheafgossip.node.algorithms.fedsak import orthogonal_factor, trace_norm_subgradient
 from sheafgossip.node.model.architecture import Architecture
 
@@ -72,20 +72,20 @@ def test_clients_with_one_model_stay_alike():
         ("extractor", [Architecture("logistic", (9,), 2)] * 2, "allowed are 'model' and 'head'"),
     ],
 )
-def test_layers_that_cannot_be_shared_are_refused(share, models, told):
+def test_layers_that_cannot_be_shared_are_refused(run_facts, share, models, told):
     with pytest.raises(SettingsError, match=rf"^algorithm\.share = '{share}': .*{told.replace('+', '.')}"):
-        FEDSAK.check_models(FEDSAK.Settings(share=share), models, "classification", True)
+        FEDSAK(share=share).check(run_facts(models))
 
 
-def test_algorithms_that_compare_whole_models_refuse_several_tasks():
+def test_algorithms_that_compare_whole_models_refuse_several_tasks(run_facts):
     with pytest.raises(SettingsError, match=r"data\.tasks"):
-        ALGORITHMS["fedavg"].check(ALGORITHMS["fedavg"].Settings(), [650, 130, 650], [(0, 2), (1, 2)])
+        check(ALGORITHMS["fedavg"](), run_facts([650, 130, 650], [(0, 2), (1, 2)]))
 
 
 def test_what_travels_are_the_shared_layers():
     model = Architecture("cnn", (1, 8, 8), 10, filters=(4,), hidden=(6,))
-    way = Way(model, model.size, model.size)
-    sizes = {share: FEDSAK.lengths(FEDSAK.Settings(share=share), way)[0] for share in ("model", "extractor", "head")}
+    edge = Edge(0, 1, model.size, model.size, model, from_server=False, facts=None)
+    sizes = {share: FEDSAK(share=share).messages(edge)[0].length for share in ("model", "extractor", "head")}
     assert sizes["head"] == 7 * 10
     assert sizes["extractor"] == 4 * 9 + 4 + (4 * 3 * 3 + 1) * 6
     assert sizes["model"] == sizes["extractor"] + sizes["head"] == model.size

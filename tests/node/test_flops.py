@@ -100,7 +100,8 @@ def test_a_gru_counted_by_hand():
 
 def maps(kind, storage, rank_cap=None, **changes):
     wanted = {"size": SIZE, "rows": ROWS} | changes
-    start = starting_maps(kind, seed=5, node=3, scale=1.0, dtype=np.dtype("float64"), **wanted)
+    theta = np.empty(wanted["size"])
+    start = starting_maps(kind, seed=5, node=3, rows=wanted["rows"], theta=theta, scale=1.0)
     return store(start, storage, rank_cap)
 
 

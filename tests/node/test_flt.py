@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from sheafgossip.node.algorithms.base import SettingsError
-from sheafgossip.node.algorithms.flt import FLT, FLTSettings, clusters, nearest, principal_components
-from sheafgossip.node.encoder import Autoencoder, EncoderError
+from sheafgossip.node.algorithms.flt.encoder import Autoencoder, EncoderError
+from sheafgossip.node.algorithms.flt.method import FLT, clusters, nearest, principal_components
+from sheafgossip.node.client import RoundReport
 from sheafgossip.node.model.architecture import Architecture
 
 
@@ -63,9 +64,9 @@ def test_an_encoder_comes_back_from_its_file_as_it_went(tmp_path):
         ({"encoder": __file__}, (1, 8, 8), r"^algorithm.encoder = .*: is no safetensors file"),
     ],
 )
-def test_what_does_not_fit_is_refused(settings, shape, complaint):
+def test_what_does_not_fit_is_refused(run_facts, settings, shape, complaint):
     with pytest.raises(SettingsError, match=complaint):
-        FLT.check_models(FLTSettings(**settings), [Architecture("logistic", shape, 10)], "classification", True)
+        FLT(**settings).check(run_facts([Architecture("logistic", shape, 10)]))
 
 
 def test_two_clients_are_as_far_apart_as_their_nearest_centroids():
@@ -108,9 +109,9 @@ class FakeClient:
 
     def __init__(self):
         self.role, self.clients, self.node, self.seed = "server", 4, 4, 0
-        self.theta = np.zeros(3)
+        self.theta, self.report = np.zeros(3), RoundReport()
         self.model = Architecture("logistic", (1, 8, 8), 10)
-        self.neighbours = {k: types.SimpleNamespace(samples=k + 1, classes=(0,)) for k in range(4)}
+        self.neighbours = {k: types.SimpleNamespace(samples=k + 1) for k in range(4)}
 
     def generator(self, purpose, *key):
         return np.random.default_rng(0)
@@ -118,7 +119,8 @@ class FakeClient:
 
 def related_by(settings, signatures):
     server = FakeClient()
-    flt = FLT(FLTSettings(embedding=2, centroids=1, **settings), server)
+    flt = FLT(embedding=2, centroids=1, **settings)
+    server.state = flt.begin(server)
     flt._relate(server, signatures)
     return flt, server
 
@@ -142,10 +144,10 @@ def test_umap_is_given_all_centroids_and_the_runs_seed(monkeypatch):
             return np.array([[0, 0], [7, 0], [0, 0.5], [7, 0.5]])
 
     monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=UMAP))
-    flt, _ = related_by({}, SIGNATURES)
-    assert flt.model_of.tolist() == [0, 1, 0, 1]
-    assert flt.report.warnings == []
-    assert flt.report.events == [("clusters", "0 2 | 1 3")]
+    _, server = related_by({}, SIGNATURES)
+    assert server.state.model_of.tolist() == [0, 1, 0, 1]
+    assert server.report.warnings == []
+    assert server.report.events == [("clusters", "0 2 | 1 3")]
 
 
 def test_asked_for_umap_without_its_library_it_fails_and_tells_what_to_install(monkeypatch):
@@ -155,19 +157,20 @@ def test_asked_for_umap_without_its_library_it_fails_and_tells_what_to_install(m
 
 
 def test_a_client_that_was_not_heard_is_related_to_itself_only():
-    flt, _ = related_by({"manifold": "pca", "case": "related"}, SIGNATURES | {2: np.zeros(2)})
-    assert flt.averaged.astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 1, 0, 1]]
+    _, server = related_by({"manifold": "pca", "case": "related"}, SIGNATURES | {2: np.zeros(2)})
+    assert server.state.averaged.astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 1, 0, 1]]
 
 
 @pytest.mark.parametrize("case", ["related", "clusters"])
 def test_what_the_server_keeps_is_enough_to_go_on(case):
     flt, server = related_by({"manifold": "pca", "case": case}, SIGNATURES)
     flt.aggregate(server, {k: np.full(3, k + 1.0) for k in (0, 1, 2)})
-    later = FLT(flt.settings, FakeClient())
-    later.load({name: array.copy() for name, array in flt.state().items()})
+    later = FakeClient()
+    later.state = flt.begin(later)
+    later.state.load({name: array.copy() for name, array in server.state.arrays().items()})
     for k in range(4):
-        np.testing.assert_array_equal(later.reply(server, k), flt.reply(server, k))
+        np.testing.assert_array_equal(flt.reply(later, k), flt.reply(server, k))
     assert flt.reply(server, 0).tolist() == [pytest.approx((1 * 1 + 3 * 3) / 4)] * 3  # n_k = k + 1
-    for each in (flt, later):
-        each.aggregate(server, {3: np.full(3, 8.0)})
-    np.testing.assert_array_equal(later.reply(server, 3), flt.reply(server, 3))
+    for each in (server, later):
+        flt.aggregate(each, {3: np.full(3, 8.0)})
+    np.testing.assert_array_equal(flt.reply(later, 3), flt.reply(server, 3))

@@ -63,18 +63,20 @@ def last_thetas(assignment):
         def live(node: int) -> np.ndarray:
             weights = mixing_row(graph, node, "metropolis-hastings")
             neighbours = tuple(
-                Neighbour(j, SIZE, weights[j], matching=numbers[min(node, j), max(node, j)])
+                Neighbour(j, SIZE, weights[j], facts=numbers[min(node, j), max(node, j)])
                 for j in graph.neighbours(node)
             )
             own = replace(
                 assignment,
                 node=node,
                 neighbours=neighbours,
-                run=replace(assignment.run, matchings=1 + max(numbers.values()), rounds_a_period=graphs.rounds_each),
+                facts=1 + max(numbers.values()),
+                run=replace(assignment.run, rounds_a_period=graphs.rounds_each),
                 periods=periods(graphs, node, "metropolis-hastings"),
             )
             client, peers = Client(own, Quadratic(node, curvatures[node])), Mailboxes(node, boxes)
-            algorithm = ALGORITHMS[name](ALGORITHMS[name].Settings(), client)
+            algorithm = ALGORITHMS[name]()
+            client.state = algorithm.begin(client)
             for peers.round in range(1, rounds + 1):
                 client.enter(peers.round)
                 algorithm.round(client, peers)

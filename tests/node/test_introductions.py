@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.node.algorithms.introductions import CONTENT, LEAVING, NOBODY, SEEKING, Introductions
+from sheafgossip.node.algorithms.selective_sheaf.introductions import CONTENT, LEAVING, NOBODY, SEEKING, Introductions
 
 CLIENTS, GROUPS = 20, 4
 
@@ -30,7 +30,7 @@ class Village:
         told = []
         for i, client in enumerate(self.clients):
             on = {j for j in client.neighbours if alike(i, j)}
-            told.append(client.words(on, client.neighbours - on, self.rng))
+            told.append(client.messages(on, client.neighbours - on, self.rng))
         for i, client in enumerate(self.clients):
             client.hear(told[i], {j: told[j][i] for j in told[i]})
 
@@ -79,43 +79,43 @@ def test_most_edges_end_up_between_clients_that_are_alike_and_there_are_about_as
 
 def test_two_neighbours_that_are_like_their_friend_are_introduced_to_each_other_first():
     client = Introductions(range(1, 10), [1, 2, 3, 4])
-    words = client.words(on={2, 4}, off={1, 3}, rng=np.random.default_rng(0))
-    assert words[2][0] == 4
-    assert words[4][0] == 2
-    assert {words[1][0], words[3][0]} == {1, 3}  # what is left, at random
+    messages = client.messages(on={2, 4}, off={1, 3}, rng=np.random.default_rng(0))
+    assert messages[2][0] == 4
+    assert messages[4][0] == 2
+    assert {messages[1][0], messages[3][0]} == {1, 3}  # what is left, at random
     assert client.introduced == {(2, 4)}  # once
 
 
 def test_only_who_seeks_is_introduced():
     client = Introductions(range(1, 10), [1, 2, 3])
     silent = {j: np.array([NOBODY, CONTENT]) for j in (1, 2)} | {3: np.array([NOBODY, SEEKING])}
-    client.hear(client.words(set(), set(), np.random.default_rng(0)), silent)
-    words = client.words(set(), {1, 2}, np.random.default_rng(0))
-    assert {word[0] for word in words.values()} == {NOBODY}
+    client.hear(client.messages(set(), set(), np.random.default_rng(0)), silent)
+    messages = client.messages(set(), {1, 2}, np.random.default_rng(0))
+    assert {word[0] for word in messages.values()} == {NOBODY}
 
 
 @pytest.mark.parametrize(("more", "leaves"), [(0, 0), (1, 1), (2, 1), (5, 3)])
 def test_of_the_edges_that_it_has_more_than_at_the_start_a_client_gives_up_half_of_those_that_are_off(more, leaves):
     client = Introductions(range(1, 20), [1, 2, 3])
     client.neighbours |= set(range(4, 4 + more))
-    words = client.words(on={2}, off=client.neighbours - {2}, rng=np.random.default_rng(0))
-    assert sum(word[1] == LEAVING for word in words.values()) == leaves
-    assert words[2][1] == SEEKING
+    messages = client.messages(on={2}, off=client.neighbours - {2}, rng=np.random.default_rng(0))
+    assert sum(word[1] == LEAVING for word in messages.values()) == leaves
+    assert messages[2][1] == SEEKING
 
 
 def test_who_has_only_neighbours_like_itself_is_content():
     client = Introductions(range(1, 20), [1, 2, 3])
-    words = client.words(on={1, 2, 3}, off=set(), rng=np.random.default_rng(0))
-    assert {word[1] for word in words.values()} == {CONTENT}
+    messages = client.messages(on={1, 2, 3}, off=set(), rng=np.random.default_rng(0))
+    assert {word[1] for word in messages.values()} == {CONTENT}
 
 
 def test_nobody_is_met_who_does_not_exist_or_was_met_before():
     client = Introductions(range(1, 6), [1, 2])
-    told = client.words(set(), set(), np.random.default_rng(0))
+    told = client.messages(set(), set(), np.random.default_rng(0))
     heard = {1: np.array([3, CONTENT]), 2: np.array([99, LEAVING])}
     assert client.hear(told, heard) == {3}
     assert client.neighbours == {1, 3}
-    told = client.words(set(), set(), np.random.default_rng(0))
+    told = client.messages(set(), set(), np.random.default_rng(0))
     assert client.hear(told, {1: np.array([2, CONTENT]), 3: np.array([NOBODY, CONTENT])}) == set()
 
 
@@ -128,5 +128,5 @@ def test_a_later_process_knows_whom_an_earlier_one_had_met():
             [j for j in range(CLIENTS) if j != i],
             [j for a, b in village.start for j in (a, b) if i in (a, b) and j != i],
         )
-        later.load(client.state())
+        later.load(client.arrays())
         assert vars(later) == vars(client)

@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from sheafgossip.node.algorithms import ALGORITHMS, sheaf_fmtl
+from sheafgossip.node.algorithms.base import Algorithm
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client
 from sheafgossip.node.model.architecture import Architecture
@@ -43,27 +44,24 @@ class Problem:
     """Clients with their samples, in step: each hears what the others are before the round."""
 
     clients: list[Client]
-    algorithms: list
+    algorithm: Algorithm
     round: int = 0
 
     def play(self, rounds: int) -> list[np.ndarray]:
         for _ in range(rounds):
             self.round += 1
-            sent = [sent_by(algorithm, client, self.round) for algorithm, client in self]
-            for algorithm, client in self:
+            sent = [sent_by(self.algorithm, client, self.round) for client in self.clients]
+            for client in self.clients:
                 hears = {j: sent[j][client.node] for j in client.neighbours}
-                algorithm.round(client, Peers(self.round, lambda vectors, hears=hears: hears))
+                self.algorithm.round(client, Peers(self.round, lambda vectors, hears=hears: hears))
         return [client.theta.copy() for client in self.clients]
-
-    def __iter__(self):
-        return zip(self.algorithms, self.clients, strict=True)
 
     def minimiser(self, lam: float = LAM) -> list[np.ndarray]:
         """Of (8). A server has no loss."""
         ends = np.cumsum([client.theta.size for client in self.clients])
         of = [slice(end - client.theta.size, end) for end, client in zip(ends, self.clients, strict=True)]
         matrix, right = np.zeros((ends[-1], ends[-1])), np.zeros(ends[-1])
-        for algorithm, client in self:
+        for client in self.clients:
             i = client.node
             if client.role == "client":
                 x, y = client.inputs(), client._learner._y_train
@@ -71,7 +69,7 @@ class Problem:
                 matrix[of[i], of[i]] += 2 * x.T @ x / len(x) + L2 * np.eye(x.shape[1])
                 right[of[i]] += 2 * x.T @ y.ravel() / len(x)
             for j in client.neighbours:
-                P_ij, P_ji = algorithm.maps.dense(j), self.algorithms[j].maps.dense(i)
+                P_ij, P_ji = client.state.maps.dense(j), self.clients[j].state.maps.dense(i)
                 matrix[of[i], of[i]] += lam * P_ij.T @ P_ij
                 matrix[of[i], of[j]] -= lam * P_ij.T @ P_ji
         return np.split(np.linalg.solve(matrix, right), ends[:-1])
@@ -108,7 +106,7 @@ def problem(assignment) -> Callable[..., Problem]:
         momentum: float = 0.0,
         **settings,
     ) -> Problem:
-        settings = ALGORITHMS[name].Settings(**{"lam": LAM} | settings)
+        settings = {"lam": LAM} | settings
         nodes = sorted({node for edge in edges for node in edge})
         parameters = held or {node: tuple(range(SIZE)) for node in nodes}
         clients = []
@@ -126,7 +124,7 @@ def problem(assignment) -> Callable[..., Problem]:
                         other,
                         len(parameters[other]),
                         WEIGHTS.get((min(node, other), max(node, other)), 1.0),
-                        common=tuple(parameters[node].index(p) for p in parameters[node] if p in parameters[other]),
+                        facts=tuple(parameters[node].index(p) for p in parameters[node] if p in parameters[other]),
                     )
                     for edge in edges
                     if node in edge
@@ -141,7 +139,10 @@ def problem(assignment) -> Callable[..., Problem]:
                 repeated = [np.repeat(each, STEPS[node], axis=0) for each in (mine, y)]
                 save_file(dict(zip(("x_train", "y_train", "x_test", "y_test"), repeated * 2, strict=True)), own.shard)
             clients.append(Client(own, Learner(own)))
-        return Problem(clients, [ALGORITHMS[name](settings, client) for client in clients])
+        algorithm = ALGORITHMS[name](**settings)
+        for client in clients:
+            client.state = algorithm.begin(client)
+        return Problem(clients, algorithm)
 
     return build
 
@@ -189,7 +190,7 @@ def test_rotating_maps_have_it_in_the_mean_over_the_rows_that_may_be_drawn(probl
     monkeypatch.setattr(
         sheaf_fmtl,
         "shared_rows",
-        lambda seed, node, rows, size, turn: {j: np.array([(turn + node + j) % size]) for j in rows},
+        lambda seed, node, rows, size, period: {j: np.array([(period + node + j) % size]) for j in rows},
     )
     played = problem("sheaf-fmtl", work, gamma=0.2, eta=0.0, start="shared", rotate_every=1, lam=LAM * SIZE)
     expected = problem("dfedu", work).minimiser()
@@ -211,7 +212,7 @@ def test_the_warning_about_a_pull_that_is_too_strong_counts_the_local_steps(prob
     for work in (1, 10):
         played = problem("dfedu", work, lam=1.0)  # ||P||^2 is between 2 and 4
         played.play(3)
-        warnings[work] = [text for algorithm in played.algorithms for text in algorithm.report.warnings]
+        warnings[work] = [text for client in played.clients for text in client.report.warnings]
     assert warnings[1] == []
     assert all("10 local steps: 10 lam alpha ||P||^2 = " in text for text in warnings[10])
     assert warnings[10]

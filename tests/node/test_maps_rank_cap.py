@@ -16,7 +16,7 @@ def pair(size: int, rows: dict[int, int], cap: int, dtype: str = "float64") -> t
     """(capped, uncapped) maps with one start."""
 
     def start():
-        return starting_maps("orthogonal", seed=2, node=0, rows=rows, size=size, scale=1.0, dtype=np.dtype(dtype))
+        return starting_maps("orthogonal", seed=2, node=0, rows=rows, theta=np.empty(size, dtype), scale=1.0)
 
     return FactoredMaps(start(), cap), FactoredMaps(start())
 

@@ -24,7 +24,7 @@ every_dtype = pytest.mark.parametrize("dtype", list(EPS))
 
 def start(kind, *, seed=5, node=3, rows=None, size=40, scale=1.0, dtype="float64") -> StartingMaps:
     rows = {1: 7, 8: 12} if rows is None else rows
-    return starting_maps(kind, seed=seed, node=node, rows=rows, size=size, scale=scale, dtype=np.dtype(dtype))
+    return starting_maps(kind, seed=seed, node=node, rows=rows, theta=np.empty(size, dtype), scale=scale)
 
 
 def matrices(maps: StartingMaps) -> dict[int, np.ndarray]:

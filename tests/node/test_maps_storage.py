@@ -26,7 +26,7 @@ every_dtype = pytest.mark.parametrize("dtype", list(EPS))
 
 
 def start(kind="orthogonal", *, size, rows, dtype="float64", seed=5):
-    return starting_maps(kind, seed=seed, node=3, rows=rows, size=size, scale=1.5, dtype=np.dtype(dtype))
+    return starting_maps(kind, seed=seed, node=3, rows=rows, theta=np.empty(size, dtype), scale=1.5)
 
 
 class Plain:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
-from sheafgossip.node.algorithms.base import SettingsError
-from sheafgossip.node.algorithms.selective_sheaf import SelectiveSheaf, SelectiveSheafSettings
+from sheafgossip.node.algorithms.base import Edge, SettingsError, Vector
+from sheafgossip.node.algorithms.selective_sheaf.method import SelectiveSheaf
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client
 from sheafgossip.node.model.architecture import Architecture
@@ -104,7 +104,7 @@ class Played:
     """{(round, i, j): w_ij as client i used it}"""
     votes: dict[tuple[int, int, int], bool]
     """{(round, i, j): whether client i would have the edge on after the round}"""
-    algorithms: list[SelectiveSheaf]
+    clients: list[Client]
 
     def spoke(self, round: int, i: int, j: int) -> bool:
         return (round, i, j) in self.network.sent
@@ -128,11 +128,11 @@ def play(assignment):
         **settings,
     ) -> Played:
         network = network or Network()
-        chosen = SelectiveSheafSettings(**{"gamma": 0.2, "threshold": 0.4} | settings)
+        algorithm = SelectiveSheaf(**{"gamma": 0.2, "threshold": 0.4} | settings)
         aims = targets(architecture.size) if aims is None else aims
-        weights, votes, algorithms = {}, {}, {}
+        weights, votes, clients = {}, {}, {}
 
-        def born(node: int) -> tuple[Client, SelectiveSheaf]:
+        def born(node: int) -> Client:
             neighbours = tuple(
                 Neighbour(j, architecture.size, 0.0 if graph and {node, j} not in graph else 0.2, samples=samples(j))
                 for j in range(CLIENTS)
@@ -142,28 +142,29 @@ def play(assignment):
             learner = Quadratic(aims[node])
             learner.train_samples = samples(node)
             client = Client(replace(own, training=replace(own.training, alpha=ALPHA)), learner)
-            return client, SelectiveSheaf(chosen, client)
+            client.state = algorithm.begin(client)
+            return client
 
         def live(node: int) -> np.ndarray:
-            (client, algorithm), peers = born(node), Peers(node, network)
+            client, peers = born(node), Peers(node, network)
             for peers.round in range(1, rounds + 1):
                 if peers.round == broken_at:  # another process goes on from the state of this one
-                    theta, state = client.theta.copy(), {name: a.copy() for name, a in algorithm.state().items()}
-                    client, algorithm = born(node)
+                    theta, state = client.theta.copy(), {name: a.copy() for name, a in client.state.arrays().items()}
+                    client = born(node)
                     client.theta[:] = theta
-                    algorithm.load(state)
+                    client.state.load(state)
                 then(peers.round, node, client)
                 algorithm.round(client, peers)
-                for j, weight in algorithm.report.weights.items():
+                for j, weight in client.report.weights.items():
                     weights[peers.round, node, j] = weight
-                for j, edge in algorithm.edges.items():
+                for j, edge in client.state.edges.items():
                     votes[peers.round, node, j] = bool(edge.on.any())
-            algorithms[node] = algorithm
+            clients[node] = client
             return client.theta
 
         with ThreadPoolExecutor(CLIENTS) as pool:
             thetas = np.stack(list(pool.map(live, range(CLIENTS))))
-        return Played(network, thetas, weights, votes, [algorithms[node] for node in range(CLIENTS)])
+        return Played(network, thetas, weights, votes, [clients[node] for node in range(CLIENTS)])
 
     return play
 
@@ -174,20 +175,20 @@ def test_clients_of_one_task_find_each_other_and_leave_the_others_alone(play):
     exact = played.thetas - 0.3
     for i, j in EDGES:
         cosine = exact[i] @ exact[j] / np.linalg.norm(exact[i]) / np.linalg.norm(exact[j])
-        assert played.algorithms[i].report.cosines[j] == pytest.approx(cosine, abs=0.25)
+        assert played.clients[i].report.cosines[j] == pytest.approx(cosine, abs=0.25)
 
 
 def test_clients_with_few_samples_are_alike_from_a_smaller_cosine(play):
     """By hand: kappa = 12 as many samples again at one end leave half of its signal."""
     samples = (4, 12, 36, 4, 12, 36)
     played = play(1, samples=lambda node: samples[node], noise_samples=12.0, threshold=0.8)
-    thresholds = {(i, j): played.algorithms[i].edges[j].threshold for i, j in EDGES}
-    assert thresholds == {(i, j): played.algorithms[j].edges[i].threshold for i, j in EDGES}  # to the last bit
+    thresholds = {(i, j): played.clients[i].state.edges[j].threshold for i, j in EDGES}
+    assert thresholds == {(i, j): played.clients[j].state.edges[i].threshold for i, j in EDGES}  # to the last bit
     assert thresholds[1, 4] == pytest.approx(0.8 * 0.5)
     assert thresholds[0, 3] == pytest.approx(0.8 * 0.25)
     assert thresholds[0, 2] == pytest.approx(0.8 * (0.25 * 0.75) ** 0.5)
     plain = play(1, samples=lambda node: samples[node], noise_samples=0.0, threshold=0.8)
-    assert {edge.threshold for algorithm in plain.algorithms for edge in algorithm.edges.values()} == {0.8}
+    assert {edge.threshold for client in plain.clients for edge in client.state.edges.values()} == {0.8}
 
 
 def test_noisy_updates_of_one_task_find_each_other_by_it(play):
@@ -237,9 +238,9 @@ def test_an_edge_that_is_surely_off_speaks_in_some_rounds_only_and_both_ends_in_
 
 def test_without_losses_both_ends_have_the_same_estimates_to_the_last_bit(play):
     for settings in ({}, {"weights": "soft"}, {"blocks": "head", "architecture": TWO_LAYERS}):
-        algorithms = play(50, **settings).algorithms
+        clients = play(50, **settings).clients
         for i, j in EDGES:
-            assert algorithms[i].edges[j].estimates == algorithms[j].edges[i].estimates
+            assert clients[i].state.edges[j].estimates == clients[j].state.edges[i].estimates
 
 
 def a_third_is_lost(until: int) -> Lost:
@@ -351,9 +352,10 @@ def test_where_it_ends_does_not_depend_on_the_local_steps(play, steps):
 def test_a_client_without_neighbours_learns_alone(assignment):
     own = replace(assignment, neighbours=(), architecture=ONE_LAYER)
     client = Client(own, Quadratic(targets(ONE_LAYER.size)[0]))
-    algorithm, peers = SelectiveSheaf(SelectiveSheafSettings(), client), Peers(0, Network(barrier=Barrier(1)))
+    algorithm, peers = SelectiveSheaf(), Peers(0, Network(barrier=Barrier(1)))
+    client.state = algorithm.begin(client)
     for peers.round in (1, 2):
-        algorithm.load(algorithm.state())
+        client.state.load(client.state.arrays())
         algorithm.round(client, peers)
     alone = Quadratic(targets(ONE_LAYER.size)[0])
     alone.steps = 2
@@ -383,25 +385,27 @@ def test_an_edge_can_agree_on_the_layers_before_the_last_and_not_on_the_last(pla
     aims[:, :extractor] = aims[0, :extractor] + 0.5 * np.random.default_rng(1).normal(size=(CLIENTS, extractor))
     played = play(80, aims=aims, architecture=TWO_LAYERS, blocks="head", gamma=0.3)
     for i, j in EDGES:
-        assert played.algorithms[i].edges[j].on.tolist() == [True, (i, j) in LIKE]
+        assert played.clients[i].state.edges[j].on.tolist() == [True, (i, j) in LIKE]
 
 
 def test_one_message_a_round_of_a_sketch_and_a_number_a_block():
-    assert SelectiveSheaf.vectors(SelectiveSheafSettings(), 650, 650) == (66,)
-    assert SelectiveSheaf.vectors(SelectiveSheafSettings(gamma=0.03), 650, 650) == (20,)
-    assert SelectiveSheaf.vectors(SelectiveSheafSettings(blocks="head"), 650, 650) == (67,)
-    assert SelectiveSheaf.vectors(SelectiveSheafSettings(seek=True), 650, 650) == (66, 2)  # two more in a meeting
+    model = Architecture("logistic", (64,), 10)
+    edge = Edge(0, 1, 650, 650, model, from_server=False, facts=None)
+    assert SelectiveSheaf().messages(edge) == [Vector(66, exact=1)]
+    assert SelectiveSheaf(gamma=0.03).messages(edge) == [Vector(20, exact=1)]
+    assert SelectiveSheaf(blocks="head").messages(edge) == [Vector(67, exact=2)]
+    assert SelectiveSheaf(seek=True).messages(edge) == [Vector(66, exact=1), Vector(2, exact=2)]
 
 
-def test_clients_that_start_apart_are_refused_in_one_line():
+def test_clients_that_start_apart_are_refused_in_one_line(run_facts):
     with pytest.raises(SettingsError, match=r"^model.same_start: = false: .* common start; set it to true$"):
-        SelectiveSheaf.check_models(SelectiveSheafSettings(), [ONE_LAYER], "classification", False)
+        SelectiveSheaf().check(run_facts([ONE_LAYER], same_start=False))
 
 
-def test_a_model_without_layers_before_the_last_has_no_head_apart():
-    SelectiveSheaf.check_models(SelectiveSheafSettings(blocks="head"), [TWO_LAYERS], "classification", True)
+def test_a_model_without_layers_before_the_last_has_no_head_apart(run_facts):
+    SelectiveSheaf(blocks="head").check(run_facts([TWO_LAYERS]))
     with pytest.raises(SettingsError, match=r"^algorithm.blocks: = 'head' needs a model with layers before"):
-        SelectiveSheaf.check_models(SelectiveSheafSettings(blocks="head"), [ONE_LAYER], "classification", True)
+        SelectiveSheaf(blocks="head").check(run_facts([ONE_LAYER]))
 
 
 @pytest.mark.parametrize(

@@ -17,31 +17,55 @@ stays as it is where none of its clients takes part in a round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt
 
-from ...topology.errors import install
-from ...transport.peers import Peers
-from ..client import Client
-from ..encoder import Autoencoder, EncoderError
-from ..model.architecture import Architecture
-from ..needs import Needs
-from .base import SettingsError, Way
-from .server import Fraction, ServerAlgorithm, Uploads, weighted_mean
+from ....topology.errors import install
+from ....topology.section import InputFile, Needs
+from ....transport.peers import Peers
+from ...assignment import Assignment
+from ...client import Client
+from ..base import Cost, Edge, RunFacts, SettingsError, State, Vector
+from ..server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
+from .encoder import Autoencoder, EncoderError
 
 RADIUS = 2.0
 """Of the centroids' principal components: at this scale a gamma near 1 is of use, as it is with UMAP."""
 
 
+class Groups(State):
+    """At the server: the models, of whom each is the mean, and who gets which; nothing before the opening."""
+
+    def __init__(self, clients: int):
+        self.averaged = np.eye(clients, dtype=bool)
+        """(models, clients): whose models each of the server's models is the mean of."""
+        self.model_of = np.arange(clients)
+        """(clients,): which of them each client gets."""
+        self.models: list[np.ndarray] = []
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        if not self.models:
+            return {}
+        return {
+            "averaged": self.averaged.astype(np.uint8),
+            "model_of": self.model_of,
+            "models": np.array(self.models),
+        }
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        if "models" in arrays:
+            self.averaged, self.model_of = arrays["averaged"].astype(bool), arrays["model_of"].copy()
+            self.models = list(arrays["models"].copy())
+
+
 @dataclass(frozen=True)
-class FLTSettings:
+class FLT(ServerAlgorithm):
     name: Literal["flt"] = "flt"
-    fraction: Fraction = 1.0
     case: Annotated[
         Literal["related", "clusters"],
         "Whose models are averaged for a client: those of the clients related to it (case I), or those of its cluster "
@@ -49,6 +73,7 @@ class FLTSettings:
     ] = "clusters"
     encoder: Annotated[
         str,
+        InputFile(),
         'File of `sheafgossip encoder train`, relative to the folder of the configuration; "" takes one with random '
         "parameters.",
     ] = ""
@@ -73,52 +98,44 @@ class FLTSettings:
         "How many clusters; 0: as many as there are before the largest step in the heights of Ward's tree.",
     ] = 0
 
+    theta_is = "own"
+    # loaded once, not 160 MB and a second in each client
+    traits = replace(NEEDS_NEW_UPLOADS, libraries=("torch.nn.functional", "sklearn.cluster"))
 
-class FLT(ServerAlgorithm):
-    Settings = FLTSettings
-    has_common_model = False
-    libraries = ("torch.nn.functional", "sklearn.cluster")  # once, not 160 MB and a second in each client
+    def messages(self, edge: Edge) -> list[Vector]:
+        autoencoder = Autoencoder(edge.model.input_shape, self.embedding)
+        signature = self.centroids * self.embedding
+        opening = self._size_sent(autoencoder) if edge.from_server else signature
+        return [Vector(opening, opening=True), Vector(edge.d_i)]
 
-    def __init__(self, settings: Any, client: Client):
-        super().__init__(settings, client)
-        self.is_server = client.role == "server"
-        self.averaged = np.eye(client.clients, dtype=bool)
-        """(models, clients): whose models each of the server's models is the mean of."""
-        self.model_of = np.arange(client.clients)
-        """(clients,): which of them each client gets."""
-        self.models: list[np.ndarray] = []
+    def _size_sent(self, autoencoder: Autoencoder) -> int:
+        return autoencoder.size if self.fine_tune_epochs else autoencoder.encoder_size
 
-    @classmethod
-    def opening(cls, settings: Any, way: Way) -> tuple[int, ...]:
-        autoencoder = Autoencoder(way.model.input_shape, settings.embedding)
-        if way.down:
-            return (autoencoder.size if settings.fine_tune_epochs else autoencoder.encoder_size,)
-        return (settings.centroids * settings.embedding,)
-
-    @classmethod
-    def check_models(cls, settings: Any, models: Sequence[Architecture], task: str, same_start: bool) -> None:
-        for shape in {model.input_shape: None for model in models}:
+    def check(self, run: RunFacts) -> None:
+        for shape in {model.input_shape: None for model in run.models}:
             try:
-                autoencoder = Autoencoder(shape, settings.embedding)
+                autoencoder = Autoencoder(shape, self.embedding)
             except EncoderError as error:
                 raise SettingsError("algorithm.name = 'flt'", str(error)) from None
-            if settings.encoder:
+            if self.encoder:
                 try:
-                    autoencoder.load(Path(settings.encoder))
+                    autoencoder.load(Path(self.encoder))
                 except EncoderError as error:
-                    raise SettingsError(f"algorithm.encoder = {settings.encoder!r}", str(error)) from None
+                    raise SettingsError(f"algorithm.encoder = {self.encoder!r}", str(error)) from None
 
-    @classmethod
-    def opening_flops(cls, settings: Any, model: Architecture, samples: int) -> int:
-        autoencoder = Autoencoder(model.input_shape, settings.embedding)
-        trained = 2 * 3 * settings.fine_tune_epochs  # encoder and decoder, about alike; back takes twice as much
-        return samples * (1 + trained) * autoencoder.encoding_flops
+    def cost(self, own: Assignment) -> Cost:
+        autoencoder = Autoencoder(own.architecture.input_shape, self.embedding)
+        trained = 2 * 3 * self.fine_tune_epochs  # encoder and decoder, about alike; back takes twice as much
+        return Cost(opening_flops=(1 + trained) * autoencoder.encoding_flops)
+
+    def begin(self, client: Client) -> State:
+        return Groups(client.clients) if client.role == "server" else State()
 
     # -- once ----------------------------------------------------------------------------------------------------------
 
     def open(self, client: Client, peers: Peers) -> None:
-        autoencoder = Autoencoder(client.model.input_shape, self.settings.embedding)
-        if self.is_server:
+        autoencoder = Autoencoder(client.model.input_shape, self.embedding)
+        if client.role == "server":
             vector = self._encoder(client, autoencoder)
             peers.send(dict.fromkeys(client.neighbours, vector))
             self._relate(client, peers.receive())
@@ -127,22 +144,21 @@ class FLT(ServerAlgorithm):
         peers.send({server: self._centroids(client, autoencoder, peers.receive().get(server))})
 
     def _encoder(self, server: Client, autoencoder: Autoencoder) -> np.ndarray:
-        if self.settings.encoder:
-            vector = autoencoder.load(Path(self.settings.encoder))
+        if self.encoder:
+            vector = autoencoder.load(Path(self.encoder))
         else:
             vector = autoencoder.start(server.generator("encoder"))
-        size = autoencoder.size if self.settings.fine_tune_epochs else autoencoder.encoder_size
-        return vector[:size].astype(server.theta.dtype)
+        return vector[: self._size_sent(autoencoder)].astype(server.theta.dtype)
 
     def _centroids(self, client: Client, autoencoder: Autoencoder, encoder: np.ndarray | None) -> np.ndarray:
         """M_m, (k e,), a centroid several times where there are fewer samples than k; 0 without an encoder."""
-        k, e = self.settings.centroids, self.settings.embedding
+        k, e = self.centroids, self.embedding
         if encoder is None:
             return np.zeros(k * e, client.theta.dtype)
         from sklearn.cluster import KMeans
 
         encoder, images = encoder.copy(), client.inputs()
-        for _ in autoencoder.train(encoder, images, self.settings.fine_tune_epochs, client.generator("fine-tuning")):
+        for _ in autoencoder.train(encoder, images, self.fine_tune_epochs, client.generator("fine-tuning")):
             pass
         embedded = autoencoder.embed(encoder, images)
         seed = int(client.generator("k-means").integers(1 << 31))
@@ -151,25 +167,26 @@ class FLT(ServerAlgorithm):
 
     def _relate(self, server: Client, received: Uploads) -> None:
         """Who is related to whom; clients that were not heard only to themselves."""
-        signatures = {m: vector.reshape(self.settings.centroids, -1) for m, vector in received.items() if vector.any()}
+        state = server.state
+        signatures = {m: vector.reshape(self.centroids, -1) for m, vector in received.items() if vector.any()}
         heard = sorted(signatures)
         if len(heard) > 1:
             z = self._manifold(server, np.concatenate([signatures[m] for m in heard]))
-            distances = nearest(z.reshape(len(heard), self.settings.centroids, -1))
-            self.averaged[np.ix_(heard, heard)] = distances <= self.settings.gamma
-        if self.settings.case == "clusters":
-            self.model_of = clusters(self.averaged, self.settings.clusters)
-            self.averaged = np.arange(self.model_of.max() + 1)[:, None] == self.model_of
-            groups = [" ".join(map(str, np.flatnonzero(row))) for row in self.averaged]
-            self._say("clusters", " | ".join(groups))
+            distances = nearest(z.reshape(len(heard), self.centroids, -1))
+            state.averaged[np.ix_(heard, heard)] = distances <= self.gamma
+        if self.case == "clusters":
+            state.model_of = clusters(state.averaged, self.clusters)
+            state.averaged = np.arange(state.model_of.max() + 1)[:, None] == state.model_of
+            groups = [" ".join(map(str, np.flatnonzero(row))) for row in state.averaged]
+            _tell(server, "clusters", " | ".join(groups))
         else:
-            related = (self.averaged.sum(axis=1) - 1).tolist()
-            self._say("related", f"{min(related)} to {max(related)} other clients to each")
-        self.models = [server.theta.copy() for _ in self.averaged]
+            related = (state.averaged.sum(axis=1) - 1).tolist()
+            _tell(server, "related", f"{min(related)} to {max(related)} other clients to each")
+        state.models = [server.theta.copy() for _ in state.averaged]
 
     def _manifold(self, server: Client, centroids: np.ndarray) -> np.ndarray:
         """Z (n, dimensions) of all centroids (n, e)."""
-        manifold, dimensions = self.settings.manifold, self.settings.dimensions
+        manifold, dimensions = self.manifold, self.dimensions
         if manifold != "pca":
             try:
                 from umap import UMAP
@@ -180,11 +197,11 @@ class FLT(ServerAlgorithm):
                     ) from None
                 text = "umap-learn is not installed: principal components take the place of UMAP"
                 print(text, flush=True)
-                self.report.warnings.append(f"{text}; {install('flt')}, or set algorithm.manifold")
+                server.report.warnings.append(f"{text}; {install('flt')}, or set algorithm.manifold")
             else:
                 umap = UMAP(
                     n_components=dimensions,
-                    n_neighbors=min(self.settings.neighbours, len(centroids) - 1),
+                    n_neighbors=min(self.neighbours, len(centroids) - 1),
                     random_state=int(server.generator("umap").integers(1 << 31)),
                     n_jobs=1,
                 )
@@ -193,10 +210,6 @@ class FLT(ServerAlgorithm):
         radius = np.sqrt((z**2).sum(axis=1).mean())  # root mean square distance from the mean
         return z * (RADIUS / radius if radius else 1)
 
-    def _say(self, kind: str, text: str) -> None:
-        print(f"{kind}: {text}", flush=True)
-        self.report.events.append((kind, text))
-
     # -- each round ----------------------------------------------------------------------------------------------------
 
     def upload(self, client: Client) -> np.ndarray:
@@ -204,33 +217,19 @@ class FLT(ServerAlgorithm):
         return client.theta
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
-        for row, averaged in enumerate(self.averaged):
+        for row, averaged in enumerate(server.state.averaged):
             heard = {m: vector for m, vector in uploads.items() if averaged[m]}
             if heard:
-                self.models[row] = weighted_mean(server, heard).astype(server.theta.dtype)
-        server.theta[:] = np.mean(self.models, axis=0)  # of no use but to look at
+                server.state.models[row] = weighted_mean(server, heard).astype(server.theta.dtype)
+        server.theta[:] = np.mean(server.state.models, axis=0)  # of no use but to look at
 
     def reply(self, server: Client, client: int) -> np.ndarray:
-        return self.models[self.model_of[client]]
+        return server.state.models[server.state.model_of[client]]
 
-    # ------------------------------------------------------------------------------------------------------------------
 
-    def state_bytes(self) -> int:
-        return sum(array.nbytes for array in self.state().values())
-
-    def state(self) -> dict[str, np.ndarray]:
-        if not self.models:
-            return {}
-        return {
-            "averaged": self.averaged.astype(np.uint8),
-            "model_of": self.model_of,
-            "models": np.array(self.models),
-        }
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        if "models" in state:
-            self.averaged, self.model_of = state["averaged"].astype(bool), state["model_of"].copy()
-            self.models = list(state["models"].copy())
+def _tell(server: Client, kind: str, text: str) -> None:
+    print(f"{kind}: {text}", flush=True)
+    server.report.events.append((kind, text))
 
 
 def nearest(points: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..topology.errors import UserError
+from ....topology.errors import UserError
 
 if TYPE_CHECKING:  # the launcher knows shapes, and must not load torch for it
     from torch import Tensor
@@ -121,22 +121,19 @@ class Autoencoder:
         import torch
         import torch.nn.functional as F
 
+        from ...model.adam import Adam
+
         theta = torch.from_numpy(vector).requires_grad_()
         height, width = (4 * side for side in self.sides)
         x = torch.from_numpy(images[..., :height, :width]).to(theta.dtype)
-        mean, square, step = torch.zeros_like(theta), torch.zeros_like(theta), 0
+        adam = Adam(theta)
         for _ in range(epochs):
             errors = []
             for chosen in torch.from_numpy(rng.permutation(len(x))).split(batch_size):
                 parts = list(self._views(theta))
                 error = F.mse_loss(self._decode(parts, self._encode(parts, x[chosen])), x[chosen])
                 (gradient,) = torch.autograd.grad(error, theta)
-                step += 1
-                mean.mul_(0.9).add_(gradient, alpha=0.1)
-                square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-                with torch.no_grad():
-                    scale = (square / (1 - 0.999**step)).sqrt_().add_(1e-8)
-                    theta.addcdiv_(mean, scale, value=-alpha / (1 - 0.9**step))
+                adam.step(gradient, alpha)
                 errors.append(float(error.detach()))
             yield sum(errors) / len(errors)
 

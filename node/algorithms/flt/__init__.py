@@ -1,0 +1,1 @@
+"""FLT, and its encoder."""

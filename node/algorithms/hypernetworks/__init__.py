@@ -1,0 +1,1 @@
+"""Hypernetworks: pFedHN, GHN and SHN."""
