@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.graphs import check_graphs, draw_graphs
 from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.node.algorithms import ALGORITHMS
@@ -53,7 +54,7 @@ def test_an_algorithm_with_a_server_has_a_star_of_its_own(name):
 @pytest.mark.parametrize("name", ["ghn", "shn"])
 def test_a_server_that_is_told_relations_is_told_the_edges_of_the_topology(tmp_path, name):
     config = validate({"clients": 8, "topology": {"kind": "ring"}, "algorithm": {"name": name, "graph": "topology"}})
-    prepared = prepare_run(config, tmp_path, sockets=tmp_path, records="ipc:///nowhere")
+    prepared = prepare_run(config, tmp_path, Site(tmp_path, "ipc:///nowhere"))
     assert sorted(prepared.assignments[8].facts) == sorted([*((i, i + 1) for i in range(7)), (0, 7)])
     assert prepared.assignments[0].facts is None
 
@@ -62,7 +63,7 @@ def test_a_server_that_is_told_relations_is_told_the_edges_of_the_topology(tmp_p
 def test_relations_must_be_mutual_and_stay(tmp_path, topology):
     config = validate({"clients": 8, "topology": topology, "algorithm": {"name": "shn", "graph": "topology"}})
     with pytest.raises(SettingsError, match=r"^algorithm\.graph = 'topology': .*topology\.redraw_every = 0"):
-        prepare_run(config, tmp_path, sockets=tmp_path, records="ipc:///nowhere")
+        prepare_run(config, tmp_path, Site(tmp_path, "ipc:///nowhere"))
 
 
 @pytest.mark.parametrize("graph", ALLOWED)
