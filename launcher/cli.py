@@ -2,8 +2,6 @@
 
 What a command does is a function in ``commands``, which is imported only when the command is called."""
 
-from __future__ import annotations
-
 if __name__ == "__main__":  # before what is heavy is imported; this module is, too, under its own name
     from . import entry
 

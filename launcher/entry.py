@@ -1,7 +1,5 @@
 """Where a command begins: what has to be done before anything heavy is imported."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 

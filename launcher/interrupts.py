@@ -3,8 +3,6 @@
 SIGHUP comes when the terminal is lost; where it is ignored from the start, as under nohup, it stays so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Callable, Iterator

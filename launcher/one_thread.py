@@ -1,7 +1,5 @@
 """One thread for the libraries: another number of them adds in another order, and gives other bits."""
 
-from __future__ import annotations
-
 import os
 
 VARIABLES = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB_MAXIMUM")}

@@ -1,7 +1,5 @@
 """Standard output and error that cannot break what writes to them: whoever read them may be gone."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -35,6 +35,7 @@ TEXTS = {
     "compare-compare.toml": "[[compare]]\ncompare = 3",
     "compare-base.toml": '[[compare]]\nbase = "c.toml"',
     "names.toml": '[[compare]]\nname = "a"\n[[compare]]\nname = "A"',
+    "compare-model.toml": '[[compare]]\nname = "a"\n[[compare]]\nname = "b"\nmodel.kind = "linear"',
     "twice.toml": "[data]\n[data]",
     "nul.toml": 'name = "a\0"',
     "date.toml": "seed = 2020-01-01",

@@ -29,8 +29,3 @@ def tell(folder: Path, outcome: Outcome, name: str = "") -> None:
         say(f"error: {prefix}and {more} more; see table event of run.sqlite", err=True)
     if outcome.status == "interrupt":
         say(f"{prefix}interrupted: the records so far are kept", err=True)
-
-
-def relative(path: Path) -> Path:
-    """Returns the path as seen from the working directory, where it lies below that."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -5,14 +5,15 @@ from pathlib import Path
 
 from ...metrics.terminal import say, show
 from ..prepare.prepared import Prepared
-from ..run.display import Display, manner
+from ..run.display import Display, style
 from ..run.earlier import PlannedRun
+from ..run.folder import relative
 from ..studies.reproduction.parts import Part, names, parts_of, titles, with_data
 from ..studies.reproduction.pictures import draw
 from ..studies.reproduction.results import planned, results
 from ..studies.reproduction.table import remarks, render
 from ..studies.runner import Finished, Observer, run_missing
-from .ending import INTERRUPTED, exit_code, relative, tell
+from .ending import INTERRUPTED, exit_code, tell
 
 
 def listing() -> int:
@@ -36,7 +37,7 @@ def reproduce(
     overrides = [*overrides, *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=overrides))
     runs = {part.stem: planned(part, seeds, out.resolve()) for part in parts}
-    with Display(manner(quiet=quiet)) as display:
+    with Display(style(quiet=quiet)) as display:
         ended = run_missing([run for each in runs.values() for run in each], _Follower(display), accept_diverged=True)
     for result in ended:
         tell(result.prepared.folder, result.outcome, result.prepared.config.label)

@@ -13,7 +13,7 @@ from ...metrics.schema import ExportError
 from ...metrics.seeds import Group, summarize_all
 from ...metrics.terminal import news, say, show, width
 from ..config.sections import ConfigError
-from .ending import relative
+from ..run.folder import relative
 
 
 def summary(folders: Sequence[Path], target: float | None, as_json: bool, every: bool) -> None:

@@ -14,12 +14,13 @@ from ..prepare.memory import need_of
 from ..prepare.prepared import Prepared
 from ..processes.engines import EngineName
 from ..run.banner import Banner
-from ..run.display import Display, manner
+from ..run.display import Display, style
 from ..run.earlier import PlannedRun, begin_anew, missing_of
+from ..run.folder import relative
 from ..studies.folders import begun_folder, folders_of, new_folder
 from ..studies.runner import Finished, Means, Observer, run_each
 from ..studies.runner import resume as take_up
-from .ending import INTERRUPTED, exit_code, relative, tell
+from .ending import INTERRUPTED, exit_code, tell
 
 
 def run(
@@ -58,7 +59,7 @@ def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, engine: E
 
 
 def _display(quiet: bool, plain: bool, engine: EngineName) -> Display:
-    return Display(manner(quiet=quiet, plain=plain or engine == "threads"))  # what threads print comes in between
+    return Display(style(quiet=quiet, plain=plain or engine == "threads"))  # what threads print comes in between
 
 
 class _Follower(Observer):

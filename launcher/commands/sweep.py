@@ -1,22 +1,27 @@
 """``sheafgossip sweep``."""
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import mean
 
 from ...metrics.comparison import Comparison
 from ...metrics.export import write_groups, write_runs
 from ...metrics.seeds import summarize_all
 from ...metrics.terminal import say, show
+from ...metrics.text import duration
 from ..run.banner import Banner
 from ..run.earlier import is_finished
-from ..studies.crew import Crew, alone_in, prepare
+from ..run.folder import relative
+from ..studies.crew import Crew, Ended, alone_in, prepare
 from ..studies.folders import new_folder
 from ..studies.sweep.grid import parse_grids
 from ..studies.sweep.plan import plan as plan_sweep
-from ..studies.sweep.progress import Lines
-from .ending import exit_code, relative, tell
+from .ending import exit_code, tell
 from .results import show_comparison
+
+_HOW = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}
 
 
 def sweep(
@@ -31,7 +36,7 @@ def sweep(
         for prepared in prepare(missing)[:1]:  # what is told of the first holds for all, but for what is swept
             if not quiet:
                 say("\n".join(Banner().lines(prepared)), err=True)
-        lines = Lines(len(planned.runs), len(missing), jobs, silent=quiet)
+        lines = _Lines(len(planned.runs), len(missing), jobs, silent=quiet)
         with Crew(jobs, claim.descriptor) as crew:
             ended = crew.run_all(missing, lines)
         folders = [run.folder for run in planned.runs]
@@ -46,3 +51,28 @@ def sweep(
     if code := exit_code(each.outcome for each in ended):
         say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
     return code
+
+
+class _Lines:
+    """Tells of ``missing`` runs of ``total``, as ``jobs`` at once end."""
+
+    def __init__(self, total: int, missing: int, jobs: int, *, silent: bool = False):
+        self._silent = silent
+        self._total, self._left, self._jobs = total, missing, jobs
+        self._seconds: list[float] = []
+        there = f", {total - missing} finished before" if missing < total else ""
+        self._say(f"{total} runs{there}")
+
+    def __call__(self, ended: Ended) -> None:
+        self._left -= 1
+        self._seconds.append(ended.seconds)
+        number = self._total - self._left
+        line = f"{number} of {self._total}: {ended.run.name} {_HOW[ended.outcome.status]} after {ended.seconds:.1f} s"
+        self._say(line + (f", about {duration(self._time_left())} left" if self._left else ""))
+
+    def _time_left(self) -> float:
+        return mean(self._seconds) * self._left / min(self._jobs, self._left)
+
+    def _say(self, line: str) -> None:
+        if not self._silent:
+            print(line, file=sys.stderr, flush=True)

@@ -14,8 +14,6 @@ The proof's (34) leaves out the curvature of the penalty. With it a step makes P
 so that a run can meet the theorem's condition and break its bound.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass

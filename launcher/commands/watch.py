@@ -9,7 +9,7 @@ from ...metrics.reader import runs_in
 from ...metrics.terminal import say
 from ...metrics.watch.progress import Place
 from ...metrics.watch.snapshot import Snapshot, State
-from ..run.display import Display, manner
+from ..run.display import Display, style
 from .ending import INTERRUPTED
 
 _LOOK_EVERY_S = 0.5
@@ -20,7 +20,7 @@ _ASK_EVERY_S = 2.0
 def watch(folder: Path, plain: bool) -> int:
     """Shows the runs in the folder until they end, or Ctrl-C ends the looking. Returns the exit code of the worst."""
     try:
-        with Display(manner(plain=plain)) as display:
+        with Display(style(plain=plain)) as display:
             state, cause = follow(runs_in(folder), display)
     except KeyboardInterrupt:
         say("no longer watching; the run goes on", err=True)

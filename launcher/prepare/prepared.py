@@ -15,7 +15,7 @@ from ...transport.failpoints import failpoint
 from ..config.sections import RunConfig
 from ..data import DataSummary
 from ..planner import Plan
-from ..run.folder import digest_of_config, kept_digest
+from ..run.folder import digest_of_config, recorded_digest
 from ..run.origin import origin
 
 
@@ -71,7 +71,7 @@ def write_down(prepared: Prepared) -> Store:
     _write_config(config, folder / "config.toml")
     failpoint("configuration written")
     database = folder / "run.sqlite"
-    has_digests = not database.exists() or not database.stat().st_size or kept_digest(folder) is not None
+    has_digests = not database.exists() or not database.stat().st_size or recorded_digest(folder) is not None
     store = Store(database)
     store.describe(**prepared.facts)
     if has_digests:

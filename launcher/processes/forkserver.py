@@ -5,7 +5,7 @@ one control line to the fork server, whatever the number of clients; the fork se
 messages on both ways, and tells when a client has ended.
 
 Forking is safe here because this process has no second thread of ours when it forks: libraries are limited to one
-thread before they are loaded, and the threads of the rehearsal have ended. An allocator that comes with a library may
+thread before they are loaded, and the threads of the warm-up have ended. An allocator that comes with a library may
 keep one (jemalloc, where scikit-learn finds pyarrow), and sees to it itself when a process forks.
 """
 

@@ -4,8 +4,6 @@ It holds a file that is locked for as long as one of them lives. Where all of th
 remove it: the next one to make such a folder does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,11 +1,8 @@
 """What a run is about to do, in a few lines before it starts: what was chosen for the user is told here."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from ..config.data import DataSection
 from ..config.effects import without_effect
@@ -13,6 +10,7 @@ from ..config.sections import RunConfig
 from ..data import ClientSummary, DataSummary
 from ..data.arrays import some
 from ..prepare.prepared import Prepared
+from .folder import relative
 
 _SPLIT: Mapping[str, Callable[[DataSection], str]] = {
     "even": lambda section: "shuffled and split evenly",
@@ -41,7 +39,7 @@ class Banner:
 
 def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
     config, data = prepared.config, prepared.data
-    yield "run folder", str(_near(prepared.folder))
+    yield "run folder", str(relative(prepared.folder))
     yield "run", f"{_named(config)}, {config.rounds} rounds, seed {config.seed}"
     yield "data", "; ".join([_data(config.data, data), *data.told])
     yield "clients", _clients(config, data)
@@ -50,10 +48,6 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
     yield "model", _models(prepared)
     for key, why in without_effect(config).items():
         yield f"note: {key}", why
-
-
-def _near(folder: Path) -> Path:
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def _named(config: RunConfig) -> str:

@@ -25,10 +25,10 @@ _PLAIN_S = 10.0
 _ALL_S = 60.0
 _SOME_S, _MORE_S = 0.01, 0.1
 
-Manner = Literal["picture", "lines", "silent"]
+Style = Literal["picture", "lines", "silent"]
 
 
-def manner(*, quiet: bool = False, plain: bool = False) -> Manner:
+def style(*, quiet: bool = False, plain: bool = False) -> Style:
     """What was asked for, and suits the place that stderr leads to."""
     if quiet:
         return "silent"
@@ -43,8 +43,8 @@ class Display:
     Leaving it as a context gives the terminal back as it was, whatever happened.
     """
 
-    def __init__(self, manner: Manner):
-        self._manner = manner
+    def __init__(self, style: Style):
+        self._style = style
         self._follower: Follower | None = None
         self._place = Place()
         self._live: Live | None = None
@@ -57,28 +57,28 @@ class Display:
         """From here on it shows the run in ``folder``, the one at ``place``; ``anew`` as in Follower."""
         self._follower, self._place = Follower(folder, anew=anew), place
         self._told.clear()
-        self._due = time.monotonic() + (_PLAIN_S if self._manner == "lines" else 0.0)
+        self._due = time.monotonic() + (_PLAIN_S if self._style == "lines" else 0.0)
 
     def __call__(self, news: str = "") -> None:
         """``news``: what the run is busy with, other than its rounds."""
         self._news = news
-        if self._manner == "silent" or time.monotonic() < self._due:
+        if self._style == "silent" or time.monotonic() < self._due:
             return
         with suppress(RunFolderError):  # not being able to look is no reason to end a run; the next may be luckier
             self.show(self.look(_MORE_S if self._behind else _SOME_S))
 
     def tell(self, text: str) -> None:
         """A line that stays, above what is shown of the run that begins."""
-        if self._manner != "silent":
+        if self._style != "silent":
             print(plain(text), file=sys.stderr, flush=True)
 
     def show(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
         """If it is time to, or ``at_once``."""
         now = time.monotonic()
-        if self._manner == "silent" or (now < self._due and not at_once):
+        if self._style == "silent" or (now < self._due and not at_once):
             return
-        self._due = now + (_PLAIN_S if self._manner == "lines" else _MOVING_S)
-        if self._manner == "picture":
+        self._due = now + (_PLAIN_S if self._style == "lines" else _MOVING_S)
+        if self._style == "picture":
             self._draw(snapshot)
         else:
             self._write(snapshot)
@@ -92,7 +92,7 @@ class Display:
 
     def end(self, *, stay: bool = False) -> None:
         """The run has ended. What remains of it: with ``stay`` the picture, where there are several runs a line."""
-        if self._manner == "silent" or self._follower is None:
+        if self._style == "silent" or self._follower is None:
             return
         self._news = ""
         try:
@@ -100,12 +100,12 @@ class Display:
         except RunFolderError:
             self._clear()
             return
-        if self._manner == "picture" and stay:
+        if self._style == "picture" and stay:
             self._draw(snapshot)
             self._clear(stay=True)
         else:
             self._clear()
-            if self._manner == "lines" or self._place.total > 1:
+            if self._style == "lines" or self._place.total > 1:
                 self._write(snapshot)
 
     def __enter__(self) -> Display:

@@ -1,14 +1,12 @@
 """Giving a run more rounds than it began with: from where it can go on as if it had had them from the start."""
 
-from __future__ import annotations
-
 from ...metrics.records import LAUNCHER, EventRecord
 from ...metrics.schema import EXTENDED_AFTER, RunFolderError
 from ...node.algorithms.server import ServerAlgorithm
 from ..config.sections import RunConfig
 from ..planner.agreement import can_go_on_after, same_comings_and_goings
 from ..prepare.prepared import Prepared, write_down
-from .folder import kept, own_files
+from .folder import fact, own_files
 from .resumption import checkpoints, is_finished, last_recorded, wall_s_after
 
 
@@ -23,7 +21,7 @@ def extended(was: Prepared, will: Prepared) -> Prepared:
     if not fitting and (there or is_finished(folder)):
         raise RunFolderError(f"{folder}: cannot be extended to {will.config.rounds} rounds: {_why_not(was, will)}")
     after = max(fitting, default=0)
-    ends = [int(round) for round in (kept(folder, EXTENDED_AFTER) or "").split(",") if round] + [rounds]
+    ends = [int(round) for round in (fact(folder, EXTENDED_AFTER) or "").split(",") if round] + [rounds]
     text = f"from {rounds} to {will.config.rounds} rounds, going on after round {after}"
     event = EventRecord(wall_s_after(after, folder), None, LAUNCHER, "extend", text)
     store = write_down(will)

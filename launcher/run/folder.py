@@ -38,26 +38,26 @@ _UNFINISHED = re.compile(r"(.*/)?(node|sent)-\d{4,}(\.\d+)?\.(safetensors\.)?par
 class Claim:
     """A folder that this process alone works in, until it leaves this as a context. It is made where it is missing.
 
-    Raises ``taken`` where another is at work in it for longer than ``patience_s``, or OSError. Folders that it made and
+    Raises ``taken`` where another is at work in it for longer than ``wait_s``, or OSError. Folders that it made and
     that hold nothing when it leaves go again.
     """
 
-    def __init__(self, folder: Path, taken: Exception, patience_s: float = MOMENT_S):
+    def __init__(self, folder: Path, taken: Exception, wait_s: float = MOMENT_S):
         self.folder = folder
         self._made: list[Path] = []
         try:
-            self.descriptor = self._acquire(patience_s)
+            self.descriptor = self._acquire(wait_s)
         except OSError as error:
             remove_empty(*self._made)
             if isinstance(error, BlockingIOError):
                 raise taken from None
             raise
 
-    def _acquire(self, patience_s: float) -> int:
+    def _acquire(self, wait_s: float) -> int:
         for _ in range(_ATTEMPTS):
             self._made += make(self.folder)
             with suppress(FileNotFoundError):  # another had made it, and has just removed it again
-                return lock.acquire(self.folder, patience_s)
+                return lock.acquire(self.folder, wait_s)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder))
 
     def clear(self) -> None:
@@ -130,17 +130,22 @@ def require_plain(folder: Path) -> None:
         raise RunFolderError(f"{folder}: {name} is {wrong}; a run has files and folders of its own there")
 
 
+def relative(path: Path) -> Path:
+    """Returns the path as seen from the working directory, where it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def digest_of_config(folder: Path) -> str:
     """Of config.toml as it is. Raises OSError."""
     return hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
 
 
-def kept_digest(folder: Path) -> str | None:
+def recorded_digest(folder: Path) -> str | None:
     """The same when the run began. None in a run from before there were digests: its other files bear none, either."""
-    return kept(folder, CONFIG_DIGEST)
+    return fact(folder, CONFIG_DIGEST)
 
 
-def kept(folder: Path, key: str) -> str | None:
+def fact(folder: Path, key: str) -> str | None:
     """A fact that table ``meta`` tells of the run."""
     with open_records(folder) as records:
         return records.execute("SELECT max(value) FROM meta WHERE key = ?", [key]).fetchone()[0]

@@ -1,7 +1,5 @@
 """Where a run comes from: the versions of what computes it, the machine, the command line, and when that was."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

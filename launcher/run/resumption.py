@@ -1,7 +1,5 @@
 """Taking up a run that was interrupted: from the last round of which everything is there, and sound."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from ...transport.array_file import DamagedFile, digest_of
 from ...transport.failpoints import failpoint
 from ..config.sections import RunConfig, validate
 from ..prepare.prepared import Prepared
-from .folder import digest_of_config, kept, kept_digest, require_plain, unfinished_files
+from .folder import digest_of_config, fact, recorded_digest, require_plain, unfinished_files
 from .incarnations import Incarnations, rounds_of
 from .origin import machine
 
@@ -53,9 +51,9 @@ def is_finished(folder: Path) -> bool:
 def _as_it_began(folder: Path, config: RunConfig, rounds: int | None) -> RunConfig:
     """The configuration that the run began with. Raises RunFolderError where ``config`` is now another, but for the
     number of rounds where that is what is wanted."""
-    if kept_digest(folder) in (None, digest_of_config(folder)):
+    if recorded_digest(folder) in (None, digest_of_config(folder)):
         return config
-    text = kept(folder, CONFIG)
+    text = fact(folder, CONFIG)
     if text is None:
         raise RunFolderError(f"{folder}: config.toml was changed since the run began; nothing can go on from there")
     before = validate(parse(text))
@@ -122,7 +120,7 @@ def taken_up(prepared: Prepared) -> Prepared:
     with open_records(prepared.folder) as records:
         told = records.execute(f"SELECT node, kind, virtual_s, detail FROM event WHERE kind IN ({kinds})").fetchall()
     prepared = replace(prepared, told=tuple(told), moved=_moved(prepared.folder))
-    signed = kept_digest(prepared.folder) is not None
+    signed = recorded_digest(prepared.folder) is not None
     for round in checkpoints(prepared, last_recorded(prepared)):
         resumed = replace(prepared, resumed_at=round, went_on_s=wall_s_after(round, prepared.folder))
         incarnations = Incarnations(resumed)
@@ -149,7 +147,7 @@ def checkpoints(prepared: Prepared, last: int, *, at_its_end: bool = False) -> l
     """The rounds up to ``last`` after which state was written, the latest first, that of the last round of all only
     where the run went on after it, or ``at_its_end``."""
     every, rounds = prepared.config.checkpoints.every, prepared.config.rounds
-    once = (kept(prepared.folder, EXTENDED_AFTER) or "").split(",")
+    once = (fact(prepared.folder, EXTENDED_AFTER) or "").split(",")
     found = {int(round) for round in once if round.isdecimal()} | set(range(every, rounds, every) if every else ())
     return sorted((round for round in found | ({rounds} if at_its_end else set()) if 0 < round <= last), reverse=True)
 
@@ -162,7 +160,7 @@ def wall_s_after(round: int, folder: Path) -> float:
 
 def _moved(folder: Path) -> str:
     """How this machine differs from the one where the run began, as far as that is on record."""
-    was = {key: kept(folder, key) for key in machine()}
+    was = {key: fact(folder, key) for key in machine()}
     return ", ".join(f"{key} {now} (was {was[key]})" for key, now in machine().items() if was[key] not in (None, now))
 
 

@@ -3,8 +3,6 @@
 A run needs the main thread of its launcher, for signals; so runs that go on at once have a process each.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

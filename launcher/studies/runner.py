@@ -3,8 +3,6 @@
 What has finished is taken as it is, what has a checkpoint goes on from it, and everything else begins anew.
 """
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -80,13 +80,6 @@ def test_a_shell_can_complete_commands_and_options(shell):
     assert "sweep" not in shown
 
 
-def test_help_names_the_commands():
-    result = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True, check=True)
-    commands = "run sweep plan resume watch summary compare report reproduce export verify config topology"
-    for command in commands.split():
-        assert command in result.stdout
-
-
 def test_the_console_script_ends_with_2_and_one_line_on_a_mistake(config):
     result = subprocess.run([SCRIPT, "config", "show", config("clients = 0")], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (2, "")
@@ -98,12 +91,6 @@ def test_config_show_prints_the_resolved_configuration(sheafgossip, config):
     resolved = tomllib.loads(shown)
     assert code == 0
     assert (resolved["rounds"], resolved["training"]["alpha"], resolved["clients"]) == (7, 0.5, 20)
-
-
-def test_config_schema_prints_the_reference(sheafgossip):
-    code, shown, _ = sheafgossip("config", "schema")
-    assert code == 0
-    assert shown.startswith("# Configuration\n")
 
 
 SCENARIO = "clients = 6\nrounds = 5\ntopology.kind = 'ring'\ntime.clock = 'virtual'\ncompute.step_s = 0.5\n"
@@ -128,13 +115,6 @@ def test_plan_shows_figures_and_timeline_and_leaves_nothing_behind(sheafgossip, 
     assert list(folder.iterdir()) == [folder / "run.toml"]
 
 
-def test_plan_takes_overrides(sheafgossip, config, no_processes):
-    code, shown, _ = sheafgossip("plan", config(SCENARIO), "--set", "compute.step_s=1.0", "--set", "time.clock=wall")
-    assert code == 0
-    assert re.search(r"^total time +5\.000 s$", shown, re.MULTILINE)
-    assert "wall clock" in shown
-
-
 def test_plan_shows_each_run_of_a_comparison_and_draws_it(sheafgossip, config, folder, no_processes):
     compare = "[[compare]]\nname = 'One by one'\n[[compare]]\nname = 'free'\ntime.staleness = 'inf'\n"
     code, shown, _ = sheafgossip("plan", config(SCENARIO + compare), "--picture", "plan.svg")
@@ -150,26 +130,6 @@ def test_plan_of_a_comparison_passes_over_runs_without_a_scenario(sheafgossip, c
     assert code == 0
     assert "== plain ==\nno scenario" in shown
     assert "== slow ==\na local step takes 0.5 s" in shown
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "expected"),
-    [
-        ("rounds = 3", [], "[stragglers]"),
-        (SCENARIO, ["--picture", "plan.txt"], "--picture plan.txt"),
-        (SCENARIO, ["--picture", "nowhere/plan.svg"], "nowhere/plan.svg"),
-        (SCENARIO, ["--set", "links.loss=0.5"], "time.deadline_s"),
-        (SCENARIO, ["--set", "links.loss=1.5"], "links.loss = 1.5"),
-        (SCENARIO + "[[faults]]\nkind = 'crash'\nclients = [9]\nat_round = 2", [], "there is no client 9"),
-    ],
-)
-def test_plan_tells_in_one_line_what_it_cannot_show(sheafgossip, config, folder, no_processes, text, options, expected):
-    code, _, error = sheafgossip("plan", config(text), *options)
-    assert code == 2
-    assert error.startswith("error: ")
-    assert len(error.splitlines()) == 1
-    assert expected in error
-    assert list(folder.iterdir()) == [folder / "run.toml"]
 
 
 def test_topology_show_prints_figures(sheafgossip, config):
@@ -194,93 +154,6 @@ def test_topology_show_saves_a_picture(sheafgossip, config, folder):
     assert "<svg" in (folder / "graph.svg").read_text()
 
 
-@pytest.mark.parametrize("picture", ["graph.txt", "nowhere/graph.png"])
-def test_topology_show_refuses_a_picture_that_it_cannot_write(sheafgossip, config, picture):
-    code, _, error = sheafgossip("topology", "show", config("clients = 6"), "--picture", picture)
-    assert code == 2
-    assert picture in error
-    assert len(error.splitlines()) == 1
-
-
-REFUSED = {
-    "a key that does not exist": (["rondes=3"], ["rondes: unknown key", "did you mean rounds?"]),
-    "a CNN too deep for its images": (
-        ["model.kind=cnn", "model.filters=[4, 4, 4]"],
-        ["model.filters = [4, 4, 4]", "8x8", "fewer than 2 layers"],
-    ),
-    "a GRU on images": (["model.kind=gru", "model.hidden=[8]"], ["model.kind = 'gru'", "series", "(1, 8, 8)"]),
-    "a GRU without a width": (
-        ["model.kind=gru", "data.dataset=synthetic"],
-        ["model.hidden = []", "'gru'", "such as [16]"],
-    ),
-    "a model of another task": (["model.kind=linear"], ["model.kind = 'linear'", "classification", "'logistic'"]),
-    "zeros for a model with hidden layers": (
-        ["model.kind=mlp", "model.hidden=[4]", "model.init=zeros"],
-        ["model.init = 'zeros'", "'logistic'"],
-    ),
-    "whole models compared where they differ in size": (
-        ["algorithm.name=dfedu", "model.mix=[{kind='mlp', hidden=[4]}]"],
-        ["algorithm.name", "'dfedu'", "model.mix"],
-    ),
-    "more neighbours than there are clients": (
-        ["topology.kind=watts-strogatz", "topology.k=6", "clients=6"],
-        ["topology.k = 6", "6 clients", "2 to 4"],
-    ),
-    "a regular graph with too many neighbours": (
-        ["topology.kind=random-regular", "topology.k=6", "clients=6"],
-        ["topology.k = 6", "1 to 5"],
-    ),
-    "a torus whose rows do not divide the clients": (
-        ["topology.kind=torus", "topology.rows=4", "clients=6"],
-        ["topology.rows = 4", "1, 2, 3, 6"],
-    ),
-    "a graph that is never connected": (["topology.p=0", "clients=6"], ["topology.kind", "connected", "topology.p"]),
-    "an algorithm that takes no directed graph": (
-        ["topology.kind=exponential", "clients=6"],
-        ["topology.kind = 'exponential'", "'sheaf-fmtl' needs an undirected graph", "'push-sum'"],
-    ),
-    "a graph file that is not there": (
-        ["topology.kind=file", "topology.path=edges.txt"],
-        ["topology.path", "edges.txt", "No such file"],
-    ),
-    "a folder of data that is not there": (
-        ["data.dataset=mnist", "data.root=nowhere"],
-        ["data.root", "nowhere", "train-images-idx3-ubyte"],
-    ),
-    "npz without its file": (["data.dataset=npz"], ["data.root is missing"]),
-    "more samples than there are": (["data.samples=5000"], ["data.samples", "5000", "1797"]),
-    "more clients than the data serves": (["clients=1000", "topology.kind=ring"], ["1000 clients", "4000 samples"]),
-    "more rotations than clients": (["data.rotations=[0, 90]", "clients=1"], ["data.rotations", "1 to 1"]),
-}
-
-
-@pytest.mark.parametrize("mistake", REFUSED)
-def test_a_refused_run_ends_with_2_and_one_clear_line_and_leaves_nothing_behind(sheafgossip, config, folder, mistake):
-    overrides, expected = REFUSED[mistake]
-    options = [part for override in overrides for part in ("--set", override)]
-    code, output, error = sheafgossip("run", config(), *options)
-    assert (code, output) == (2, "")
-    assert error.startswith("error: ")
-    assert len(error.splitlines()) == 1
-    assert [text for text in expected if text not in error] == []
-    assert list(folder.iterdir()) == [folder / "run.toml"]
-
-
-def test_a_comparison_is_refused_as_a_whole(sheafgossip, config, folder):
-    text = "[[compare]]\nname = 'fine'\n[[compare]]\nname = 'not fine'\nmodel.kind = 'linear'"
-    code, _, error = sheafgossip("run", config(text))
-    assert code == 2
-    assert "model.kind = 'linear'" in error
-    assert list(folder.iterdir()) == [folder / "run.toml"]
-
-
-def test_runs_of_a_comparison_need_names_of_their_own(sheafgossip, config, folder):
-    code, _, error = sheafgossip("run", config("[[compare]]\nseed = 1\n[[compare]]\nseed = 2"))
-    assert code == 2
-    assert "name" in error
-    assert list(folder.iterdir()) == [folder / "run.toml"]
-
-
 def test_a_refused_run_leaves_the_empty_folder_it_was_given(sheafgossip, config, folder):
     (folder / "out").mkdir()
     code, _, _ = sheafgossip(
@@ -288,35 +161,6 @@ def test_a_refused_run_leaves_the_empty_folder_it_was_given(sheafgossip, config,
     )
     assert code == 2
     assert list((folder / "out").iterdir()) == []
-
-
-def test_a_folder_that_holds_something_is_never_written_to(sheafgossip, config, folder):
-    (folder / "out").mkdir()
-    (folder / "out" / "thesis.tex").write_text("irreplaceable")
-    code, _, error = sheafgossip("run", config(), "--out", "out")
-    assert code == 2
-    assert "--out out" in error
-    assert [path.name for path in (folder / "out").iterdir()] == ["thesis.tex"]
-
-
-def test_a_file_in_the_way_of_the_run_folder_is_told(sheafgossip, config, folder):
-    (folder / "file").write_text("")
-    code, _, error = sheafgossip("run", config(), "--out", "file/run")
-    assert code == 2
-    assert len(error.splitlines()) == 1
-    assert "--out" in error
-
-
-def test_summary_of_what_is_no_run_folder_is_refused(sheafgossip, folder):
-    code, _, error = sheafgossip("summary", folder)
-    assert code == 2
-    assert "not the folder of a run" in error
-
-
-def test_summary_of_a_folder_that_is_not_there_is_refused(sheafgossip):
-    code, _, error = sheafgossip("summary", "nowhere")
-    assert code == 2
-    assert "nowhere" in error
 
 
 @pytest.fixture
@@ -382,11 +226,6 @@ def test_summary_with_a_target_tells_rounds_megabytes_and_seconds(sheafgossip, f
     }
 
 
-def test_an_accuracy_above_1_is_refused_as_a_target(sheafgossip, finished):
-    code, output, error = sheafgossip("summary", finished("run", 0.7), "--target", "90")
-    assert (code, output, error) == (2, "", "error: --target 90: accuracy goes from 0 to 1\n")
-
-
 def test_summary_as_json_is_nothing_but_json(sheafgossip, folder, finished):
     finished("runs/seed-1", 0.7, seed=1)
     finished("runs/seed-2", 0.9, seed=2)
@@ -415,24 +254,6 @@ def test_compare_shows_what_differs_and_writes_it_to_a_file_that_is_not_there_ye
     assert (folder / "table.csv").read_text() == written
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--grid", "training.alpha"], "--grid training.alpha: write it as key=value,value"),
-        (["--grid", "training.alpha=0.1,-1"], "training.alpha = -1: must be greater than 0"),
-        (["--grid", "topology.p=0.5,0"], "p-0-seed-0: topology.kind"),
-    ],
-)
-def test_a_refused_sweep_ends_with_2_and_one_clear_line_and_leaves_nothing_behind(
-    sheafgossip, config, folder, options, expected
-):
-    code, output, error = sheafgossip("sweep", config("clients = 6\n"), *options)
-    assert (code, output) == (2, "")
-    assert error.startswith(f"error: {expected}")
-    assert len(error.splitlines()) == 1
-    assert list(folder.iterdir()) == [folder / "run.toml"]
-
-
 @pytest.mark.parametrize("to", ["csv", "parquet", "json"])
 def test_export_writes_the_tables_where_it_is_told(sheafgossip, folder, finished, to):
     code, shown, _ = sheafgossip("export", finished("run", 0.7), "--to", to, "--out", "tables")
@@ -454,11 +275,6 @@ def test_export_to_parquet_without_pyarrow_ends_with_2_and_one_line(sheafgossip,
     code, output, error = sheafgossip("export", finished("run", 0.7), "--to", "parquet")
     assert (code, output, len(error.splitlines())) == (2, "", 1)
     assert "pyarrow" in error
-
-
-@pytest.mark.parametrize("arguments", [["run"], ["run", "a.toml", "--fast"], ["walk"], ["export", "a"]])
-def test_a_command_line_that_cannot_be_understood_ends_with_2(sheafgossip, arguments):
-    assert sheafgossip(*arguments)[0] == 2
 
 
 def test_verify_says_so_where_the_kernel_counts_nothing(sheafgossip, monkeypatch):

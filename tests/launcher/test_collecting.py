@@ -29,6 +29,15 @@ collector.main()
 """
 
 
+def prepared(folder: Path, records: str, *, keyed: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(
+        assignments=[SimpleNamespace(deployment=SimpleNamespace(records=records))],
+        keyed_records=keyed,
+        folder=folder,
+        config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
+    )
+
+
 @pytest.fixture
 def slow(tmp_path, monkeypatch) -> Iterator[collector_module.CollectorProcess]:
     """A collector that takes 0.3 s to store a batch, whom nobody waits for when it does nothing for 1 s."""
@@ -37,13 +46,7 @@ def slow(tmp_path, monkeypatch) -> Iterator[collector_module.CollectorProcess]:
     monkeypatch.setattr(collector_module, "_COLLECTOR", (str(tmp_path / "slow.py"),))
     monkeypatch.setattr(collector_module, "_STANDSTILL_S", 1.0)
     monkeypatch.setattr(collector_module, "_GRACE_S", 0.3)
-    prepared = SimpleNamespace(
-        assignments=[SimpleNamespace(records=f"ipc://{tmp_path}/records")],
-        keyed_records=False,
-        folder=tmp_path,
-        config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
-    )
-    with collector_module.CollectorProcess(prepared) as collector:
+    with collector_module.CollectorProcess(prepared(tmp_path, f"ipc://{tmp_path}/records")) as collector:
         yield collector
 
 
@@ -94,13 +97,7 @@ def test_a_key_may_begin_with_a_dash(tmp_path, monkeypatch):
         continue
     monkeypatch.setattr(collector_module.KeyPair, "make", lambda: pair)
     (tmp_path / "log").mkdir()
-    prepared = SimpleNamespace(
-        assignments=[SimpleNamespace(records="tcp://127.0.0.1:*")],
-        keyed_records=True,
-        folder=tmp_path,
-        config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
-    )
-    with collector_module.CollectorProcess(prepared) as collector:
+    with collector_module.CollectorProcess(prepared(tmp_path, "tcp://127.0.0.1:*", keyed=True)) as collector:
         write(collector, 3)
         assert collector.end({}, lambda _: None, lambda: False) is None
     assert stored(tmp_path) == 3

@@ -130,7 +130,7 @@ def test_a_folder_that_another_works_in_is_not_taken(tmp_path):
     folder = tmp_path / "run"
     with Claim(folder, ConfigError()):
         with new_folder(folder, tmp_path / "a.toml"), pytest.raises(ConfigError, match="at work"):
-            Claim(folder, ConfigError("at work"), patience_s=0)
+            Claim(folder, ConfigError("at work"), wait_s=0)
         assert folder.exists()
     assert not folder.exists()
 

@@ -1,7 +1,5 @@
 """Engines: what starts the processes of a run, on this machine or on several, and passes the launcher's words on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 

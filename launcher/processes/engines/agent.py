@@ -4,8 +4,6 @@ All that a run writes on this host lies in a private folder, which goes when the
 told to, when its fork server does, and when it has not heard of the launcher for a few seconds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -25,7 +23,7 @@ from ....transport.monitor import next_event
 from ..forkserver import ForkServer
 from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, pack, pieces, unpack
 
-_PATIENCE_S = 2.0
+_AWAY_S = 2.0
 """For how long the launcher may be out of reach."""
 
 _LOOK_EVERY_S = 0.5
@@ -65,7 +63,7 @@ class Agent:
         self._line.setsockopt(zmq.IDENTITY, b"host-%d" % index)
         dial_with(self._line, self._keys, launcher)
         self._line.linger = 1000  # ms
-        self._line.sndtimeo = 1000 * round(_PATIENCE_S)  # what piles up: the launcher reads at once, if it is there
+        self._line.sndtimeo = 1000 * round(_AWAY_S)  # what piles up: the launcher reads at once, if it is there
         self._line.maxmsgsize = MAX_FRAME_BYTES
         self._line.heartbeat_ivl, self._line.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
         self._line.reconnect_ivl = 100  # ms
@@ -110,7 +108,7 @@ class Agent:
             if (now := time.monotonic()) >= look_due:
                 look_due = now + _LOOK_EVERY_S
                 self._send_new("state/*/*.safetensors", "sent/*.safetensors")
-            if self._away_since is not None and now > self._away_since + _PATIENCE_S:
+            if self._away_since is not None and now > self._away_since + _AWAY_S:
                 return "the launcher is gone"
 
     def _note_connection(self, event: int) -> None:

@@ -3,8 +3,6 @@
 One client at a time stops there. While one does, the others' waits for their neighbours do not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import pdb
 import socket

@@ -1,7 +1,5 @@
 """What travels between the launcher and the agent of a host: JSON objects, control messages, files in pieces."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engine of one machine: a fork server, at the end of one line."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterable, Iterator

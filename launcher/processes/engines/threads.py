@@ -4,8 +4,6 @@ They are what they are as processes: the same sockets between them, the same bit
 and a debugger can stop in them. What belongs to a process cannot be told of one of them, and is not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

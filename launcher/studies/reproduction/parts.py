@@ -4,8 +4,6 @@ A table or figure is one part a data set: ``table4.toml`` and ``table4-cifar.tom
 in ``-small.toml`` at the small one.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The values that a sweep tries, as they are written on the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """Which runs a sweep is made of, and where each lives."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Callable, Sequence
