@@ -36,7 +36,7 @@ from .records import (
     Record,
     ResourceRecord,
     node_of,
-    unpack_rows,
+    unpack,
 )
 from .schema import RunFolderError
 from .store import Store, is_locked
@@ -203,7 +203,7 @@ class Collector:
             messages += 1
             try:
                 frame = self._receiver.recv(zmq.NOBLOCK, copy=False)
-                message = unpack_rows(frame.bytes)
+                message = unpack(frame.bytes)
             except zmq.Again:
                 emptied = True
                 break

@@ -25,9 +25,9 @@ class MalformedRecords(ValueError):
 LARGEST_NODE = 1_000_000
 
 
-def sender_of(node: int, life: int) -> int:
+def sender_of(node: int, incarnation: int) -> int:
     """The number under which a process of a client sends records."""
-    return node + LARGEST_NODE * (life - 1)
+    return node + LARGEST_NODE * (incarnation - 1)
 
 
 def node_of(sender: int) -> int:
@@ -89,8 +89,8 @@ class EdgeRecord(NamedTuple):
     ``disagreement`` is ||P_ij theta_i - P_ji theta_j|| as the round began (None: the client went without that
     neighbour), ``map_norm`` ||P_ij||_F as it ended.
     ``error_bound`` bounds what a rank cap may have cost all of the client's maps together (0 where maps are exact).
-    Where edges have weights, ``weight`` is that of the round, a factor on the map, and ``cosine`` how alike the updates
-    of its two ends are estimated to be.
+    Where edges have weights, ``weight`` is that of the round, a factor on the map, and ``cosine`` how similar the
+    updates of its two ends are estimated to be.
     """
 
     node: int
@@ -232,7 +232,7 @@ def columns(record_class: type[Record]) -> dict[str, type]:
     return get_type_hints(record_class)
 
 
-_CLASSES = tuple(TABLES.values())
+_CLASSES, _TABLE_NAMES = tuple(TABLES.values()), tuple(TABLES)
 _TAGS = {record_class: tag for tag, record_class in enumerate(_CLASSES)}
 _NUMBER = frozenset({int, float})  # a writer may give 0 for 0.0
 _FITTING: dict[Any, frozenset[type]] = {
@@ -249,20 +249,11 @@ _UINT64 = b"\xcf"  # msgpack's mark before the only integers that can be larger
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One message on the metrics plane: the ``sequence``-th (from 0) of ``sender``.
+    """One message on the metrics plane, the ``sequence``-th (from 0) of ``sender``: rows by table.
 
     A sender is a process, not a client: one that is started again needs a number of its own, or its batches are taken
     for repetitions.
     """
-
-    sender: int
-    sequence: int
-    records: tuple[Record, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A batch whose records are still plain rows, by table, in the order of the columns."""
 
     sender: int
     sequence: int
@@ -286,28 +277,6 @@ def pack_end(batches: dict[int, int]) -> bytes:
 
 def unpack(message: bytes) -> Batch | End:
     """Raises MalformedRecords on anything that ``pack_batch`` or ``pack_end`` cannot have written."""
-    content = _content(message)
-    if isinstance(content, End):
-        return content
-    sender, sequence, rows = content
-    return Batch(sender, sequence, tuple(_CLASSES[tag](*values) for tag, *values in rows))
-
-
-def unpack_rows(message: bytes) -> Rows | End:
-    """``unpack`` for who only stores: the same checks at a third of the time. Raises MalformedRecords."""
-    content = _content(message)
-    if isinstance(content, End):
-        return content
-    sender, sequence, rows = content
-    tables: dict[str, list[list]] = {}
-    names = tuple(TABLES)
-    for row in rows:
-        tables.setdefault(names[row[0]], []).append(row[1:])
-    return Rows(sender, sequence, tables)
-
-
-def _content(message: bytes) -> End | tuple[int, int, list[list]]:
-    """An End, or sender, sequence and checked rows [tag, value of each field]."""
     try:
         body = msgpack.unpackb(message, max_str_len=1 << 20, max_bin_len=0, max_ext_len=0)
         if isinstance(body, list) and len(body) == 2 and body[0] == "end":
@@ -315,14 +284,16 @@ def _content(message: bytes) -> End | tuple[int, int, list[list]]:
         sender, sequence, rows = body
         if type(rows) is not list:
             raise MalformedRecords("a batch without a list of records")
+        tables: dict[str, list[list]] = {}
         for row in rows:
             if not _fits(row[0], tuple(map(type, row))):
                 raise MalformedRecords(f"no record has this tag and these fields: {row!r:.200}")
+            tables.setdefault(_TABLE_NAMES[row[0]], []).append(row[1:])
         if _UINT64 in message:  # or a byte that looks like it
             for row in rows:
                 if any(type(value) is int and value > _LARGEST_INTEGER for value in row):
                     raise MalformedRecords(f"an integer of more than 63 bits: {row!r:.200}")
-        return _integer(sender), _integer(sequence), rows
+        return Batch(_integer(sender), _integer(sequence), tables)
     except MalformedRecords:
         raise
     except Exception as error:  # whatever msgpack or the shape of the data raises, the bytes are at fault

@@ -1,22 +1,19 @@
 """The published figures and ours side by side."""
 
-from __future__ import annotations
-
-import math
-from collections.abc import Callable
 from statistics import mean
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from ....metrics import open_run
+from ....metrics.figures import AVERAGED, target_text
 from ....metrics.seeds import Group
+from ....metrics.text import UNKNOWN, short
 from .parts import Part
 from .results import Result, map_norms, rounds_past
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_UNKNOWN = "–"
 _TITLES = {
     "accuracy": "accuracy %",
     "mse": "MSE",
@@ -34,20 +31,20 @@ _TITLES = {
     "norm_most": "largest\nnorm",
     "norm_change": "largest\nchange %",
 }
-_OURS: dict[str, Callable[[Group], str]] = {
-    "accuracy": lambda group: _metric(group, 100, "{:.1f}", "{:.1f}"),
-    "mse": lambda group: _metric(group, 1, "{:.4g}", "{:.2g}"),
-    "worst_10": lambda group: _scaled(group, "worst_10", 100),
-    "sent": lambda group: _mean(group, "payload_bytes", 1e-6),
-    "wall": lambda group: _mean(group, "wall_s"),
-    "tflop": lambda group: _mean(group, "flops", 1e-12),
-    "memory": lambda group: _mean(group, "clients_pss", 1e-6),
-    "rounds_to": lambda group: _mean(group, "rounds_to_reach"),
-    "kbit_to": lambda group: _mean(group, "payload_bytes_to_reach", 8e-3),
+_OURS = {
+    "accuracy": "test_metric",
+    "mse": "test_metric",
+    "worst_10": "worst_10",
+    "sent": "payload_bytes",
+    "wall": "wall_s",
+    "tflop": "flops",
+    "memory": "clients_pss",
+    "rounds_to": "rounds_to_reach",
 }
+"""Which of the figures of a run a column shows; the others are computed here."""
 
 
-def render(part: Part, results: list[Result]) -> Table:
+def render(part: Part, results: list[Result]) -> "Table":
     """A line a run; where runs stand side by side (``across``), a line for each beginning of a name."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -80,7 +77,7 @@ def render(part: Part, results: list[Result]) -> Table:
                     cells.append(_published(part, name, column))
                 result = by_name[name]
                 if result.group is None:
-                    cells.append(result.ended if column == about.columns[0] else _UNKNOWN)
+                    cells.append(result.ended if column == about.columns[0] else UNKNOWN)
                 else:
                     cells.append(_ours(results, result, result.group, column))
         flaws = (group.flaw for name in names if (group := by_name[name].group))
@@ -101,8 +98,8 @@ def _list(heading: str, lines: list[str]) -> list[str]:
 
 
 def _title(part: Part, column: str) -> str:
-    target, metric = part.about.target or 0.0, "mse" if "mse" in part.about.columns else "accuracy"
-    return _TITLES[column].format(target=f"{100 * target:g} %" if metric == "accuracy" else f"{target:g}")
+    metric = "mse" if "mse" in part.about.columns else "accuracy"
+    return _TITLES[column].format(target=target_text([metric], part.about.target or 0.0))
 
 
 def _without(name: str, endings: tuple[str, ...]) -> str:
@@ -116,39 +113,20 @@ def _published(part: Part, name: str, column: str) -> str:
 
 def _ours(results: list[Result], result: Result, group: Group, column: str) -> str:
     if column in _OURS:
-        return _OURS[column](group)
+        figure = AVERAGED[_OURS[column]]
+        return group.text(figure).replace(" ± ", "±") if group.estimate(figure.key) else UNKNOWN
+    if column == "kbit_to":
+        estimate = group.estimate("payload_bytes_to_reach")
+        return UNKNOWN if estimate is None else short(8e-3 * estimate.mean)
     if column == "busiest":
-        return _short(mean(open_run(folder).client_total.payload_bytes_sent.max() for folder in result.folders) / 1e3)
+        return short(mean(open_run(folder).client_total.payload_bytes_sent.max() for folder in result.folders) / 1e3)
     if column == "rounds_past_local":
         passed = None if result.name == "Local" else rounds_past(results, result, "Local")
-        return _UNKNOWN if passed is None else str(passed)
+        return UNKNOWN if passed is None else str(passed)
     norms = map_norms(result)
     change = 100 * (norms.norm / norms.norm_after_round_1 - 1).abs().max()
-    return _short({"norm_least": norms.norm.min(), "norm_median": norms.norm.median(), "norm_most": norms.norm.max(),
+    return short({"norm_least": norms.norm.min(), "norm_median": norms.norm.median(), "norm_most": norms.norm.max(),
                    "norm_change": change}[column])  # fmt: skip
-
-
-def _metric(group: Group, unit: float, form: str, error_form: str) -> str:
-    """± over clients for one seed, over seeds for several."""
-    estimate, final = group.estimate("test_metric"), group.runs[0].final
-    if estimate is None or final is None:
-        return _UNKNOWN
-    error = estimate.standard_error if len(group.runs) > 1 else final.standard_error
-    return form.format(unit * estimate.mean) + ("" if math.isnan(error) else "±" + error_form.format(unit * error))
-
-
-def _scaled(group: Group, figure: str, unit: float) -> str:
-    estimate = group.estimate(figure)
-    return _UNKNOWN if estimate is None else f"{unit * estimate.mean:.1f}"
-
-
-def _mean(group: Group, figure: str, unit: float = 1.0) -> str:
-    estimate = group.estimate(figure)
-    return _UNKNOWN if estimate is None else _short(unit * estimate.mean)
-
-
-def _short(number: float) -> str:
-    return f"{number:.0f}" if number >= 100 else f"{number:.3g}" if number >= 0.1 else f"{number:.2g}"
 
 
 def _sizes(results: list[Result]) -> list[str]:
