@@ -65,7 +65,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class SequenceFigures:
-    """Of graphs that change or are directed; the spreads are over periods, degrees over clients and periods."""
+    """Describes graphs that change or are directed; the spreads are over periods, degrees over clients and periods."""
 
     links: Spread
     """Edges, or arcs where the graphs are directed."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from .graph import Digraph, Graph, GraphSequence, TopologyError
 from .section import Count, Fraction, Index, Needs, Section
 
-# networkx and numpy are imported where they are used: every client process imports this room.
+# networkx and numpy are imported where they are used: every client process imports this package.
 if TYPE_CHECKING:
     import numpy as np
 
 Pairs = Iterable[tuple[int, int]]
 
 _MOST_LINKS = 10_000_000
-"""Of all graphs of a run together: no machine could run more."""
+"""All graphs of a run together may have so many: no machine could run more."""
 
 
 @dataclass(frozen=True)

@@ -141,8 +141,8 @@ def _curves(graph: Graph | Digraph, positions: np.ndarray) -> np.ndarray:
 def _sizes(graph: Graph) -> np.ndarray:
     """Areas in square points."""
     degrees = np.array([graph.degree(client) for client in range(graph.clients)])
-    room = min(420.0, 22000 / graph.clients)
-    return room * (0.45 + 0.9 * degrees / max(graph.max_degree, 1))
+    largest = min(420.0, 22000 / graph.clients)
+    return largest * (0.45 + 0.9 * degrees / max(graph.max_degree, 1))
 
 
 def _draw_edges(axes: Axes, graph: Graph | Digraph, positions: np.ndarray) -> None:

@@ -28,7 +28,7 @@ def wrong(path: Path, what: str) -> DataError:
 
 
 def first_line(error: Exception) -> str:
-    """Of what it says; its name where it says nothing."""
+    """Returns the first line of its message; its name where it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -120,7 +120,7 @@ def finite(path: Path, name: str, values: np.ndarray) -> np.ndarray:
 
 
 def codes(path: Path, name: str, labels: np.ndarray, or_else: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """The distinct labels, sorted, and each label's place among them, int64 (n,); ``or_else``: another way out of
+    """The distinct labels, sorted, and each label's place among them, int64 (n,); ``or_else``: what else helps with
     fractions."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

@@ -36,7 +36,7 @@ class Pool:
     owners: tuple[str, ...] | None = None
     """The names of owners 0, 1, ..., where they have any."""
     groups: np.ndarray | None = None
-    """Group of each owner, int64 (owners,), where the data set knows which owners are alike."""
+    """Group of each owner, int64 (owners,), where the data set knows which owners have similar data."""
     in_time_order: bool = False
     """Whether samples come in the order of time: then the latest of a client's are its test samples."""
     told: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ class ClientSummary:
     features: tuple[int, ...] | None
     """Input features that it sees; None for all."""
     outputs: int
-    """Of its model."""
+    """How many outputs its model has."""
     classes: tuple[int, ...] = ()
     """Classification: those of its training samples, ascending."""
     owner: str = ""
@@ -50,9 +50,9 @@ class DataSummary:
     """How the data set's files were read."""
 
     input_shape: tuple[int, ...]
-    """Of one sample: (channels, height, width), (features,) or (steps, features)."""
+    """The shape of one sample: (channels, height, width), (features,) or (steps, features)."""
     outputs: int
-    """Of the first client's model; only data.tasks gives others another number."""
+    """How many outputs the first client's model has; only data.tasks gives others another number."""
     task: Task
     clients: tuple[ClientSummary, ...]
     constant_metric: float | None = None

@@ -191,10 +191,10 @@ def _features_held(section: DataSection, pool: Pool, client: int, seed: int) -> 
     return tuple(sorted(generator(seed, "features held", client).permutation(features)[:held].tolist()))
 
 
-def _divide(rows: np.ndarray, test_fraction: float, kept: float) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows, of which the share ``kept`` stays, and test rows: at least one of each."""
+def _divide(rows: np.ndarray, test_fraction: float, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Training rows, of which a ``share`` stays, and test rows: at least one of each."""
     tests = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
-    trains = max(round(kept * (len(rows) - tests)), 1)
+    trains = max(round(share * (len(rows) - tests)), 1)
     return rows[tests : tests + trains], rows[:tests]
 
 

@@ -1,4 +1,4 @@
-"""Tasks with a known structure: groups of clients whose linear models are alike."""
+"""Tasks with a known structure: groups of clients whose linear models are similar."""
 
 from __future__ import annotations
 

@@ -88,15 +88,15 @@ class Channel:
         link = scenario.links.get((src, dst.number), Link())
         self.to = dst
         self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
-        self.latency = latencies(link.latency, *shape, scenario.seed, src, dst.number).tolist()
-        self.lost = losses(link.loss, *shape, scenario.seed, src, dst.number).tolist() if link.loss else None
+        self.latency = latencies(link.latency, shape, scenario.seed, src, dst.number).tolist()
+        self.lost = losses(link.loss, shape, scenario.seed, src, dst.number).tolist() if link.loss else None
         self.bandwidth = link.bandwidth
         self.bytes = scenario.message_bytes[src, dst.number]
         self.opening = scenario.star.opening if scenario.star else 0
         self.free = 0.0
         self.last_arrival = 0.0
         self.faults: list[tuple[Fault, list[list[bool]]]] = [
-            (fault, strikes(fault, number, *shape, scenario.seed, src, dst.number).tolist())
+            (fault, strikes(fault, number, shape, scenario.seed, src, dst.number).tolist())
             for number, fault in enumerate(scenario.faults)
             if fault.kind in _OF_LINKS and fault.hits(src, dst.number)
         ]

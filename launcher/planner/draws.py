@@ -81,9 +81,12 @@ def _factors(stragglers: Stragglers, rounds: int, seed: int, client: int) -> np.
     return np.ones(rounds)
 
 
-def latencies(latency: Latency, rounds: int, phases: int, seed: int, src: int, dst: int) -> np.ndarray:
-    """Seconds of each message of a directed edge, (rounds, phases)."""
-    shape = (rounds, phases)
+Shape = tuple[int, int]
+"""(rounds, phases)"""
+
+
+def latencies(latency: Latency, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
+    """Seconds of each message of a directed edge."""
     if latency.kind == "fixed":
         return np.full(shape, latency.seconds)
     rng = generator(seed, "latency", src, dst)
@@ -92,15 +95,15 @@ def latencies(latency: Latency, rounds: int, phases: int, seed: int, src: int, d
     return latency.seconds * np.exp(latency.sigma * rng.standard_normal(shape))
 
 
-def losses(probability: float, rounds: int, phases: int, seed: int, src: int, dst: int) -> np.ndarray:
-    """Which messages of a directed edge are lost, (rounds, phases) bool."""
+def losses(probability: float, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
+    """Which messages of a directed edge are lost, bool."""
     if not probability:
-        return np.zeros((rounds, phases), bool)
-    return generator(seed, "loss", src, dst).random((rounds, phases)) < probability
+        return np.zeros(shape, bool)
+    return generator(seed, "loss", src, dst).random(shape) < probability
 
 
-def strikes(fault: Fault, number: int, rounds: int, phases: int, seed: int, src: int, dst: int) -> np.ndarray:
-    """Which messages of a directed edge the ``number``-th fault of the scenario may hit, (rounds, phases) bool."""
+def strikes(fault: Fault, number: int, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
+    """Which messages of a directed edge the ``number``-th fault of the scenario may hit, bool."""
     if fault.probability >= 1:
-        return np.ones((rounds, phases), bool)
-    return generator(seed, "fault", number, src, dst).random((rounds, phases)) < fault.probability
+        return np.ones(shape, bool)
+    return generator(seed, "fault", number, src, dst).random(shape) < fault.probability

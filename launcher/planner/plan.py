@@ -60,7 +60,7 @@ class Plan:
     withheld: int = 0
     """Messages that are not sent: the link is cut, or the neighbour away."""
     asked: tuple[np.ndarray, ...] | None = None
-    """Of each client (K, P, g) bool: which messages it waits for; None: all, in the rounds that it completes."""
+    """By client, (K, P, g) bool: which messages it waits for; None: all, in the rounds that it completes."""
 
     @property
     def has_server(self) -> bool:

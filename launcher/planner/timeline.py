@@ -25,7 +25,7 @@ class Stretches:
     returns: tuple[float, ...]
     """Moments at which it joins late or comes back."""
     until_s: float
-    """When it has finished, or its last life has ended."""
+    """When it has finished, or its last process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ class Timeline:
     leaving: int
     """Clients that do not: they go for good, or never come."""
     computing_s: tuple[float, ...]
-    """Of each client."""
+    """By client, as the next two."""
     waiting_s: tuple[float, ...]
     away_s: tuple[float, ...]
     """Before it joins, and from each crash or leave until it comes back, or until the run's end."""
     sent: int
     """Messages that are given to a link; each counts once, sent twice or not."""
     lost: int
-    """Of these: lost on the way."""
+    """How many of these are lost on the way."""
     unused: int
-    """Of these: not lost, and yet never used, as a fresher one came before, or nobody was there to use it."""
+    """How many of these are not lost, and yet never used: a fresher one came before, or nobody was there to use it."""
     doubled: int
-    """Of these: sent twice."""
+    """How many of these are sent twice."""
     withheld: int
     """Not sent at all: the link is cut, or the neighbour away."""
     ages: dict[str, int]
@@ -77,7 +77,7 @@ class Timeline:
 
     @property
     def waiting_share(self) -> float:
-        """Of the time that clients are there. 0 where there is no time at all."""
+        """Returns the part of the time that clients are there; 0 where there is no time at all."""
         there = sum(self.computing_s) + sum(self.waiting_s)
         return sum(self.waiting_s) / there if there else 0.0
 
@@ -99,9 +99,9 @@ def timeline_of(plan: Plan) -> Timeline:
     clients = len(schedules) - plan.has_server
     rounds = len(schedules[0].start)
     finishing = {
-        client: lives[-1].end_s
-        for client, lives in enumerate(plan.incarnations[:clients])
-        if lives and lives[-1].ending == "finish"
+        client: incarnations[-1].end_s
+        for client, incarnations in enumerate(plan.incarnations[:clients])
+        if incarnations and incarnations[-1].ending == "finish"
     }
     waits = schedules[clients:] or schedules
     copies = np.array([message.copies for message in plan.messages])
@@ -115,7 +115,8 @@ def timeline_of(plan: Plan) -> Timeline:
         computing_s=tuple(float(np.nansum(schedule.compute)) for schedule in schedules[:clients]),
         waiting_s=tuple(float(schedule.idle.sum()) for schedule in schedules[:clients]),
         away_s=tuple(
-            sum(end - start for start, end in _away(lives, plan.end_s)) for lives in plan.incarnations[:clients]
+            sum(end - start for start, end in _away(incarnations, plan.end_s))
+            for incarnations in plan.incarnations[:clients]
         ),
         sent=len(copies),
         lost=int((copies == 0).sum()),
@@ -132,7 +133,7 @@ def timeline_of(plan: Plan) -> Timeline:
 
 
 def stretches_of(plan: Plan) -> list[Stretches]:
-    """Of each client."""
+    """Returns what each client does when."""
     work_ends = _work_ends(plan)
     clients = len(plan.schedules) - plan.has_server
     return [_stretches(plan, client, work_ends.get(client, {})) for client in range(clients)]
@@ -173,12 +174,12 @@ def _awaited(schedules: Sequence[Schedule], processes: int) -> tuple[Awaited, ..
     return tuple(Awaited(i, float(seconds[i]), int(rounds[i])) for i in order if rounds[i])
 
 
-def _away(lives: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:
+def _away(incarnations: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:
     """From when until when a client is not there, as long as the run goes on."""
     gaps, gone_since = [], 0.0
-    for life in lives:
-        gaps.append((gone_since, life.start_s))
-        gone_since = life.end_s if life.ending != "finish" else end_s
+    for each in incarnations:
+        gaps.append((gone_since, each.start_s))
+        gone_since = each.end_s if each.ending != "finish" else end_s
     gaps.append((gone_since, end_s))
     return [(start, end) for start, end in gaps if end > start]
 
@@ -194,7 +195,7 @@ def _work_ends(plan: Plan) -> dict[int, dict[int, float]]:
 
 
 def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
-    schedule, lives = plan.schedules[client], plan.incarnations[client]
+    schedule, incarnations = plan.schedules[client], plan.incarnations[client]
     there = ~np.isnan(schedule.end)
     start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
     done = np.array([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)])
@@ -204,8 +205,8 @@ def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretche
     return Stretches(
         computing=np.stack([begun, done], axis=1),
         waiting=pauses[pauses[:, 1] - pauses[:, 0] > 1e-9 * max(1.0, plan.end_s)],  # rather than round-off
-        away=np.array(_away(lives, plan.end_s)).reshape(-1, 2),
-        ends=tuple((life.end_s, life.ending) for life in lives if life.ending != "finish"),
-        returns=tuple(life.start_s for life in lives if life.number > 1 or life.start_s > 0 or life.first > 1),
-        until_s=max((life.end_s for life in lives), default=0.0),
+        away=np.array(_away(incarnations, plan.end_s)).reshape(-1, 2),
+        ends=tuple((each.end_s, each.ending) for each in incarnations if each.ending != "finish"),
+        returns=tuple(each.start_s for each in incarnations if each.number > 1 or each.start_s > 0 or each.first > 1),
+        until_s=max((each.end_s for each in incarnations), default=0.0),
     )

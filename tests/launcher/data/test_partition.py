@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.config.data import DataSection
+from sheafgossip.launcher.config.data import ClustersTable, DataSection
 from sheafgossip.launcher.data import DataError, Pool, split
 
 SEEDS = st.integers(0, 2**32)
@@ -163,7 +163,7 @@ def test_clusters_have_classes_of_their_own_and_their_clients_share_the_samples_
     count, per_cluster, clients, seed
 ):
     everyone = pool(1500, labels=15)
-    section = DataSection(partition="clusters", clusters={"count": count, "classes": per_cluster})
+    section = DataSection(partition="clusters", clusters=ClustersTable(count=count, classes=per_cluster))
     owned = split(section, everyone, clients, seed)
     seen = []
     for members in clusters_of(owned, count):
@@ -178,7 +178,7 @@ def test_clusters_have_classes_of_their_own_and_their_clients_share_the_samples_
 
 def test_with_overlap_each_cluster_shares_one_class_with_the_next_and_both_have_half_of_it():
     everyone = pool(1000, labels=10)
-    section = DataSection(partition="clusters", clusters={"count": 5, "classes": 3, "overlap": 1})
+    section = DataSection(partition="clusters", clusters=ClustersTable(count=5, classes=3, overlap=1))
     owned = split(section, everyone, 20, 3)
     assert sorted(np.concatenate(owned).tolist()) == list(range(1000))
     blocks = clusters_of(owned, 5)
@@ -192,7 +192,7 @@ def test_with_overlap_each_cluster_shares_one_class_with_the_next_and_both_have_
 
 def test_the_last_cluster_has_the_classes_that_are_left():
     everyone = pool(470, labels=47)
-    owned = split(DataSection(partition="clusters", clusters={"count": 10, "classes": 5}), everyone, 20, 0)
+    owned = split(DataSection(partition="clusters", clusters=ClustersTable(count=10, classes=5)), everyone, 20, 0)
     held = [set().union(*(everyone.y[owned[i]].tolist() for i in members)) for members in clusters_of(owned, 10)]
     assert [len(classes) for classes in held] == [5] * 9 + [2]
 
@@ -201,7 +201,7 @@ def test_the_last_cluster_has_the_classes_that_are_left():
 def test_clusters_with_an_exponent_have_sizes_by_a_power_law(exponent, seed):
     everyone = pool(3000, labels=4)
     section = DataSection(
-        partition="clusters", clusters={"count": 2, "classes": 2, "exponent": exponent, "smallest": 20}
+        partition="clusters", clusters=ClustersTable(count=2, classes=2, exponent=exponent, smallest=20)
     )
     owned = split(section, everyone, 20, seed)
     assert sorted(np.concatenate(owned).tolist()) == list(range(3000))
@@ -228,15 +228,19 @@ def test_clusters_with_an_exponent_have_sizes_by_a_power_law(exponent, seed):
         ({"partition": "natural"}, pool(44, client=np.arange(44) % 3), "has 3 clients, the run has 11; .* are 1 to 3"),
         ({"samples_each": 3}, pool(30), r"^data\.samples_each is 3; allowed are 4 to 30"),
         ({"samples_each": 31}, pool(30), r"^data\.samples_each is 31; allowed are 4 to 30"),
-        ({"clusters": {"count": 12}}, pool(1000, labels=10), "count is 12; allowed are 1 to 11"),
-        ({"clusters": {"classes": 2, "overlap": 2}}, pool(1000, labels=10), "overlap is 2: allowed are 0 to 1"),
-        ({"clusters": {"count": 7, "classes": 2}}, pool(1000, labels=10), "7 clusters of 2 classes"),
+        ({"clusters": ClustersTable(count=12)}, pool(1000, labels=10), "count is 12; allowed are 1 to 11"),
+        ({"clusters": ClustersTable(classes=2, overlap=2)}, pool(1000, labels=10), "overlap is 2: allowed are 0 to 1"),
+        ({"clusters": ClustersTable(count=7, classes=2)}, pool(1000, labels=10), "7 clusters of 2 classes"),
         (
-            {"clusters": {"count": 5, "classes": 4, "overlap": 1}},
+            {"clusters": ClustersTable(count=5, classes=4, overlap=1)},
             pool(1000, labels=10),
             "5 clusters of 4 classes, 1 of them shared",
         ),
-        ({"clusters": {"exponent": 1.0, "smallest": 80}}, pool(600, labels=10), "smallest is 80, .* are 1 to 39"),
+        (
+            {"clusters": ClustersTable(exponent=1.0, smallest=80)},
+            pool(600, labels=10),
+            "smallest is 80, .* are 1 to 39",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(partition, samples, complaint):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from sheafgossip.launcher.config.data import DataSection
+from sheafgossip.launcher.config.data import ClustersTable, DataSection, DriftTable
 from sheafgossip.launcher.data import DataError, Pool, cut, load, prepare, shard_path, write
 
 
@@ -83,7 +83,7 @@ def test_groups_of_equal_size_turn_their_images_counter_clockwise():
 
 
 def test_a_task_that_changes_turns_the_same_images_by_another_angle():
-    drift = {"at_round": 7, "rotations": (0, 180)}
+    drift = DriftTable(at_round=7, rotations=(0, 180))
     before, after = (shards_of(numbered(80, shape=(1, 2, 2)), 4, **more) for more in ({}, {"rotations": (0, 180)}))
     for shard, plain, turned in zip(
         shards_of(numbered(80, shape=(1, 2, 2)), 4, rotations=(0, 0), drift=drift), before, after, strict=True
@@ -244,7 +244,7 @@ def test_a_client_is_in_the_group_of_its_owner_even_where_only_some_owners_take_
 
 def test_the_group_of_a_client_is_its_cluster():
     pool = Pool(np.zeros((120, 2)), np.arange(120) % 6, "classification", outputs=6)
-    shards = shards_of(pool, 6, partition="clusters", clusters={"count": 3})
+    shards = shards_of(pool, 6, partition="clusters", clusters=ClustersTable(count=3))
     assert [shard.group for shard in shards] == [0, 0, 1, 1, 2, 2]
 
 
@@ -281,7 +281,7 @@ TARGETS = Pool(np.ones((40, 1)), np.ones((40, 1), np.float32), "regression", 1)
         (SQUARE, {"rotations": ()}, r"^data\.rotations names 0 angles; allowed are 1 to 2"),
         (
             SQUARE,
-            {"rotations": (0, 0), "drift": {"at_round": 7, "rotations": (0, 90, 180)}},
+            {"rotations": (0, 0), "drift": DriftTable(at_round=7, rotations=(0, 90, 180))},
             r"^data\.drift\.rotations names 3 angles; allowed are 2, as many as",
         ),
         (ROWS, {"mask": 5}, r"^data\.mask is 5.*not images"),

@@ -24,7 +24,7 @@ class MaxPlus:
             self.linked[src, dst] = True
             self.bandwidth[src, dst] = link.bandwidth
             self.bytes[:, src, dst] = scenario.message_bytes[src, dst]
-            drawn = latencies(link.latency, scenario.rounds, scenario.phases, scenario.seed, src, dst)
+            drawn = latencies(link.latency, (scenario.rounds, scenario.phases), scenario.seed, src, dst)
             self.latency[:, :, src, dst] = drawn
         self.uplink_free = np.zeros(n)
         self.link_free = np.zeros((n, n))

@@ -55,13 +55,13 @@ def test_the_same_scenario_has_the_same_plan_and_another_seed_another(kind):
 
 
 def test_losses_and_strikes_come_with_their_probability_and_each_direction_and_fault_has_its_own():
-    rare, number = Fault("loss", probability=0.2), 10_000
-    every = [losses(0.2, number, 2, 0, *edge) for edge in ((1, 2), (2, 1))]
-    every += [strikes(rare, place, number, 2, 0, *edge) for place in (0, 1) for edge in ((1, 2), (2, 1))]
+    rare, shape = Fault("loss", probability=0.2), (10_000, 2)
+    every = [losses(0.2, shape, 0, *edge) for edge in ((1, 2), (2, 1))]
+    every += [strikes(rare, place, shape, 0, *edge) for place in (0, 1) for edge in ((1, 2), (2, 1))]
     assert [drawn.mean() for drawn in every] == [pytest.approx(0.2, rel=0.05)] * 6
     assert len({drawn.tobytes() for drawn in every}) == 6
-    assert not losses(0.0, 10, 2, 0, 1, 2).any()
-    assert strikes(Fault("cut"), 0, 10, 2, 0, 1, 2).all()
+    assert not losses(0.0, (10, 2), 0, 1, 2).any()
+    assert strikes(Fault("cut"), 0, (10, 2), 0, 1, 2).all()
 
 
 def drawn(plan, client, elsewhere):
@@ -154,7 +154,8 @@ def test_on_off_stragglers_are_on_for_their_share_of_the_time():
 
 def test_latencies_have_the_distribution_of_their_kind():
     fixed, uniform, lognormal = (
-        latencies(Latency(kind, 0.1, 0.3, sigma=0.5), 10_000, 2, 0, 1, 2) for kind in ("fixed", "uniform", "lognormal")
+        latencies(Latency(kind, 0.1, 0.3, sigma=0.5), (10_000, 2), 0, 1, 2)
+        for kind in ("fixed", "uniform", "lognormal")
     )
     assert (fixed == 0.1).all()
     assert ((uniform >= 0.1) & (uniform < 0.3)).all()

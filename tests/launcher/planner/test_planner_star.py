@@ -106,7 +106,7 @@ def test_where_nothing_goes_wrong_a_round_ends_with_the_last_upload(scenario):
     server, opening = scenario.clients - 1, scenario.star.opening
     works = ComputeTimes(scenario)
     delay = {
-        edge: latencies(link.latency, ROUNDS, 1 + opening, scenario.seed, *edge)
+        edge: latencies(link.latency, (ROUNDS, 1 + opening), scenario.seed, *edge)
         for edge, link in scenario.links.items()
     }
     last = defaultdict(float)
