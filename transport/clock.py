@@ -56,6 +56,7 @@ class Clock:
         self.sent = dict.fromkeys(self.neighbours, 0)
         self.taken = dict.fromkeys(self.neighbours, 0)
         self._timeout = timeout
+        self._deadlines = 0
         self._inbox: dict[Key, np.ndarray] = {}
 
     def begin(self, round: int, begun_in: int | None = None) -> None:
@@ -108,7 +109,7 @@ class Clock:
 
     def deadlines_passed(self) -> int:
         """Waits that ended because a deadline had passed."""
-        return 0
+        return self._deadlines
 
     def state(self) -> dict[str, np.ndarray]:
         return {}

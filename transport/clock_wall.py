@@ -88,14 +88,13 @@ class WallClock(ScheduledClock):
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
         self._arrivals = Arrivals()
-        self._deadlines = 0
         life = schedule.to_life
         self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1))
         self._sent_last: dict[tuple[int, int], tuple[int, Tensors]] = {}  # (neighbour, phase): round, what was sent
         self._shown_last: dict[int, tuple[int, int, Tensors]] = {}  # client: round, phase, what was shown
         self._shown: dict[int, np.ndarray] = {}  # round: the server's answer, shown for evaluation
-        self._unsent: set[int] = set()  # whom the plan keeps from getting this round's message
-        self._has_answer = False
+        self._unsent_in: dict[int, int] = {}  # neighbour: the last round in which the plan kept a message from it
+        self._answered_in = -1  # the last round in which the server's answer was used
         self._idle_s = 0.0
         self._longest_for: int | None = None
 
@@ -109,7 +108,7 @@ class WallClock(ScheduledClock):
         planned = self.schedule.to_life[self.round - 1, phase, self._place[node]] > 0  # else the plan had it away now
         copies = self._copies(node, phase) if planned else 1
         if not copies:
-            self._unsent.add(node)
+            self._unsent_in[node] = self.round
         return copies if self._make_room(node, copies) else 0
 
     def _is_gone(self, node: int) -> bool:
@@ -181,8 +180,8 @@ class WallClock(ScheduledClock):
         there, rules = self._arrivals.there[node, phase], self._rules
         used = chosen_round(self.round, max(there, default=0), self.round in there, rules.staleness, rules.silence)
         vector = there[used] if used and there[used].size else None  # without numbers: it had nothing to say
-        if vector is not None:
-            self._has_answer |= phase == len(self.channels[node].received_in(self.round)) - 1
+        if vector is not None and phase == len(self.channels[node].received_in(self.round)) - 1:
+            self._answered_in = self.round
         self._used.append(Use(phase, node, None if vector is None else used))
         return vector
 
@@ -190,8 +189,8 @@ class WallClock(ScheduledClock):
 
     def lacks_answer(self, node: int, *, answered: bool) -> bool:
         if self._rules.is_server:
-            return not answered or node in self._unsent or self._is_gone(node)
-        return not self._has_answer
+            return not answered or self._unsent_in.get(node) == self.round or self._is_gone(node)
+        return self._answered_in != self.round
 
     def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
         if self._comes_later[self._place[node]]:
@@ -233,14 +232,6 @@ class WallClock(ScheduledClock):
         waited = Waited(self._idle_s, self._longest_for)
         self._idle_s, self._longest_for = 0.0, None
         return waited
-
-    def next_round(self) -> Sequence[Use]:
-        self._unsent.clear()
-        self._has_answer = False
-        return super().next_round()
-
-    def deadlines_passed(self) -> int:
-        return self._deadlines
 
     def state(self) -> dict[str, np.ndarray]:
         return {DEADLINES: np.array([self._deadlines])}

@@ -321,11 +321,11 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     end_with_parent(parent)
     allow_open_files()  # one for every client
     from ...node.process.main import live
-    from ...node.process.warm_up import rehearse
+    from ...node.process.warm_up import warm_up
 
     _load(libraries)
     try:
-        rehearse(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
+        warm_up(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")
     _freeze()

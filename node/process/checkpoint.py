@@ -10,7 +10,9 @@ import numpy as np
 from safetensors import safe_open
 
 from ...transport.array_file import ArrayFile
+from ...transport.clock_planned import PlannedClock
 from ...transport.failpoints import failpoint
+from ..assignment import Assignment
 
 
 class DiskFull(Exception):
@@ -39,3 +41,29 @@ def sent_to(node: int, paths: Iterable[Path]) -> Iterator[tuple[int, int, np.nda
                 if name.startswith(start):
                     round, phase = name.removeprefix(start).split(".")
                     yield int(round), int(phase), state.get_tensor(name)
+
+
+def restore_messages(assignment: Assignment, clock: PlannedClock) -> None:
+    """Messages from before this process: those that neighbours had sent when the run was interrupted, and this client
+    has not used yet; and own ones that neighbours will use after checkpoints to come."""
+    incarnation = assignment.incarnation
+    for peer in assignment.neighbours:
+        own = [assignment.handed_on(incarnation.number - 1)]
+        if incarnation.resumed_at:
+            own += assignment.checkpoint_of(assignment.node, incarnation.resumed_at)
+            theirs = assignment.checkpoint_of(peer.node, incarnation.resumed_at)
+            for round, phase, vector in sent_to(assignment.node, theirs):
+                clock.restore(peer.node, round, phase, vector, incarnation.number)
+        for round, phase, vector in sent_to(peer.node, own):
+            clock.stored.add(peer.node, round, phase, vector, clock.round)
+
+
+def hand_on(assignment: Assignment, clock: PlannedClock) -> None:
+    """All that was sent to this client comes in, all that neighbours need of it is written: then it may end."""
+    incarnation, every = assignment.incarnation, assignment.checkpoints.every
+    clock.drain(incarnation.number, incarnation.resumed_at)
+    for round in range(clock.round, incarnation.absent_until + 1):
+        if every and round % every == 0:
+            write_state(assignment.sent(round), round, clock.stored.state(round))
+    if handed_on := clock.stored.state(clock.round - 1):
+        write_state(assignment.handed_on(incarnation.number), clock.round - 1, handed_on)

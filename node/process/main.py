@@ -1,4 +1,4 @@
-"""The life of one client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave."""
+"""The course of a client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave."""
 
 from __future__ import annotations
 
@@ -10,39 +10,28 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import TextIO, TypeVar
 
 import numpy as np
-import zmq
 
 from ...metrics.recorder import Recorder
 from ...transport import array_file
 from ...transport.channel import Channels
-from ...transport.clock import Clock, NoClock
-from ...transport.clock_planned import PlannedClock
-from ...transport.clock_scheduled import Rules
-from ...transport.clock_wall import DEADLINES, WallClock
+from ...transport.clock_wall import DEADLINES
 from ...transport.codecs import CannotEncode
-from ...transport.connections import Options
 from ...transport.constants import CONSTANTS
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
-from ...transport.endpoint import CannotListen, Endpoint, Identity, NeighbourTimeout, Stopped
+from ...transport.endpoint import CannotListen, NeighbourTimeout, Stopped
 from ...transport.failpoints import failpoint
-from ...transport.kernel import KernelCounters
-from ...transport.keys import KeyPair, Ring
-from ...transport.limits import bound_connections, bound_memory, keep_own_files
 from ...transport.peers import Peers
-from ...transport.schedule import Schedule
 from ...transport.stopwatch import Stopwatch
-from ...transport.window import queue_for
 from ..algorithms import algorithm_of, links_of
 from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner
-from .checkpoint import DiskFull, sent_to, write_state
-from .reporting import Reporter
+from .checkpoint import DiskFull, hand_on, restore_messages, write_state
+from .links import Links
+from .reporting import NOT_EVALUATED, Figures, Reporter
 
 _Message = TypeVar("_Message")
 
@@ -98,21 +87,17 @@ class _ClientProcess:
 
     def live(self) -> None:
         assignment = self.assignment
-        self.context = zmq.Context(io_threads=1)
-        keyed = assignment.transport.keyed or assignment.deployment.records_key
-        self.keys = KeyPair.make() if keyed else None  # nobody else has the secret
-        self.kernel = KernelCounters() if assignment.counts_in_kernel else None
-        self.schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
+        self.links = links = Links(assignment, self.algorithm.traits, self.control, self.stopwatch)
+        self.endpoint = links.endpoint
         self.recorder: Recorder | None = None
-        self.endpoint = self._endpoint()
         linger_s = 0.0
         try:
-            self._prepare()  # before neighbours come: none of them is to wait at the door
-            self.recorder = self._recorder()
+            self._prepare()  # before neighbours come: none of them is to wait
+            self.recorder = links.recorder()
             may_come_at_work = assignment.transport.keyed and assignment.clock != "none"
             address = self.endpoint.bind(assignment.deployment.address, hurry=not may_come_at_work)
-            self._bear_strangers()
-            self.control.send(Bound(address, self.keys.public if self.keys else ""))
+            links.limit_resources()
+            self.control.send(Bound(address, links.public_key))
             failpoint("bound")
             met = self._wait_for(Connect).neighbours
             self.recorder.connect(assignment.deployment.records)  # who stores them knows this client's key by now
@@ -124,59 +109,21 @@ class _ClientProcess:
                 failpoint("done")
                 self._wait_for(Exit)  # all have received all
             else:
-                self._take_leave()
+                if self.planned:
+                    hand_on(assignment, self.planned)
                 linger_s = CONSTANTS.linger_s
             self._say_goodbye()
         finally:
             if self.recorder is not None:
                 self.recorder.close()
-            self.endpoint.close(linger_s)
-            self.context.term()  # waits until the last records have left
-
-    def _bear_strangers(self) -> None:
-        """Over Unix sockets there are none; and a limit is one of the whole process."""
-        if self.assignment.deployment.address.startswith("tcp://") and not self.assignment.deployment.shares_process:
-            bound_memory(self.assignment.deployment.memory)
-            each = 4 if self.kernel is None else 8  # of a neighbour's present life and of the one before
-            bound_connections(each * len(self.assignment.neighbours))
-            if self.kernel is None:  # it has to see the connections
-                keep_own_files()
-
-    def _endpoint(self) -> Endpoint:
-        assignment = self.assignment
-        options = Options(
-            assignment.run.largest_vector * assignment.dtype.itemsize,
-            keys=Ring(self.keys, {}, more=True) if self.keys and assignment.transport.keyed else None,
-            kernel=self.kernel,
-            stopwatch=self.stopwatch,
-            **self._queue(),
-        )
-        identity = Identity(assignment.node, assignment.run.number, assignment.incarnation.number)
-        return Endpoint(self.context, identity, self.control, options)
-
-    def _queue(self) -> dict[str, int]:
-        """A server that nobody confirms messages to does not run far ahead of clients that only evaluate."""
-        with_server = self.algorithm.traits.server == "answers"
-        if with_server and not self.assignment.incarnation.bounded:
-            return {"queue": CONSTANTS.queue_of_a_server}
-        return {"queue": queue_for(self.schedule)} if self.schedule else {}
-
-    def _recorder(self) -> Recorder:
-        assignment, deployment = self.assignment, self.assignment.deployment
-        return Recorder(
-            self.context,
-            "",
-            assignment.sender,
-            keys=(self.keys, deployment.records_key) if self.keys and deployment.records_key else None,
-            gather_s=CONSTANTS.gather_s,
-            may_drop=not deployment.records.startswith("ipc://"),  # no link to the collector holds up learning
-        )
+            links.close(linger_s)
 
     def _prepare(self) -> None:
         assignment = self.assignment
         self.learner = Learner(assignment)
         channels = Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed)
-        self.clock = self._clock(channels)
+        self.clock = self.links.clock(channels)
+        self.planned = self.links.planned
         self.peers = Peers(self.clock)
         self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
         self.client.state = self.algorithm.begin(self.client)
@@ -194,27 +141,6 @@ class _ClientProcess:
         self.reporter = Reporter(self.assignment, self.client, self.learner, self.peers, self.stopwatch, recorder)
         self.reporter.tell_process(address)
 
-    def _clock(self, channels: Channels) -> Clock:
-        assignment = self.assignment
-        self.planned: PlannedClock | None = None
-        if self.schedule is None:
-            traits = self.algorithm.traits
-            everyone = traits.partners == "all" and not traits.silent_edges
-            ahead = 1 if everyone and not assignment.periods else assignment.run.rounds
-            return NoClock(self.endpoint, channels, assignment.transport.timeout, ahead=ahead)
-        rules = Rules(assignment.time.silence, assignment.incarnation.bounded, assignment.checkpoints.every)
-        if assignment.clock == "virtual":
-            self.planned = PlannedClock(self.endpoint, channels, assignment.transport.timeout, self.schedule, rules)
-            return self.planned
-        rules = replace(rules, staleness=assignment.time.most_ahead, deadline_s=assignment.time.longest_wait_s)
-        if self.algorithm.traits.server == "answers":
-            first, at_server = assignment.incarnation.first_round, assignment.role == "server"
-            anew = first > 1 and assignment.incarnation.state_round != first - 1
-            rules = replace(rules, is_server=at_server, listens_in=first if anew else 0)
-            if not at_server:
-                rules = replace(rules, silence="skip")  # who has no answer goes on with what it has
-        return WallClock(self.endpoint, channels, assignment.transport.timeout, self.schedule, rules)
-
     def _restore(self, round: int) -> None:
         state = array_file.read(self.assignment.state(round))
         incarnation = self.assignment.incarnation
@@ -224,40 +150,17 @@ class _ClientProcess:
         self.client.state.load(state)
         self.peers.load(state)
 
-    def _receive_again(self) -> None:
-        """What neighbours had sent when the run was interrupted, and this client has not used yet."""
-        assignment, clock = self.assignment, self.planned
-        if clock is None:
-            return
-        for peer in assignment.neighbours:
-            for round, phase, vector in sent_to(assignment.node, self._files_of(peer.node)):
-                clock.restore(peer.node, round, phase, vector, assignment.incarnation.number)
-            for round, phase, vector in sent_to(peer.node, self._files_of(assignment.node)):
-                clock.stored.add(peer.node, round, phase, vector, clock.round)
-
-    def _keep_on(self) -> None:
-        """What earlier lives have sent, and neighbours will use after checkpoints to come."""
-        assignment, clock = self.assignment, self.planned
-        if clock is not None:
-            for peer in assignment.neighbours:
-                before = assignment.handed_on(assignment.incarnation.number - 1)
-                for round, phase, vector in sent_to(peer.node, [before]):
-                    clock.stored.add(peer.node, round, phase, vector, clock.round)
-
-    def _files_of(self, node: int) -> tuple[Path, Path]:
-        return self.assignment.checkpoint_of(node, self.assignment.incarnation.resumed_at)
-
     def _meet(self, met: Sequence[Place]) -> None:
         """``met`` are the neighbours that are there."""
         addresses = {place.node: place.address for place in met}
-        lives = {place.node: place.incarnation for place in met}
+        incarnations = {place.node: place.incarnation for place in met}
         more = self.assignment.clock != "none"
         self.endpoint.connections.learn({place.node: place.key for place in met}, more=more)
         if more:
             self.endpoint.presence.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
         timeout = self.assignment.transport.timeout
         try:
-            hello = self.endpoint.connect(addresses, time.monotonic() + timeout, lives)
+            hello = self.endpoint.connect(addresses, time.monotonic() + timeout, incarnations)
         except NeighbourTimeout as error:
             raise NotMet(f"{error} within transport.timeout = {timeout:g} s") from None
         self.reporter.tell_links(hello.items())  # a neighbour that left meanwhile may have opened no connection
@@ -270,9 +173,8 @@ class _ClientProcess:
         if assignment.incarnation.first_round == 1 and not assignment.incarnation.resumed_at:
             self._close_round(0)
         self.clock.begin(assignment.incarnation.first_round, assignment.incarnation.begun_in)
-        if assignment.incarnation.resumed_at:
-            self._receive_again()
-        self._keep_on()
+        if self.planned:
+            restore_messages(assignment, self.planned)
         last = assignment.run.rounds if assignment.incarnation.last_round is None else assignment.incarnation.last_round
         for round in range(assignment.incarnation.first_round, last + 1):
             self.stopwatch.switch("maps")
@@ -294,32 +196,19 @@ class _ClientProcess:
                 f"a vector of client {self.assignment.node} cannot be sent in round {round}: {error}"
             ) from None
 
-    def _take_leave(self) -> None:
-        """All that was sent to this client comes in, all that neighbours need of it is kept: then it may end."""
-        assignment, clock = self.assignment, self.planned
-        if clock is None:
-            return
-        clock.drain(assignment.incarnation.number, assignment.incarnation.resumed_at)
-        every = assignment.checkpoints.every
-        for round in range(clock.round, assignment.incarnation.absent_until + 1):
-            if every and round % every == 0:
-                write_state(assignment.sent(round), round, clock.stored.state(round))
-        if handed_on := clock.stored.state(clock.round - 1):
-            write_state(assignment.handed_on(assignment.incarnation.number), clock.round - 1, handed_on)
-
     def _close_round(self, round: int) -> None:
         """Evaluates, writes state and records, all of it after the round's learning."""
         self.stopwatch.switch("records")
         assignment = self.assignment
         last = round == assignment.run.rounds
         theta_norm = self._require_finite(round)
-        figures = self._figures(round) if _due(round, assignment.evaluation.every, last) else (None, None, None)
+        figures = self._figures(round) if _due(round, assignment.evaluation.every, last) else NOT_EVALUATED
         if _due(round, assignment.checkpoints.every, last):
             sent = self.planned.stored.state(round) if self.planned else {}
             write_state(assignment.state(round), round, self._state() | sent)
             if self.planned:
                 self.planned.stored.forget(round)
-        self.reporter.tell_round(round, self._now(), theta_norm, *figures, last=last)
+        self.reporter.tell_round(round, self._now(), theta_norm, figures)
 
     def _require_finite(self, round: int) -> float:
         """||theta||. Raises Diverged."""
@@ -330,27 +219,26 @@ class _ClientProcess:
             raise Diverged(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
         return norm
 
-    def _figures(self, round: int) -> tuple[float | None, float | None, float | None]:
+    def _figures(self, round: int) -> Figures:
         """A server has none, but what its clients need for theirs."""
         at_the_end = self.algorithm.as_at_the_end(self.client, self.peers)
         with self._diverged_if_unsendable(round), at_the_end if round else contextlib.nullcontext(True) as known:
-            return self._evaluate() if known and self.assignment.role == "client" else (None, None, None)
+            return self._evaluate() if known and self.assignment.role == "client" else NOT_EVALUATED
 
-    def _evaluate(self) -> tuple[float, float, float | None]:
-        """Test loss and metric of the client's model, and the metric of the one that all have in common."""
+    def _evaluate(self) -> Figures:
         own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)
         with self.stopwatch.during("evaluation"):
             loss, metric = self.learner.evaluate(own)
             if common is None:
-                return loss, metric, None
-            return loss, metric, metric if common is own else self.learner.evaluate(common)[1]
+                return Figures(loss, metric, None)
+            return Figures(loss, metric, metric if common is own else self.learner.evaluate(common)[1])
 
     def _say_goodbye(self) -> None:
         self.reporter.tell_end(self._now(), self.endpoint.hellos, early=self.assignment.incarnation.ending != "finish")
-        if self.kernel is not None:
+        if (kernel := self.links.kernel) is not None:
             self.endpoint.connections.note()
-            self.reporter.tell_kernel(self.kernel.read())
-            self.kernel.close()
+            self.reporter.tell_kernel(kernel.read())
+            kernel.close()
         assert self.recorder
         self.recorder.flush()
         self.control.send(Leaving(self.recorder.batches, self.recorder.wire_bytes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from ...metrics.recorder import Recorder
 from ...metrics.records import (
@@ -29,6 +30,17 @@ from ..client import Client
 from ..model.flops import evaluation_flops, gradient_flops
 from ..model.learner import Learner
 from .resources import Pace, StateBytes, sample, work
+
+
+class Figures(NamedTuple):
+    """Test loss and metric of a client's model, and the metric of the one that all have in common, where evaluated."""
+
+    test_loss: float | None
+    test_metric: float | None
+    global_metric: float | None
+
+
+NOT_EVALUATED = Figures(None, None, None)
 
 
 class Reporter:
@@ -86,17 +98,7 @@ class Reporter:
             )
         )
 
-    def tell_round(
-        self,
-        round: int,
-        now: float,
-        theta_norm: float,
-        test_loss: float | None,
-        test_metric: float | None,
-        global_metric: float | None,
-        *,
-        last: bool,
-    ) -> None:
+    def tell_round(self, round: int, now: float, theta_norm: float, figures: Figures) -> None:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
         report, measure, train_loss = (
             self._client.report,
@@ -117,14 +119,14 @@ class Reporter:
         ]
         report.warnings.clear()
         report.events.clear()
-        if measure and (last or self._pace.due(now)):
+        if measure and (round == self._assignment.run.rounds or self._pace.due(now)):
             records += self._measurements(now)
         told = RoundRecord(
             node=self._node,
             round=round,
             train_loss=train_loss,
-            test_loss=test_loss,
-            test_metric=test_metric,
+            test_loss=figures.test_loss,
+            test_metric=figures.test_metric,
             theta_norm=theta_norm,
             wall_s=now,
             virtual_s=waited.virtual_s,
@@ -133,7 +135,7 @@ class Reporter:
             gradient_norm=report.gradient_norm,
             idle_s=waited.idle_s,
             waited_for=waited.longest_for,
-            global_metric=global_metric,
+            global_metric=figures.global_metric,
         )
         self._recorder.write(*records, told)  # last: where it is stored, all of the round is
 

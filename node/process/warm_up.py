@@ -1,4 +1,4 @@
-"""A short life of two pretend clients, played in the fork server before it forks.
+"""A short run of two pretend clients, played in the fork server before it forks.
 
 What a process loads, compiles and sets up when it does something for the first time is then in the memory that all
 clients share, instead of once in each of them.
@@ -31,7 +31,7 @@ _MODEL = Architecture(kind="logistic", input_shape=(16,), outputs=4)
 _ROUNDS = 8  # enough for the interpreter to specialize its code
 
 
-def rehearse(folder: Path) -> None:
+def warm_up(folder: Path) -> None:
     """In a new ``folder``. Raises RuntimeError if a thread is left: this process could not fork safely any more."""
     before = _threads()  # those of libraries that look after their own when a process forks
     with contextlib.redirect_stdout(io.StringIO()):
@@ -41,7 +41,7 @@ def rehearse(folder: Path) -> None:
     deadline = time.monotonic() + 1
     while (threads := _threads()) > before:  # one that has been joined may still be on its last instructions
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{threads - before} threads are left over from the rehearsal")
+            raise RuntimeError(f"{threads - before} threads are left over from the warm-up")
         time.sleep(0.001)
 
 
