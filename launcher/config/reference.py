@@ -19,7 +19,8 @@ from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Algorithm
 from ...node.settings import ArchitectureSettings, ModelSettings
 from ...topology.section import Needs, Section
-from .conditions import EdgeTable, FaultTable
+from ..planner.scenario import Fault
+from .conditions import EdgeTable
 from .data import ClustersTable, DriftTable, SyntheticTable
 from .section import keys_of
 from .sections import RunConfig
@@ -155,7 +156,7 @@ _TABLE_OF: dict[type[Section], str] = {
     ArchitectureSettings: "model.mix",
     DriftTable: "data.drift",
     EdgeTable: "links.edges",
-    FaultTable: "faults",
+    Fault: "faults",
     ClustersTable: "data.clusters",
     SyntheticTable: "data.synthetic",
 }

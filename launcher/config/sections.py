@@ -20,7 +20,9 @@ from ...node.algorithms import ALGORITHMS
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.generators import TopologySpec
 from ...topology.section import Index, NotNegative, Section
-from .conditions import ChaosSection, ComputeSection, FaultTable, LinksSection, StragglerSection
+from ..planner.chaos import Rates
+from ..planner.scenario import Fault, Stragglers
+from .conditions import ComputeSection, LinksSection
 from .data import DataSection
 from .explanation import explain
 from .section import ConfigError
@@ -77,11 +79,11 @@ class RunConfig(Section):
     measuring: Measuring = Measuring()
     time: Time = Time()
     compute: ComputeSection = ComputeSection()
-    stragglers: StragglerSection = StragglerSection()
+    stragglers: Stragglers = Stragglers()
     links: LinksSection = LinksSection()
-    faults: tuple[FaultTable, ...] = ()
+    faults: tuple[Fault, ...] = ()
     """What goes wrong, and when."""
-    chaos: ChaosSection = ChaosSection()
+    chaos: Rates = Rates()
 
     written: ClassVar[frozenset[str]] = frozenset()
     """The keys with dots, those of tables too, that were written where it comes from; tables in a list are numbered."""

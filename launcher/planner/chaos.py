@@ -4,30 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from ...topology.randomness import generator
+from ...topology.section import Fraction, Index, Needs, Section
 from .scenario import Edge, Fault
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Shares of the clients (crash, leave, join, slow), of the edges (cut) or of all messages (loss, duplicate, delay,
-    reorder); ``restart``: of the crashed clients; ``partition``: the probability of one."""
+class Rates(Section):
+    """Faults drawn at random, beside those that are written down. The rates are shares of clients or of edges."""
 
-    crash: float = 0.0
-    restart: float = 0.5
-    leave: float = 0.0
-    join: float = 0.0
-    slow: float = 0.0
-    cut: float = 0.0
-    partition: float = 0.0
-    loss: float = 0.0
-    duplicate: float = 0.0
-    delay: float = 0.0
-    reorder: float = 0.0
+    crash: Fraction = 0.0
+    """Clients that crash, at a random round."""
+    restart: Annotated[Fraction, Needs("crash")] = 0.5
+    """Of those, the share that comes back after a tenth of the rounds."""
+    leave: Fraction = 0.0
+    """Clients that leave for good."""
+    join: Fraction = 0.0
+    """Clients that join late."""
+    slow: Fraction = 0.0
+    """Clients that are slow for a while."""
+    cut: Fraction = 0.0
+    """Edges that are cut for a while."""
+    partition: Fraction = 0.0
+    """Probability that the clients are split into two halves for a while."""
+    loss: Fraction = 0.0
+    """Share of all messages that is lost."""
+    duplicate: Fraction = 0.0
+    """Share of all messages that is sent twice."""
+    delay: Fraction = 0.0
+    """Share of all messages that is delayed by a second."""
+    reorder: Fraction = 0.0
+    """Share of all messages that others overtake."""
+    seed: Index | None = None
+    """Of these draws; the run's seed by default."""
 
 
 def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], rounds: int) -> tuple[Fault, ...]:
@@ -40,11 +53,11 @@ def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], ro
         first, then, last = sorted(rng.integers(1, rounds + 1, 3).tolist())
         back = max(1, rounds // 10) if rng.random() < rates.restart else None
         if joins:
-            faults.append(Fault("join", (client,), rounds=(first, first)))
+            faults.append(Fault("join", (client,), at_round=first))
         if crashes:
-            faults.append(Fault("crash", (client,), rounds=(then, then), restart_after=back))
+            faults.append(Fault("crash", (client,), at_round=then, restart_after=back))
         if leaves:
-            faults.append(Fault("leave", (client,), rounds=(last, last)))
+            faults.append(Fault("leave", (client,), at_round=last))
         if is_slow:
             faults.append(Fault("slow", (client,), rounds=_span(rng, rounds)))
     for number, edge in enumerate(edges):

@@ -27,7 +27,7 @@ class ComputeTimes:
         factors = np.ones((clients, scenario.rounds))
         for i in slow:
             factors[i] = _factors(self._stragglers, scenario.rounds, scenario.seed, i)
-        for (i, round), factor in self._stragglers.trace.items():
+        for (i, round), factor in compute.trace.items():
             if i < scenario.learners and 1 <= round <= scenario.rounds:
                 factors[i, round - 1] = factor
         self._seconds = base[:, None] * factors

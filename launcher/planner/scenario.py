@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, MaxLen, MinLen
+
+from ...topology.section import Count, Fraction, Index, Needs, NotNegative, Positive, Section
 
 Edge = tuple[int, int]
 """(src, dst)"""
@@ -24,19 +29,32 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Stragglers:
-    """A factor on the compute time of some clients, drawn anew for each round where the kind is a distribution."""
+class Stragglers(Section):
+    """Clients whose local work takes longer."""
 
     kind: Literal["none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace"] = "none"
-    fraction: float = 0.2
-    factor: float = 10.0
-    sigma: float = 1.0
-    mean: float = 1.0
-    shape: float = 2.0
-    on_s: float = 10.0
-    off_s: float = 40.0
-    trace: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    """{(client, round): factor}; others have 1."""
+    """fixed: always by ``factor``; lognormal: by exp(sigma z) in each round, z normal; exponential: by 1 + Exp(mean);
+    pareto: by a Pareto factor of at least 1; on-off: by ``factor`` in spells; trace: as a file says."""
+    fraction: Annotated[Fraction, Needs("kind", "fixed", "lognormal", "exponential", "pareto", "on-off")] = 0.2
+    """Share of the clients that straggle, drawn at random."""
+    factor: Annotated[float, Ge(1), Needs("kind", "fixed", "on-off")] = 10.0
+    """fixed, on-off: how many times as long local work takes."""
+    sigma: Annotated[NotNegative, Needs("kind", "lognormal")] = 1.0
+    """lognormal: deviation of the factor's logarithm."""
+    mean: Annotated[NotNegative, Needs("kind", "exponential")] = 1.0
+    """exponential: mean of what is added to 1."""
+    shape: Annotated[Positive, Needs("kind", "pareto")] = 2.0
+    """pareto: the smaller, the heavier the tail."""
+    on_s: Annotated[Positive, Needs("kind", "on-off")] = 10.0
+    """on-off: mean length of a slow spell, in seconds."""
+    off_s: Annotated[Positive, Needs("kind", "on-off")] = 40.0
+    """on-off: mean time between two spells, in seconds."""
+    path: Path | None = None
+    """trace: a CSV file with the columns client, round, factor."""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "trace") != (self.path is not None):
+            raise ValueError("kind = 'trace' and path belong together: give both, or neither")
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,8 @@ class Compute:
     steps: tuple[int, ...] = ()
     slowdown: tuple[float, ...] = ()
     stragglers: Stragglers = Stragglers()
+    trace: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """{(client, round): factor}; others have 1."""
 
 
 @dataclass(frozen=True)
@@ -70,30 +90,64 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Something that goes wrong. A window in ``rounds`` (of the client at work, or of the sender) or in ``seconds``
-    includes its start; that of rounds its end too."""
+class Fault(Section):
+    """One thing that goes wrong."""
 
     kind: Literal["crash", "leave", "join", "slow", "loss", "duplicate", "delay", "reorder", "cut", "partition"]
-    clients: tuple[int, ...] = ()
-    edges: tuple[Edge, ...] = ()
-    groups: tuple[tuple[int, ...], ...] = ()
-    rounds: tuple[int, int] | None = None
-    seconds: tuple[float, float] | None = None
-    probability: float = 1.0
-    factor: float = 10.0
-    delay_s: float = 1.0
-    restart_after: int | None = None
-    restart_after_s: float | None = None
+    """crash: the process is killed; leave: it ends in order; join: it starts late; slow: local work takes ``factor``
+    times as long; loss, duplicate, delay (by ``delay_s``), reorder (delayed, others overtake it): of messages; cut: a
+    link carries nothing; partition: no links between ``groups``."""
+    clients: tuple[Index, ...] = ()
+    """crash, leave, join, slow: who. Of messages: all links of these clients."""
+    edges: tuple[Annotated[tuple[Index, ...], MinLen(2), MaxLen(2)], ...] = ()
+    """Of messages: these links, both ways; without clients and edges, all."""
+    groups: Annotated[tuple[tuple[Index, ...], ...], Needs("kind", "partition")] = ()
+    """partition: clients that can still talk to each other; who is in none of them talks to all."""
+    at_round: Count | None = None
+    """crash, leave, join: before this round."""
+    at_s: NotNegative | None = None
+    """crash, leave, join: before the first round that begins then or later, in seconds."""
+    rounds: Annotated[tuple[Count, ...], MaxLen(2)] = ()
+    """The others: first and last round."""
+    seconds: Annotated[tuple[NotNegative, ...], MaxLen(2)] = ()
+    """The others: from and until, in seconds."""
+    probability: Fraction = 1.0
+    """Of messages: the share that is hit."""
+    factor: Annotated[float, Ge(1), Needs("kind", "slow")] = 10.0
+    """slow: how many times as long."""
+    delay_s: Annotated[NotNegative, Needs("kind", "delay", "reorder")] = 1.0
+    """delay, reorder: seconds."""
+    restart_after: Count | None = None
+    """crash, leave: the client comes back from its last checkpoint so many rounds later."""
+    restart_after_s: NotNegative | None = None
+    """crash, leave: the same in seconds."""
+
+    def __post_init__(self) -> None:
+        if self.kind in ("crash", "leave", "join"):
+            if (self.at_round is None) == (self.at_s is None):
+                raise ValueError(f"a {self.kind} needs either at_round or at_s")
+            if self.rounds or self.seconds:
+                raise ValueError(f"a {self.kind} happens once: give at_round or at_s, not rounds or seconds")
+        elif self.at_round is not None or self.at_s is not None:
+            raise ValueError(f"{self.kind} lasts: give rounds or seconds, not at_round or at_s")
+        if self.kind in ("crash", "leave", "join", "slow") and not self.clients:
+            raise ValueError(f"{self.kind} needs clients")
+        if self.kind == "partition" and len(self.groups) < 2:
+            raise ValueError("a partition needs at least two groups")
+        for window in (self.rounds, self.seconds):
+            if window and (len(window) != 2 or window[0] > window[1]):
+                raise ValueError(f"{list(window)} is no span: give the first and the last")
+        if (self.restart_after is not None or self.restart_after_s is not None) and self.kind not in ("crash", "leave"):
+            raise ValueError(f"a {self.kind} has no restart")
 
     def active(self, round: int, now: float) -> bool:
-        if self.rounds is not None and not self.rounds[0] <= round <= self.rounds[1]:
+        if self.rounds and not self.rounds[0] <= round <= self.rounds[1]:
             return False
-        return self.seconds is None or self.seconds[0] <= now < self.seconds[1]
+        return not self.seconds or self.seconds[0] <= now < self.seconds[1]
 
     @property
     def text(self) -> str:
-        """In words, for the records."""
+        """In words, for the records, of one that lasts."""
         if self.kind == "partition":
             whom = " | ".join(", ".join(map(str, group)) for group in self.groups)
         else:
@@ -102,9 +156,9 @@ class Fault:
         how = {"slow": f" x{self.factor:g}", "delay": f" {self.delay_s:g} s", "reorder": f" {self.delay_s:g} s"}
         often = f", {self.probability:.1%} of messages" if self.probability < 1 else ""
         when = ", always"
-        if self.rounds is not None:
+        if self.rounds:
             when = f", rounds {self.rounds[0]} to {self.rounds[1]}"
-        elif self.seconds is not None:
+        elif self.seconds:
             when = f", {self.seconds[0]:g} to {self.seconds[1]:g} s"
         return f"{self.kind}{how.get(self.kind, '')}: {whom}{often}{when}"
 

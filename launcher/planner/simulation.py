@@ -251,7 +251,7 @@ class _Simulation:
         for number, fault in enumerate(self.ends):
             if client.number not in fault.clients or (number, client.number) in self.fired:
                 continue
-            due = client.round >= fault.rounds[0] if fault.rounds else now >= (fault.seconds or (0.0,))[0]
+            due = client.round >= fault.at_round if fault.at_round is not None else now >= (fault.at_s or 0.0)
             if due:
                 self.fired.add((number, client.number))
                 self._go(client, now, fault)
@@ -277,10 +277,10 @@ class _Simulation:
         client.here, client.gone_since = False, -math.inf
         client.incarnations.clear()
         self.synchronous = False
-        if fault.rounds is not None:
-            client.back_from_round = fault.rounds[0]
+        if fault.at_round is not None:
+            client.back_from_round = fault.at_round
         else:
-            self._at((fault.seconds or (0.0,))[0], _FIRST, client, self._come_back, None)
+            self._at(fault.at_s or 0.0, _FIRST, client, self._come_back, None)
 
     def _come_back(self, client: Client, now: float, round: int | None) -> None:
         """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at

@@ -15,10 +15,9 @@ from ...topology import Graph
 from ...transport.codecs import Format
 from ...transport.envelope import Header, pack_header
 from ...transport.wire import message_wire_bytes
-from ..config.conditions import FaultTable
 from ..config.sections import ConfigError, RunConfig
-from ..planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, Star, Stragglers, simulate
-from ..planner.chaos import Rates, draw_faults
+from ..planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, Star, simulate
+from ..planner.chaos import draw_faults
 from ..planner.scenario import Edge
 
 _MOST_MESSAGES = 100_000_000
@@ -86,10 +85,8 @@ def scenario_of(
                 config.compute.slowdown[i % len(config.compute.slowdown)] if config.compute.slowdown else 1.0
                 for i in range(count)
             ),
-            stragglers=Stragglers(
-                **{name: value for name, value in vars(config.stragglers).items() if name != "path"},
-                trace=_trace(config.stragglers.path, config.clients),
-            ),
+            stragglers=config.stragglers,
+            trace=_trace(config.stragglers.path, config.clients),
         ),
         links=_links(config, graph),
         uplink=config.links.uplink or math.inf,
@@ -129,39 +126,22 @@ def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:
 
 def faults_of(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
     """Those that are written down, then those that chaos draws."""
-    for number, table in enumerate(config.faults):
-        for i, j in table.edges:
-            if i == j:
-                raise ConfigError(f"faults.{number}.edges: [{i}, {j}]: a client has no link to itself")
-    written = tuple(_fault(config, number, table) for number, table in enumerate(config.faults))
-    joining = [client for fault in written if fault.kind == "join" for client in fault.clients]
+    for number, fault in enumerate(config.faults):
+        _check_fault(config, number, fault)
+    joining = [client for fault in config.faults if fault.kind == "join" for client in fault.clients]
     if twice := {client for client in joining if joining.count(client) > 1}:
         raise ConfigError(f"faults: client {min(twice)} joins twice; name it in one fault of kind 'join'")
-    chaos = config.chaos
-    seed = config.seed if chaos.seed is None else chaos.seed
-    rates = Rates(**{name: rate for name, rate in vars(chaos).items() if name != "seed"})
-    return written + draw_faults(rates, seed, config.clients, graph.edges, config.rounds)
+    seed = config.seed if config.chaos.seed is None else config.chaos.seed
+    return config.faults + draw_faults(config.chaos, seed, config.clients, graph.edges, config.rounds)
 
 
-def _fault(config: RunConfig, number: int, table: FaultTable) -> Fault:
-    named = {*table.clients, *(i for edge in table.edges for i in edge), *(i for group in table.groups for i in group)}
+def _check_fault(config: RunConfig, number: int, fault: Fault) -> None:
+    named = {*fault.clients, *(i for edge in fault.edges for i in edge), *(i for group in fault.groups for i in group)}
     if named and max(named) >= config.clients:
         raise ConfigError(f"faults.{number}: there is no client {max(named)}; they are 0 to {config.clients - 1}")
-    rounds = (table.at_round, table.at_round) if table.at_round is not None else table.rounds or None
-    seconds = (table.at_s, math.inf) if table.at_s is not None else table.seconds or None
-    return Fault(
-        kind=table.kind,
-        clients=table.clients,
-        edges=table.edges,  # type: ignore[arg-type]  # two each, as the section has checked
-        groups=table.groups,
-        rounds=rounds,  # type: ignore[arg-type]
-        seconds=seconds,  # type: ignore[arg-type]
-        probability=table.probability,
-        factor=table.factor,
-        delay_s=table.delay_s,
-        restart_after=table.restart_after,
-        restart_after_s=table.restart_after_s,
-    )
+    for i, j in fault.edges:
+        if i == j:
+            raise ConfigError(f"faults.{number}.edges: [{i}, {j}]: a client has no link to itself")
 
 
 def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:

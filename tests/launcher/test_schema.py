@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config import reference
-from sheafgossip.launcher.config.conditions import EdgeTable, FaultTable
+from sheafgossip.launcher.config.conditions import EdgeTable
 from sheafgossip.launcher.config.section import keys_of
 from sheafgossip.launcher.config.sections import RunConfig
+from sheafgossip.launcher.planner import Fault
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.topology.section import Section
 
@@ -37,7 +38,7 @@ TABLES = {
     f"[{name}]": keys_of(type(key.default))
     for name, key in keys_of(RunConfig).items()
     if isinstance(key.default, Section)
-} | {"[[faults]]": keys_of(FaultTable), "[[links.edges]]": keys_of(EdgeTable)}
+} | {"[[faults]]": keys_of(Fault), "[[links.edges]]": keys_of(EdgeTable)}
 
 
 @pytest.mark.parametrize("table", TABLES)

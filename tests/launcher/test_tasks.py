@@ -119,7 +119,7 @@ def test_clients_for_whom_there_is_no_process_or_no_thread_end_the_run_in_a_line
     """Where others have taken what was free when the run was checked."""
     program = "from pathlib import Path; Path('c.toml').write_text('clients = 40\\nrounds = 1\\n')\n"
     program += "import sys; sys.argv[1:] = ['run', 'c.toml', '--out', 'r', '-q']\n"
-    program += "from sheafgossip.launcher import room; room.allowances = lambda: []\n"
+    program += "from sheafgossip.launcher.prepare import memory; memory.allowances = lambda: []\n"
     program += "from sheafgossip.launcher.entry import main; main()"
     ended = as_nobody(limit, "-c", program)
     assert ended.returncode == 1, ended.stderr

@@ -110,13 +110,14 @@ def _star(rng: random.Random, clients: int, rounds: int, opening: int) -> Star:
 def _fault(rng: random.Random, clients: int, rounds: int) -> Fault:
     kind = rng.choice(KINDS)
     first = rng.randint(1, rounds)
-    span = (first, first) if kind in ("crash", "leave", "join") else (first, first + rng.randint(0, 5))
+    once = kind in ("crash", "leave", "join")
+    span = {"at_round": first} if once else {"rounds": (first, first + rng.randint(0, 5))}
     if kind == "partition":
         whom = {"groups": ((0,), tuple(range(1, clients)))}
     else:
         whom = {"clients": (rng.randrange(clients),)}
     back = {"restart_after": rng.randint(0, 3)} if kind == "crash" and rng.random() < 0.7 else {}
-    return Fault(kind, rounds=span, factor=10.0, delay_s=rng.uniform(0, 20) * STEP_S, **whom, **back)
+    return Fault(kind, factor=10.0, delay_s=rng.uniform(0, 20) * STEP_S, **span, **whom, **back)
 
 
 @pytest.mark.timeout(1800)

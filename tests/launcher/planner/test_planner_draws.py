@@ -1,6 +1,7 @@
 import dataclasses
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,10 @@ KINDS = ("none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace
 RING = ((1, 4), (0, 2), (1, 3), (2, 4), (0, 3))
 
 
+def stragglers(kind, fraction=0.2):
+    return Stragglers(kind, fraction, path=Path("trace.csv") if kind == "trace" else None)
+
+
 def scenario_of(neighbours=RING, **given):
     edges = [(i, j) for i, others in enumerate(neighbours) for j in others]
     link = Link(Latency("lognormal", 0.01), loss=0.2)
@@ -26,7 +31,7 @@ def scenario_of(neighbours=RING, **given):
         "execution": Execution(staleness=2, silence="stale", deadline_s=20.0),
         "compute": Compute(step_s=5.0, stragglers=Stragglers("lognormal", fraction=0.6)),
         "links": dict.fromkeys(edges, link),
-        "faults": (Fault("crash", clients=(2,), rounds=(10, 10), restart_after=3), Fault("duplicate", probability=0.3)),
+        "faults": (Fault("crash", clients=(2,), at_round=10, restart_after=3), Fault("duplicate", probability=0.3)),
     }
     return Scenario(**everything | given)
 
@@ -44,7 +49,7 @@ def assert_same(first, second, clients):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_scenario_has_the_same_plan_and_another_seed_another(kind):
-    scenario = scenario_of(compute=Compute(stragglers=Stragglers(kind, trace={(1, 2): 3.0})))
+    scenario = scenario_of(compute=Compute(stragglers=stragglers(kind), trace={(1, 2): 3.0}))
     first, second = simulate(scenario), simulate(scenario)
     assert_same(first, second, range(5))
     assert (first.events, first.synchronous, first.end_s) == (second.events, second.synchronous, second.end_s)
@@ -74,7 +79,7 @@ def drawn(plan, client, elsewhere):
 @settings(deadline=None, max_examples=15)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from([kind for kind in KINDS if kind != "on-off"]))
 def test_draws_of_a_client_do_not_know_of_other_edges_and_faults(seed, kind):
-    compute = Compute(step_s=5.0, stragglers=Stragglers(kind, fraction=0.6, trace={(0, 3): 2.0}))
+    compute = Compute(step_s=5.0, stragglers=stragglers(kind, 0.6), trace={(0, 3): 2.0})
     neither_queues_nor_clamps = dict.fromkeys([(i, j) for i in range(5) for j in range(5)], (100,))
     given = {"seed": seed, "compute": compute, "message_bytes": neither_queues_nor_clamps}
     scenario = scenario_of(**given)
@@ -95,12 +100,12 @@ def test_draws_of_a_client_do_not_know_of_other_edges_and_faults(seed, kind):
 def test_what_happens_in_one_part_of_a_graph_is_not_felt_in_another(seed, kind, staleness):
     two = ((1, 2), (0, 2), (0, 1), (4,), (3, 5), (4,))
     changed = ((1, 2), (0, 2), (0, 1), (4, 5), (3, 5), (3, 4))
-    compute = Compute(stragglers=Stragglers(kind, fraction=0.6))
+    compute = Compute(stragglers=stragglers(kind, 0.6))
     execution = Execution(staleness=staleness, deadline_s=0.05)
-    faults = (Fault("crash", clients=(0,), rounds=(5, 5), restart_after=2), Fault("delay", clients=(1,), delay_s=0.1))
+    faults = (Fault("crash", clients=(0,), at_round=5, restart_after=2), Fault("delay", clients=(1,), delay_s=0.1))
     given = {"seed": seed, "compute": compute, "execution": execution, "uplink": 1e4}
     before = simulate(scenario_of(two, faults=faults, **given))
-    elsewhere = (Fault("leave", clients=(5,), rounds=(3, 3)), Fault("cut", clients=(4,), seconds=(0.1, 0.3)))
+    elsewhere = (Fault("leave", clients=(5,), at_round=3), Fault("cut", clients=(4,), seconds=(0.1, 0.3)))
     after = simulate(scenario_of(changed, faults=faults + elsewhere, **given))
     assert_same(before, after, range(3))
 
@@ -117,9 +122,9 @@ def test_a_fraction_of_the_clients_straggles(fraction, count):
 
 
 def test_a_trace_and_a_slow_fault_name_rounds():
-    stragglers = Stragglers("trace", trace={(0, 2): 4.0, (0, 99): 5.0, (77, 1): 6.0})
+    compute = Compute(step_s=1.0, trace={(0, 2): 4.0, (0, 99): 5.0, (77, 1): 6.0})
     slow = Fault("slow", clients=(0,), rounds=(2, 3), factor=10.0), Fault("slow", clients=(1,), seconds=(5.0, 6.0))
-    times = ComputeTimes(scenario_of(compute=Compute(step_s=1.0, stragglers=stragglers), faults=slow))
+    times = ComputeTimes(scenario_of(compute=compute, faults=slow))
     assert [times(0, round, 0.0) for round in (1, 2, 3, 4)] == [1.0, 40.0, 10.0, 1.0]
     assert [times(1, 1, now) for now in (4.9, 5.0, 5.9, 6.0)] == [1.0, 10.0, 10.0, 1.0]
 
@@ -169,7 +174,7 @@ def test_random_faults_combine_on_one_client_in_the_order_in_which_they_can_happ
     for client in range(5):
         own = {fault.kind: fault for fault in faults if fault.clients == (client,)}
         assert list(own) == ["join", "crash", "leave", "slow"]
-        moments = [own[kind].rounds[0] for kind in ("join", "crash", "leave")]
+        moments = [own[kind].at_round for kind in ("join", "crash", "leave")]
         assert moments == sorted(moments)
         assert own["crash"].restart_after == 4
 

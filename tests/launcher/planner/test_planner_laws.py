@@ -36,6 +36,9 @@ windows = st.one_of(
     st.builds(lambda a, n: {"rounds": (a, a + n)}, st.integers(1, ROUNDS), st.integers(0, 3)),
     st.builds(lambda a, n: {"seconds": (a, a + n)}, moments, lengths),
 )
+starts = st.one_of(
+    st.builds(lambda a: {"at_round": a}, st.integers(1, ROUNDS)), st.builds(lambda t: {"at_s": t}, moments)
+)
 restarts = st.one_of(
     st.just({}),
     st.builds(lambda n: {"restart_after": n}, st.integers(0, 3)),
@@ -43,13 +46,13 @@ restarts = st.one_of(
 )
 straggler_sets = st.builds(
     Stragglers,
-    kind=st.sampled_from(["none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace"]),
+    kind=st.sampled_from(["none", "fixed", "lognormal", "exponential", "pareto", "on-off"]),
     fraction=st.sampled_from([0.0, 0.3, 1.0]),
     factor=st.sampled_from([0.5, 5.0]),
     on_s=lengths,
     off_s=lengths,
-    trace=st.dictionaries(st.tuples(st.integers(0, 5), st.integers(1, ROUNDS)), lengths, max_size=4),
 )
+traces = st.dictionaries(st.tuples(st.integers(0, 5), st.integers(1, ROUNDS)), lengths, max_size=4)
 links = st.builds(
     Link,
     latency=st.builds(
@@ -79,7 +82,7 @@ def faults(draw, neighbours):
     numbers = st.integers(0, len(neighbours) - 1)
     edges = [(i, j) for i, others in enumerate(neighbours) for j in others]
     kind = draw(st.sampled_from(["crash", "leave", "join", "slow", *LINK_FAULTS]))
-    chosen = dict(draw(windows))
+    chosen = dict(draw(starts if kind in ("crash", "leave", "join") else windows))
     if kind in ("crash", "leave", "join", "slow") or draw(st.booleans()):
         chosen["clients"] = tuple(draw(st.lists(numbers, min_size=1, max_size=2)))
     elif edges and draw(st.booleans()):
@@ -121,6 +124,7 @@ def scenarios(
             steps=tuple(draw(st.integers(1, 3)) for _ in neighbours),
             slowdown=tuple(draw(st.sampled_from([1.0, 1.0, 3.0])) for _ in neighbours),
             stragglers=draw(straggler_sets),
+            trace=draw(traces),
         ),
         links={edge: dataclasses.replace(link, loss=0.0) if calm else link for edge, link in of_links.items()},
         uplink=draw(st.sampled_from([math.inf, 1e5, 1e4])),
@@ -492,7 +496,7 @@ def crashed(staleness, restart_after, notice_s=5.0, latency_s=0.0):
         execution=Execution(staleness, notice_s=notice_s),
         compute=Compute(1.0, steps=(2, 4, 2)),
         links={(0, 1): slow, (1, 0): slow},
-        faults=(Fault("crash", clients=(0,), rounds=(5, 5), restart_after=restart_after),),
+        faults=(Fault("crash", clients=(0,), at_round=5, restart_after=restart_after),),
     )
 
 

@@ -65,12 +65,12 @@ def stars(draw, calm=False):
     restart = st.sampled_from([{}, {"restart_after": 0}, {"restart_after": 2}, {"restart_after_s": 0.2}])
     fault = st.one_of(
         st.builds(
-            lambda i, r, back: Fault("crash", clients=(i,), rounds=(r, r), **back),
+            lambda i, r, back: Fault("crash", clients=(i,), at_round=r, **back),
             numbers,
             st.integers(1, ROUNDS),
             restart,
         ),
-        st.builds(lambda i, r: Fault("join", clients=(i,), rounds=(r, r)), numbers, st.integers(2, ROUNDS)),
+        st.builds(lambda i, r: Fault("join", clients=(i,), at_round=r), numbers, st.integers(2, ROUNDS)),
         st.builds(lambda i, w: Fault("slow", clients=(i,), rounds=w, factor=20.0), numbers, window),
         st.builds(
             lambda kind, i, w: Fault(kind, clients=(i,), rounds=w, delay_s=0.2),
@@ -216,7 +216,7 @@ def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
 
 
 def test_a_client_that_comes_back_only_listens_at_first():
-    crash = Fault("crash", clients=(0,), rounds=(3, 3), restart_after=2)
+    crash = Fault("crash", clients=(0,), at_round=3, restart_after=2)
     plan = simulate(star_of(2, compute=Compute(1.0), faults=(crash,)))
     assert [(life.first, life.last) for life in plan.incarnations[0]] == [(1, 2), (5, 7)]
     assert plan.schedules[0].compute.tolist() == pytest.approx([1, 1, math.nan, math.nan, math.nan, 1, 1], nan_ok=True)

@@ -67,7 +67,7 @@ def test_waits_after_the_local_work_are_told_from_those_before():
 
 
 def test_a_crash_and_the_return():
-    plan = plan_of(Fault("crash", (1,), rounds=(2, 2), restart_after=1), rounds=3)
+    plan = plan_of(Fault("crash", (1,), at_round=2, restart_after=1), rounds=3)
     timeline, (fast, slow) = timeline_of(plan), stretches_of(plan)
     assert [(client, kind) for _, client, kind, _ in timeline.events] == [(1, "crash"), (1, "restart")]
     assert slow.ends == ((3.0, "crash"),)
@@ -80,11 +80,11 @@ def test_a_crash_and_the_return():
 
 
 def test_who_crashes_for_good_or_joins_late_is_away_until_the_end_or_from_the_start():
-    plan = plan_of(Fault("crash", (1,), rounds=(2, 2)), rounds=9)
+    plan = plan_of(Fault("crash", (1,), at_round=2), rounds=9)
     timeline = timeline_of(plan)
     assert (timeline.leaving, timeline.withheld) == (1, 7)  # client 0 sends twice before it has gone
     assert stretches_of(plan)[1].away.tolist() == [[3.0, plan.end_s]]
-    plan = plan_of(Fault("join", (0,), rounds=(2, 2)), rounds=3)
+    plan = plan_of(Fault("join", (0,), at_round=2), rounds=3)
     (late, _) = stretches_of(plan)
     assert late.away.tolist() == [[0.0, 3.0]]
     assert late.returns == (3.0,)
@@ -126,6 +126,6 @@ def test_as_many_lines_as_asked_for_in_the_width_that_is_given():
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
 def test_a_picture_is_drawn(tmp_path, ending):
-    plan = plan_of(Fault("crash", (1,), rounds=(2, 2), restart_after=1), rounds=3)
+    plan = plan_of(Fault("crash", (1,), at_round=2, restart_after=1), rounds=3)
     draw(timeline_of(plan), stretches_of(plan), tmp_path / f"plan.{ending}", "a plan")
     assert (tmp_path / f"plan.{ending}").stat().st_size > 1000
