@@ -82,7 +82,7 @@ def _stripped(entry: Any) -> Any:
 
 
 def _own_words(where: Sequence[Any], value: Any, message: str) -> str:
-    """Of a check of ours: of one key, or of several of a table, which it then names itself."""
+    """Explains a check of several keys of a table, which names them itself, or of one."""
     key = ".".join(map(str, where))
     if not isinstance(value, dict):
         return f"{key} = {_shown(value)}: {message}"

@@ -33,7 +33,7 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
             for number, variant in enumerate(variants, 1)
         ]
 
-    _require_a_taker(_keys(wanted) - _keys(last), _merge(tree, wanted), variants)
+    _require_use(_keys(wanted) - _keys(last), _merge(tree, wanted), variants)
     configs = runs(wanted, last)
     try:
         as_written = runs({}, {}) if wanted or last else configs
@@ -74,17 +74,17 @@ def _keys(tree: Mapping[str, Any]) -> KeysView[str]:
     return flat(tree, lists=True).keys()
 
 
-def _require_a_taker(wanted: Iterable[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
+def _require_use(wanted: Iterable[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
     """Raises ConfigError where [[compare]] tables leave nothing of an override."""
     for key in sorted(wanted):
-        if not any(_comes_through(key, below, variant) for variant in variants):
+        if not any(_is_left(key, below, variant) for variant in variants):
             raise ConfigError(
                 f"--set {key}: every [[compare]] table of the file sets it, or another algorithm, and wins; change it "
                 "there, or take a file without [[compare]] tables"
             )
 
 
-def _comes_through(key: str, below: dict[str, Any], variant: dict[str, Any]) -> bool:
+def _is_left(key: str, below: dict[str, Any], variant: dict[str, Any]) -> bool:
     """Whether a [[compare]] table leaves ``key`` of what is outside of it as it is."""
     section = key.partition(".")[0]
     if section == "algorithm" and _names_another(below.get(section), variant.get(section)):

@@ -46,7 +46,7 @@ def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:
     if graphs.changes:
         rounds = f"{graphs.rounds_each} round{'s' if graphs.rounds_each > 1 else ''}"
         opening |= {
-            "turns": f"{len(graphs.graphs)}, each of {rounds}",
+            "periods": f"{len(graphs.graphs)}, each of {rounds}",
             f"{links} (least / mean / most)": f"{several.links}",
         }
     else:
@@ -58,7 +58,9 @@ def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:
     if not graphs.changes:
         opening |= {"diameter": f"{diameter(graph)}"}
     return opening | {
-        "strongly connected" if graphs.directed else "connected": "yes" if several.connected else "all turns together",
+        "strongly connected" if graphs.directed else "connected": "yes"
+        if several.connected
+        else "all periods together",
         "doubly stochastic weights": "yes" if several.doubly_stochastic else "no",
         "connections": f"{several.connections}",
     }

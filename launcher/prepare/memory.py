@@ -1,4 +1,4 @@
-"""Whether a machine has room for a run: what it will take, estimated before anything starts."""
+"""Whether a machine has the memory, files and processes for a run: what it takes, estimated before anything starts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Need:
 
     @property
     def clients_memory(self) -> float:
-        """Of the memory, what is the clients' own."""
+        """Bytes that are the clients' own."""
         return self.memory - _OF_THE_RUN
 
     @property
@@ -95,8 +95,8 @@ def _learnt(config: RunConfig, samples: int, steps: int) -> int:
             return config.training.epochs * samples
 
 
-def check_room(needs: Sequence[Need], *, force: bool) -> None:
-    """Of runs that follow each other. Raises ConfigError where one is too large, unless ``force``."""
+def check_resources(needs: Sequence[Need], *, force: bool) -> None:
+    """Checks runs that follow each other. Raises ConfigError where one is too large, unless ``force``."""
     largest = max(needs, key=lambda need: need.memory)
     free = psutil.virtual_memory().available
     if largest.memory > free and not force:

@@ -60,7 +60,7 @@ def _shares(section: PlacementSection, hosts: Sequence[Host], needs: Sequence[fl
     if sum(min(count, clients) for count in most) < clients:
         held = ", ".join(f"{host.name} {count}" for host, count in zip(hosts, most, strict=True))
         raise ConfigError(
-            f"clients = {clients}: the hosts have room for fewer ({held}), at about {largest / 1e6:.0f} MB each; "
+            f"clients = {clients}: the hosts hold fewer ({held}), at about {largest / 1e6:.0f} MB each; "
             "use more hosts or fewer clients, or raise placement.clients_a_core and placement.memory_gb"
         )
     shares = [0] * len(hosts)
@@ -89,7 +89,7 @@ def _dealt(shares: Sequence[int]) -> list[int]:
 
 def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
     """A partition by METIS, whose parts have about these sizes and few edges between them; hosts without a share get
-    none, which METIS itself would not bear."""
+    none, which METIS itself does not tolerate."""
     try:
         import pymetis
     except ImportError:
@@ -103,11 +103,11 @@ def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
 
 
 def _within(shares: Sequence[int], placed: list[int], graph: Graph) -> list[int]:
-    """Moves clients from hosts with too many to those with room, each time the one that costs the fewest edges."""
+    """Moves clients from hosts with too many to those that hold more, each time the one that costs the fewest edges."""
     left = [share - placed.count(host) for host, share in enumerate(shares)]
     while min(left) < 0:
         moves = [
-            (node, to) for node, host in enumerate(placed) if left[host] < 0 for to, room in enumerate(left) if room > 0
+            (node, to) for node, host in enumerate(placed) if left[host] < 0 for to, free in enumerate(left) if free > 0
         ]
 
         def cost(move: tuple[int, int]) -> tuple[int, int, int]:

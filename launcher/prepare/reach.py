@@ -27,10 +27,10 @@ def check_reach(host: str, graph: Graph) -> None:
 
 def _try(host: str) -> None:
     """Without a packet, for all that goes over the network is counted."""
-    with socket.create_server((host, 0)) as door, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect(door.getsockname())
+    with socket.create_server((host, 0)) as listening, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as calling:
+        calling.connect(listening.getsockname())
     if (loopback := psutil.net_if_stats().get("lo")) is not None and not loopback.isup:
-        raise OSError("a machine's way to itself")
+        raise OSError("a machine's link to itself")
 
 
 def _remedy(host: str) -> str:

@@ -97,7 +97,7 @@ def scenario_of(
 
 
 def _wire_bytes(config: RunConfig, edge: Edge, phase: int, format: Format) -> int:
-    """Of a message of the last round: headers grow by a byte or two on the way there."""
+    """Returns the bytes of a message of the last round: headers grow by a byte or two until then."""
     tensors = tuple(np.broadcast_to(np.zeros(1, dtype), (length,)) for dtype, length in format.shapes)
     header = pack_header(Header(1 << 62, *edge, config.rounds, phase), tensors)
     return message_wire_bytes([len(header), *(tensor.nbytes for tensor in tensors)], sealed=config.transport.keyed)
@@ -170,5 +170,5 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
 
 
 def local_steps(config: RunConfig, train_samples: int) -> int:
-    """Of a client's round."""
+    """Returns how many a client takes in a round."""
     return config.training.count(train_samples)

@@ -15,7 +15,7 @@ from ...node.process.libraries import libraries_of
 from .. import interrupts
 from ..config.sections import ConfigError, RunConfig
 from ..prepare.assignments import Site
-from ..prepare.memory import check_room, need_of
+from ..prepare.memory import check_resources, need_of
 from ..prepare.preparation import once_for_alike, prepare_run, work_out
 from ..prepare.prepared import Prepared
 from ..processes.engines import Engine, EngineName, open_engine
@@ -161,7 +161,9 @@ def _prepare_all(
         for run in runs:
             prepared[run.folder] = preparation(run.config, run.folder)
         if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
-            check_room([need_of(each, one_process=engine.shares_process) for each in prepared.values()], force=force)
+            check_resources(
+                [need_of(each, one_process=engine.shares_process) for each in prepared.values()], force=force
+            )
     except BaseException as error:  # a refused run leaves nothing behind
         for each in runs:
             claims[each.folder].clear()

@@ -85,7 +85,7 @@ def carry_out(
     sockets = engine.sockets / f"{len(list(engine.sockets.iterdir()))}"
     sockets.mkdir(mode=0o700)
     prepared = prepare_run(config, folder, Site(sockets, records or f"ipc://{sockets}/records"))
-    started = Run(prepared, engine, lambda: None)
+    started = Run(prepared, engine, lambda *_: None)
     with attack(started) if attack else contextlib.nullcontext():
         outcome = started()
     assert outcome.status == "finish", outcome

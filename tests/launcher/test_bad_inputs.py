@@ -1,7 +1,5 @@
 """What people write wrong: each is one line that says what is wrong, ends with 2, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -139,12 +139,12 @@ def test_topology_show_prints_figures(sheafgossip, config):
     assert (figures["kind"], figures["clients"], figures["edges"], figures["diameter"]) == ("ring", "6", "6", "3")
 
 
-def test_topology_show_tells_of_turns_and_arcs(sheafgossip, config):
+def test_topology_show_tells_of_periods_and_arcs(sheafgossip, config):
     code, shown, _ = sheafgossip("topology", "show", config("clients = 6\ntopology.kind = 'one-peer-exponential'"))
     figures = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert code == 0
-    assert (figures["turns"], figures["outdegree"]) == ("3, each of 1 round", "1 / 1.00 / 1")
-    assert figures["strongly"] == "connected            all turns together"
+    assert (figures["periods"], figures["outdegree"]) == ("3, each of 1 round", "1 / 1.00 / 1")
+    assert figures["strongly"] == "connected            all periods together"
 
 
 def test_topology_show_saves_a_picture(sheafgossip, config, folder):

@@ -1,7 +1,5 @@
 """Training an encoder: what it makes, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

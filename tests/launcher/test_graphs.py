@@ -1,7 +1,5 @@
 """Which algorithm takes which graph: what does not fit is refused, naming the key and what is allowed."""
 
-from __future__ import annotations
-
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, validate

@@ -1,7 +1,5 @@
 """Files that a configuration is, or names, and that are not what they should be: one line each, and at once."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -515,12 +515,12 @@ def test_clients_in_step_and_those_that_never_wait_restart_when_asked_for(stalen
     assert (first.last, second.first) == (4, 5 + restart_after)
 
 
-@pytest.mark.parametrize("when", [{"rounds": (1, 1)}, {"seconds": (0.0, 0.0)}, {"rounds": (4, 4)}], ids=str)
+@pytest.mark.parametrize("when", [{"at_round": 1}, {"at_s": 0.0}, {"at_round": 4}], ids=str)
 def test_a_client_joins_in_the_round_asked_for(when):
     for client in range(3):
         scenario = dataclasses.replace(crashed(0, 1), faults=(Fault("join", clients=(client,), **when),))
         (life,) = simulate(scenario).incarnations[client]
-        assert life.first == when.get("rounds", (1,))[0]
+        assert life.first == when.get("at_round", 1)
 
 
 def test_a_planner_that_takes_an_older_message_breaks_the_law(monkeypatch):

@@ -1,6 +1,4 @@
-"""What a run will take, and what is said where there is no room for it."""
-
-from __future__ import annotations
+"""What a run will take, and what is said where that is not there."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +7,7 @@ import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.prepare.assignments import Site
-from sheafgossip.launcher.prepare.memory import Need, check_room, need_of
+from sheafgossip.launcher.prepare.memory import Need, check_resources, need_of
 from sheafgossip.launcher.prepare.preparation import prepare_run
 
 SMALL = Need(memory=1e9, seconds=10, files=340, clients=40)
@@ -54,13 +52,13 @@ def test_what_flt_does_before_the_first_round_is_counted(tmp_path):
 def test_a_run_that_needs_more_memory_than_is_free_is_refused_in_one_line():
     huge = replace(SMALL, memory=1e15, clients=900)
     with pytest.raises(ConfigError, match=r"^900 clients need about 1000000\.0 GB of memory, .* GB are free;.*--force"):
-        check_room([SMALL, huge], force=False)
-    check_room([SMALL, huge], force=True)
-    check_room([SMALL], force=False)
+        check_resources([SMALL, huge], force=False)
+    check_resources([SMALL, huge], force=True)
+    check_resources([SMALL], force=False)
 
 
 def test_a_run_that_needs_more_open_files_than_the_system_allows_is_refused_even_by_force(monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda _: (256, 4096))
-    check_room([SMALL], force=False)
+    check_resources([SMALL], force=False)
     with pytest.raises(ConfigError, match=r"about 5300 open files .* allows 4096; .*ulimit -Hn 5300.* at most 3796"):
-        check_room([replace(SMALL, files=5300, clients=5000)], force=True)
+        check_resources([replace(SMALL, files=5300, clients=5000)], force=True)

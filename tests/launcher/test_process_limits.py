@@ -1,7 +1,5 @@
 """Limits on processes and threads are found wherever they are set, and told before anything starts."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil
@@ -15,7 +13,7 @@ import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.prepare import memory
-from sheafgossip.launcher.prepare.memory import Need, check_room
+from sheafgossip.launcher.prepare.memory import Need, check_resources
 from sheafgossip.launcher.prepare.process_limits import Allowance, allowances
 
 LARGE = Need(memory=1e6, seconds=10, files=340, clients=1000)
@@ -63,9 +61,9 @@ def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monke
         r"\(ulimit -u 500, 20 are in use\); raise that, or use at most 149 clients$"
     )
     with pytest.raises(ConfigError, match=text):
-        check_room([LARGE], force=True)
+        check_resources([LARGE], force=True)
     monkeypatch.setattr(memory, "allowances", lambda: [Allowance(3053, 20, "ulimit -u 3053")])
-    check_room([LARGE], force=False)
+    check_resources([LARGE], force=False)
 
 
 def as_nobody(limit: int, *command: str) -> subprocess.CompletedProcess[str]:
