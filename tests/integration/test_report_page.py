@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from runs import ROOT, command
+from foreign import sheafgossip
+from runs import ROOT
 
 EXAMPLES = ROOT / "examples"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -52,13 +53,13 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     (root / "stragglers.toml").write_text(STRAGGLERS)
     (root / "seeds.toml").write_text(SEEDS)
     commands = {
-        "demo": ["run", str(EXAMPLES / "demo.toml"), "--set", "rounds=6", "--set", "clients=10"],
+        "demo": ["run", str(EXAMPLES / "demo.toml"), "--set", "rounds=6", "--set", "clients=6"],
         "stragglers": ["run", str(root / "stragglers.toml")],
         "sweep": ["sweep", str(root / "seeds.toml"), "--grid", "algorithm.name=d-psgd,dfedu", "--seeds", "3"],
     }
     for name, words in commands.items():
-        command(*words, "--quiet", "--out", root / name)
-        command("report", str(root / name), "--out", str(root / f"{name}.html"))
+        assert sheafgossip(*words, "--quiet", "--out", root / name)[0] == 0
+        assert sheafgossip("report", root / name, "--out", root / f"{name}.html")[0] == 0
     return {name: root / name for name in commands}
 
 
@@ -106,7 +107,7 @@ def test_a_report_tells_the_figures_of_its_runs_and_how_to_repeat_them(folders):
 
 
 def test_figures_come_in_three_formats_with_their_data(folders, tmp_path):
-    command("report", str(folders["stragglers"]), "--out", str(tmp_path / "r.html"), "--figures", str(tmp_path))
+    sheafgossip("report", folders["stragglers"], "--out", tmp_path / "r.html", "--figures", tmp_path)
     for name in FIGURES["stragglers"]:
         files = {path.suffix: path.read_bytes() for path in tmp_path.glob(f"{name}.*")}
         assert set(files) == {".svg", ".png", ".pdf", ".csv"}
