@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Of its own class: Python kills itself with SIGINT in the end where the very KeyboardInterrupt has once left code
+    """Its own class: Python kills itself with SIGINT in the end where the very KeyboardInterrupt has once left code
     that was run from a text, as at many an import, even if it was caught later."""
 
 

@@ -148,7 +148,7 @@ class _End:
 def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | None:
     """The largest eigenvalue of P^T P, with the maps as they start.
 
-    Of selections that of the graph's Laplacian, which is no smaller: each parameter has a part of the graph.
+    For selections that of the graph's Laplacian, which is no smaller: each parameter has a part of the graph.
     """
     sizes = dict(records.execute("SELECT node, parameters FROM node WHERE role = 'client'").fetchall())
     pairs = {(i, j) for i, j in records.execute("SELECT DISTINCT node, neighbour FROM edge") if i < j}
@@ -167,7 +167,7 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
 
 
 def _largest_eigenvalue(maps: Mapping[int, Maps], sizes: list[int]) -> float:
-    """Of P^T P: (P^T P theta)_i = sum_j P_ij^T (P_ij theta_i - P_ji theta_j)."""
+    """Returns that of P^T P: (P^T P theta)_i = sum_j P_ij^T (P_ij theta_i - P_ji theta_j)."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     ends = np.cumsum(sizes)[:-1]
@@ -203,7 +203,7 @@ def _suitable(run_folder: Path) -> RunConfig:
 
 
 def _smoothness(config: RunConfig, run_folder: Path, client: int) -> float:
-    """Of one client's loss: the largest eigenvalue of X^T X / n, X with a column of ones, times 1/2 (softmax
+    """Returns one client's L: the largest eigenvalue of X^T X / n, X with a column of ones, times 1/2 (softmax
     cross-entropy) or 2 (squared error), plus l2."""
     x = _samples(shard_path(run_folder / "shards", client))
     inputs = np.column_stack([x.reshape(len(x), -1).astype(np.float64), np.ones(len(x))])

@@ -87,7 +87,7 @@ class ForkServer:
         )
 
     def fork(self, assignments: Iterable[dict[str, Any]], calibrate: int = 0) -> None:
-        """Of clients, or of processes that only time so many local steps of theirs."""
+        """Forks clients, or processes that only time so many local steps of theirs."""
         waiting = iter(assignments)
         while batch := list(itertools.islice(waiting, _FORKED_AT_ONCE)):
             self.control.send(Fork(batch, calibrate))

@@ -24,7 +24,7 @@ _SPLIT: Mapping[str, Callable[[DataSection], str]] = {
 
 
 class Banner:
-    """Of several runs that begin one after the other, a line is told only where it differs from the one before."""
+    """Tells a line of a further run only where it differs from that of the run before."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

@@ -136,12 +136,12 @@ def relative(path: Path) -> Path:
 
 
 def digest_of_config(folder: Path) -> str:
-    """Of config.toml as it is. Raises OSError."""
+    """Returns the digest of config.toml as it is. Raises OSError."""
     return hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
 
 
 def recorded_digest(folder: Path) -> str | None:
-    """The same when the run began. None in a run from before there were digests: its other files bear none, either."""
+    """Returns the same from when the run began; None where its files have no digests, as in runs of old versions."""
     return fact(folder, CONFIG_DIGEST)
 
 
@@ -165,7 +165,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Of a folder that is one; a link to one has none."""
+    """Returns what a folder holds; a link to one holds nothing."""
     if folder.is_symlink() or not folder.is_dir():
         return []
     return [Path(entry.path) for entry in os.scandir(folder)]

@@ -92,7 +92,7 @@ def _log(prepared: Prepared, node: int) -> Path:
 
 
 def _completed_rounds(folder: Path) -> dict[int, int]:
-    """Of what is recorded, as far as that can be read."""
+    """Returns {client: its last round on record}, as far as that can be read."""
     with suppress(RunFolderError, sqlite3.Error), open_records(folder) as records:
         return dict(records.execute("SELECT node, max(round) FROM round GROUP BY node").fetchall())
     return {}

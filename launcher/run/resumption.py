@@ -21,7 +21,7 @@ from .incarnations import Incarnations, rounds_of
 from .origin import machine
 
 _SHOWN, _LONGEST_VALUE = 5, 60
-"""Of what was changed: keys, and characters of a value."""
+"""Keys that are told of those that were changed, and characters of a value."""
 
 _TOLD_ONCE = ("crash", "leave", "restart", "join", "scenario")
 
@@ -178,7 +178,7 @@ def _recorded(records: sqlite3.Connection, completed: np.ndarray, folder: Path) 
 
 
 def _is_sound(path: Path, *, signed: bool) -> bool:
-    """``signed``: it must bear a digest, as all files of its run do."""
+    """``signed``: it must have a digest, as all files of its run do."""
     try:
         return digest_of(path) is not None or not signed
     except (FileNotFoundError, DamagedFile):

@@ -31,7 +31,7 @@ class News(NamedTuple):
 
 @dataclass(frozen=True)
 class Wait:
-    """Of a client in this ``round`` that has sent so many messages in it to each neighbour."""
+    """The wait of a client in this ``round`` that has sent so many messages in it to each neighbour."""
 
     wanted: dict[int, tuple[int, int]]
     """{neighbour: round and phase of the message that is waited for}"""
@@ -105,7 +105,7 @@ class Waits:
         return None
 
     def _at_work(self, seconds: float) -> News | None:
-        """Of whom most wait for, among those who wait for nobody."""
+        """Tells for whom most wait, among those who wait for nobody."""
         waiting: dict[int, list[int]] = {}
         for node, wait in sorted(self._waits.items()):
             for whom in wait.wanted.keys() - self._waits.keys():

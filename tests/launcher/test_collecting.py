@@ -47,6 +47,9 @@ def slow(tmp_path, monkeypatch) -> Iterator[collector_module.CollectorProcess]:
     monkeypatch.setattr(collector_module, "_STANDSTILL_S", 1.0)
     monkeypatch.setattr(collector_module, "_GRACE_S", 0.3)
     with collector_module.CollectorProcess(prepared(tmp_path, f"ipc://{tmp_path}/records")) as collector:
+        write(collector, 1)
+        while collector.stored() < 1:  # it may take its time to start
+            time.sleep(0.05)
         yield collector
 
 
@@ -61,7 +64,7 @@ def stored(folder: Path) -> int:
 
 
 def test_a_slow_disk_is_waited_for_as_long_as_it_gets_on(slow, tmp_path):
-    write(slow, 10)
+    write(slow, 9)
     told: list[str] = []
     began = time.monotonic()
     assert slow.end({}, told.append, lambda: False) is None
@@ -72,7 +75,7 @@ def test_a_slow_disk_is_waited_for_as_long_as_it_gets_on(slow, tmp_path):
 
 
 def test_a_collector_that_gets_nowhere_has_ended_before_the_launcher_goes_on(slow, tmp_path):
-    write(slow, 10)
+    write(slow, 9)
     while slow.stored() < 2:
         time.sleep(0.05)
     os.kill(slow._process.pid, signal.SIGSTOP)
@@ -83,7 +86,7 @@ def test_a_collector_that_gets_nowhere_has_ended_before_the_launcher_goes_on(slo
 
 
 def test_who_cannot_wait_any_longer_keeps_what_is_stored(slow, tmp_path):
-    write(slow, 30)
+    write(slow, 29)
     why = slow.end({}, lambda _: None, lambda: slow.stored() > 2)
     assert not slow.alive
     assert why is not None

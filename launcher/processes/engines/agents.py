@@ -37,7 +37,7 @@ class AgentAt:
     end: Any
     """Ray's promise of why it has ended."""
     pids: tuple[int, int] = (0, 0)
-    """Of the agent and of its fork server."""
+    """Of the agent and its fork server."""
     ready: bool = False
     lost: bool = False
     cause: str = ""
@@ -211,7 +211,7 @@ class Agents(list[AgentAt]):
             self._lose(watched[end], cause)
 
     def _learn_keys(self) -> None:
-        """Of agents that have come; those whose keys are not known yet wait at the authenticator."""
+        """Learns those of agents that have come; agents whose keys are not known yet wait at the authenticator."""
         awaited = {agent.key: agent for agent in self if agent.key is not None and not agent.lost}
         if not awaited:
             return

@@ -106,7 +106,7 @@ class Engine(ABC):
 
     @abstractmethod
     def introductions(self) -> Iterator[Record]:
-        """Of the engine's processes."""
+        """Yields the records of the engine's processes."""
 
     @abstractmethod
     def final_resources(self, now: float) -> Iterator[Record]:

@@ -134,7 +134,7 @@ class WholeLines:
 
 
 class _Debugger(pdb.Pdb):
-    """Of one thread."""
+    """The debugger of one thread."""
 
     def __init__(self, console: Console):
         self._console = console

@@ -9,7 +9,7 @@ from ....transport import control
 
 PIECE_BYTES = 256 << 10
 MAX_FRAME_BYTES = 64 << 20
-"""Of an object: the assignments of a hundred clients with many neighbours each are a few megabytes."""
+"""The size of an object: the assignments of a hundred clients with many neighbours each are a few megabytes."""
 
 HEARTBEAT_MS, SILENCE_MS = 1000, 3000
 """How often each end asks for a sign of the other, and after how long without one the connection counts as lost."""

@@ -81,7 +81,7 @@ def names() -> list[str]:
 
 
 def titles(what: str) -> list[str]:
-    """Of all parts, those at the small size last."""
+    """Returns the titles of all parts, those at the small size last."""
     return [_about(path).title for small in (False, True) for path in _files(what, small)]
 
 

@@ -88,7 +88,7 @@ def _name(keys: Sequence[str], of_several: bool, config: RunConfig) -> str:
 
 
 def _short(value: Any) -> str:
-    """Of a path its last part; 1.0 as 1, and 1e+16 as 1e16."""
+    """Returns the last part of a path; 1.0 as 1, and 1e+16 as 1e16."""
     if isinstance(value, str):
         return value.rpartition("/")[2]
     return str(value).removesuffix(".0").replace("e+", "e")
