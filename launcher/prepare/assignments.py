@@ -58,32 +58,18 @@ def assign(
     )
     check(algorithm, run_facts)
     facts = algorithm.facts(run_facts)
-    run = Run(
-        number=1 << 62 | secrets.randbits(62),  # always 9 bytes of a header
-        folder=folder,
-        seed=config.seed,
-        clients=config.clients,
-        rounds=config.rounds,
-        task=data.task,
-        first_outputs=architectures[0].outputs,
-        drift_round=0 if config.data.drift is None else config.data.drift.at_round,
-        rounds_a_period=graphs.rounds_each,
-        scenario=config.has_scenario,
-    )
+    run = _run_of(config, folder, graphs, architectures, data)
     sections = {name: getattr(config, name) for name in _SECTIONS}
     assignments = []
     for node in range(graph.clients):
         is_server = node == config.clients
         weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
-        address = f"ipc://{site.sockets}/{node:04d}"
-        if config.transport.protocol == "tcp":
-            address = f"tcp://{config.transport.host}:*"
         assignments.append(
             Assignment(
                 node=node,
                 role="server" if is_server else "client",
                 run=run,
-                deployment=Deployment(address, site.records),
+                deployment=Deployment(_address(config, site, node), site.records),
                 architecture=architectures[node],
                 algorithm=dict(vars(config.algorithm)),
                 neighbours=tuple(
@@ -103,6 +89,29 @@ def assign(
         )
     run = replace(run, largest_vector=_largest_vector(config, assignments))
     return _placed(config, graphs.union, [replace(each, run=run) for each in assignments], site.hosts)
+
+
+def _run_of(
+    config: RunConfig, folder: Path, graphs: GraphSequence, architectures: Sequence[Architecture], data: DataSummary
+) -> Run:
+    return Run(
+        number=1 << 62 | secrets.randbits(62),  # always 9 bytes of a header
+        folder=folder,
+        seed=config.seed,
+        clients=config.clients,
+        rounds=config.rounds,
+        task=data.task,
+        first_outputs=architectures[0].outputs,
+        drift_round=0 if config.data.drift is None else config.data.drift.at_round,
+        rounds_a_period=graphs.rounds_each,
+        scenario=config.has_scenario,
+    )
+
+
+def _address(config: RunConfig, site: Site, node: int) -> str:
+    if config.transport.protocol == "tcp":
+        return f"tcp://{config.transport.host}:*"
+    return f"ipc://{site.sockets}/{node:04d}"
 
 
 def periods(graphs: GraphSequence, node: int, weights: str) -> tuple[Period, ...]:

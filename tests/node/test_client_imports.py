@@ -32,9 +32,7 @@ def test_a_client_process_loads_no_heavy_library_and_nothing_of_the_launcher():
 
 def test_clients_of_linear_models_live_without_any():
     assert libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "linear"]) == ()
-    life = (
-        "pathlib, tempfile, sheafgossip.node.process.warm_up as r; r.rehearse(pathlib.Path(tempfile.mkdtemp()) / 'r')"
-    )
+    life = "pathlib, tempfile, sheafgossip.node.process.warm_up as r; r.warm_up(pathlib.Path(tempfile.mkdtemp()) / 'r')"
     assert loaded_by(life, (*HEAVY, "scipy")) == set()
 
 
