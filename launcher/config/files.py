@@ -6,6 +6,7 @@ from typing import Any
 
 from ...metrics.config_file import flat, read_text
 from ...metrics.config_file import parse as parse_toml
+from ...node.algorithms import input_files
 from .effects import refuse
 from .section import ConfigError
 from .sections import RunConfig, validate
@@ -138,7 +139,10 @@ def _counted(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 _ALL = "all"
-_PATH_KEYS = (("topology", "path"), ("data", "root"), ("stragglers", "path"), ("algorithm", "encoder"))
+_PATH_KEYS = (
+    *(("topology", "path"), ("data", "root"), ("stragglers", "path")),
+    *(("algorithm", key) for key in input_files()),
+)
 
 
 def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:

@@ -1,5 +1,9 @@
 """The algorithms, one file each. To add one: write its file, and its line in this table."""
 
+from functools import cache
+from typing import get_type_hints
+
+from ...topology.section import InputFile
 from ...transport.channel import Channel
 from ..assignment import Assignment, Neighbour
 from .base import Algorithm, Edge, RunFacts, require_same_size
@@ -46,6 +50,14 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "sheaf-fmtl": SheafFMTL,
     "selective-sheaf": SelectiveSheaf,
 }
+
+
+@cache
+def input_files() -> tuple[str, ...]:
+    """The keys of algorithms that name files which processes read."""
+    kinds = [kind for each in ALGORITHMS.values() for kind in get_type_hints(each, include_extras=True).items()]
+    marked = [key for key, kind in kinds if any(isinstance(m, InputFile) for m in getattr(kind, "__metadata__", ()))]
+    return tuple(dict.fromkeys(marked))
 
 
 def algorithm_of(assignment: Assignment) -> Algorithm:

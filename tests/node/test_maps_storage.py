@@ -105,52 +105,22 @@ histories = {
 @every_dtype
 @given(**histories)
 @settings(max_examples=15, deadline=None)
-def test_maps_equal_the_plain_matrices_after_any_updates(storage, dtype, shape, kind, updates, seed):
+def test_maps_projections_pull_backs_and_norms_are_those_of_the_plain_matrices_after_any_updates(
+    storage, dtype, shape, kind, updates, seed
+):
     maps, plain = store(start(kind, **shape, dtype=dtype, seed=seed), storage), Plain(kind, **shape, seed=seed)
-    draws = Draws(**shape, dtype=dtype, seed=seed)
+    draws, eps = Draws(**shape, dtype=dtype, seed=seed), EPS[dtype]
     feed(maps, draws, updates, plain)
-    for j, P in plain.P.items():
-        assert np.linalg.norm(maps.dense(j) - P) <= 8 * EPS[dtype] * plain.reach
-
-
-@every_storage
-@every_dtype
-@given(**histories)
-@settings(max_examples=15, deadline=None)
-def test_projections_equal_the_plain_products_after_any_updates(storage, dtype, shape, kind, updates, seed):
-    maps, plain = store(start(kind, **shape, dtype=dtype, seed=seed), storage), Plain(kind, **shape, seed=seed)
-    draws = Draws(**shape, dtype=dtype, seed=seed)
-    feed(maps, draws, updates, plain)
-    theta = draws.theta()
-    projected = maps.project(theta)
+    theta, v = draws.theta(), draws.vectors()
+    projected, pulled, norms = maps.project(theta), maps.pull_back(v), maps.norms()
     assert {j: vector.dtype for j, vector in projected.items()} == dict.fromkeys(shape["rows"], np.dtype(dtype))
-    for j, P in plain.P.items():
-        assert np.linalg.norm(projected[j] - P @ theta) <= 20 * EPS[dtype] * plain.reach * np.linalg.norm(theta)
-
-
-@every_storage
-@every_dtype
-@given(**histories)
-@settings(max_examples=15, deadline=None)
-def test_pull_backs_add_up_the_plain_products_of_all_edges(storage, dtype, shape, kind, updates, seed):
-    maps, plain = store(start(kind, **shape, dtype=dtype, seed=seed), storage), Plain(kind, **shape, seed=seed)
-    draws = Draws(**shape, dtype=dtype, seed=seed)
-    feed(maps, draws, updates, plain)
-    v = draws.vectors()
-    pulled, length = maps.pull_back(v), np.linalg.norm(np.concatenate(list(v.values())))
     assert pulled.dtype == dtype
-    assert np.linalg.norm(pulled - plain.pull_back(v)) <= 20 * EPS[dtype] * plain.reach * length
-
-
-@every_storage
-@every_dtype
-@given(**histories)
-@settings(max_examples=15, deadline=None)
-def test_followed_norms_are_those_of_the_matrices(storage, dtype, shape, kind, updates, seed):
-    maps, plain = store(start(kind, **shape, dtype=dtype, seed=seed), storage), Plain(kind, **shape, seed=seed)
-    feed(maps, Draws(**shape, dtype=dtype, seed=seed), updates, plain)
-    for j, norm in maps.norms().items():
-        assert abs(norm**2 - np.linalg.norm(plain.P[j]) ** 2) <= 40 * EPS[dtype] * plain.reach**2
+    for j, P in plain.P.items():
+        assert np.linalg.norm(maps.dense(j) - P) <= 8 * eps * plain.reach
+        assert np.linalg.norm(projected[j] - P @ theta) <= 20 * eps * plain.reach * np.linalg.norm(theta)
+        assert abs(norms[j] ** 2 - np.linalg.norm(P) ** 2) <= 40 * eps * plain.reach**2
+    length = np.linalg.norm(np.concatenate(list(v.values())))
+    assert np.linalg.norm(pulled - plain.pull_back(v)) <= 20 * eps * plain.reach * length
 
 
 @every_storage

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from ....node.algorithms import input_files
 from ....node.process.resources import sample
 from ....transport.control import FROM_LAUNCHER, ControlClosed, Fork, Go, Kill, Tell, TellAll
 from ....transport.keys import KeyPair, dial_with
@@ -168,9 +169,9 @@ class Agent:
     def _settled(self, assignment: dict[str, Any]) -> dict[str, Any]:
         """With paths as they are on this host."""
         assert self._in
-        encoder = self._in.folder / "encoder.safetensors"
-        if encoder.exists():
-            assignment["algorithm"]["encoder"] = str(encoder)
+        for key in input_files():
+            if (path := self._in.folder / f"{key}.safetensors").exists():
+                assignment["algorithm"][key] = str(path)
         return assignment | {"run": assignment["run"] | {"folder": str(self._in.folder)}}
 
     def _send_new(self, *patterns: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ....node.algorithms import input_files
 from ....transport import control
 
 PIECE_BYTES = 256 << 10
@@ -17,7 +18,7 @@ HEARTBEAT_MS, SILENCE_MS = 1000, 3000
 _ALLOWED = re.compile(
     r"(shards|plan)/node-\d{4,7}\.safetensors|state/round-\d{6,9}/(node|sent)-\d{4,7}\.safetensors|"
     r"sent/node-\d{4,7}\.\d{1,3}\.safetensors|"
-    r"log/node-\d{4,7}\.log|encoder\.safetensors"
+    rf"log/node-\d{{4,7}}\.log|({'|'.join(input_files())})\.safetensors"
 )
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from ....metrics.records import NodeRecord, Record, ResourceRecord
+from ....node.algorithms import input_files
 from ....node.assignment import Assignment
 from ....transport.control import ControlClosed, Fork, Kill, Tell, TellAll
 from ...prepare.placement import Host
@@ -149,5 +150,6 @@ def _files_of(assignment: Assignment) -> Iterator[tuple[Path, str]]:
     for path in paths:
         if path.exists():
             yield path, path.relative_to(assignment.run.folder).as_posix()
-    if encoder := assignment.algorithm.get("encoder"):
-        yield Path(encoder), "encoder.safetensors"
+    for key in input_files():
+        if path := assignment.algorithm.get(key):
+            yield Path(path), f"{key}.safetensors"
