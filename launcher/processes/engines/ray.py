@@ -151,5 +151,5 @@ def _files_of(assignment: Assignment) -> Iterator[tuple[Path, str]]:
         if path.exists():
             yield path, path.relative_to(assignment.run.folder).as_posix()
     for key in input_files():
-        if path := assignment.algorithm.get(key):
-            yield Path(path), f"{key}.safetensors"
+        if named := assignment.algorithm.get(key):
+            yield Path(named), f"{key}.safetensors"
