@@ -47,15 +47,7 @@ def assign(
     if algorithm.traits.new_edges:
         graph = Graph.of(graph.clients, combinations(range(graph.clients), 2))
     sizes = [architecture.size for architecture in architectures]
-    run_facts = RunFacts(
-        graph=graph,
-        models=architectures,
-        task=data.task,
-        same_start=config.model.same_start,
-        classes=[client.classes for client in data.clients],
-        features=[client.features for client in data.clients],
-        topology=lambda: drawn(config),
-    )
+    run_facts = _facts_of(config, graph, architectures, data)
     check(algorithm, run_facts)
     facts = algorithm.facts(run_facts)
     run = _run_of(config, folder, graphs, architectures, data)
@@ -89,6 +81,18 @@ def assign(
         )
     run = replace(run, largest_vector=_largest_vector(config, assignments))
     return _placed(config, graphs.union, [replace(each, run=run) for each in assignments], site.hosts)
+
+
+def _facts_of(config: RunConfig, graph: Graph, architectures: Sequence[Architecture], data: DataSummary) -> RunFacts:
+    return RunFacts(
+        graph=graph,
+        models=architectures,
+        task=data.task,
+        same_start=config.model.same_start,
+        classes=[client.classes for client in data.clients],
+        features=[client.features for client in data.clients],
+        topology=lambda: drawn(config),
+    )
 
 
 def _run_of(
