@@ -1,7 +1,5 @@
 """A client's assignment and shard, as the launcher would give them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One round of each simple algorithm against its equation, with neighbours that say what the test wants."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Sizes and starts of the models: the paper's counts, closed forms, and torch's own layers as oracle."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

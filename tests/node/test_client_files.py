@@ -1,7 +1,5 @@
 """What goes in and out of a client process: its assignment, its state files, and the sample of what it uses."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """What a process must pay for: the launcher knows models and algorithms without loading torch."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The cosine estimated from a few rows against the exact one: mean, variance, and the same bits at both ends."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, product
 

@@ -1,7 +1,5 @@
 """Floating point operations in closed form, against torch's own counter and counts by hand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

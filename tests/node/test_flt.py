@@ -1,7 +1,5 @@
 """FLT's parts: encoder, distances, clusters, and what its server keeps."""
 
-from __future__ import annotations
-
 import sys
 import types
 

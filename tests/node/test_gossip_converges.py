@@ -1,7 +1,5 @@
 """Where gossip algorithms end on quadratic losses: on a star, whose clients weigh very differently, and on others."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue

@@ -1,7 +1,5 @@
 """Whom clients meet: all that neighbours tell each other, played without models."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import networkx

@@ -1,7 +1,5 @@
 """Gradients, mini-batches and evaluation, against closed forms in numpy and torch's own modules."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

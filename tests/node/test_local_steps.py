@@ -4,8 +4,6 @@ Psi(theta) = sum_i f_i(theta_i) + lam/2 sum over edges ||P_ij theta_i - P_ji the
 least squares, so that a linear system of equations gives its minimiser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

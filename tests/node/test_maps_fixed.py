@@ -1,7 +1,5 @@
 """Maps that stay as they are: the identity and selections of coordinates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Factored maps whose history may keep only so many rows: what is lost, and what is said about it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What restriction maps begin as: their laws, their draws, and the fast transform against its explicit matrix."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Dense, factored and self-choosing maps against a plain list of matrices, updated as equation (19) says."""
 
-from __future__ import annotations
-
 import gc
 import math
 import weakref

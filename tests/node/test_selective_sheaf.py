@@ -1,7 +1,5 @@
 """Selective sheaf: who finds whom, what both ends of an edge agree on, and what messages that are lost do to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Which Sheaf-FMTL settings are refused, and what the others announce on the wire."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

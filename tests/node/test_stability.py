@@ -1,7 +1,5 @@
 """When Sheaf-FMTL's step sizes come near divergence, and whom that is blamed on."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of arrays: what they hold, and that no damage to them goes unnoticed."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

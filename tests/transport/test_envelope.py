@@ -1,7 +1,5 @@
 """Headers and tensors on the wire: what is packed comes out the same, and nothing else comes in."""
 
-from __future__ import annotations
-
 import math
 
 import msgpack

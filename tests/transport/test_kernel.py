@@ -1,7 +1,5 @@
 """The kernel's byte counters of TCP connections, on bare sockets."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Iterator

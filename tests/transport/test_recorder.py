@@ -1,7 +1,5 @@
 """Records on their way to the collector: all of them, in order, in batches that it accepts."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

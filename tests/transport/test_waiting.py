@@ -1,7 +1,5 @@
 """How long a client waits for its neighbours."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 
