@@ -87,11 +87,17 @@ def test_local_training_takes_its_own_gradient_step_and_says_nothing(client):
     assert announced("local") == []
 
 
-def test_d_psgd_averages_with_the_mixing_weights_and_steps_along_its_own_gradient(client):
-    peers = one_round(client, "d-psgd")
-    mixed = 0.25 * START + 0.25 * THEIRS[1] + 0.5 * THEIRS[5]
-    np.testing.assert_allclose(client.theta, mixed - ALPHA * (START - TARGET), rtol=1e-14)
-    assert announced("d-psgd") == [4]
+@pytest.mark.parametrize(
+    ("name", "settings", "theta"),
+    [
+        ("d-psgd", {}, 0.25 * START + 0.25 * THEIRS[1] + 0.5 * THEIRS[5] - ALPHA * (START - TARGET)),
+        ("dfedu", {"lam": 0.3}, START - ALPHA * (START - TARGET + 0.3 * (2 * START - THEIRS[1] - THEIRS[5]))),
+    ],
+)
+def test_neighbours_hear_theta_and_their_mixture_or_pull_joins_the_own_gradient(client, name, settings, theta):
+    peers = one_round(client, name, **settings)
+    np.testing.assert_allclose(client.theta, theta, rtol=1e-14)
+    assert announced(name, **settings) == [4]
     assert [set(sent) for sent in peers.sent] == [{1, 5}]
     np.testing.assert_array_equal(list(peers.sent[0].values()), [START, START])
 
@@ -143,16 +149,6 @@ def test_periods_travel_to_the_client_as_they_are(directed, assignment):
     periods = directed._assignment.periods
     sent = json.loads(json.dumps(replace(assignment, periods=periods).to_json()))
     assert Assignment.from_json(sent).periods == periods
-
-
-def test_dfedu_pulls_towards_the_sum_of_its_neighbours_differences(client):
-    lam = 0.3
-    peers = one_round(client, "dfedu", lam=lam)
-    pull = (START - THEIRS[1]) + (START - THEIRS[5])
-    np.testing.assert_allclose(client.theta, START - ALPHA * ((START - TARGET) + lam * pull), rtol=1e-14)
-    assert announced("dfedu", lam=lam) == [4]
-    assert [set(sent) for sent in peers.sent] == [{1, 5}]
-    np.testing.assert_array_equal(list(peers.sent[0].values()), [START, START])
 
 
 def mixed(own: np.ndarray, theirs: dict[int, np.ndarray]) -> np.ndarray:
@@ -267,10 +263,17 @@ def test_what_an_algorithm_remembers_can_be_taken_over_by_a_later_process(client
     np.testing.assert_array_equal(later.theta, client.theta)
 
 
-@pytest.mark.parametrize("name", ["gradient-tracking", "d2", "push-sum"])
-def test_an_algorithm_whose_sums_have_to_stay_whole_tolerates_no_losses_and_no_setting_changes_that(name):
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_keeps_a_sum_loses_nothing_and_who_takes_over_what_it_hears_no_entries(name):
     traits = ALGORITHMS[name]().traits
-    assert (traits.tolerates, traits.more_tolerant) == ("nothing", "")
+    assert traits.codec_may_drop == next((what for what, names in MAY_DROP.items() if name in names), "digits")
+    if name in MAY_DROP["nothing"]:  # and no setting changes that
+        assert (traits.tolerates, traits.more_tolerant) == ("nothing", "")
+
+
+@pytest.mark.parametrize("settings", [{"eta": 0, "start": "shared", "rotate_every": 1}, {"exchange": "fused"}], ids=str)
+def test_maps_that_change_tolerate_rounding_but_no_entries_that_come_later(settings):
+    assert ALGORITHMS["sheaf-fmtl"](**settings).traits.codec_may_drop == "digits"
 
 
 def test_the_gradient_is_what_the_local_work_amounts_to_and_theta_stays(client):
@@ -311,9 +314,6 @@ def test_algorithms_that_compare_whole_models_refuse_neighbours_of_different_siz
     check(ALGORITHMS[name](), run_facts([4, 4, 7, 7], [(0, 1), (2, 3)]))
     with pytest.raises(SettingsError, match=rf"^algorithm\.name = '{name}': .* 4 and 5 parameters"):
         check(ALGORITHMS[name](), run_facts([4, 4, 5], [(0, 1), (1, 2)]))
-
-
-def test_local_training_does_not_mind_neighbours_of_different_sizes(run_facts):
     check(ALGORITHMS["local"](), run_facts([4, 5], [(0, 1)]))
 
 
@@ -352,14 +352,3 @@ MAY_DROP = {
     "entries": {"local", "dfedu", "sheaf-fmtl"},
     "nothing": {"d2", "gradient-tracking", "push-sum"},
 }
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_who_keeps_a_sum_loses_nothing_and_who_takes_over_what_it_hears_no_entries(name):
-    expected = next((what for what, names in MAY_DROP.items() if name in names), "digits")
-    assert ALGORITHMS[name]().traits.codec_may_drop == expected
-
-
-@pytest.mark.parametrize("settings", [{"eta": 0, "start": "shared", "rotate_every": 1}, {"exchange": "fused"}], ids=str)
-def test_maps_that_change_tolerate_rounding_but_no_entries_that_come_later(settings):
-    assert ALGORITHMS["sheaf-fmtl"](**settings).traits.codec_may_drop == "digits"

@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
+from torch import nn
 
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.model.learner import Learner
@@ -57,9 +58,11 @@ CLOSED_FORMS = pytest.mark.parametrize(
 
 
 @CLOSED_FORMS
-@pytest.mark.parametrize("l2", [0.0, 0.3])
-def test_the_full_gradient_and_loss_are_the_closed_form(with_shard, architecture, closed_form, l2):
-    assignment = with_shard(architecture, 40, training={"l2": l2})
+@pytest.mark.parametrize(("samples", "l2"), [(40, 0.0), (40, 0.3), (511, 0.1), (512, 0.1), (513, 0.1), (1500, 0.1)])
+def test_the_gradient_and_loss_are_the_closed_form_also_where_they_are_computed_in_parts(
+    with_shard, architecture, closed_form, samples, l2
+):
+    assignment = with_shard(architecture, samples, training={"l2": l2})
     learner = Learner(assignment)
     loss, gradient = learner.gradient()
     expected_loss, expected = closed_form(learner.theta, *numbers(assignment, "train"), l2)
@@ -67,78 +70,69 @@ def test_the_full_gradient_and_loss_are_the_closed_form(with_shard, architecture
     np.testing.assert_allclose(gradient, expected, rtol=1e-12, atol=1e-12)
 
 
-@CLOSED_FORMS
-@pytest.mark.parametrize("samples", [511, 512, 513, 1500])
-def test_a_gradient_over_many_samples_is_computed_in_parts_with_the_same_result(
-    with_shard, architecture, closed_form, samples
-):
-    assignment = with_shard(architecture, samples, training={"l2": 0.1})
-    learner = Learner(assignment)
-    loss, gradient = learner.gradient()
-    expected_loss, expected = closed_form(learner.theta, *numbers(assignment, "train"), 0.1)
-    assert loss == pytest.approx(expected_loss, rel=1e-12)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-12, atol=1e-12)
+LENET = Architecture("cnn", (3, 32, 32), 10, filters=(32, 32, 64), kernel=5, padding=True, norm_groups=2)
+"""decentralizepy's GN-LeNet."""
 
 
-def test_the_gradient_of_a_cnn_is_that_of_torchs_own_modules(with_shard):
-    assignment = with_shard(CNN, 600)
+def layer_of_lenet(channels: int, filters: int) -> list[nn.Module]:
+    return [nn.Conv2d(channels, filters, 5, padding=2), nn.GroupNorm(2, filters), nn.ReLU(), nn.MaxPool2d(2)]
+
+
+class LastState(nn.GRU):
+    def forward(self, x):
+        return super().forward(x)[0][:, -1]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "samples", "layers", "tolerance"),
+    [
+        (
+            CNN,
+            600,
+            [
+                *(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 5, 3), nn.ReLU(), nn.MaxPool2d(2)),
+                *(nn.Flatten(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)),
+            ],
+            1e-12,
+        ),
+        (
+            LENET,
+            12,
+            [
+                *(*layer_of_lenet(3, 32), *layer_of_lenet(32, 32), *layer_of_lenet(32, 64)),
+                *(nn.Flatten(), nn.Linear(1024, 10)),
+            ],
+            1e-10,
+        ),
+        (
+            Architecture("gru", (6, 2), 3, hidden=(5,)),
+            600,
+            [LastState(2, 5, batch_first=True), nn.Linear(5, 3)],
+            1e-12,
+        ),
+    ],
+    ids=["cnn", "lenet with group norm", "gru"],
+)
+def test_the_gradient_is_that_of_torchs_own_modules(with_shard, architecture, samples, layers, tolerance):
+    assignment = with_shard(architecture, samples)
     learner = Learner(assignment)
-    model = torch.nn.Sequential(
-        *(torch.nn.Conv2d(1, 3, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
-        *(torch.nn.Conv2d(3, 5, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
-        *(torch.nn.Flatten(), torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)),
-    ).double()
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(learner.theta), model.parameters())
-    x, y = numbers(assignment, "train")
-    expected = torch.nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))
+    model = nn.Sequential(*layers).double()
+    nn.utils.vector_to_parameters(torch.from_numpy(learner.theta.copy()), model.parameters())
+    x, y = map(torch.from_numpy, numbers(assignment, "train"))
+    expected = nn.functional.cross_entropy(model(x), y)
     expected.backward()
     loss, gradient = learner.gradient()
-    assert loss == pytest.approx(expected.item(), rel=1e-12)
-    np.testing.assert_allclose(
-        gradient, torch.cat([p.grad.flatten() for p in model.parameters()]), rtol=1e-10, atol=1e-12
-    )
+    assert loss == pytest.approx(expected.item(), rel=tolerance)
+    slopes = torch.cat([p.grad.flatten() for p in model.parameters()])
+    np.testing.assert_allclose(gradient, slopes, rtol=100 * tolerance, atol=tolerance)
 
 
-def test_a_lenet_with_group_norm_is_that_of_torchs_own_modules(with_shard):
-    """decentralizepy's GN-LeNet, of 89,834 parameters on images of 32x32x3."""
-    architecture = Architecture("cnn", (3, 32, 32), 10, filters=(32, 32, 64), kernel=5, padding=True, norm_groups=2)
-    assert architecture.size == 89_834
-    assignment = with_shard(architecture, 12)
-    learner = Learner(assignment)
-    layers, channels = [], 3
-    for filters in (32, 32, 64):
-        norm = torch.nn.GroupNorm(2, filters)
-        layers += [torch.nn.Conv2d(channels, filters, 5, padding=2), norm, torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
-        channels = filters
-    network = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(1024, 10)).double()
-    starts = dict(zip([block.name for block in architecture.parameters()], architecture.parameters(), strict=True))
-    for number, norm in enumerate(layer for layer in layers if isinstance(layer, torch.nn.GroupNorm)):
-        assert (starts[f"norm{number}.weight"].start, starts[f"norm{number}.bias"].start) == (1.0, 0.0)
-        assert (norm.weight == 1).all()
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(learner.theta.copy()), network.parameters())
-    x, y = numbers(assignment, "train")
-    expected = torch.nn.functional.cross_entropy(network(torch.from_numpy(x)), torch.from_numpy(y))
-    expected.backward()
-    loss, gradient = learner.gradient()
-    assert loss == pytest.approx(expected.item(), rel=1e-10)
-    np.testing.assert_allclose(
-        gradient, torch.cat([p.grad.flatten() for p in network.parameters()]), rtol=1e-8, atol=1e-10
-    )
-
-
-def test_the_gradient_of_a_gru_is_that_of_torchs_own_modules(with_shard):
-    assignment = with_shard(Architecture("gru", (6, 2), 3, hidden=(5,)), 600)
-    learner = Learner(assignment)
-    gru, last = torch.nn.GRU(2, 5, batch_first=True).double(), torch.nn.Linear(5, 3).double()
-    parameters = [*gru.parameters(), *last.parameters()]
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(learner.theta), parameters)
-    x, y = numbers(assignment, "train")
-    states, _ = gru(torch.from_numpy(x))
-    expected = torch.nn.functional.cross_entropy(last(states[:, -1]), torch.from_numpy(y))
-    expected.backward()
-    loss, gradient = learner.gradient()
-    assert loss == pytest.approx(expected.item(), rel=1e-12)
-    np.testing.assert_allclose(gradient, torch.cat([p.grad.flatten() for p in parameters]), rtol=1e-10, atol=1e-12)
+def test_a_group_norm_starts_as_torchs_does():
+    assert LENET.size == 89_834
+    starts = {block.name: block.start for block in LENET.parameters()}
+    for number in range(3):
+        assert (starts[f"norm{number}.weight"], starts[f"norm{number}.bias"]) == (1.0, 0.0)
+    assert (nn.GroupNorm(2, 32).weight == 1).all()
 
 
 @pytest.mark.parametrize(("architecture", "task"), [(LOGISTIC, "classification"), (LINEAR, "regression")])
@@ -210,12 +204,6 @@ def test_what_pulls_features_moves_no_parameter_of_a_linear_model(with_shard):
     np.testing.assert_array_equal(same, gradient)
     distances = ((x.reshape(len(x), -1) - anchors[y]) ** 2).sum(1)
     assert pulled == pytest.approx(loss_alone + 0.5 * distances.mean(), rel=1e-12)
-
-
-def test_gradients_do_not_add_up_over_calls(with_shard):
-    learner = Learner(with_shard(LOGISTIC, 40))
-    first = learner.gradient()[1].copy()
-    np.testing.assert_array_equal(learner.gradient()[1], first)
 
 
 def test_theta_changed_in_place_is_the_theta_that_learns_next(with_shard):
@@ -319,16 +307,13 @@ def test_the_seed_and_the_client_alone_decide_the_batches(with_shard):
     assert drawn(node=4) != expected
 
 
-def test_full_work_is_one_step_on_all_samples(with_shard):
-    learner = Watched(with_shard(LOGISTIC, 600))
+@pytest.mark.parametrize(
+    ("samples", "work", "batches"), [(600, {}, 1), (3, {"work": "steps", "steps": 2, "batch_size": 100}, 2)]
+)
+def test_full_work_and_batches_larger_than_the_shard_take_all_samples(with_shard, samples, work, batches):
+    learner = Watched(with_shard(LOGISTIC, samples, training=work))
     learner.learn()
-    assert learner.seen == [list(range(600))]
-
-
-def test_a_shard_smaller_than_a_batch_is_one_batch(with_shard):
-    learner = Watched(with_shard(LOGISTIC, 3, training={"work": "steps", "steps": 2, "batch_size": 100}))
-    learner.learn()
-    assert [sorted(batch) for batch in learner.seen] == [[0, 1, 2]] * 2
+    assert [sorted(batch) for batch in learner.seen] == [list(range(samples))] * batches
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -385,28 +370,24 @@ def test_evaluation_leaves_theta_and_the_next_gradient_alone(with_shard):
 # -- state -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_state_of_a_learner_is_theta_and_the_batches_drawn(with_shard):
-    learner = Learner(with_shard(LOGISTIC, 10, training={"work": "steps", "steps": 2, "batch_size": 4}))
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_state_is_theta_the_batches_drawn_and_with_momentum_the_velocity(with_shard, momentum):
+    work = {"work": "steps", "steps": 2, "batch_size": 4, "momentum": momentum}
+    learner = Learner(with_shard(LOGISTIC, 10, training=work))
     learner.learn()
     learner.learn()
     state = learner.state()
-    assert set(state) == {"theta", "batches_drawn"}
+    assert set(state) == {"theta", "batches_drawn"} | ({"velocity"} if momentum else set())
     np.testing.assert_array_equal(state["theta"], learner.theta)
     assert state["batches_drawn"].tolist() == [4]
+    assert learner.buffer_bytes() == (2 if momentum else 1) * 8 * LOGISTIC.size  # the gradient, the velocity
 
 
-def test_the_state_holds_the_velocity_where_there_is_momentum(with_shard):
-    assignment = with_shard(LOGISTIC, 10, training={"momentum": 0.9})
-    learner = Learner(assignment)
+def test_the_velocity_is_what_theta_has_moved_by(with_shard):
+    learner = Learner(with_shard(LOGISTIC, 10, training={"momentum": 0.9}))
     start = learner.theta.copy()
     learner.learn()
     np.testing.assert_allclose(learner.state()["velocity"], (start - learner.theta) / 0.1, rtol=1e-12)
-
-
-@pytest.mark.parametrize(("momentum", "vectors"), [(0.0, 1), (0.9, 2)])
-def test_buffers_of_a_learner_are_its_gradient_and_the_velocity(with_shard, momentum, vectors):
-    learner = Learner(with_shard(LOGISTIC, 10, training={"momentum": momentum}))
-    assert learner.buffer_bytes() == vectors * 8 * LOGISTIC.size
 
 
 def test_samples_are_counted_where_they_are_learnt_and_evaluated(with_shard):

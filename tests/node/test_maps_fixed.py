@@ -16,19 +16,16 @@ every_kind = pytest.mark.parametrize(
 )
 
 
-def test_identity_maps_show_every_neighbour_theta_times_the_root_of_its_weight():
-    projected = IdentityMaps(WEIGHTS, 5).project(THETA)
+def test_identity_maps_show_theta_times_the_root_of_the_weight_and_pull_back_the_weighted_sum():
+    maps = IdentityMaps(WEIGHTS, 5)
+    projected = maps.project(THETA)
     for j, factor in {1: 1.0, 4: 0.5, 6: 0.3**0.5}.items():
         np.testing.assert_allclose(projected[j], factor * THETA, rtol=1e-15)
+    np.testing.assert_allclose(maps.pull_back(projected), (1.0 + 0.25 + 0.3) * THETA, rtol=1e-14)
 
 
 def test_identity_maps_of_weight_one_send_theta_itself_without_a_copy():
     assert IdentityMaps({1: 1.0}, 5).project(THETA)[1] is THETA
-
-
-def test_pulling_back_what_an_identity_map_projected_gives_the_weighted_sum():
-    maps = IdentityMaps(WEIGHTS, 5)
-    np.testing.assert_allclose(maps.pull_back(maps.project(THETA)), (1.0 + 0.25 + 0.3) * THETA, rtol=1e-14)
 
 
 def test_selection_maps_show_the_chosen_coordinates_in_the_chosen_order():
@@ -40,10 +37,6 @@ def test_selection_maps_show_the_chosen_coordinates_in_the_chosen_order():
     }
 
 
-def test_the_coverage_of_a_selection_counts_the_edges_that_see_each_coordinate():
-    assert SelectionMaps(CHOSEN, 5).coverage().tolist() == [2, 1, 2, 0, 2]
-
-
 selections = st.integers(1, 12).flatmap(
     lambda size: st.tuples(
         st.just(size),
@@ -52,15 +45,6 @@ selections = st.integers(1, 12).flatmap(
         ),
     )
 )
-
-
-@given(selection=selections, seed=st.integers(0, 1000))
-@settings(deadline=None)
-def test_the_coverage_is_the_diagonal_of_the_sum_of_p_transposed_p(selection, seed):
-    size, chosen = selection
-    maps = SelectionMaps(chosen, size)
-    total = sum(maps.dense(j).T @ maps.dense(j) for j in chosen)
-    np.testing.assert_array_equal(np.diag(maps.coverage()), total)
 
 
 def check_against_matrices(maps: Maps, size: int, rng: np.random.Generator) -> None:
@@ -75,9 +59,11 @@ def check_against_matrices(maps: Maps, size: int, rng: np.random.Generator) -> N
 
 @given(selection=selections, seed=st.integers(0, 1000))
 @settings(deadline=None)
-def test_selections_project_and_pull_back_as_their_matrices_do(selection, seed):
+def test_selections_project_and_pull_back_as_their_matrices_do_and_cover_what_some_edge_sees(selection, seed):
     size, chosen = selection
-    check_against_matrices(SelectionMaps(chosen, size), size, np.random.default_rng(seed))
+    maps = SelectionMaps(chosen, size)
+    check_against_matrices(maps, size, np.random.default_rng(seed))
+    np.testing.assert_array_equal(np.diag(maps.coverage()), sum(maps.dense(j).T @ maps.dense(j) for j in chosen))
 
 
 @given(
@@ -91,25 +77,17 @@ def test_identities_project_and_pull_back_as_their_matrices_do(weights, size, se
 
 
 @every_kind
-def test_norms_of_fixed_maps_are_those_of_their_matrices(maps):
-    for j, norm in maps.norms().items():
-        assert norm == pytest.approx(np.linalg.norm(maps.dense(j)), rel=1e-15)
-
-
-@every_kind
-def test_fixed_maps_refuse_to_be_updated(maps):
+def test_fixed_maps_have_the_norms_of_their_matrices_nothing_to_remember_and_refuse_to_be_updated(maps):
     before = maps.norms()
+    for j, norm in before.items():
+        assert norm == pytest.approx(np.linalg.norm(maps.dense(j)), rel=1e-15)
+    assert maps.state() == {}
+    maps.load({})
+    assert maps.error_bound == 0.0
     r = {j: np.ones_like(vector) for j, vector in maps.project(THETA).items()}
     with pytest.raises(TypeError, match="fixed"):
         maps.update(maps.project(THETA), r, THETA, 0.1)
     assert maps.norms() == before
-
-
-@every_kind
-def test_fixed_maps_have_nothing_to_remember_and_are_exact(maps):
-    assert maps.state() == {}
-    maps.load({})
-    assert maps.error_bound == 0.0
 
 
 def test_identity_maps_take_no_memory():

@@ -44,25 +44,15 @@ def cosine_transform(length: int, rows: np.ndarray | None = None) -> np.ndarray:
 
 @every_kind
 @every_dtype
-def test_every_edge_begins_with_a_matrix_of_its_own_height_in_the_asked_precision(kind, dtype):
-    made = matrices(start(kind, dtype=dtype))
-    assert {j: matrix.shape for j, matrix in made.items()} == {1: (7, 40), 8: (12, 40)}
-    assert {str(matrix.dtype) for matrix in made.values()} == {dtype}
-
-
-@every_kind
-@every_dtype
-def test_the_scale_is_a_factor_on_every_number(kind, dtype):
-    plain, scaled = matrices(start(kind, dtype=dtype)), matrices(start(kind, dtype=dtype, scale=2.5))
+def test_every_edge_begins_with_a_matrix_of_its_height_and_precision_which_the_seed_decides_but_for_a_factor(
+    kind, dtype
+):
+    plain, again, scaled = (matrices(start(kind, dtype=dtype, scale=scale)) for scale in (1.0, 1.0, 2.5))
+    assert {j: matrix.shape for j, matrix in plain.items()} == {1: (7, 40), 8: (12, 40)}
+    assert {str(matrix.dtype) for matrix in plain.values()} == {dtype}
     for j in plain:
+        np.testing.assert_array_equal(plain[j], again[j])
         np.testing.assert_allclose(scaled[j], 2.5 * plain[j], rtol=4 * EPS[dtype])
-
-
-@every_kind
-def test_the_same_seed_gives_the_same_maps_again(kind):
-    first, again = matrices(start(kind)), matrices(start(kind))
-    for j in first:
-        np.testing.assert_array_equal(first[j], again[j])
 
 
 @every_kind
@@ -121,21 +111,17 @@ def significant(sample: np.ndarray, law) -> float:
     return kstest(sample.ravel(), law.cdf).pvalue
 
 
-def test_gaussian_maps_are_standard_normal():
-    matrix = matrices(start("gaussian", rows={1: 150}, size=200))[1]
+@pytest.mark.parametrize(
+    ("kind", "law", "variance", "fourth_less_square"),
+    [("gaussian", norm(), 1, 2), ("uniform", uniform(-1, 2), 1 / 3, 4 / 45)],
+)
+def test_gaussian_maps_are_standard_normal_and_uniform_ones_fill_the_interval(kind, law, variance, fourth_less_square):
+    matrix = matrices(start(kind, rows={1: 150}, size=200))[1]
     n = matrix.size
-    assert significant(matrix, norm()) > 1e-4
-    assert abs(matrix.mean()) < 5 / math.sqrt(n)
-    assert abs(matrix.var() - 1) < 5 * math.sqrt(2 / n)
-
-
-def test_uniform_maps_fill_the_interval_from_minus_one_to_one():
-    matrix = matrices(start("uniform", rows={1: 150}, size=200))[1]
-    n = matrix.size
-    assert significant(matrix, uniform(-1, 2)) > 1e-4
-    assert np.abs(matrix).max() <= 1
-    assert abs(matrix.mean()) < 5 / math.sqrt(3 * n)
-    assert abs(matrix.var() - 1 / 3) < 5 * math.sqrt(4 / 45 / n)
+    assert significant(matrix, law) > 1e-4
+    assert abs(matrix.mean()) < 5 * math.sqrt(variance / n)
+    assert abs(matrix.var() - variance) < 5 * math.sqrt(fourth_less_square / n)
+    assert kind == "gaussian" or np.abs(matrix).max() <= 1
 
 
 def test_identity_maps_are_rows_of_the_identity_plus_noise_of_deviation_a_hundredth():

@@ -285,13 +285,6 @@ def test_soft_weights_of_two_ends_come_together_again_when_losses_end(play):
     assert 0.2 < played.weights[90, 0, 2] < 1  # the square of a cosine
 
 
-def test_who_goes_on_from_its_state_does_so_to_the_last_bit(play):
-    settings = {"blocks": "head", "architecture": TWO_LAYERS, "probe_every": 3}
-    whole, broken = play(60, **settings), play(60, broken_at=27, **settings)
-    np.testing.assert_array_equal(whole.thetas, broken.thetas)
-    assert whole.network.sent.keys() == broken.network.sent.keys()
-
-
 @pytest.fixture
 def changed(play):
     """The task of client 0 becomes that of the others in round 60; with this lambda neighbours end near each other."""
@@ -326,9 +319,16 @@ def test_clients_that_seek_find_those_of_their_task_whom_the_graph_had_not_given
     assert played.network.words.keys() >= {(15, i, (i + 1) % CLIENTS) for i in range(CLIENTS)}
 
 
-def test_who_goes_on_from_its_state_still_knows_whom_it_has_met(play):
-    settings = {"graph": RING, "seek": True, "probe_every": 5}
-    whole, broken = play(60, **settings), play(60, broken_at=32, **settings)
+@pytest.mark.parametrize(
+    ("settings", "broken_at"),
+    [
+        ({"blocks": "head", "architecture": TWO_LAYERS, "probe_every": 3}, 27),
+        ({"graph": RING, "seek": True, "probe_every": 5}, 32),  # after the first meetings
+    ],
+    ids=["blocks", "seeking"],
+)
+def test_who_goes_on_from_its_state_does_so_to_the_last_bit(play, settings, broken_at):
+    whole, broken = play(60, **settings), play(60, broken_at=broken_at, **settings)
     np.testing.assert_array_equal(whole.thetas, broken.thetas)
     assert whole.network.sent.keys() == broken.network.sent.keys()
 

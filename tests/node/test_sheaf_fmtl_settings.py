@@ -25,16 +25,12 @@ def refused(run_facts):
     return refused
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0])
-def test_maps_that_would_start_at_zero_are_refused_by_name(scale):
-    with pytest.raises(ConfigError) as caught:
-        validate({"algorithm": {"name": "sheaf-fmtl", "start_scale": scale}})
-    assert str(caught.value) == f"algorithm.start_scale = {scale}: must be greater than 0"
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("gamma", 0.0), ("gamma", 1.5), ("lam", -0.1), ("eta", -0.1), ("rank_cap", -1), ("rotate_every", -1)],
+    [
+        *(("gamma", 0.0), ("gamma", 1.5), ("lam", -0.1), ("eta", -0.1), ("rank_cap", -1), ("rotate_every", -1)),
+        *(("start_scale", 0.0), ("start_scale", -1.0)),
+    ],
 )
 def test_values_outside_their_range_are_refused_in_one_line_with_the_key(key, value):
     with pytest.raises(ConfigError, match=rf"^algorithm\.{key} = {value}: must be [^\n]*$"):
@@ -64,10 +60,18 @@ def test_rotating_maps_must_be_shared_and_must_not_learn(refused, changes):
     assert line == "algorithm.rotate_every: = 5 needs start = 'shared' and eta = 0; or set it to 0"
 
 
-def test_a_rank_cap_on_dense_maps_is_refused(refused):
-    line = refused(rank_cap=20, storage="dense")
-    assert line.startswith("algorithm.rank_cap: ")
-    assert "storage = 'factored'" in line
+@pytest.mark.parametrize(
+    ("settings", "begins", "names"),
+    [
+        ({"rank_cap": 20, "storage": "dense"}, "algorithm.rank_cap: ", "storage = 'factored'"),
+        ({"start": "selection", "eta": 0.1}, "algorithm.start: = 'selection'", "eta"),
+        ({"server": True}, "algorithm.server: = true needs start = 'selection'", ""),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(refused, settings, begins, names):
+    line = refused(**settings)
+    assert line.startswith(begins)
+    assert names in line
 
 
 @pytest.mark.parametrize(
@@ -92,17 +96,19 @@ def announced(facts=None, **settings) -> list[Vector]:
     return SheafFMTL(**settings).messages(Edge(0, 1, 650, 922, model, from_server=False, facts=facts))
 
 
-def test_two_phases_announce_two_vectors_a_round():
-    assert announced(gamma=0.1) == [Vector(65), Vector(65)]
-
-
-def test_a_fused_exchange_announces_one_vector_with_one_number_more():
-    assert announced(gamma=0.1, exchange="fused") == [Vector(66, exact=1)]
-
-
-@pytest.mark.parametrize("exchange", ["two-phase", "fused"])
-def test_frozen_maps_announce_one_vector_and_no_norm(exchange):
-    assert announced(gamma=0.1, eta=0.0, exchange=exchange) == [Vector(65)]
+@pytest.mark.parametrize(
+    ("settings", "vectors"),
+    [
+        ({}, [Vector(65), Vector(65)]),
+        ({"exchange": "fused"}, [Vector(66, exact=1)]),
+        ({"eta": 0.0}, [Vector(65)]),
+        ({"eta": 0.0, "exchange": "fused"}, [Vector(65)]),
+        ({"eta": 0.0, "start": "selection", "facts": tuple(range(17))}, [Vector(17)]),  # what both ends have
+    ],
+    ids=str,
+)
+def test_what_is_announced_a_round(settings, vectors):
+    assert announced(gamma=0.1, **settings) == vectors
 
 
 @pytest.mark.parametrize("percent", [1, 7, 28, 29, 57, 58, 100])
@@ -125,15 +131,3 @@ def test_shared_vectors_are_gamma_times_the_smaller_model_rounded_down_and_at_le
 def test_shared_vectors_are_as_long_at_both_ends_and_no_longer_than_either_model(gamma, d_i, d_j):
     assert shared_size(gamma, d_i, d_j) == shared_size(gamma, d_j, d_i)
     assert 1 <= shared_size(gamma, d_i, d_j) <= min(d_i, d_j)
-
-
-def test_selections_are_fixed_and_refuse_to_learn(refused):
-    assert refused(start="selection", eta=0.1).startswith("algorithm.start: = 'selection'")
-
-
-def test_selections_announce_one_vector_of_the_parameters_that_both_ends_have():
-    assert announced(tuple(range(17)), start="selection", eta=0.0) == [Vector(17)]
-
-
-def test_a_server_needs_selection_maps(refused):
-    assert refused(server=True).startswith("algorithm.server: = true needs start = 'selection'")

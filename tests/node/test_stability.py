@@ -11,35 +11,37 @@ def test_step_sizes_up_to_the_limit_are_not_worth_a_word():
     assert StabilityWatch().see(models=1.0, maps=1.0) == []
 
 
-def test_models_above_the_limit_are_told_with_the_three_keys_that_help():
-    (text,) = StabilityWatch().see(models=1.5, maps=0.0)
-    assert "lam alpha ||P||^2 = 1.5 is above 1" in text
-    assert all(key in text for key in ("algorithm.lam", "algorithm.start_scale", "training.alpha"))
-    assert "algorithm.eta" not in text
+@pytest.mark.parametrize(
+    ("crossed", "told", "helps", "does_not"),
+    [
+        (
+            {"models": 1.5, "maps": 0.0},
+            "lam alpha ||P||^2 = 1.5 is above 1",
+            ("algorithm.lam", "algorithm.start_scale", "training.alpha"),
+            "algorithm.eta",
+        ),
+        (
+            {"models": 0.0, "maps": 1.25},
+            "eta lam ||theta||^2 = 1.25 is above 1",
+            ("algorithm.eta", "algorithm.lam"),
+            "start_scale",
+        ),
+    ],
+)
+def test_what_is_above_the_limit_is_told_with_the_keys_that_help(crossed, told, helps, does_not):
+    (text,) = StabilityWatch().see(**crossed)
+    assert told in text
+    assert all(key in text for key in helps)
+    assert does_not not in text
 
 
-def test_maps_above_the_limit_are_told_with_the_two_keys_that_help():
-    (text,) = StabilityWatch().see(models=0.0, maps=1.25)
-    assert "eta lam ||theta||^2 = 1.25 is above 1" in text
-    assert all(key in text for key in ("algorithm.eta", "algorithm.lam"))
-    assert "start_scale" not in text
-
-
-def test_each_warning_comes_once_even_if_its_number_goes_and_returns():
+def test_each_warning_comes_once_and_does_not_silence_the_other():
     watch = StabilityWatch()
     assert len(watch.see(models=1.5, maps=0.0)) == 1
     for models in (1.6, 0.1, 9.0):
         assert watch.see(models=models, maps=0.0) == []
-
-
-def test_one_warning_does_not_silence_the_other():
-    watch = StabilityWatch()
-    watch.see(models=1.5, maps=0.0)
     (text,) = watch.see(models=1.5, maps=1.5)
     assert "||theta||^2" in text
-
-
-def test_both_warnings_may_come_at_once():
     assert len(StabilityWatch().see(models=1.5, maps=1.5)) == 2
 
 
