@@ -112,7 +112,6 @@ sizing: setup  ## Estimate what runs of up to a million clients would take (1 mi
 
 bench-maps: setup  ## Measure restriction maps into benchmarks/results/, and draw them (4 minutes).
 	$(BIN)/python benchmarks/maps.py
-	$(BIN)/python benchmarks/draw_maps.py
 
 bench-measuring: setup  ## Compare CPU time with and without measuring (10 minutes).
 	$(BIN)/python benchmarks/measuring.py

@@ -1,7 +1,7 @@
 """Codecs: what each of them saves of the bytes, and what it costs in accuracy.
 
 The upright digits of benchmarks/digits.py: twenty clients, 200 rounds. A few ways of talking to neighbours, each with
-codecs that it supports. Writes benchmarks/results/codecs.md.
+codecs that it supports.
 """
 
 import statistics

@@ -9,7 +9,7 @@ from functools import partial
 
 from common import options, table, write
 from digits import problem
-from study import Method, Study, against, over_seeds, payload, percent, write_csv
+from study import Method, Study, against, over_seeds, payload, percent, write_runs
 
 PAPER = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.03}
 ROTATING = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.0, "start": "shared", "rotate_every": 1}
@@ -40,7 +40,7 @@ def main() -> None:
     ]
     accuracy = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds"
     header = f"method|lambda|{accuracy}|against local|clients with little data|payload MB"
-    write_csv(study.runs, "collaboration")
+    write_runs(study.runs, "collaboration")
     write("collaboration", f"`python benchmarks/collaboration.py --seeds {arguments.seeds}`", table(header, rows))
 
 

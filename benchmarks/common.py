@@ -1,6 +1,7 @@
 """What the benchmarks share: options, the command line in a process of its own, tables, and files of results."""
 
 import argparse
+import csv
 import os
 import sqlite3
 import statistics
@@ -19,14 +20,21 @@ LAST_SAMPLES = "(SELECT max(rowid) FROM resource GROUP BY node)"
 
 
 def options(page: str | None, *, seeds: int = 0, repeats: int = 0, out: str = "") -> argparse.ArgumentParser:
-    """A parser described by the first line of ``page``, with those options that have a default here."""
+    """A parser described by the first line of ``page``, with those options that have a default here.
+
+    Runs that ``--out`` holds already are not repeated."""
     parser = argparse.ArgumentParser(description=(page or "").split("\n")[0])
     if seeds:
         parser.add_argument("--seeds", type=int, default=seeds)
     if repeats:
         parser.add_argument("--repeats", type=int, default=repeats)
     if out:
-        parser.add_argument("--out", type=lambda path: Path(path).resolve(), default=f"runs/{out}", help="run folders")
+        parser.add_argument(
+            "--out",
+            type=lambda path: Path(path).resolve(),
+            default=f"runs/{out}",
+            help="run folders; what is there is not run again",
+        )
     return parser
 
 
@@ -70,3 +78,18 @@ def write(name: str, made_by: str, text: str) -> None:
     """Prints ``text`` and writes it to benchmarks/results/NAME.md."""
     print(text)
     (RESULTS / f"{name}.md").write_text(f"Made by {made_by}.\n\n{text}\n")
+
+
+def write_csv(name: str, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """Writes benchmarks/results/NAME.csv."""
+    with (RESULTS / f"{name}.csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+
+
+def count(database: Path, query: str) -> int:
+    """The number that ``query`` gives; 0 while its table does not exist yet."""
+    try:
+        with reading(database) as records:
+            return records.execute(query).fetchone()[0]
+    except sqlite3.Error:
+        return 0

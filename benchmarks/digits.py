@@ -2,7 +2,6 @@
 
 Twenty clients on an Erdős–Rényi graph (p = 0.2), half of them with a fifth of their training data, 200 full-gradient
 rounds of logistic regression; once with all images upright, once with four groups of clients whose images are turned.
-Writes a Markdown table to benchmarks/results/digits.md.
 """
 
 import statistics
@@ -16,6 +15,7 @@ from study import algorithms, over_seeds, run_grid
 
 from sheafgossip.metrics.summary import summarize
 
+CLIENTS = 20
 PROBLEMS = {"upright": [0], "rotated": [0, 90, 180, 270]}
 MAPS = {"name": "sheaf-fmtl", "lam": 0.3, "eta": 0.03}
 ROTATING = {"name": "sheaf-fmtl", "lam": 1.0, "eta": 0.0, "start": "shared", "rotate_every": 1}
@@ -41,7 +41,7 @@ def problem(name: str, seed: int) -> dict[str, Any]:
     """A configuration but for its algorithm."""
     return {
         "seed": seed,
-        "clients": 20,
+        "clients": CLIENTS,
         "rounds": 200,
         "topology": {"kind": "erdos-renyi", "p": 0.2},
         "data": {"rotations": PROBLEMS[name], "reduced_clients": 0.5, "reduced_to": 0.2},

@@ -1,4 +1,4 @@
-"""What the pictures of benchmarks have in common; to be imported before pyplot."""
+"""What the pictures of benchmarks have in common; pyplot is to be taken from here."""
 
 from typing import Any
 
@@ -7,12 +7,11 @@ from common import PICTURES
 
 matplotlib.use("svg")
 matplotlib.rcParams |= {"font.size": 10, "svg.hashsalt": "sheafgossip"}
+from matplotlib import pyplot as plt  # noqa: E402
 
 
 def save(figure: Any, name: str) -> None:
     """Writes docs/pictures/NAME.svg, the same for the same data."""
-    from matplotlib import pyplot as plt
-
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)

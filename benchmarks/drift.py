@@ -1,8 +1,7 @@
 """A group of clients gets another task half-way: which edges pull before and after, and what it does to accuracy.
 
 examples/drifting-tasks.toml with a new start for clients whose loss tells that their task has changed, without it, with
-all edges on, and alone. Writes benchmarks/results/drift.md and docs/pictures/selective-drift.svg. Runs that are already
-in --out are not repeated.
+all edges on, and alone. Draws docs/pictures/selective-drift.svg.
 """
 
 import statistics
@@ -10,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common import HERE, options, table, write
-from drawing import save
-from matplotlib import pyplot as plt
+from drawing import plt, save
 from study import algorithms, over_seeds, run_grid
 
 from sheafgossip.launcher.config.files import load, read

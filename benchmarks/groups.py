@@ -1,8 +1,7 @@
 """Clients that come in groups: what FLT and SFMTL-Graph make of it, beside the figures of their papers.
 
 The main tables of both papers in small, on the bundled digits: scenario 1 of FLT (five clusters of clients, each with
-two classes of its own), and two classes a client, as in SFMTL-Graph's Heterogeneous CIFAR-10. Writes a Markdown table
-to benchmarks/results/.
+two classes of its own), and two classes a client, as in SFMTL-Graph's Heterogeneous CIFAR-10.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,14 +25,11 @@ FLT: dict[str, Any] = {
     "evaluation": {"every": 0},
 }
 TAXONOMY = {"name": "flt", "fraction": 0.2, "embedding": 16, "centroids": 2, "manifold": "pca", "dimensions": 10}
-GRAPH: dict[str, Any] = {
-    "clients": 20,
-    "rounds": 40,
+GRAPH: dict[str, Any] = FLT | {
     "data": DIGITS | {"partition": "classes", "classes_per_client": 2},
     "training": {"work": "steps", "steps": 5, "batch_size": 32, "alpha": 0.05},
     "model": {"kind": "mlp", "hidden": [64]},
     "topology": {"kind": "complete"},
-    "evaluation": {"every": 0},
 }
 Published = Mapping[str, tuple[str, ...]]
 TABLE_1: Published = {  # FLT, table 1, MNIST: accuracy %, variance over clients

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from common import options, table
 from safetensors.numpy import load_file
 
 from sheafgossip.launcher.config.sections import validate
@@ -18,7 +19,7 @@ from sheafgossip.launcher.studies.runner import run_all
 
 ROUNDS = (1, 2, 5, 10, 20, 40)
 GAMMA = 0.1
-MAPS = {
+MAPS: dict[str, dict[str, object]] = {
     "fixed maps": {"eta": 0.0},
     "maps that rotate each round": {"start": "shared", "rotate_every": 1, "eta": 0.0},
 }
@@ -38,6 +39,7 @@ def recovered(folder: Path) -> dict[int, float]:
 
 
 def main() -> None:
+    options(__doc__).parse_args()
     configs = [
         validate(
             {
@@ -52,14 +54,13 @@ def main() -> None:
         )
         for name, maps in MAPS.items()
     ]
-    print(f"| after round | {' | '.join(MAPS)} |\n|---|{'---|' * len(MAPS)}")
     with tempfile.TemporaryDirectory() as root:
         finished = run_all(configs, Path(root) / "runs")
         if any(run.outcome.status != "finish" for run in finished):
             sys.exit("a run failed")
         shares = [recovered(run.prepared.folder) for run in finished]
-    for round in ROUNDS:
-        print(f"| {round} | {' | '.join(f'{100 * share[round]:.0f}%' for share in shares)} |")
+    rows = ((round, *(f"{100 * share[round]:.0f}%" for share in shares)) for round in ROUNDS)
+    print(table("|".join(["after round", *MAPS]), rows))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """What restriction maps cost: matrices against start and history, over sizes, edges and rounds.
 
 Times are CPU time of one thread, medians of rounds in which all contenders take turns: on a busy machine trust the
-ratios. Results: a Markdown table on the terminal and in benchmarks/results/maps.md, the same as maps.csv for
-draw_maps.py.
+ratios. Results: a Markdown table on the terminal and in benchmarks/results/maps.md, the same as maps.csv, and
+docs/pictures/maps-*.svg.
 """
 
-import csv
 import gc
 import platform
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,9 @@ from time import thread_time
 
 import numpy as np
 import scipy
-from common import RESULTS, table
+from common import RESULTS, options, table, write_csv
+from drawing import plt, save
+from matplotlib.ticker import LogLocator
 from scipy.fft import dct
 from threadpoolctl import threadpool_limits
 
@@ -37,6 +38,10 @@ One client, float32, one thread. A time is the maps' whole work in a round of Al
 update), in milliseconds of CPU time; a size is what the maps hold after K rounds, in MB (10^6 bytes). "-": more than
 {LARGEST / 1e9:g} GB, not made. `auto` is what storage = "auto" holds after K rounds, followed by its time over that of
 the better one."""
+
+
+SCENES = {"maps-large": (34_826, 6, (0.01, 0.03)), "maps-small": (1_000, 6, (0.01, 0.1))}
+LOOKS = {"dense": ("#D55E00", "s"), "factored": ("#0072B2", "o")}  # of Okabe and Ito: apart for all colour vision
 
 
 @dataclass(frozen=True, order=True)
@@ -230,7 +235,29 @@ def figures_to_hold(rows: list[Row]) -> Iterator[tuple[str, str, str]]:
     yield f"auto over the better storage, worst case ({case})", f"{worst.auto_over_better:.2f}", "at most 1.3"
 
 
+def draw(name: str, rows: list[Row]) -> None:
+    d, degree, gammas = SCENES[name]
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
+    for gamma, dash in zip(gammas, ("-", "--"), strict=True):
+        chosen = [r for r in rows if (r.d, r.degree, r.gamma, r.start) == (d, degree, gamma, "orthogonal")]
+        rounds = [row.K for row in chosen]
+        for storage, (colour, marker) in LOOKS.items():
+            look = {"color": colour, "marker": marker, "linestyle": dash, "label": f"{storage}, gamma {gamma:g}"}
+            axes[0].plot(rounds, [getattr(row, f"{storage}_ms") for row in chosen], **look)
+            axes[1].plot(rounds, [getattr(row, f"{storage}_bytes") / 1e6 for row in chosen], **look)
+    for axis, what in zip(axes, ("milliseconds a round", "megabytes"), strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="K, rounds so far", ylabel=what)
+        axis.set_xticks(rounds, [str(k) for k in rounds])
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.minorticks_off()
+        axis.yaxis.set_major_formatter("{x:g}")
+    figure.suptitle(f"The maps of one client: {d:,} parameters, {degree} neighbours")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    save(figure, name)
+
+
 def main() -> None:
+    options(__doc__).parse_args()
     cases = [Case(d, gamma, degree) for d, gammas in GAMMAS.items() for gamma in gammas for degree in DEGREES]
     cases.append(Case(34_826, 0.01, 6, "gaussian"))
     rows = []
@@ -240,10 +267,10 @@ def main() -> None:
     text = report(rows, {length: transform_ms(length) for length in LENGTHS})
     print(text)
     (RESULTS / "maps.md").write_text(text)
-    with (RESULTS / "maps.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(field.name for field in fields(Row))
-        writer.writerows(astuple(row) for row in rows)
+    write_csv("maps", [field.name for field in fields(Row)], map(astuple, rows))
+    plt.rcParams["font.size"] = 11
+    for name in SCENES:
+        draw(name, rows)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """What measuring costs: CPU time of whole runs with and without it, and the collector under a heavy load.
 
 CPU time is the operating system's for the command and all its descendants, so it leaves no process out. Runs with and
-without measuring take turns, and change places from pair to pair. Results: Markdown tables on the terminal and in
-benchmarks/results/measuring.md.
+without measuring take turns, and change places from pair to pair.
 """
 
 import multiprocessing
@@ -44,9 +43,6 @@ algorithm = { name = "dfedu", lam = 0.1 }
 
 SENDERS, NEIGHBOURS, ROUNDS_A_SECOND, SECONDS = 200, 20, 10, 10
 SENDING_PROCESSES = 2
-
-
-# -- runs --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,9 +93,6 @@ def compare(name: str, text: str, repeats: int) -> tuple[str, ...]:
         f"{100 * (median[on] - median[off]) / (median[off] - start):+.1f} %",
         f"{100 * recorded:.0f} %",
     )
-
-
-# -- the collector -----------------------------------------------------------------------------------------------------
 
 
 def send(endpoint: str, senders: range, start: float, sent: multiprocessing.Queue) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import re
 import resource
 import signal
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from common import CLI, options, reading
+from common import CLI, count, options, table
 
 CONFIG = """
 clients = {clients}
@@ -96,17 +95,9 @@ def wait_for_round(launcher: subprocess.Popen, database: Path, clients: int) -> 
         if launcher.poll() is not None:
             raise SystemExit(f"the run ended with {launcher.returncode}")
         time.sleep(0.25)
-        if database.exists() and completed(database) >= clients:
+        if count(database, f"SELECT count(*) FROM round WHERE round = {WARM_ROUNDS}") >= clients:
             return
     raise SystemExit(f"round {WARM_ROUNDS} was not reached within {TIMEOUT_S} s")
-
-
-def completed(database: Path) -> int:
-    try:
-        with reading(database) as records:
-            return records.execute("SELECT count(*) FROM round WHERE round = ?", (WARM_ROUNDS,)).fetchone()[0]
-    except sqlite3.Error:  # not made yet
-        return 0
 
 
 def look(chosen: Collection[int] = ()) -> Machine:
@@ -148,16 +139,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=40)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no run is left behind
-    titles = ("PSS: files", "PSS: rest", "kernel", "others", "lost", "rest/lost", "(rest + kernel)/lost")
-    print("MB        " + "  ".join(titles))
-    ratios = []
+    header = "MB|PSS: files|PSS: rest|kernel|others|lost|rest/lost|(rest + kernel)/lost"
+    ratios, rows = [], []
     for number in range(1, arguments.repeats + 1):
         memory, lost, others = measure(arguments.clients)
         ratios.append((memory.own + memory.kernel) / lost)
-        cells = [f"{size / 1e6:,.1f}" for size in (memory.from_files, memory.own, memory.kernel, others, lost)]
-        cells += [f"{memory.own / lost:.3f}", f"{ratios[-1]:.3f}"]
-        padded = (cell.rjust(len(title)) for cell, title in zip(cells, titles, strict=True))
-        print(f"repeat {number:<3}" + "  ".join(padded), flush=True)
+        sizes = [f"{size / 1e6:,.1f}" for size in (memory.from_files, memory.own, memory.kernel, others, lost)]
+        rows.append((f"repeat {number}", *sizes, f"{memory.own / lost:.3f}", f"{ratios[-1]:.3f}"))
+    print(table(header, rows))
     print(f"median of (rest + kernel)/lost: {statistics.median(ratios):.3f}")
 
 

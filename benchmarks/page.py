@@ -2,9 +2,9 @@
 
 import os
 import platform
-from pathlib import Path
 
-HERE = Path(__file__).parent
+from common import HERE, RESULTS, options
+
 HEAD = """# What a run costs
 
 Put together on {machine} from the last results of each part, which names the command that made it;
@@ -22,10 +22,11 @@ PARTS = {
 
 
 def main() -> None:
+    options(__doc__).parse_args()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     page = [HEAD.format(machine=machine)]
     for name, title in PARTS.items():
-        if (result := HERE / "results" / f"{name}.md").exists():
+        if (result := RESULTS / f"{name}.md").exists():
             page.append(f"## {title}\n\n{result.read_text()}")
     (HERE / "README.md").write_text("\n".join(page))
 

@@ -6,7 +6,7 @@ make bench-placement
 import tempfile
 from pathlib import Path
 
-from common import seconds_of, table, write
+from common import options, seconds_of, table, write
 
 from sheafgossip.metrics.summary import summarize
 
@@ -21,6 +21,7 @@ placement = { hosts = 4 }
 
 
 def main() -> None:
+    options(__doc__).parse_args()
     rows, between = [], {}
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.toml"

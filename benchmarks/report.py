@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import seconds_of, spread, table, write
+from common import options, seconds_of, spread, table, write
 
 CONFIG = """
 clients = 200
@@ -21,6 +21,7 @@ REPEATS = 5
 
 
 def main() -> None:
+    options(__doc__).parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory(prefix="sheafgossip-report-") as folder:
         root = Path(folder)

@@ -7,15 +7,15 @@ has met its neighbours. Total memory (PSS) is the sum of what every process, the
 pages that several share are counted once.
 """
 
-import sqlite3
 import statistics
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from common import CLI, LAST_SAMPLES, options, reading, seconds_of, table, write
+from common import CLI, LAST_SAMPLES, count, options, reading, seconds_of, table, write
 
+STARTED = "SELECT count(*) FROM event WHERE kind = 'start'"  # on record within half a second
 LOGISTIC = """
 clients = {clients}
 rounds = 20
@@ -50,7 +50,7 @@ def measure(name: str, text: str) -> tuple[object, ...]:
         config.write_text(text)
         started = time.monotonic()
         process = subprocess.Popen([*CLI, "run", str(config), "--out", str(out), "-q"], stdout=subprocess.DEVNULL)
-        while not is_ready(out / "run.sqlite") and process.poll() is None:
+        while not count(out / "run.sqlite", STARTED) and process.poll() is None:
             time.sleep(0.05)
         ready = time.monotonic() - started
         if process.wait() != 0:
@@ -62,15 +62,6 @@ def measure(name: str, text: str) -> tuple[object, ...]:
     uss = [own / 1e6 for node, own, _ in last if node >= 0]
     memory = f"{statistics.median(uss):.1f}", f"{max(uss):.1f}", f"{sum(pss for *_, pss in last) / 1e9:.2f}"
     return name, clients, f"{ready:.1f}", rounds, f"{total:.1f}", *memory
-
-
-def is_ready(database: Path) -> bool:
-    """Event `start`, when all clients have met, reaches the database within half a second."""
-    try:
-        with reading(database) as records:
-            return bool(records.execute("SELECT count(*) FROM event WHERE kind = 'start'").fetchone()[0])
-    except sqlite3.Error:
-        return False
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from common import options, table, write
-from study import TUNING, Method, Study, against, over_seeds, payload, write_csv
+from study import TUNING, Method, Study, against, over_seeds, payload, write_runs
 
 from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.data import load
@@ -72,7 +72,7 @@ def main() -> None:
     for name, (lam, results) in found.items():
         error, difference = over_seeds(result.mean for result in results), against(found["local"][1], results)
         rows.append((name, "" if lam is None else f"{lam:g}", error, difference, f"{payload(results):.2f}"))
-    write_csv([*study.runs, *whole.runs], "school")
+    write_runs([*study.runs, *whole.runs], "school")
     command = f"`python benchmarks/school.py --data-root FOLDER --seeds {arguments.seeds}`"
     header = f"method|lambda|MSE, mean ± s.e. over {arguments.seeds} seeds|against local|payload MB"
     write("school", f"{command}: {ROUNDS} full-gradient rounds, alpha {ALPHA}", table(header, rows))

@@ -2,7 +2,7 @@
 
 The problem of benchmarks/selective.py with four groups on an Erdős–Rényi graph with p = 0.2: selective sheaf on the
 graph as it is, and with `seek`, where the graph is only the start; beside it the groups told on that graph, and on the
-complete one. Writes benchmarks/results/seeking.md.
+complete one.
 """
 
 import statistics
@@ -26,15 +26,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def edges_between_alike(folder: Path, moment: str) -> float:
-    """The share of the edges talked over in the first ("min") or last ("max") round, in percent."""
-    edges = open_run(folder).sql(f"SELECT node, neighbour FROM edge WHERE round = (SELECT {moment}(round) FROM edge)")
-    return 100 * statistics.mean(like((i, j), GROUPS) for i, j in edges.itertuples(index=False))
-
-
-def edges(folder: Path, moment: str) -> float:
-    counted = f"SELECT count(*) AS n FROM edge WHERE round = (SELECT {moment}(round) FROM edge)"
-    return open_run(folder).sql(counted)["n"][0] / 2
+def edges(folder: Path, moment: str) -> tuple[float, float]:
+    """The edges used in the first ("min") or last ("max") round: the share between alike, in percent; how many."""
+    ends = open_run(folder).sql(f"SELECT node, neighbour FROM edge WHERE round = (SELECT {moment}(round) FROM edge)")
+    return 100 * statistics.mean(like((i, j), GROUPS) for i, j in ends.itertuples(index=False)), len(ends) / 2
 
 
 def main() -> None:
@@ -57,8 +52,9 @@ def main() -> None:
     rows = []
     for name, each in folders.items():
         results = [read(folder) for folder in each]
-        alike = [over_seeds((edges_between_alike(f, moment) for f in each), 0) for moment in ("min", "max")]
-        many = [f"{statistics.mean(edges(f, moment) for f in each):.1f}" for moment in ("min", "max")]
+        found = [[edges(folder, moment) for folder in each] for moment in ("min", "max")]
+        alike = [over_seeds((share for share, _ in ends), 0) for ends in found]
+        many = [f"{statistics.mean(number for _, number in ends):.1f}" for ends in found]
         share = 100 * statistics.mean(r.payload_mb / mb for r, mb in zip(results, full, strict=True))
         rows.append((name, percent(results), *alike, *many, f"{share:.1f}"))
     header = (

@@ -3,8 +3,7 @@
 Digits, 20 clients, half of them with a fifth of their training data, in 1, 2 or 4 groups whose images are turned; 200
 full-gradient rounds of logistic regression on Erdős–Rényi graphs with p = 0.2 and 0.5. "All edges on" and "groups told"
 are maps that are shared and rotate, with the same gamma and lambda; the latter on the graph without its edges between
-groups, which nobody who learns could know. Writes benchmarks/results/selective.md. Runs that are already in --out are
-not repeated; --only runs one number of groups and writes nothing.
+groups, which nobody who learns could know. --only runs one number of groups and writes nothing.
 """
 
 import statistics
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import digits
 from common import options, table, write
 from study import against, payload, percent, read, run_several
 
@@ -19,7 +19,7 @@ from sheafgossip.launcher.config.sections import validate
 from sheafgossip.launcher.prepare.graphs import draw_graphs
 from sheafgossip.metrics import open_run
 
-CLIENTS, ROUNDS, LAM = 20, 200, 1.0
+LAM = 1.0
 LAM_OF_DFEDU = {0.2: 0.3, 0.5: 0.1}
 """With 0.3 it diverges on the denser graph."""
 ANGLES = {1: [0], 2: [0, 90], 4: [0, 90, 180, 270]}
@@ -34,19 +34,9 @@ SELECTIVE = {
 
 
 def problem(groups: int, p: float, seed: int) -> dict[str, Any]:
-    return {
-        "seed": seed,
-        "clients": CLIENTS,
-        "rounds": ROUNDS,
-        "topology": {"kind": "erdos-renyi", "p": p},
-        "data": {"rotations": ANGLES[groups], "reduced_clients": 0.5, "reduced_to": 0.2},
-        "training": {"work": "full", "alpha": 0.5},
-        "evaluation": {"every": 0},
-    }
-
-
-def group(client: int, groups: int) -> int:
-    return client * groups // CLIENTS
+    tree = digits.problem("upright", seed)
+    tree["topology"]["p"], tree["data"]["rotations"] = p, ANGLES[groups]
+    return tree
 
 
 def within_groups(tree: dict[str, Any], groups: int, path: Path) -> dict[str, Any]:
@@ -58,8 +48,8 @@ def within_groups(tree: dict[str, Any], groups: int, path: Path) -> dict[str, An
 
 
 def like(edge: tuple[int, int], groups: int) -> bool:
-    i, j = edge
-    return group(i, groups) == group(j, groups)
+    i, j = (client * groups // digits.CLIENTS for client in edge)
+    return i == j
 
 
 def methods(groups: int, p: float) -> dict[str, dict[str, Any]]:

@@ -2,9 +2,8 @@
 
 Four groups of clients whose digits are turned, half of the clients with a fifth of their training data, a CNN of 34,826
 parameters, ten mini-batch steps a round at alpha 0.05. The lambda of each method is the one of its candidates that does
-best on the validation samples of a seed that is not reported, after 40 rounds. Writes
-benchmarks/results/selective-mnist.md and docs/pictures/selective-mnist.svg. Runs that are already in --out are not
-repeated: it can be stopped at any time and called again (three hours on two cores).
+best on the validation samples of a seed that is not reported, after 40 rounds. Draws docs/pictures/selective-mnist.svg.
+It can be stopped at any time and called again (three hours on two cores).
 """
 
 from functools import partial
@@ -12,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common import options, table, write
-from drawing import save
-from matplotlib import pyplot as plt
+from drawing import plt, save
 from study import TUNING, Method, Study, against, over_seeds, payload, percent
 
 from sheafgossip.metrics import open_run
@@ -48,28 +46,23 @@ def problem(root: Path, rounds: int, seed: int) -> dict[str, Any]:
     }
 
 
-def folder(out: Path, name: str, lam: float | None, seed: int) -> Path:
-    """Where a study keeps a run on the test samples."""
-    return out / f"{list(METHODS).index(name)}-{'' if lam is None else f'{lam:g}-'}{seed}-test"
-
-
-def edges_between_alike(out: Path, name: str, lam: float | None, seeds: int) -> str:
+def edges_between_alike(study: Study, name: str, lam: float | None, seeds: int) -> str:
     """The share of the last round's edges, in percent."""
     shares = []
     for seed in range(seeds):
-        edges = open_run(folder(out, name, lam, seed)).sql(
+        edges = open_run(study.folder(name, lam, seed)).sql(
             "SELECT node AS i, neighbour AS j FROM edge WHERE round = (SELECT max(round) FROM edge)"
         )
         shares.append(100 * ((edges["i"] // CLIENTS_A_GROUP) == (edges["j"] // CLIENTS_A_GROUP)).mean())
     return over_seeds(shares, 0)
 
 
-def draw(out: Path, lams: dict[str, float | None], seeds: int) -> None:
+def draw(study: Study, lams: dict[str, float | None], seeds: int) -> None:
     """``lams``: {method: lambda}"""
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained", sharey=True)
     for (name, lam), colour in zip(lams.items(), COLOURS, strict=True):
         found = [
-            open_run(folder(out, name, lam, seed)).sql(
+            open_run(study.folder(name, lam, seed)).sql(
                 "SELECT round, mean_test_metric AS accuracy, payload_bytes FROM round_cumulative WHERE evaluated > 0"
             )
             for seed in range(seeds)
@@ -92,22 +85,21 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, required=True, help="folder with the files of MNIST")
     parser.add_argument("--rounds", type=int, default=100)
     arguments = parser.parse_args()
-    out = arguments.out
     posed = partial(problem, arguments.data_root.resolve(), arguments.rounds)
-    study = Study(out, posed, METHODS, max, TUNING[:1], tuning_rounds=min(40, arguments.rounds))
+    study = Study(arguments.out, posed, METHODS, max, TUNING[:1], tuning_rounds=min(40, arguments.rounds))
     found = study.results(arguments.seeds)
     rows = []
     for name, (lam, results) in found.items():
         reduced = over_seeds(100 * result.mean_of_reduced for result in results)
         difference = against(found["local"][1], results, 100)
-        alike = edges_between_alike(out, name, lam, arguments.seeds) if "selective" in name else ""
+        alike = edges_between_alike(study, name, lam, arguments.seeds) if "selective" in name else ""
         chosen, sent = "" if lam is None else f"{lam:g}", f"{payload(results):.0f}"
         rows.append((name, chosen, percent(results), difference, reduced, alike, sent))
     figures = "against local|clients with little data|edges between alike, %|payload MB"
     text = table(f"method|lambda|accuracy %, mean ± s.e. over seeds|{figures}", rows)
     command = "python benchmarks/selective_mnist.py --data-root FOLDER"
     write("selective-mnist", f"`{command} --rounds {arguments.rounds} --seeds {arguments.seeds}`", text)
-    draw(out, {name: lam for name, (lam, _) in found.items()}, arguments.seeds)
+    draw(study, {name: lam for name, (lam, _) in found.items()}, arguments.seeds)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 Digits with 2 and with 5 of the 10 classes a client, as benchmarks/selective.py otherwise (20 clients, p = 0.2, half of
 them with a fifth of their data); School as in benchmarks/school.py where --data-root is a folder with school.mat, with
-the lambdas that were chosen there. Writes benchmarks/results/selective-others.md. Runs that are already in --out are
-not repeated.
+the lambdas that were chosen there.
 """
 
 import statistics

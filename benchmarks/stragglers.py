@@ -7,7 +7,6 @@ a CSV file to benchmarks/results/, and docs/pictures/stragglers.svg.
 """
 
 import bisect
-import csv
 import math
 import statistics
 from collections.abc import Sequence
@@ -15,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, options, table, write
-from drawing import save
-from matplotlib import pyplot as plt
+from common import options, table, write, write_csv
+from drawing import plt, save
 from study import run_several
 
 from sheafgossip.launcher.config.sections import RunConfig, validate
@@ -238,10 +236,7 @@ def main() -> None:
     lines = [
         line for name, seeds in found.items() for seed, runs in enumerate(seeds) for line in rows(name, seed, runs)
     ]
-    with (RESULTS / "stragglers.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    write_csv("stragglers", list(lines[0]), (line.values() for line in lines))
     text = "\n\n".join(section(name, [line for line in lines if line["scene"] == name]) for name in SCENES)
     write("stragglers", f"`python benchmarks/stragglers.py --seeds {arguments.seeds}`", text)
     draw(found)

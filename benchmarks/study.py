@@ -1,7 +1,6 @@
 """What studies of several runs share: runs that are kept once they have ended, lambdas chosen without a look at the
 test samples, and figures over seeds."""
 
-import csv
 import math
 import shutil
 import statistics
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS
+from common import write_csv
 
 from sheafgossip.launcher.config.sections import RunConfig, validate
 from sheafgossip.launcher.run.earlier import PlannedRun, configuration, has_diverged
@@ -55,15 +54,9 @@ class _Names(Observer):
         print(finished.prepared.folder.name, flush=True)
 
 
-def run(config: RunConfig, folder: Path) -> bool:
-    """Whether the run of ``config`` went well; False: it diverged. One that is in ``folder`` and has ended is not run
-    again."""
-    return run_several({folder: config}, may_diverge=True)
-
-
 def run_several(wanted: Mapping[Path, RunConfig], *, may_diverge: bool = False) -> bool:
-    """The same of several runs, {folder: run}, which share what it takes to start one. A run of another configuration
-    makes way."""
+    """Whether these runs, {folder: run}, went well; False: one diverged. Those that have ended are not run again; a run
+    of another configuration makes way."""
     for folder, config in wanted.items():
         if folder.exists() and configuration(folder) != config:
             shutil.rmtree(folder)
@@ -158,6 +151,9 @@ class Study:
                 results.append(result)
         return found
 
+    def folder(self, name: str, lam: float | None, seed: int, samples: str = "test") -> Path:
+        return self.out / f"{list(self.methods).index(name)}-{'' if lam is None else f'{lam:g}-'}{seed}-{samples}"
+
     def _result(self, name: str, lam: float | None, seed: int, samples: str) -> Result | None:
         tree = self.problem(seed)
         tree["name"] = f"{name}{'' if lam is None else f', lambda {lam:g}'}, seed {seed}, {samples}"
@@ -167,21 +163,20 @@ class Study:
         tree["measuring"] = {"enabled": samples == "test"}
         if samples == "validation" and self.tuning_rounds:
             tree["rounds"] = self.tuning_rounds
-        place = f"{list(self.methods).index(name)}-{'' if lam is None else f'{lam:g}-'}{seed}-{samples}"
-        result = read(self.out / place) if run(validate(tree), self.out / place) else None
+        folder = self.folder(name, lam, seed, samples)
+        result = read(folder) if run_several({folder: validate(tree)}, may_diverge=True) else None
         self.runs.append((samples, name, lam, seed, result))
         return result
 
 
-def write_csv(runs: Iterable[Run], name: str) -> None:
-    with (RESULTS / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["samples", "method", "lambda", "seed", "mean", "payload_mb"])
-        for samples, name, lam, seed, result in runs:
-            figures: tuple[str, str] = ("diverged", "")
-            if result is not None:
-                figures = (f"{result.mean:.5g}", f"{result.payload_mb:.3f}" if samples == "test" else "")
-            writer.writerow([samples, name, "" if lam is None else lam, seed, *figures])
+def write_runs(runs: Iterable[Run], name: str) -> None:
+    rows = []
+    for samples, method, lam, seed, result in runs:
+        figures: tuple[str, str] = ("diverged", "")
+        if result is not None:
+            figures = (f"{result.mean:.5g}", f"{result.payload_mb:.3f}" if samples == "test" else "")
+        rows.append((samples, method, "" if lam is None else lam, seed, *figures))
+    write_csv(name, ("samples", "method", "lambda", "seed", "mean", "payload_mb"), rows)
 
 
 def over_seeds(values: Iterable[float], digits: int = 1) -> str:
