@@ -1,7 +1,5 @@
 """Tries numbered cases, a few at once: PYTHONPATH=tests python -m chaos --seeds 0-99."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -3,8 +3,6 @@
 Each check yields a line for every difference. Nothing here imports the product.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Two runs of one scenario must have left the same: every table but for what is real time or memory, every file."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

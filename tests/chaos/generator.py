@@ -3,8 +3,6 @@
 A case is drawn from Hypothesis strategies, so one that fails shrinks; a number (a seed) stands for one case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A run folder as another program finds it: TOML, safetensors and SQLite, nothing of ours."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import tomllib

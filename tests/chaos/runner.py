@@ -1,7 +1,5 @@
 """Runs a case in processes of its own: to its end, or until it is killed at some moment, and looks what is left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

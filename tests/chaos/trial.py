@@ -1,7 +1,5 @@
 """A case, tried: run as it is, then once more or through its kills; and all that must hold of it."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from dataclasses import dataclass

@@ -1,19 +1,14 @@
-"""A run over tcp whose every socket asks for keys: it does what it does without them, whoever knocks meanwhile."""
-
-from __future__ import annotations
+"""A run over tcp whose every socket asks for keys: it does what it does without them, whoever connects meanwhile."""
 
 import contextlib
 import ctypes
 import functools
 import os
 import socket
-import sqlite3
 import stat
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgpack
@@ -21,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import zmq
-from safetensors.numpy import load_file
+from runs import RunFolder, assert_same_states, until
 from zmq.utils import z85
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
@@ -36,7 +31,7 @@ from sheafgossip.transport.keys import KeyPair, dial_with
 
 ROUNDS = 300
 HOLDS = "; ".join(f"state renamed@node-0000:{time}=delay 1" for time in range(3, 7))
-"""A run that is attacked lasts longer than it takes strangers to come: client 0 dwells on its checkpoints."""
+"""A run that is attacked lasts longer than it takes attackers to come: client 0 dwells on its checkpoints."""
 
 
 @pytest.fixture(scope="module")
@@ -47,26 +42,32 @@ def engine() -> Iterator[LocalEngine]:
             yield engine
 
 
-@dataclass
-class Over:
+class Over(RunFolder):
     """A run that has ended."""
 
-    prepared: Prepared
+    def __init__(self, prepared: Prepared):
+        super().__init__(prepared.folder)
+        self.prepared = prepared
 
-    def rows(self, query: str) -> list[tuple]:
-        with contextlib.closing(sqlite3.connect(self.prepared.folder / "run.sqlite", timeout=10)) as records:
-            return records.execute(query).fetchall()
 
-    def thetas(self) -> list[np.ndarray]:
-        files = sorted((self.prepared.folder / "state" / f"round-{ROUNDS:06d}").glob("node-*.safetensors"))
-        return [load_file(file)["theta"] for file in files]
+@contextlib.contextmanager
+def meanwhile(work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Lets a thread do this; the event is set at the end."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=[over])
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def carry_out(
     engine: LocalEngine,
     folder: Path,
     records: str = "tcp://127.0.0.1:*",
-    attack: Callable[[Run], contextlib.AbstractContextManager] | None = None,
+    attack: Callable[[Run, threading.Event], None] | None = None,
     **transport,
 ) -> Over:
     config = validate(
@@ -86,7 +87,7 @@ def carry_out(
     sockets.mkdir(mode=0o700)
     prepared = prepare_run(config, folder, Site(sockets, records or f"ipc://{sockets}/records"))
     started = Run(prepared, engine, lambda *_: None)
-    with attack(started) if attack else contextlib.nullcontext():
+    with meanwhile(functools.partial(attack, started)) if attack else contextlib.nullcontext():
         outcome = started()
     assert outcome.status == "finish", outcome
     return Over(prepared)
@@ -100,87 +101,63 @@ def run(engine, tmp_path) -> Callable[..., Over]:
     return run
 
 
-class Attack:
-    """Strangers at all ports of a run, from its start to its end.
+def attack(run: Run, over: threading.Event, namespace: str = "") -> None:
+    """At all ports of a run, from its start to its end, is who knows everything but secret keys: addresses, names,
+    public keys, the run's number, and legal messages. Each connection is tried again as soon as it has been refused."""
+    met: set[int] = set()
+    if namespace:
+        enter(f"/run/netns/{namespace}")  # this thread, and those of the context
+    with zmq.Context() as context:
+        sockets: list[zmq.Socket] = []
+        while not over.wait(0.002):
+            if not sockets and run.clients.addresses:
+                sockets += forgers_at_the_collector(context, run)
+            for node, address in tuple(run.clients.addresses.items()):
+                if node not in met:
+                    met.add(node)
+                    sockets += forgers_at_a_client(context, run, node, address)
+                with contextlib.suppress(OSError), dial(address) as connection:
+                    connection.sendall(os.urandom(300))
+        for forger in sockets:
+            forger.close()
 
-    They know everything but secret keys: addresses, names, public keys, the run's number, and what legal messages look
-    like. Each connection is tried again as soon as it has been refused.
-    """
 
-    def __init__(self, run: Run, namespace: str = ""):
-        self._run = run
-        self._addresses, self._keys = run.clients.addresses, run.clients.keys
-        self._namespace = namespace
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._go)
+def wrong_keys(of_server: str) -> list[tuple[KeyPair, str] | None]:
+    return [None, (KeyPair.make(), of_server), (KeyPair.make(), KeyPair.make().public)]
 
-    def __enter__(self) -> Attack:
-        self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+def forgers_at_a_client(context: zmq.Context, run: Run, node: int, address: str) -> Iterator[zmq.Socket]:
+    assignment, poison = run.prepared.assignments[node], np.full(650, 1e6, np.float32).tobytes()
+    for peer in assignment.neighbours:
+        headers = [[1, assignment.run.number, peer.node, node, round, 0, [[0, 650]]] for round in range(1, ROUNDS + 1)]
+        messages = [[msgpack.packb(header), poison] for header in headers]
+        for keys in wrong_keys(run.clients.keys[node]):
+            yield forger(context, zmq.DEALER, address, keys, messages, b"node-%04d" % peer.node)
 
-    def _go(self) -> None:
-        met: set[int] = set()
-        if self._namespace:
-            enter(f"/run/netns/{self._namespace}")  # this thread, and those of the context
-        with zmq.Context() as context:
-            sockets: list[zmq.Socket] = []
-            while not self._over.wait(0.002):
-                if not sockets and self._addresses:
-                    self._at_the_collector(context, sockets)
-                for node, address in tuple(self._addresses.items()):
-                    if node not in met:
-                        met.add(node)
-                        self._at_a_client(context, sockets, node, address)
-                    with contextlib.suppress(OSError), dial(address) as stranger:
-                        stranger.sendall(os.urandom(300))
-            for stranger in sockets:
-                stranger.close()
 
-    def _at_a_client(self, context: zmq.Context, sockets: list[zmq.Socket], node: int, address: str) -> None:
-        assignment, key = self._run.prepared.assignments[node], self._keys[node]
-        poison = np.full(650, 1e6, np.float32).tobytes()
-        for peer in assignment.neighbours:
-            for keys in (None, (KeyPair.make(), key), (KeyPair.make(), KeyPair.make().public)):
-                stranger = self._stranger(context, zmq.DEALER, address, keys, b"node-%04d" % peer.node)
-                sockets.append(stranger)
-                with contextlib.suppress(zmq.Again):  # one that has been refused may have no way to send any more
-                    for round in range(1, ROUNDS + 1):
-                        header = [1, assignment.run.number, peer.node, node, round, 0, [[0, 650]]]
-                        stranger.send_multipart([msgpack.packb(header), poison])
+def forgers_at_the_collector(context: zmq.Context, run: Run) -> Iterator[zmq.Socket]:
+    deployment = run.prepared.assignments[0].deployment
+    messages = [[pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")])], [pack_end({})]]
+    for keys in wrong_keys(deployment.records_key):
+        yield forger(context, zmq.PUSH, deployment.records, keys, messages)
 
-    def _at_the_collector(self, context: zmq.Context, sockets: list[zmq.Socket]) -> None:
-        collector = self._run.prepared.assignments[0]
-        door = collector.deployment.records_key
-        for keys in (None, (KeyPair.make(), door), (KeyPair.make(), KeyPair.make().public)):
-            stranger = self._stranger(context, zmq.PUSH, collector.deployment.records, keys)
-            sockets.append(stranger)
-            with contextlib.suppress(zmq.Again):
-                stranger.send(pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")]))
-                stranger.send(pack_end({}))
 
-    @staticmethod
-    def _stranger(context, kind: int, address: str, keys: tuple | None, name: bytes = b"stranger") -> zmq.Socket:
-        stranger = context.socket(kind)
-        stranger.linger, stranger.reconnect_ivl, stranger.identity = 0, 2, name
-        stranger.sndtimeo = 5  # ms: all ports are to be tried before the run is over
-        if keys:
-            dial_with(stranger, *keys)
-        stranger.connect(address)
-        return stranger
+def forger(context, kind: int, address: str, keys: tuple | None, messages, name: bytes = b"unknown") -> zmq.Socket:
+    socket = context.socket(kind)
+    socket.linger, socket.reconnect_ivl, socket.identity = 0, 2, name
+    socket.sndtimeo = 5  # ms: all ports are to be tried before the run is over
+    if keys:
+        dial_with(socket, *keys)
+    socket.connect(address)
+    with contextlib.suppress(zmq.Again):  # one that has been refused may have no way to send any more
+        for message in messages:
+            socket.send_multipart(message)
+    return socket
 
 
 def dial(address: str) -> socket.socket:
     host, port = address.removeprefix("tcp://").split(":")
     return socket.create_connection((host, int(port)), timeout=1)
-
-
-def same_bits(one: Over, other: Over) -> bool:
-    pairs = list(zip(one.thetas(), other.thetas(), strict=True))
-    return len(pairs) == 5 and all(np.array_equal(a, b) for a, b in pairs)
 
 
 def test_records_go_over_tcp_to_a_port_that_the_collector_picks(run):
@@ -192,57 +169,38 @@ def test_records_go_over_tcp_to_a_port_that_the_collector_picks(run):
         assert one.rows("SELECT count(*) FROM event WHERE kind IN ('drop', 'lost-records')") == [(0,)]
     [(address,)] = keyed.rows("SELECT address FROM node WHERE role = 'collector'")
     assert address.startswith("tcp://127.0.0.1:")
-    assert same_bits(keyed, plain)
-    assert same_bits(keyed, unix)
+    assert_same_states(keyed, plain, ROUNDS)
+    assert_same_states(keyed, unix, ROUNDS)
 
 
-class Frozen:
-    """A collector that neither reads nor answers, from when clients are there until they have learnt to the end."""
-
-    def __init__(self, run: Run):
-        self._addresses = run.clients.addresses
-        self._last = run.prepared.folder / "state" / f"round-{ROUNDS:06d}"
-        self._thread = threading.Thread(target=self._go)
-        self.learnt = 0
-
-    def __enter__(self) -> Frozen:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-
-    def _go(self) -> None:
-        deadline = time.monotonic() + 30
-        while len(self._addresses) < 5 and time.monotonic() < deadline:
-            time.sleep(0.002)
-        [collector] = [
-            child for child in psutil.Process().children() if "sheafgossip.metrics.collector" in child.cmdline()
-        ]
-        collector.suspend()
-        try:
-            while self.learnt < 5 and time.monotonic() < deadline:
-                time.sleep(0.05)
-                self.learnt = len(list(self._last.glob("*.safetensors")))
-        finally:
-            collector.resume()
+def until_all_are_there(run: Run) -> None:
+    until(lambda: len(run.clients.addresses) == 5, seconds=60)
 
 
 def test_a_collector_that_stands_still_holds_up_no_one_and_gets_everything_later(run):
-    frozen: list[Frozen] = []
+    """It neither reads nor answers, from when clients are there until they have learnt to the end."""
+    learnt: list[int] = []
 
-    def freeze(run: Run) -> Frozen:
-        frozen.append(Frozen(run))
-        return frozen[0]
+    def freeze(run: Run, _: threading.Event) -> None:
+        until_all_are_there(run)
+        children = psutil.Process().children()
+        (collector,) = [child for child in children if "sheafgossip.metrics.collector" in child.cmdline()]
+        last = run.prepared.folder / "state" / f"round-{ROUNDS:06d}"
+        collector.suspend()
+        try:
+            until(lambda: len(list(last.glob("*.safetensors"))) == 5, seconds=30)
+            learnt.append(5)
+        finally:
+            collector.resume()
 
     over = run(attack=freeze)
-    assert frozen[0].learnt == 5
+    assert learnt == [5]
     assert over.rows("SELECT count(*) FROM round") == [(5 * (ROUNDS + 1),)]
     assert over.rows("SELECT count(*) FROM event WHERE kind = 'lost-records'") == [(0,)]
 
 
 def changes_nothing_and_is_told(attacked: Over, quiet: Over) -> None:
-    assert same_bits(attacked, quiet)
+    assert_same_states(attacked, quiet, ROUNDS)
     for query in (
         "SELECT src, dst, round, messages, payload_bytes, message_bytes FROM traffic ORDER BY 1, 2, 3",
         "SELECT node, round, theta_norm, train_loss FROM round ORDER BY 1, 2",
@@ -254,8 +212,8 @@ def changes_nothing_and_is_told(attacked: Over, quiet: Over) -> None:
     assert {detail.split(maxsplit=1)[1] for node, detail in told if node >= 0} == {"x connection without the right key"}
 
 
-def test_strangers_at_every_port_change_nothing_in_a_run_and_are_told(run):
-    changes_nothing_and_is_told(run(attack=Attack), run())
+def test_unauthenticated_peers_at_every_port_change_nothing_in_a_run_and_are_told(run):
+    changes_nothing_and_is_told(run(attack=attack), run())
 
 
 HERE, THERE = "10.77.13.1", "10.77.13.2"
@@ -309,52 +267,40 @@ def within(namespace: str) -> Iterator[None]:
             ctypes.CDLL(None).setns(before.fileno(), 0)
 
 
-def test_strangers_on_another_machine_change_nothing_in_a_run_and_are_told(namespaces, tmp_path, monkeypatch):
+def test_unauthenticated_peers_on_another_machine_change_nothing_in_a_run_and_are_told(
+    namespaces, tmp_path, monkeypatch
+):
     """Which is a network namespace of its own, with a cable to that of the run."""
     here, there = namespaces
     monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", HOLDS)
     with within(here), LocalEngine() as engine:
         quiet = carry_out(engine, tmp_path / "quiet", f"tcp://{HERE}:*", host=HERE)
-        attack = functools.partial(Attack, namespace=there)
-        attacked = carry_out(engine, tmp_path / "attacked", f"tcp://{HERE}:*", attack, host=HERE)
+        from_there = functools.partial(attack, namespace=there)
+        attacked = carry_out(engine, tmp_path / "attacked", f"tcp://{HERE}:*", from_there, host=HERE)
     addresses = attacked.rows("SELECT address FROM node WHERE role IN ('client', 'collector')")
     assert len(addresses) == 6
     assert all(address.startswith(f"tcp://{HERE}:") for (address,) in addresses)
     changes_nothing_and_is_told(attacked, quiet)
 
 
-class Memories:
+def secrets_by_process(run: Run) -> dict[int, set[bytes]]:
     """The secrets in the memory of processes of a run, which stands still meanwhile: of the collector, the fork server
     and two clients, once all are there."""
-
-    def __init__(self, run: Run):
-        self._addresses = run.clients.addresses
-        self._thread = threading.Thread(target=self._go)
-        self.of: dict[int, set[bytes]] = {}
-
-    def __enter__(self) -> Memories:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-
-    def _go(self) -> None:
-        end = time.monotonic() + 60
-        while len(self._addresses) < 5 and time.monotonic() < end:
-            time.sleep(0.002)
-        family = psutil.Process().children(recursive=True)
+    until_all_are_there(run)
+    family = psutil.Process().children(recursive=True)
+    for process in family:
+        process.suspend()
+    try:
+        looked_at = [process for process in family if process not in of_clients(family)[2:]]
+        memories = {process.pid: memory_of(process.pid) for process in looked_at}
+    finally:
         for process in family:
-            process.suspend()
-        try:
-            looked_at = [process for process in family if process not in of_clients(family)[2:]]
-            memories = {process.pid: memory_of(process.pid) for process in looked_at}
-            found = set().union(*map(secrets_in, memories.values()))
-            for pid, memory in memories.items():
-                self.of[pid] = {secret for secret in found if secret in memory or z85.decode(secret) in memory}
-        finally:
-            for process in family:
-                process.resume()
+            process.resume()
+    found = set().union(*map(secrets_in, memories.values()))
+    return {
+        pid: {secret for secret in found if secret in memory or z85.decode(secret) in memory}
+        for pid, memory in memories.items()
+    }
 
 
 def of_clients(family: list[psutil.Process]) -> list[psutil.Process]:
@@ -393,14 +339,12 @@ def test_no_process_but_its_owner_and_no_file_of_the_run_has_a_secret_key(engine
         memory_of(engine._server.pid)
     except PermissionError as error:
         pytest.skip(f"other processes' memory cannot be read here: {error}")
-    memories: list[Memories] = []
+    of: dict[int, set[bytes]] = {}
 
-    def look(run: Run) -> Memories:
-        memories.append(Memories(run))
-        return memories[0]
+    def look(run: Run, _: threading.Event) -> None:
+        of.update(secrets_by_process(run))
 
     over = carry_out(engine, tmp_path / "run", attack=look, timeout=600.0)
-    of = memories[0].of
     assert sorted(map(len, of.values())) == [0, 0, 1, 1]  # a client each has its own; the collector has wiped its
     assert of[engine._server.pid] == set()
     secrets = set().union(*of.values())
@@ -438,15 +382,14 @@ at_round = 4
 """
 
 
-def test_later_lives_and_latecomers_with_keys_of_their_own_are_let_in_at_once(run_in_processes):
+def test_restarted_clients_and_latecomers_with_keys_of_their_own_are_let_in_at_once(run_in_processes):
     quiet, keyed = run_in_processes(RESTART), run_in_processes(RESTART, "transport.protocol=tcp")
     assert keyed.rows("SELECT node, kind FROM event WHERE kind IN ('join', 'restart') ORDER BY 1") == [
         (0, "join"),
         (1, "restart"),
     ]
     assert keyed.rows("SELECT * FROM event WHERE kind = 'drop'") == []
-    theta, expected = keyed.theta(20), quiet.theta(20)
-    assert all(theta[node].tobytes() == expected[node].tobytes() for node in range(4))
+    assert_same_states(keyed, quiet, 20)
 
 
 def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(engine, tmp_path):

@@ -3,8 +3,6 @@
 A few options by default; SHEAFGOSSIP_MEMORY=all measures every one (2 minutes).
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

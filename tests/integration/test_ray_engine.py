@@ -1,8 +1,6 @@
 """Runs on a Ray cluster of three nodes, which this machine plays: what is left of a run there, and that it is the same
 run as on one machine."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """A run over two hosts with addresses of their own, and a third that has no keys: network namespaces at one bridge."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
@@ -22,14 +20,14 @@ import zmq
 from runs import CLI, assert_same_states, until
 
 from sheafgossip.metrics.verification import compare_with_kernel
-from sheafgossip.transport.keys import KeyPair, dial_with
+from sheafgossip.transport.keys import KeyPair
 
-from .test_keys import dial, enter, network, within
+from .test_keys import dial, enter, forger, meanwhile, network, within
 
 pytest.importorskip("ray", reason="needs ray, of the extra ray")
 pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
 
-FIRST, SECOND, STRANGER = "10.77.14.1", "10.77.14.2", "10.77.14.3"
+FIRST, SECOND, THIRD = "10.77.14.1", "10.77.14.2", "10.77.14.3"
 BIN = Path(sys.executable).parent
 CONFIG = """
 clients = 8
@@ -56,7 +54,7 @@ kernel = true
 def hosts() -> Iterator[dict[str, str]]:
     """{address: network namespace} of three hosts, and under "" the namespace of the bridge between them."""
     prefix = f"sg{os.getpid()}"
-    names = dict(zip((FIRST, SECOND, STRANGER, ""), (f"{prefix}{end}" for end in "abcs"), strict=True))
+    names = dict(zip((FIRST, SECOND, THIRD, ""), (f"{prefix}{end}" for end in "abcs"), strict=True))
     commands = [f"ip netns add {name}" for name in names.values()]
     commands += [f"ip -n {names['']} link add bridge type bridge", f"ip -n {names['']} link set bridge up"]
     for port, (address, name) in enumerate(list(names.items())[:3]):
@@ -126,7 +124,7 @@ class Wiretap:
     def listen(self) -> None:
         """To what has come by now."""
         with contextlib.suppress(TimeoutError):
-            for _ in range(500):  # what the stranger does itself crosses the bridge, too
+            for _ in range(500):  # what the attacker does itself crosses the bridge, too
                 frame = self._socket.recv(1 << 17)
                 if frame[12:14] != b"\x08\x00" or frame[23] != socket.IPPROTO_TCP:
                     continue
@@ -155,7 +153,7 @@ class Wiretap:
 
 
 @dataclass
-class Stranger:
+class Attacker:
     """On a host of its own, at all ports of a run: floods them, forges messages, and says again what others said."""
 
     namespace: str
@@ -164,27 +162,17 @@ class Stranger:
     """{client, or -2 for the collector: its address}"""
     replayed: int = 0
 
-    def __enter__(self) -> Stranger:
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._go)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _go(self) -> None:
+    def __call__(self, over: threading.Event) -> None:
         enter(f"/run/netns/{self.namespace}")
         known: set[int] = set()
         with zmq.Context() as context:
             sockets = []
-            while not self._over.wait(0.01):
+            while not over.wait(0.01):
                 self.tap.listen()
                 for node, address in tuple(self.addresses.items()):
                     if node not in known:
                         known.add(node)
-                        sockets += [self._forger(context, node, address, keyed) for keyed in (False, True)]
+                        sockets += forgers(context, node, address)
                     with contextlib.suppress(OSError), dial(address) as flood:
                         flood.sendall(os.urandom(2000))
                     for text in self.tap.heard(address.removeprefix("tcp://"))[:3]:
@@ -194,18 +182,13 @@ class Stranger:
             for each in sockets:
                 each.close()
 
-    @staticmethod
-    def _forger(context: zmq.Context, node: int, address: str, keyed: bool) -> zmq.Socket:
-        forger = context.socket(zmq.PUSH if node < 0 else zmq.DEALER)
-        forger.linger, forger.reconnect_ivl, forger.identity = 0, 5, b"node-%04d" % ((node + 1) % 8)
-        if keyed:
-            dial_with(forger, KeyPair.make(), KeyPair.make().public)
-        forger.connect(address)
-        with contextlib.suppress(zmq.Again):
-            for round in range(1, 50):
-                header = msgpack.packb([1, 1 << 62, (node + 1) % 8, node, round, 0, [[0, 650]]])
-                forger.send_multipart([header, np.full(650, 1e6, "f4").tobytes()], zmq.NOBLOCK)
-        return forger
+
+def forgers(context: zmq.Context, node: int, address: str) -> list[zmq.Socket]:
+    sender, kind = (node + 1) % 8, zmq.PUSH if node < 0 else zmq.DEALER
+    headers = [[1, 1 << 62, sender, node, round, 0, [[0, 650]]] for round in range(1, 50)]
+    messages = [[msgpack.packb(header), np.full(650, 1e6, "f4").tobytes()] for header in headers]
+    all_keys = (None, (KeyPair.make(), KeyPair.make().public))
+    return [forger(context, kind, address, keys, messages, b"node-%04d" % sender) for keys in all_keys]
 
 
 def collector_of(launcher: int) -> str | None:
@@ -235,19 +218,20 @@ def test_a_run_spans_two_hosts_and_a_third_one_without_keys_changes_nothing(run_
     attacked = type(quiet)(folder)
     words = [*CLI, "run", str(config), "--out", str(folder), "--quiet", "--engine", "ray", "--address", cluster]
     process = subprocess.Popen(on(hosts[FIRST], *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with Stranger(hosts[STRANGER], Wiretap(hosts[""])) as stranger:
+    attacker = Attacker(hosts[THIRD], Wiretap(hosts[""]))
+    with meanwhile(attacker):
         while process.poll() is None:
             with contextlib.suppress(Exception):
                 rows = attacked.rows("SELECT node, address FROM node WHERE node >= 0 AND address <> ''")
-                stranger.addresses |= dict(rows)
+                attacker.addresses |= dict(rows)
             with contextlib.suppress(psutil.Error, OSError):
                 if (collector := collector_of(process.pid)) is not None:
-                    stranger.addresses[-2] = collector
+                    attacker.addresses[-2] = collector
             time.sleep(0.05)
     printed, _ = process.communicate()
     assert process.returncode == 0, printed
-    assert len(stranger.addresses) == 9
-    assert stranger.replayed > 9
+    assert len(attacker.addresses) == 9
+    assert attacker.replayed > 9
     where = dict(attacked.rows("SELECT node, address FROM node WHERE node >= 0"))
     at_hosts = [sum(address.startswith(f"tcp://{host}:") for address in where.values()) for host in (FIRST, SECOND)]
     assert at_hosts == [4, 4]

@@ -1,7 +1,5 @@
 """What clients record of their own work: CPU time by part, operations, memory by part; and that one can do without."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How the launcher waits until all records are stored, on disks that are slow or worse."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """Whose folder is whose: nothing that this program did not write is removed, and nobody's work is disturbed."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,7 +1,5 @@
 """The folder of a run's sockets: nobody else may use it, and it never stays."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

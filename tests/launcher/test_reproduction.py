@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 import pytest
+from foreign import sheafgossip
 from rich.console import Console
 from scipy.io import savemat
 
-from sheafgossip.launcher import cli
 from sheafgossip.launcher.studies.reproduction.parts import names, paper_folder, parts_of, titles, with_data
 from sheafgossip.launcher.studies.reproduction.results import Result, planned
 from sheafgossip.launcher.studies.reproduction.table import remarks, render
@@ -159,48 +159,26 @@ def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
     assert any("Figure 6, Vehicle: left out" in line and "vehicle.mat" in line for line in told)
 
 
-@pytest.fixture
-def refusal(tmp_path, monkeypatch, capsys):
-    """The one line with which a command is refused; nothing has been written."""
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("table7", "table7: not among what can be reproduced: table4, table5"),
+        ("table5", "table5 at paper size needs the Vehicle data: --data-root FOLDER"),
+        ("table4", "or --small"),
+        ("table5 --data-root .", "vehicle.mat"),
+        ("table5 --small --data-root x", "--data-root"),
+        ("table5 --small --set training.aplha=1", "training.aplha: unknown key"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused_in_one_line_and_nothing_is_written(tmp_path, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
-
-    def refusal(*arguments):
-        monkeypatch.setattr("sys.argv", ["sheafgossip", "reproduce", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, error = capsys.readouterr()
-        assert (end.value.code, out, list(tmp_path.iterdir())) == (2, "", [])
-        assert error.count("\n") == 1
-        return error
-
-    return refusal
+    code, out, error = sheafgossip("reproduce", *words.split())
+    assert (code, out, list(tmp_path.iterdir())) == (2, "", [])
+    assert error.count("\n") == 1
+    assert said in error
 
 
-def test_an_unknown_name_is_refused_with_those_there_are(refusal):
-    assert "table7: not among what can be reproduced: table4, table5" in refusal("table7")
-
-
-def test_without_data_the_paper_size_is_refused_with_a_way_out(refusal):
-    assert "table5 at paper size needs the Vehicle data: --data-root FOLDER" in refusal("table5")
-    assert "or --small" in refusal("table4")
-
-
-def test_a_folder_without_the_data_is_refused_with_what_is_missing(refusal, tmp_path_factory):
-    assert "vehicle.mat" in refusal("table5", "--data-root", str(tmp_path_factory.mktemp("empty")))
-
-
-def test_a_data_root_is_not_for_the_small_size(refusal):
-    assert "--data-root" in refusal("table5", "--small", "--data-root", "x")
-
-
-def test_a_mistake_in_an_override_is_told_like_any_other(refusal):
-    assert "training.aplha: unknown key" in refusal("table5", "--small", "--set", "training.aplha=1").splitlines()[0]
-
-
-def test_without_a_name_it_lists_what_there_is(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["sheafgossip", "reproduce"])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    out, _ = capsys.readouterr()
-    assert end.value.code == 0
+def test_without_a_name_it_lists_what_there_is():
+    code, out, _ = sheafgossip("reproduce")
+    assert code == 0
     assert all(title in out for what in names() for title in titles(what))

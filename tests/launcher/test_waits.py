@@ -1,7 +1,5 @@
 """What the launcher makes of clients that wait for one another."""
 
-from __future__ import annotations
-
 from sheafgossip.launcher.run.waits import Wait, Waits
 
 SETTLED = 100.0

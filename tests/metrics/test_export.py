@@ -4,9 +4,11 @@ import csv
 import importlib.util
 import json
 import sqlite3
+from contextlib import closing
 
 import pandas as pd
 import pytest
+from chaos.records import Records
 from made import write
 
 from sheafgossip.metrics.export import export
@@ -17,10 +19,7 @@ from sheafgossip.metrics.summary import summarize
 
 
 def rows(folder, name):
-    connection = sqlite3.connect(folder / "run.sqlite")
-    found = connection.execute(f"SELECT * FROM {name}").fetchall()
-    connection.close()
-    return found
+    return Records(folder).rows(f"SELECT * FROM {name}")
 
 
 @pytest.mark.parametrize("to", ["csv", "parquet", "json"])
@@ -110,10 +109,8 @@ def test_a_run_in_progress_can_be_exported(make_run):
 
 def test_only_tables_and_views_of_a_run_become_files_below_the_folder(make_run, tmp_path):
     folder = make_run()
-    connection = sqlite3.connect(folder / "run.sqlite")
-    connection.execute('CREATE TABLE "../../x"(a)')
-    connection.execute("CREATE TABLE passwords(a)")
-    connection.close()
+    with closing(sqlite3.connect(folder / "run.sqlite")) as connection:
+        connection.executescript('CREATE TABLE "../../x"(a); CREATE TABLE passwords(a)')
     before = set(tmp_path.rglob("*"))
     files = export(folder, "csv")
     assert set(tmp_path.rglob("*")) - before == {folder / "export", *files}

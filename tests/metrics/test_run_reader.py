@@ -11,6 +11,7 @@ from contextlib import closing
 import numpy as np
 import pandas as pd
 import pytest
+from chaos.records import Records
 from safetensors.numpy import save_file
 
 from sheafgossip.metrics import bytes_to_reach, open_run
@@ -29,12 +30,9 @@ TABLES |= {name: name for name in ("traffic", "overhead", "work", "kernel", "use
 @pytest.mark.parametrize("attribute", TABLES)
 def test_every_table_is_a_frame_with_its_columns_and_rows(make_run, attribute):
     folder = make_run()
-    connection = sqlite3.connect(folder / "run.sqlite")
-    cursor = connection.execute(f"SELECT * FROM {TABLES[attribute]}")
-    columns, rows = [column[0] for column in cursor.description], cursor.fetchall()
-    connection.close()
+    rows = Records(folder).rows(f"SELECT * FROM {TABLES[attribute]}")
     frame = getattr(open_run(folder), attribute)
-    assert list(frame.columns) == columns
+    assert list(frame.columns) == Records(folder).columns(TABLES[attribute])
     assert [tuple(None if pd.isna(value) else value for value in row) for row in frame.itertuples(index=False)] == rows
 
 
@@ -62,14 +60,10 @@ def test_cumulative_bytes_are_running_sums_of_the_rounds(make_run):
     assert run.round_cumulative.wall_s.tolist() == [0.5, 1.5, 2.5]
 
 
-def test_a_query_takes_parameters_by_place_and_by_name(make_run):
+def test_a_query_takes_parameters_by_place_and_by_name_and_cannot_change_the_records(make_run):
     run = open_run(make_run())
     assert run.sql("SELECT test_metric FROM round WHERE node = ? AND round = ?", [1, 2]).test_metric.tolist() == [1.0]
     assert run.sql("SELECT count(*) AS n FROM round WHERE node = :node", {"node": 0}).n.tolist() == [3]
-
-
-def test_a_query_cannot_change_the_records(make_run):
-    run = open_run(make_run())
     with pytest.raises(pd.errors.DatabaseError, match="readonly"):
         run.sql("DELETE FROM round")
     assert len(run.rounds) == 6
@@ -111,9 +105,7 @@ def test_the_target_is_reached_in_the_first_round_that_is_good_enough(make_run):
 
 def test_an_error_has_to_fall_to_its_target(make_run):
     folder = make_run(metrics=((9.0, 7.0), (5.0, 3.0), (2.0, 2.0)), metric="mse")
-    reached = bytes_to_reach(folder, 4.0)
-    assert reached is not None
-    assert reached.round == 1
+    assert bytes_to_reach(folder, 4.0).round == 1
     assert bytes_to_reach(folder, 1.0) is None
     with pytest.raises(RunFolderError, match=r"it has no run\.sqlite"):
         open_run(folder / "nothing")
@@ -121,9 +113,7 @@ def test_an_error_has_to_fall_to_its_target(make_run):
 
 def test_a_round_that_some_have_not_evaluated_reaches_nothing(make_run):
     folder = make_run(metrics=((0.1, 0.1), (0.9, None), (0.7, 0.9)))
-    reached = bytes_to_reach(folder, 0.8)
-    assert reached is not None
-    assert reached.round == 2
+    assert bytes_to_reach(folder, 0.8).round == 2
 
 
 def test_importing_the_package_costs_no_library():

@@ -1,5 +1,6 @@
 """run.sqlite as other programs find it."""
 
+import contextlib
 import math
 import sqlite3
 
@@ -10,6 +11,7 @@ from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.store import Store
+from sheafgossip.metrics.summary import summarize
 
 
 @pytest.fixture
@@ -107,19 +109,18 @@ def test_a_run_can_be_taken_up_again(tmp_path):
     second.close()
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path):
-    (tmp_path / "run.sqlite").write_text("these are not the bytes of a database " * 100)
+@pytest.mark.parametrize("opened", [Store, lambda path: summarize(path.parent)], ids=["written", "read"])
+def test_a_file_that_is_no_database_of_a_run_or_of_another_version_is_refused(tmp_path, opened):
+    path = tmp_path / "run.sqlite"
+    path.write_text("these are not the bytes of a database " * 100)
     with pytest.raises(RunFolderError, match=r"run\.sqlite"):
-        Store(tmp_path / "run.sqlite")
-
-
-def test_a_database_of_another_version_is_refused(tmp_path):
-    Store(tmp_path / "run.sqlite").close()
-    with sqlite3.connect(tmp_path / "run.sqlite") as connection:
-        connection.execute("UPDATE meta SET value = '0' WHERE key = 'schema'")
-    connection.close()
-    with pytest.raises(RunFolderError, match="schema version 0"):
-        Store(tmp_path / "run.sqlite")
+        opened(path)
+    path.unlink()
+    Store(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    with pytest.raises(RunFolderError, match="schema version 99"):
+        opened(path)
 
 
 def test_later_rounds_can_be_forgotten_in_every_table_that_has_them(store, tmp_path):

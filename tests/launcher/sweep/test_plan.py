@@ -1,5 +1,6 @@
 """Which runs a sweep has, what their folders are called, and which folders it goes on in."""
 
+import made
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
@@ -7,9 +8,8 @@ from sheafgossip.launcher.run.earlier import begin_anew, stage
 from sheafgossip.launcher.studies.crew import alone_in, prepare
 from sheafgossip.launcher.studies.sweep.grid import parse_grids
 from sheafgossip.launcher.studies.sweep.plan import plan
-from sheafgossip.metrics.records import LAUNCHER, EventRecord
+from sheafgossip.metrics.records import LAUNCHER
 from sheafgossip.metrics.schema import RunFolderError
-from sheafgossip.metrics.store import Store
 
 SHEAF = "algorithm.name = 'sheaf-fmtl'\n"
 COMPARED = "[[compare]]\nname = 'Ours'\n[[compare]]\nname = 'alone'\nalgorithm.name = 'local'\n"
@@ -39,6 +39,7 @@ def test_every_setting_has_every_seed_from_the_files_on(sweep):
         (0.01, 7), (0.1, 7), (0.01, 8), (0.1, 8),
     ]  # fmt: skip
     assert planned.keys == ("algorithm.gamma",)
+    assert names(sweep("", seeds=3)) == ["seed-0", "seed-1", "seed-2"]
 
 
 def test_grids_multiply_with_each_other_and_with_compare_tables(sweep):
@@ -55,10 +56,6 @@ def test_grids_multiply_with_each_other_and_with_compare_tables(sweep):
 def test_a_grid_wins_over_everything(sweep):
     text = "rounds = 1\n[[compare]]\nname = 'a'\nrounds = 2\n"
     assert [run.config.rounds for run in sweep(text, "rounds=4,5", overrides=["rounds=3"]).runs] == [4, 5]
-
-
-def test_without_a_grid_seeds_are_all_there_is(sweep):
-    assert names(sweep("", seeds=3)) == ["seed-0", "seed-1", "seed-2"]
 
 
 def test_keys_that_end_alike_are_called_by_their_full_names(sweep):
@@ -100,14 +97,11 @@ def test_only_one_sweep_is_in_a_folder(sweep, monkeypatch):
         pass
 
 
-def write(run, kind=None, folder=None):
+def write(run, kind=None):
     """A run's folder, as far as telling what it is needs it."""
-    folder = folder or run.folder
-    folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(run.config.to_toml())
-    store = Store(folder / "run.sqlite")
-    store.write([EventRecord(0.0, None, LAUNCHER, kind, "")] if kind else [])
-    store.close()
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.toml").write_text(run.config.to_toml())
+    made.write(run.folder, *([made.event(LAUNCHER, kind)] if kind else []))
 
 
 def test_finished_runs_are_told_from_those_that_began_and_those_that_are_missing(sweep):
