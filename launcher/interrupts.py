@@ -5,6 +5,7 @@ SIGHUP comes when the terminal is lost; where it is ignored from the start, as u
 
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -35,6 +36,8 @@ def heed(*, lasting: bool = False) -> None:
     interrupts the import of a module or the end of an object: then ``check`` raises it anew.
     """
     _heard.lasting |= lasting
+    if lasting:
+        sys.unraisablehook = _tell
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, _hear)
@@ -46,6 +49,12 @@ def _hear(*_: object) -> None:
     _heard.is_waiting = _heard.lasting or _heard.deferring > 0
     if not _heard.deferring:
         raise Interrupted
+
+
+def _tell(lost: "sys.UnraisableHookArgs") -> None:
+    """Tells of a lost exception, unless it is raised anew anyhow."""
+    if not isinstance(lost.exc_value, Interrupted):
+        sys.__unraisablehook__(lost)
 
 
 def check() -> None:

@@ -24,6 +24,7 @@ samples = 300
 [algorithm]
 name = "dfedu"
 """
+WITH_SERVER = LONG.replace("dfedu", "fedavg").replace('[topology]\nkind = "ring"\n', "")
 
 
 def test_nothing_of_a_run_is_left_two_seconds_after_its_launcher_was_killed(start):
@@ -43,21 +44,24 @@ def test_nothing_of_a_run_is_left_two_seconds_after_its_launcher_was_killed(star
     assert len(going.folder.rows("SELECT * FROM round WHERE round = 3")) == 6
 
 
-def test_a_killed_client_ends_the_run_and_is_named_with_its_round(start):
-    going = start(LONG)
+@pytest.mark.parametrize(
+    ("text", "node", "name"), [(LONG, 4, "client 4"), (WITH_SERVER, 6, "the server")], ids=["client", "server"]
+)
+def test_a_killed_client_ends_the_run_and_is_named_with_its_round(start, text, node, name):
+    going = start(text)
     going.until_round(5)
     processes = going.processes()
-    os.kill(going.pid(4), signal.SIGKILL)
+    os.kill(going.pid(node), signal.SIGKILL)
     code, printed = going.end(seconds=5)
     assert code == 1
-    completed = going.folder.rows("SELECT max(round) FROM round WHERE node = 4")[0][0]
+    completed = going.folder.rows(f"SELECT max(round) FROM round WHERE node = {node}")[0][0]
     assert completed >= 5
-    assert f"client 4 died in round {completed + 1}: killed by SIGKILL" in printed
+    assert f"{name} died in round {completed + 1}: killed by SIGKILL" in printed
     assert printed.count("died") == 1  # its neighbours are not blamed
     assert "Traceback" not in printed
     assert alive(processes) == []
     assert going.folder.rows("SELECT kind FROM event WHERE node = -1 ORDER BY rowid") == [("start",), ("failure",)]
-    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == 6
+    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == 6 + (name == "the server")
 
 
 def test_ctrl_c_stops_cleanly_and_keeps_the_records(start):
@@ -71,7 +75,7 @@ def test_ctrl_c_stops_cleanly_and_keeps_the_records(start):
     assert "Traceback" not in printed
     assert alive(processes) == []
     assert ("interrupt",) in going.folder.rows("SELECT kind FROM event WHERE node = -1")
-    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == 6
+    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == 6 + (name == "the server")
 
 
 def test_ctrl_c_while_clients_start_leaves_nothing_behind(start):
