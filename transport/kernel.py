@@ -16,8 +16,7 @@ def counts_bytes() -> bool:
     if sys.platform != "linux":
         return False
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    return len(info) >= _BYTES_RETRANS + 8
+        return len(_info(sock)) >= _BYTES_RETRANS + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,18 @@ class KernelCounters:
 
 def _bytes_each_way(sock: socket.socket) -> tuple[int, int]:
     """Sent, without what was sent again, and received."""
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    info = _info(sock)
+    while (later := _info(sock))[0] != info[0]:  # the kernel reads the state before the counts: a FIN may come between
+        info = later
     received, sent, again = (
         struct.unpack_from("=Q", info, offset)[0] for offset in (_BYTES_RECEIVED, _BYTES_SENT, _BYTES_RETRANS)
     )
     fin = info[0] in _FIN_HAS_COME  # the other end has closed already; the kernel counts its FIN as a byte received
     return sent - again, received - fin
+
+
+def _info(sock: socket.socket) -> bytes:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
 
 
 def _name(address: tuple) -> str:

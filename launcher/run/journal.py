@@ -11,6 +11,7 @@ from ...metrics.records import LAUNCHER, EventRecord, NodeRecord, Record
 from ...metrics.schema import RunFolderError
 from ...metrics.store import Store, is_locked
 from ...transport.constants import CONSTANTS
+from ...transport.failpoints import failpoint
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 from .outcome import Outcome
@@ -62,6 +63,7 @@ class Journal:
     def end(self, outcome: Outcome, last: Iterable[Record], impatient: Callable[[], bool]) -> Outcome:
         """The collector has ended: this process is the database's only writer now. Returns the outcome, which is a
         failure where it could not be recorded."""
+        failpoint("note")
         deadline = time.monotonic() + CONSTANTS.locked_s
         records = [*last, EventRecord(self.now, None, LAUNCHER, outcome.status, "\n".join(outcome.causes))]
         while True:

@@ -82,7 +82,7 @@ def test_the_estimate_is_what_clients_take(run, tmp_path: Path, option):
         lambda *_: 0.01,
     )
     estimated = need_of(prepared).clients_memory
-    folder = run(tomli_w.dumps(keys), "--quiet", "--force")
+    folder = run(tomli_w.dumps(keys))
     # what a process shares with the others it was forked from is counted in its peak, too
     taken = folder.rows("SELECT max(peak_rss) - max(rss - uss) FROM resource WHERE node >= 0 GROUP BY node")
     measured = sum(own for (own,) in taken)
