@@ -3,10 +3,10 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 from ...metrics.terminal import say, width
-from ...node.assignment import Assignment
 from ..config.files import load
 from ..config.sections import ConfigError, RunConfig
 from ..planner import Plan
@@ -16,7 +16,7 @@ from ..planner.timeline_text import report
 from ..prepare.assignments import Site
 from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run
-from ..processes.engines import Engine, open_engine
+from ..processes.engines import open_engine
 from ..studies.folders import names_of
 
 
@@ -50,8 +50,9 @@ def plans_of(configs: Sequence[RunConfig]) -> Iterator[tuple[RunConfig, Plan | N
             "nothing to plan: without one of [time], [compute], [stragglers], [links], [[faults]], [chaos] a run takes "
             "as long as it takes"
         )
-    with _Stopwatch() as clock:
-        calibrate = once_for_alike(clock.time_a_step)
+    with ExitStack() as stack:
+        engine = cache(lambda: stack.enter_context(open_engine()))  # takes a second or two, only to time a step
+        calibrate = once_for_alike(lambda assignment, steps: engine().time_a_step(assignment, steps))
         for config in configs:
             if not config.has_scenario:
                 yield config, None, ""
@@ -68,16 +69,3 @@ def picture_paths(picture: Path, configs: Sequence[RunConfig]) -> list[Path]:
     if len(configs) == 1:
         return [picture]
     return [picture.with_name(f"{picture.stem}-{name}{picture.suffix}") for name in names_of(configs)]
-
-
-class _Stopwatch(ExitStack):
-    """Only to time a step is a process needed, and it takes a second or two to start."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._engine: Engine | None = None
-
-    def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        if self._engine is None:
-            self._engine = self.enter_context(open_engine())
-        return self._engine.time_a_step(assignment, steps)

@@ -16,8 +16,8 @@ from ..run.earlier import is_finished
 from ..run.folder import relative
 from ..studies.crew import Crew, Ended, alone_in, prepare
 from ..studies.folders import new_folder
-from ..studies.sweep.grid import parse_grids
-from ..studies.sweep.plan import plan as plan_sweep
+from ..studies.sweep import parse_grids
+from ..studies.sweep import plan as plan_sweep
 from .ending import exit_code, tell
 from .results import show_comparison
 

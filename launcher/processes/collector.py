@@ -1,7 +1,5 @@
 """The launcher's end of the collector: its process, a line of its own to it, and the wait until all is stored."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -13,13 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import zmq
 
 from ...metrics.recorder import Recorder
-from ...metrics.records import LAUNCHER, Record, pack_end
+from ...metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, Record, pack_end
 from ...transport.constants import CONSTANTS
 from ...transport.keys import KeyPair
 from ..prepare.prepared import Prepared
@@ -93,14 +91,9 @@ class CollectorProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    @property
-    def messages(self) -> int:
-        """Its batches, and its last word."""
-        return self._recorder.batches + 1
-
-    @property
-    def wire_bytes(self) -> int:
-        return self._recorder.wire_bytes
+    def overhead(self) -> Record:
+        """What the launcher has sent to it: batches, and its last word."""
+        return OverheadRecord(LAUNCHER, COLLECTOR, "records", self._recorder.batches + 1, self._recorder.wire_bytes)
 
     def write(self, *records: Record) -> None:
         self._recorder.write(*records)
@@ -159,7 +152,7 @@ class CollectorProcess:
             self._process.wait()
         return why
 
-    def __enter__(self) -> CollectorProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -116,11 +116,10 @@ class _Server:
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, Control] = {}
         self._nodes: dict[int, tuple[int, Control]] = {}  # pid -> client, and its line even when that is closed
-        self._wake, wake_end = socket.socketpair()
-        wake_end.setblocking(False)
+        self._wake, self._wake_end = socket.socketpair()
         self._wake.setblocking(False)
-        self._wake_end = wake_end
-        signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
+        self._wake_end.setblocking(False)
+        signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):  # only their wake-up is wanted: a handler must not raise
             signal.signal(number, lambda *_: None)
         self._selector.register(control, selectors.EVENT_READ, self._heed_launcher)
@@ -134,7 +133,9 @@ class _Server:
         except ControlClosed:
             pass  # the launcher has closed the line, or is gone
         finally:
-            self._end()
+            self._kill()
+            for pid in self._nodes:
+                os.waitpid(pid, 0)
 
     def _heed_launcher(self) -> None:
         for message in self._control.receive_some():
@@ -161,8 +162,10 @@ class _Server:
         has for itself: so all that can be done beforehand is, the forks come one right after the other, and the
         accounts after them all.
         """
+        from ...node.process.libraries import libraries_for
+
         parts = [Assignment.from_json(assignment) for assignment in assignments]
-        self._load_for(parts)
+        _load(libraries_for(parts))
         lines: list[tuple[socket.socket, socket.socket]] = []
         pids: list[int] = []
         failpoint("fork")
@@ -191,11 +194,6 @@ class _Server:
         self._control.send(FromClient(parts[0].node, Failed(text)))
         for part in parts:
             self._control.send(Exited(part.node, None))
-
-    def _load_for(self, parts: Iterable[Assignment]) -> None:
-        from ...node.process.libraries import libraries_for
-
-        _load(libraries_for(parts))
 
     def _relay(self, node: int) -> None:
         client = self._clients.get(node)
@@ -233,17 +231,13 @@ class _Server:
         for pid in self._nodes:
             os.kill(pid, signal.SIGKILL)
 
-    def _end(self) -> None:
-        self._kill()
-        for pid in self._nodes:
-            os.waitpid(pid, 0)
-
 
 def _load(libraries: Iterable[str]) -> None:
     """Here once, and not in each client."""
-    if missing := [library for library in libraries if library not in sys.modules]:
-        for library in missing:
-            importlib.import_module(library)
+    missing = [library for library in libraries if library not in sys.modules]
+    for library in missing:
+        importlib.import_module(library)
+    if missing:
         _freeze()
 
 
@@ -253,26 +247,22 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def _plain_fork() -> Callable[[], int]:
+def _fork() -> int:
     """fork(2) without Python's hooks around it, where that is possible.
 
     They set locks up anew that another thread may hold: here is none. Left out, they leave 0.4 MB more of each client
     shared, and a client starts sooner.
     """
     if sys.platform != "linux" or sys.implementation.name != "cpython":
-        return os.fork
-    fork = ctypes.PyDLL(None, use_errno=True).fork  # PyDLL: the interpreter's lock stays held
-
-    def plain() -> int:
-        pid = fork()
-        if pid < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return pid
-
-    return plain
+        return os.fork()
+    pid = _LIBRARY.fork()
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return pid
 
 
-_fork = _plain_fork()
+_LIBRARY = ctypes.PyDLL(None, use_errno=True)
+"""Of C. Not CDLL: the interpreter's lock stays held."""
 
 
 def _become_client(assignment: Assignment, control: socket.socket, server: int, live: Live, calibrate: int) -> None:
@@ -281,8 +271,8 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
     this_is(name_of(assignment.node))
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         log = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -7,7 +7,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from ...metrics.events import Event
@@ -111,7 +110,7 @@ class Display:
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._clear()
 
     def _draw(self, snapshot: Snapshot) -> None:

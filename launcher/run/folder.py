@@ -1,7 +1,5 @@
 """The folders that this program works in: one process at a time, nothing but its own files, none of anybody else's."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -10,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from ...metrics import lock
 from ...metrics.reader import open_records
@@ -68,12 +66,10 @@ class Claim:
         for path in (*rounds, *(self.folder / room for room in _ROOMS)):
             remove_empty(path)
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         lock.release(self.folder, self.descriptor)
         remove_empty(*self._made)
 
@@ -103,7 +99,8 @@ def remove_empty(*folders: Path) -> None:
 
 def own_files(folder: Path) -> list[Path]:
     """What runs have written in the folder; other files, links, and what lies behind links, are nobody's here."""
-    return [path for path in _below(folder) if _OWN.fullmatch(path.relative_to(folder).as_posix()) and _is_file(path)]
+    named = [path for path in _below(folder) if _OWN.fullmatch(path.relative_to(folder).as_posix())]
+    return [path for path in named if stat.S_ISREG(path.lstat().st_mode)]
 
 
 def unfinished_files(folder: Path) -> list[Path]:
@@ -169,7 +166,3 @@ def _entries(folder: Path) -> list[Path]:
     if folder.is_symlink() or not folder.is_dir():
         return []
     return [Path(entry.path) for entry in os.scandir(folder)]
-
-
-def _is_file(path: Path) -> bool:
-    return stat.S_ISREG(path.lstat().st_mode)

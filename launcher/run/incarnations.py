@@ -1,7 +1,7 @@
 """Which process of a client runs when: one incarnation after the other, as the plan says."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,19 +17,16 @@ class Incarnations:
 
     def __init__(self, prepared: Prepared):
         self._prepared = prepared
-        plan = prepared.plan
         self._told = {(node, kind, virtual_s) for node, kind, virtual_s, _ in prepared.told}
         self._left: dict[int, list[Incarnation]] = {}
         self._over: list[tuple[int, str, float | None]] = []
-        for assignment in prepared.assignments:
-            node = assignment.node
-            incarnations = plan.incarnations[node] if plan else (Incarnation(1, 1, 0.0, prepared.config.rounds),)
-            self._left[node] = [incarnation for incarnation in incarnations if self._goes_on(node, incarnation)]
-            self._over += (
-                (node, incarnation.ending, incarnation.end_s)
-                for incarnation in incarnations
-                if not self._goes_on(node, incarnation)
-            )
+        for node in range(len(prepared.assignments)):
+            self._left[node] = []
+            for incarnation in _planned(prepared, node):
+                if self._goes_on(node, incarnation):
+                    self._left[node].append(incarnation)
+                else:
+                    self._over.append((node, incarnation.ending, incarnation.end_s))
 
     @property
     def _on_wall_clock(self) -> bool:
@@ -57,11 +54,7 @@ class Incarnations:
 
     def late(self) -> list[int]:
         """Clients that come when the others have begun; to be asked before ``first``."""
-        return [
-            node
-            for node, incarnations in self._left.items()
-            if incarnations and not self._there_at_first(incarnations[0])
-        ]
+        return [node for node, left in self._left.items() if left and not self._there_at_first(left[0])]
 
     def none(self) -> list[int]:
         """Clients that are not there at all any more."""
@@ -90,12 +83,9 @@ class Incarnations:
             elif rounds[:resumed_at].any() and not self._on_wall_clock:
                 yield assignment.sent(resumed_at)
             for incarnation in self._left[assignment.node]:
-                if (
-                    incarnation.first > resumed_at
-                    and incarnation.state_round is not None
-                    and incarnation.state_round <= resumed_at
-                ):
-                    yield assignment.state(incarnation.state_round)
+                begins_from = incarnation.state_round
+                if incarnation.first > resumed_at and begins_from is not None and begins_from <= resumed_at:
+                    yield assignment.state(begins_from)
 
     def all_have_left(self) -> bool:
         """Whether it is on record that those whose incarnations are over have ended: before that they may not have
@@ -136,14 +126,16 @@ class Incarnations:
         )
 
 
+def _planned(prepared: Prepared, node: int) -> Sequence[Incarnation]:
+    return prepared.plan.incarnations[node] if prepared.plan else [Incarnation(1, 1, 0.0, prepared.config.rounds)]
+
+
 def rounds_of(prepared: Prepared) -> np.ndarray:
     """(processes, rounds + 1) bool: who completes which round; round 0 is the start of a client's first incarnation."""
     processes = len(prepared.assignments)
     completed = np.zeros((processes, prepared.config.rounds + 1), bool)
     for node in range(processes):
-        for incarnation in (
-            prepared.plan.incarnations[node] if prepared.plan else (Incarnation(1, 1, 0.0, prepared.config.rounds),)
-        ):
+        for incarnation in _planned(prepared, node):
             completed[node, incarnation.first : incarnation.last + 1] = True
             completed[node, 0] |= incarnation.number == incarnation.first == 1
     return completed

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from ...metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, Record
+from ...metrics.records import LAUNCHER, Record
 from ...node.process.resources import sample
 from ...transport.constants import CONSTANTS
 from ...transport.control import ControlClosed, Stop
@@ -155,5 +155,5 @@ class Run:
     def _overhead(self) -> Iterator[Record]:
         """What the planes beside the data cost: they are complete only now that everyone has left."""
         yield from self.clients.overhead
-        yield OverheadRecord(LAUNCHER, COLLECTOR, "records", self._collector.messages, self._collector.wire_bytes)
+        yield self._collector.overhead()
         yield from self._engine.overhead()

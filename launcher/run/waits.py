@@ -4,13 +4,11 @@ A client waits until it has a message of everyone that it exchanges with. Where 
 the next has not sent, none of them ever will. Who waits for one at work may only have to be patient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ...transport.constants import CONSTANTS
 from ...transport.control import Waiting
@@ -39,7 +37,7 @@ class Wait:
     sent: dict[int, int]
 
     @classmethod
-    def of(cls, told: Waiting) -> Wait:
+    def of(cls, told: Waiting) -> Self:
         return cls({i: (k, phase) for i, k, phase in told.wanted}, told.round, dict(told.sent))
 
     def has_not_sent(self, node: int, round: int, phase: int) -> bool:

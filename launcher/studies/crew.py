@@ -1,7 +1,5 @@
 """Runs what is missing of a sweep, several runs at once, each in a process of its own."""
 
-from __future__ import annotations
-
 import select
 import sqlite3
 import time
@@ -10,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from ...topology.errors import UserError
 from ...transport.control import ControlClosed
@@ -130,7 +129,7 @@ class Crew:
         run, since = self._busy.pop(job)
         return Ended(run, outcome, time.monotonic() - since)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

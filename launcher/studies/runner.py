@@ -20,9 +20,8 @@ from ..prepare.preparation import once_for_alike, prepare_run, work_out
 from ..prepare.prepared import Prepared
 from ..processes.engines import Engine, EngineName, open_engine
 from ..run.earlier import PlannedRun, begin_anew, missing_of
-from ..run.extension import extended
 from ..run.folder import STORING_S, Claim, own_files, require_plain
-from ..run.resumption import read_run, require_sound_records, still_going_on, taken_up
+from ..run.resumption import extended, read_run, require_sound_records, still_going_on, taken_up
 from ..run.run import Outcome, Run
 from .folders import cannot_be_written, folders_of, reason, require_empty
 
@@ -124,13 +123,8 @@ def take_up(folder: Path, engine: Engine, observer: Observer = Observer(), *, ro
         return _conduct(_made_ready(claim, config, engine, rounds), engine, observer, claim)
 
 
-def prepare(config: RunConfig, folder: Path, engine: Engine, how: Callable[..., Prepared] = prepare_run) -> Prepared:
-    """Prepares a run for the engine. Raises ConfigError."""
-    return _Preparation(engine)(config, folder, how)
-
-
-class _Preparation:
-    """Prepares runs for an engine; local steps are timed once for those that are alike."""
+class Preparation:
+    """Prepares runs for an engine; local steps are timed once for those that are alike. Raises ConfigError."""
 
     def __init__(self, engine: Engine, *, force: bool = False):
         self._engine = engine
@@ -148,15 +142,14 @@ class _Preparation:
         if engine.spans_hosts and config.transport.protocol != "tcp":
             config = config.but(transport={"protocol": "tcp"})
         own = engine.folder_for_run()
-        records = engine.records_at(own)
-        return how(config, folder, Site(own, records, self._hosts), self._time_a_step)
+        return how(config, folder, Site(own, engine.records_at(own), self._hosts), self._time_a_step)
 
 
 def _prepare_all(
     runs: Sequence[PlannedRun], claims: dict[Path, Claim], engine: Engine, force: bool
 ) -> dict[Path, Prepared]:
     prepared: dict[Path, Prepared] = {}
-    preparation = _Preparation(engine, force=force)
+    preparation = Preparation(engine, force=force)
     try:
         for run in runs:
             prepared[run.folder] = preparation(run.config, run.folder)
@@ -175,7 +168,7 @@ def _prepare_all(
 
 def _made_ready(claim: Claim, config: RunConfig, engine: Engine, rounds: int | None = None) -> Prepared:
     """A run that is to be taken up, perhaps with more rounds."""
-    folder, preparation = claim.folder, _Preparation(engine)
+    folder, preparation = claim.folder, Preparation(engine)
     try:
         require_sound_records(folder)
         if rounds is None or rounds == config.rounds:

@@ -25,7 +25,7 @@ from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.launcher.prepare.prepared import Prepared
 from sheafgossip.launcher.processes.engines import LocalEngine
 from sheafgossip.launcher.run.run import Run
-from sheafgossip.launcher.studies.runner import prepare
+from sheafgossip.launcher.studies.runner import Preparation
 from sheafgossip.metrics.records import COLLECTOR, EventRecord, pack_batch, pack_end
 from sheafgossip.transport.keys import KeyPair, dial_with
 
@@ -407,7 +407,7 @@ def test_where_libzmq_has_no_keys_that_is_told_in_one_line(engine, tmp_path, mon
 def test_unix_sockets_lie_where_only_their_user_can_open_them(engine, tmp_path):
     assert stat.S_IMODE(engine.sockets.stat().st_mode) == 0o700
     config = validate({"clients": 5, "rounds": 1, "data": {"samples": 100}, "topology": {"kind": "ring"}})
-    prepared = prepare(config, tmp_path / "run", engine)
+    prepared = Preparation(engine)(config, tmp_path / "run")
     for address in (prepared.assignments[0].deployment.address, prepared.assignments[0].deployment.records):
         folder = Path(address.removeprefix("ipc://")).parent
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -6,8 +6,7 @@ from pathlib import Path
 import psutil
 from runs import Going, run_here
 
-from sheafgossip.launcher.studies.sweep.grid import parse_grids
-from sheafgossip.launcher.studies.sweep.plan import plan
+from sheafgossip.launcher.studies.sweep import parse_grids, plan
 
 CONFIG = """
 clients = 4

@@ -7,8 +7,7 @@ import pytest
 from sheafgossip.launcher.config.effects import without_effect
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.studies.sweep.grid import parse_grids
-from sheafgossip.launcher.studies.sweep.plan import plan
+from sheafgossip.launcher.studies.sweep import parse_grids, plan
 
 
 @pytest.fixture

@@ -100,7 +100,8 @@ class Agent:
             while monitor.poll(0):
                 self._note_connection(next_event(monitor)[0])
             while self._server.control.wait(0):
-                self._relay()
+                for said in self._server.control.receive_some():
+                    self._say(said)
             while self._line.poll(0):
                 message, piece = unpack(self._line.recv_multipart(), FROM_LAUNCHER)
                 if message == {"end": True}:
@@ -126,10 +127,6 @@ class Agent:
     def _ask_time(self) -> None:
         """A few times, one after the other: the quickest answer tells best how the two clocks differ."""
         self._say({"time": time.monotonic()})
-
-    def _relay(self) -> None:
-        for message in self._server.control.receive_some():
-            self._say(message)
 
     def _heed(self, message: Any, piece: bytes) -> None:
         match message:

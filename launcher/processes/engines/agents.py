@@ -1,10 +1,13 @@
-"""The launcher's lines to the agents of all hosts, and what it knows of each."""
+"""A Ray cluster: how to join it, the launcher's lines to the agents of its hosts, and what it knows of each."""
 
 import contextlib
+import ipaddress
+import logging
 import math
 import signal
+import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,15 +16,57 @@ from typing import Any
 import zmq
 
 from ....metrics.records import FORK_SERVER, LAUNCHER, OverheadRecord, Record
+from ....topology.errors import install
 from ....transport.control import TO_LAUNCHER, Exited, Tally
 from ....transport.keys import KeyPair, ZapHandler, authenticated_number, listen_with
 from ...prepare.placement import Host
 from .agent import Agent
-from .base import HostLost, Message
-from .cluster import hosts_of, nodes_of
+from .base import EngineError, HostLost, Message
 from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, LineError, pack, pieces, unpack
 
 _LOOK_EVERY_S = 0.25
+
+
+def joined(address: str) -> Any:
+    """The module ray, connected to a cluster. Raises EngineError."""
+    try:
+        import ray
+        import ray.util.scheduling_strategies
+    except ImportError:
+        raise EngineError(f"--engine ray needs Ray: {install('ray')}") from None
+    try:
+        _require_listener(address)  # Ray itself would try for minutes
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise EngineError(
+            f"--engine ray --address {address}: no Ray cluster there; start one with `ray start --head` ({reason})"
+        ) from None
+    return ray
+
+
+def _require_listener(address: str) -> None:
+    """Raises OSError where nobody listens at HOST:PORT."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def _nodes_of(ray: Any) -> list[dict[str, Any]]:
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return sorted(alive, key=lambda node: (ipaddress.ip_address(node["NodeManagerAddress"]), node["NodeManagerPort"]))
+
+
+def _hosts_of(nodes: list[dict[str, Any]], *, alone: bool) -> Iterator[Host]:
+    """``alone``: all of them are this machine, which nobody else needs to reach."""
+    names = Counter(node["NodeManagerHostname"] for node in nodes)
+    seen: Counter[str] = Counter()
+    for node in nodes:
+        name, resources = node["NodeManagerHostname"], node["Resources"]
+        seen[name] += 1
+        unique = name if names[name] == 1 else f"{name}-{seen[name]}"
+        address = "127.0.0.1" if alone else node["NodeManagerAddress"]
+        yield Host(unique, address, resources.get("CPU", 0.0), resources.get("memory", 0.0))
 
 
 @dataclass
@@ -87,14 +132,14 @@ class Agents(list[AgentAt]):
         self.incoming: Incoming | None = None
         """Where files go that agents send; None: nowhere."""
         self._look_due = 0.0
-        own, nodes = ray.util.get_node_ip_address(), nodes_of(ray)
+        own, nodes = ray.util.get_node_ip_address(), _nodes_of(ray)
         alone = all(node["NodeManagerAddress"] == own for node in nodes)
         self.address = "127.0.0.1" if alone else own
         keys = KeyPair.make()
         self._listen(keys)
         line = self._line.getsockopt_string(zmq.LAST_ENDPOINT)
         remote = ray.remote(num_cpus=0, max_restarts=0)(Agent)
-        for index, (node, host) in enumerate(zip(nodes, hosts_of(nodes, alone=alone), strict=True)):
+        for index, (node, host) in enumerate(zip(nodes, _hosts_of(nodes, alone=alone), strict=True)):
             there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             handle = remote.options(scheduling_strategy=there).remote()
             key = handle.make_keys.remote()

@@ -1,14 +1,12 @@
 """The interface of engines: one launcher, one or several hosts with a fork server each."""
 
-from __future__ import annotations
-
 import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ....metrics.records import Record
 from ....node.assignment import Assignment
@@ -30,10 +28,6 @@ class HostLost:
 
 class EngineError(UserError):
     """Why an engine cannot be used; one line for the user."""
-
-
-def this_machine() -> Host:
-    return Host(socket.gethostname(), cores=os.cpu_count() or 1)
 
 
 class Engine(ABC):
@@ -65,9 +59,9 @@ class Engine(ABC):
         """The address of a run's collector, whose Unix sockets are in this folder."""
         return f"ipc://{sockets}/records"
 
-    @abstractmethod
     def hosts(self) -> tuple[Host, ...]:
         """One, unless the engine spans several machines."""
+        return (Host(socket.gethostname(), cores=os.cpu_count() or 1),)
 
     @abstractmethod
     def fork(self, assignments: Iterable[Assignment]) -> None:
@@ -108,15 +102,15 @@ class Engine(ABC):
     def introductions(self) -> Iterator[Record]:
         """Yields the records of the engine's processes."""
 
-    @abstractmethod
     def final_resources(self, now: float) -> Iterator[Record]:
-        """Memory and CPU time of the engine's processes, as far as they are there."""
+        """Memory and CPU time of the engine's processes, as far as there are any."""
+        yield from ()
 
-    @abstractmethod
     def overhead(self) -> Iterator[Record]:
         """What has gone between the launcher and the engine's processes since the last call."""
+        yield from ()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self
 
     @abstractmethod

@@ -11,9 +11,8 @@ from ....metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecor
 from ....node.assignment import Assignment
 from ....node.process.resources import sample
 from ....transport.control import Exited, Failed, FromClient, Kill, StepTimed, Tell, TellAll
-from ...prepare.placement import Host
 from ..forkserver import ForkServer
-from .base import Engine, EngineError, Message, this_machine
+from .base import Engine, EngineError, Message
 
 
 class LocalEngine(Engine):
@@ -24,9 +23,6 @@ class LocalEngine(Engine):
             raise EngineError(f"no process can be started: {error.strerror or error}") from error
         self.sockets = self._server.sockets
         self._before = self._tallies()
-
-    def hosts(self) -> tuple[Host, ...]:
-        return (this_machine(),)
 
     def fork(self, assignments: Iterable[Assignment]) -> None:
         self._server.fork(assignment.to_json() for assignment in assignments)
@@ -59,8 +55,8 @@ class LocalEngine(Engine):
 
     def overhead(self) -> Iterator[Record]:
         before, self._before = self._before, self._tallies()
-        ways = (LAUNCHER, FORK_SERVER), (FORK_SERVER, LAUNCHER)
-        for (src, dst), then, now in zip(ways, before, self._before, strict=True):
+        directions = (LAUNCHER, FORK_SERVER), (FORK_SERVER, LAUNCHER)
+        for (src, dst), then, now in zip(directions, before, self._before, strict=True):
             messages, size = (after - earlier for after, earlier in zip(now, then, strict=True))
             yield OverheadRecord(src, dst, "control", messages, size)
 

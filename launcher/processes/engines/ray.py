@@ -11,9 +11,8 @@ from ....node.algorithms import input_files
 from ....node.assignment import Assignment
 from ....transport.control import ControlClosed, Fork, Kill, Tell, TellAll
 from ...prepare.placement import Host
-from .agents import AgentAt, Agents
+from .agents import AgentAt, Agents, joined
 from .base import Engine, EngineError, Message
-from .cluster import joined
 from .line import Incoming
 from .local import time_of_a_step
 
@@ -44,10 +43,8 @@ class RayEngine(Engine):
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def fork(self, assignments: Iterable[Assignment]) -> None:
-        self._fork(assignments)
-
-    def _fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
+    def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
+        """With ``calibrate``, processes that only time so many local steps."""
         shares: dict[int, list[Assignment]] = {}
         for assignment in assignments:
             shares.setdefault(assignment.deployment.host, []).append(assignment)
@@ -114,7 +111,7 @@ class RayEngine(Engine):
     def time_a_step(self, assignment: Assignment, steps: int) -> float:
         self.begin(assignment.run.folder)
         self.equip([assignment])
-        self._fork([assignment], calibrate=steps)
+        self.fork([assignment], calibrate=steps)
         return time_of_a_step(self, assignment)
 
     # -- records -------------------------------------------------------------------------------------------------------

@@ -26,9 +26,8 @@ from ....transport import failpoints
 from ....transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, ControlClosed, Exited, Failed, FromClient, Stop
 from ....transport.lifetime import allow_open_files
 from ... import interrupts, one_thread
-from ...prepare.placement import Host
 from .. import private_folder
-from .base import Engine, EngineError, Message, this_machine
+from .base import Engine, EngineError, Message
 from .console import Console
 
 _END_S = 1.0
@@ -75,9 +74,6 @@ class ThreadsEngine(Engine):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._console, selectors.EVENT_READ)
 
-    def hosts(self) -> tuple[Host, ...]:
-        return (this_machine(),)
-
     def begin(self, folder: object) -> None:
         self._console.open()
 
@@ -89,7 +85,8 @@ class ThreadsEngine(Engine):
             try:
                 self._start(part)
             except (RuntimeError, OSError) as error:
-                self._tell_unstarted(parts[place:], error)
+                self._mail.append(FromClient(part.node, Failed(f"no thread could be started for it: {error}")))
+                self._mail += (_exit_of(each.node, None) for each in parts[place:])
                 return
 
     def _start(self, part: Assignment) -> None:
@@ -97,11 +94,6 @@ class ThreadsEngine(Engine):
         client.start()
         self._clients[part.node] = client
         self._selector.register(client.line, selectors.EVENT_READ, part.node)
-
-    def _tell_unstarted(self, parts: list[Assignment], error: Exception) -> None:
-        text = f"no thread could be started for it: {error}"
-        self._mail.append(FromClient(parts[0].node, Failed(text)))
-        self._mail += (_exit_of(part.node, None) for part in parts)
 
     def tell(self, node: int, message: Message) -> None:
         if node in self._clients:
@@ -156,14 +148,6 @@ class ThreadsEngine(Engine):
 
     def introductions(self) -> Iterator[Record]:
         yield EventRecord(0.0, None, LAUNCHER, "engine", NOT_MEASURED)
-
-    def final_resources(self, now: float) -> Iterator[Record]:
-        """None: what this process takes is not the launcher's alone."""
-        yield from ()
-
-    def overhead(self) -> Iterator[Record]:
-        """None: the lines to the clients are told as each ends."""
-        yield from ()
 
     def __exit__(self, *_: object) -> None:
         with interrupts.deferred():

@@ -3,7 +3,7 @@
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.studies.sweep.grid import Grid, parse_grids, settings
+from sheafgossip.launcher.studies.sweep import Grid, parse_grids, settings
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import pytest
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.run.earlier import begin_anew, stage
 from sheafgossip.launcher.studies.crew import alone_in, prepare
-from sheafgossip.launcher.studies.sweep.grid import parse_grids
-from sheafgossip.launcher.studies.sweep.plan import plan
+from sheafgossip.launcher.studies.sweep import parse_grids, plan
 from sheafgossip.metrics.records import LAUNCHER
 from sheafgossip.metrics.schema import RunFolderError
 

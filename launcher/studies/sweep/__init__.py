@@ -1,1 +1,0 @@
-"""One configuration with many values and seeds: ``sheafgossip sweep``."""
