@@ -10,8 +10,7 @@ from ..run.earlier import PlannedRun
 from ..run.folder import relative
 from ..studies.reproduction.parts import Part, names, parts_of, titles, with_data
 from ..studies.reproduction.pictures import draw
-from ..studies.reproduction.results import planned, results
-from ..studies.reproduction.table import remarks, render
+from ..studies.reproduction.results import planned, remarks, render, results
 from ..studies.runner import Finished, Observer, run_missing
 from .ending import INTERRUPTED, exit_code, tell
 

@@ -54,7 +54,7 @@ def run(
 def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, engine: EngineName, address: str | None) -> int:
     """Takes up an interrupted run, shows it and its result. Returns the exit code."""
     with _display(quiet, plain, engine) as display:
-        result = take_up(folder.resolve(), _Resumed(display), Means(engine, address), rounds=rounds)
+        result = take_up(folder.resolve(), _Resumed(display, [folder]), Means(engine, address), rounds=rounds)
     return _show([result.prepared.folder], [result], result.prepared.folder, several=False)
 
 
@@ -83,18 +83,12 @@ class _Follower(Observer):
         self._display.end()
 
 
-class _Resumed(Observer):
-    def __init__(self, display: Display):
-        self._display = display
-
+class _Resumed(_Follower):
     def begins(self, prepared: Prepared) -> Display:
         self._display.tell(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}")
-        self._display.tell("\n".join(Banner().lines(prepared)))
+        self._display.tell("\n".join(self._banner.lines(prepared)))
         self._display.follow(prepared.folder, anew=True)
         return self._display
-
-    def has_ended(self, finished: Finished) -> None:
-        self._display.end()
 
 
 def _show(folders: Sequence[Path], results: Sequence[Finished], root: Path, *, several: bool) -> int:

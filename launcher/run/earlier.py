@@ -68,12 +68,6 @@ def _is_measured(config: RunConfig) -> bool:
     return config.has_scenario and config.compute.step_s is None
 
 
-def _is_same(there: RunConfig, config: RunConfig) -> bool:
-    if _is_measured(config):
-        there = there.but(compute={"step_s": None})
-    return there == config
-
-
 def stage(config: RunConfig, folder: Path) -> Stage:
     """How far this very run is, in this folder.
 
@@ -86,7 +80,7 @@ def stage(config: RunConfig, folder: Path) -> Stage:
         return "begun"
     if there is None:
         raise ConfigError(f"{folder}: holds something else than a run; choose another --out")
-    if not _is_same(there, config):
+    if (there.but(compute={"step_s": None}) if _is_measured(config) else there) != config:
         raise ConfigError(f"{folder}: holds a run of another configuration; remove it, or choose another --out")
     if is_finished(folder):
         return "finished"

@@ -6,7 +6,6 @@ A run can be given more rounds than it began with: from where it can go on as if
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -76,13 +75,9 @@ def _as_it_began(folder: Path, config: RunConfig, rounds: int | None) -> RunConf
 
 def differences(before: RunConfig, now: RunConfig) -> dict[str, str]:
     """{key: how it was changed}"""
-    old, new = (flat(_tree_of(config)) for config in (before, now))
+    old, new = (flat(parse(config.to_toml())) for config in (before, now))
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     return {key: f"{key} = {_value(new.get(key))}, was {_value(old.get(key))}" for key in keys}
-
-
-def _tree_of(config: RunConfig) -> dict[str, Any]:
-    return parse(config.to_toml())
 
 
 def _value(value: object) -> str:

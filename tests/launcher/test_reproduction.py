@@ -12,8 +12,7 @@ from rich.console import Console
 from scipy.io import savemat
 
 from sheafgossip.launcher.studies.reproduction.parts import names, paper_folder, parts_of, titles, with_data
-from sheafgossip.launcher.studies.reproduction.results import Result, planned
-from sheafgossip.launcher.studies.reproduction.table import remarks, render
+from sheafgossip.launcher.studies.reproduction.results import Result, planned, remarks, render
 from sheafgossip.node.algorithms import ALGORITHMS
 
 PUBLISHED = tomllib.loads((paper_folder() / "published.toml").read_text())
