@@ -98,14 +98,14 @@ every = 0
 class Network:
     """Row i of ``theta`` is the start of client i; W are the mixing weights of its graph."""
 
-    def __init__(self, folder, numbers, arcs_of=None):
-        """Each arc of a round, of the graph by default, carries a message of so many times theta's numbers."""
+    def __init__(self, folder, vectors=1, more=0, arcs_of=None):
+        """Each arc of a round, of the graph by default, carries so many vectors of theta's size and numbers more."""
         self.folder, self.theta, self.shards, self.edges = folder, folder.thetas(0), folder.shards(), folder.edges()
         self.adjacency = oracles.adjacency(self.edges, CLIENTS)
         self.W = oracles.metropolis_hastings(self.edges, CLIENTS)
         arcs_of = arcs_of or (lambda round: oracles.both_directions(self.edges))
         assert folder.sent() == {
-            (*arc, round): (1, 8 * numbers(self.theta.shape[1]))
+            (*arc, round): (1, 8 * (vectors * self.theta.shape[1] + more))
             for round in range(1, ROUNDS + 1)
             for arc in arcs_of(round)
         }
@@ -117,16 +117,8 @@ class Network:
         return oracles.error(self.folder.thetas(ROUNDS), theta)
 
 
-def once(size):
-    return size
-
-
-def twice(size):
-    return 2 * size
-
-
 def test_dfedu_is_gradient_descent_on_the_graph_laplacian(run):
-    network = Network(run(CONFIG + 'name = "dfedu"\nlam = 0.1'), once)
+    network = Network(run(CONFIG + 'name = "dfedu"\nlam = 0.1'))
     L, theta = oracles.laplacian(network.edges, CLIENTS), network.theta
     for _ in range(ROUNDS):
         theta = theta - ALPHA * (network.gradient(theta) + 0.1 * L @ theta)
@@ -134,7 +126,7 @@ def test_dfedu_is_gradient_descent_on_the_graph_laplacian(run):
 
 
 def test_d_psgd_mixes_with_metropolis_hastings_weights(run):
-    network = Network(run(CONFIG + 'name = "d-psgd"'), once)
+    network = Network(run(CONFIG + 'name = "d-psgd"'))
     assert len(set(network.adjacency.sum(axis=0))) > 1
     theta = network.theta
     for _ in range(ROUNDS):
@@ -143,7 +135,7 @@ def test_d_psgd_mixes_with_metropolis_hastings_weights(run):
 
 
 def test_gradient_tracking_is_diging(run):
-    network = Network(run(CONFIG + 'name = "gradient-tracking"'), twice)
+    network = Network(run(CONFIG + 'name = "gradient-tracking"'), vectors=2)
     W, theta = network.W, network.theta
     y = gradient = network.gradient(theta)
     for _ in range(ROUNDS):
@@ -155,7 +147,7 @@ def test_gradient_tracking_is_diging(run):
 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_d2_is_its_two_step_recursion(run, lazy):
-    network = Network(run(CONFIG + f'name = "d2"\nlazy = {str(lazy).lower()}'), once)
+    network = Network(run(CONFIG + f'name = "d2"\nlazy = {str(lazy).lower()}'))
     W = (network.W + np.eye(CLIENTS)) / 2 if lazy else network.W
     before, gradient_before = network.theta, network.gradient(network.theta)
     theta = W @ (before - ALPHA * gradient_before)
@@ -170,7 +162,7 @@ def test_d2_is_its_two_step_recursion(run, lazy):
 def test_push_sum_is_right_with_weights_whose_columns_alone_sum_to_one(run, directed):
     text = CONFIG.replace("p = 0.5", "p = 0.4\ndirected = true") if directed else CONFIG
     arcs = draw(TopologySpec(p=0.4, directed=True), CLIENTS, seed=3).arcs
-    network = Network(run(text + 'name = "push-sum"'), lambda size: size + 1, (lambda _: arcs) if directed else None)
+    network = Network(run(text + 'name = "push-sum"'), more=1, arcs_of=(lambda _: arcs) if directed else None)
     P = np.eye(CLIENTS)
     for i, j in arcs if directed else oracles.both_directions(network.edges):
         P[j, i] = 1
@@ -185,7 +177,7 @@ def test_push_sum_is_right_with_weights_whose_columns_alone_sum_to_one(run, dire
 def test_d_psgd_on_one_peer_exponential_graphs_goes_half_way_to_another_client_each_round(run):
     hops = [2 ** (t % 3) for t in range(ROUNDS)]
     folder = run(CONFIG.replace("p = 0.5", 'kind = "one-peer-exponential"') + 'name = "d-psgd"')
-    network = Network(folder, once, lambda round: {(i, (i + hops[round - 1]) % CLIENTS) for i in range(CLIENTS)})
+    network = Network(folder, arcs_of=lambda round: {(i, (i + hops[round - 1]) % CLIENTS) for i in range(CLIENTS)})
     theta = network.theta
     for hop in hops:
         theta = (theta + np.roll(theta, hop, axis=0)) / 2 - ALPHA * network.gradient(theta)
@@ -195,7 +187,7 @@ def test_d_psgd_on_one_peer_exponential_graphs_goes_half_way_to_another_client_e
 def test_gradient_tracking_mixes_with_the_graph_of_the_round(run):
     folder = run(CONFIG.replace("p = 0.5", "p = 0.5\nredraw_every = 3") + 'name = "gradient-tracking"')
     graphs = draw_sequence(TopologySpec(p=0.5, redraw_every=3), CLIENTS, seed=3, rounds=ROUNDS)
-    network = Network(folder, twice, lambda round: oracles.both_directions(graphs.of(round).edges))
+    network = Network(folder, vectors=2, arcs_of=lambda round: oracles.both_directions(graphs.of(round).edges))
     theta = network.theta
     y = gradient = network.gradient(theta)
     for round in range(1, ROUNDS + 1):
@@ -209,7 +201,7 @@ def test_gradient_tracking_mixes_with_the_graph_of_the_round(run):
 def test_pairwise_gossip_halves_the_distance_between_the_pairs_that_the_traffic_tells(run, order):
     folder = run(CONFIG + f'name = "pairwise"\norder = "{order}"')
     pairs_of = {k: {(i, j) for i, j, round in folder.sent() if round == k} for k in range(1, ROUNDS + 1)}
-    network = Network(folder, once, pairs_of.get)
+    network = Network(folder, arcs_of=pairs_of.get)
     theta, met = network.theta, set()
     for pairs in pairs_of.values():
         assert pairs == {(j, i) for i, j in pairs}

@@ -1,6 +1,5 @@
 """One round of each simple algorithm against its equation, with neighbours that say what the test wants."""
 
-import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from sheafgossip.node.algorithms import ALGORITHMS, check, link
 from sheafgossip.node.algorithms.base import Algorithm, Edge, SettingsError, State
-from sheafgossip.node.assignment import AssignedIncarnation, Assignment, Period
+from sheafgossip.node.assignment import AssignedIncarnation, Period
 from sheafgossip.node.client import Client
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.settings import Transport
@@ -143,12 +142,6 @@ def test_push_sum_on_a_directed_graph_gives_away_half_and_takes_what_comes(direc
     np.testing.assert_allclose(directed.theta, x / w, rtol=1e-13)
     np.testing.assert_allclose(peers.sent[0][1], half, rtol=1e-13)
     assert list(peers.sent[0]) == [1]
-
-
-def test_periods_travel_to_the_client_as_they_are(directed, assignment):
-    periods = directed._assignment.periods
-    sent = json.loads(json.dumps(replace(assignment, periods=periods).to_json()))
-    assert Assignment.from_json(sent).periods == periods
 
 
 def mixed(own: np.ndarray, theirs: dict[int, np.ndarray]) -> np.ndarray:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.node.model.architecture import Architecture, ArchitectureError
@@ -30,9 +30,12 @@ def test_the_papers_models_have_the_papers_number_of_parameters(image, filters, 
     assert Architecture("cnn", image, 10, filters=filters, hidden=hidden).size == parameters
 
 
-@given(st.sampled_from(["logistic", "linear"]), st.integers(1, 600), st.integers(1, 12))
-def test_a_linear_layer_has_a_weight_a_feature_and_output_and_a_bias_an_output(kind, features, outputs):
-    assert Architecture(kind, (features,), outputs).size == (features + 1) * outputs
+@given(st.sampled_from(["logistic", "linear"]), st.integers(1, 600), st.integers(1, 12), widths, widths)
+def test_a_linear_layer_has_a_weight_a_feature_and_output_and_a_bias_an_output(
+    kind, features, outputs, filters, hidden
+):
+    """Filters and hidden layers change nothing."""
+    assert Architecture(kind, (features,), outputs, filters=filters, hidden=hidden).size == (features + 1) * outputs
 
 
 @given(st.integers(1, 100), widths, st.integers(1, 12))
@@ -43,18 +46,12 @@ def test_an_mlp_has_a_linear_layer_between_neighbouring_widths(features, hidden,
 
 
 @given(st.integers(1, 30), st.integers(1, 9), st.integers(1, 40), st.integers(1, 12))
+@example(12, 1, 16, 3)
 def test_a_gru_has_three_gates_with_two_biases_each_whatever_the_length_of_the_series(steps, features, width, outputs):
     expected = 3 * width * (features + width + 2) + (width + 1) * outputs
     assert Architecture("gru", (steps, features), outputs, hidden=(width,)).size == expected
-
-
-def test_a_series_without_features_has_one():
-    assert Architecture("gru", (12,), 3, hidden=(16,)).size == Architecture("gru", (12, 1), 3, hidden=(16,)).size
-
-
-@pytest.mark.parametrize("kind", ["logistic", "linear"])
-def test_hidden_layers_and_filters_do_not_change_a_linear_model(kind):
-    assert Architecture(kind, (4,), 2, filters=(8,), hidden=(9,)).size == Architecture(kind, (4,), 2).size
+    if features == 1:
+        assert Architecture("gru", (steps,), outputs, hidden=(width,)).size == expected
 
 
 @pytest.mark.parametrize(("side", "allowed"), [(3, 0), (4, 1), (28, 3), (32, 3)])
@@ -64,22 +61,26 @@ def test_more_convolutions_than_the_image_has_room_for_are_refused_by_their_key(
         Architecture("cnn", (1, side, side), 2, filters=(1,) * (allowed + 1))
 
 
-def test_convolutions_on_data_that_are_no_images_are_refused_by_their_key():
-    with pytest.raises(ArchitectureError, match=r"^model.kind = 'cnn' needs images, .* shape \(561,\)$"):
-        Architecture("cnn", (561,), 6, filters=(8,))
+GRU_WIDTHS = r"^model.hidden = .*: 'gru' has one layer; give its width"
 
 
-def test_a_gru_on_images_is_refused_by_its_key():
-    with pytest.raises(
-        ArchitectureError, match=r"^model.kind = 'gru' needs series .* shape \(1, 8, 8\); data.series = true"
-    ):
-        Architecture("gru", (1, 8, 8), 10, hidden=(16,))
-
-
-@pytest.mark.parametrize("hidden", [(), (8, 8)])
-def test_a_gru_has_exactly_one_width(hidden):
-    with pytest.raises(ArchitectureError, match=r"^model.hidden = .*: 'gru' has one layer; give its width"):
-        Architecture("gru", (12,), 3, hidden=hidden)
+@pytest.mark.parametrize(
+    ("kind", "shape", "layers", "told"),
+    [
+        ("cnn", (561,), {"filters": (8,)}, r"^model.kind = 'cnn' needs images, .* shape \(561,\)$"),
+        (
+            "gru",
+            (1, 8, 8),
+            {"hidden": (16,)},
+            r"^model.kind = 'gru' needs series .* shape \(1, 8, 8\); data.series = true",
+        ),
+        ("gru", (12,), {}, GRU_WIDTHS),
+        ("gru", (12,), {"hidden": (8, 8)}, GRU_WIDTHS),
+    ],
+)
+def test_what_does_not_fit_the_data_or_the_kind_is_refused_by_its_key(kind, shape, layers, told):
+    with pytest.raises(ArchitectureError, match=told):
+        Architecture(kind, shape, 3, **layers)
 
 
 @pytest.mark.parametrize(
@@ -110,17 +111,11 @@ def test_every_start_lies_within_one_over_the_root_of_the_fan_in_of_its_layer():
     assert (np.abs(many).max(axis=0) > 0.9 * bounds).all()  # and fills it: 200 draws miss the last tenth once in 1e9
 
 
-def test_the_same_seed_starts_all_clients_of_an_architecture_alike():
+def test_another_seed_client_or_architecture_starts_elsewhere_and_the_same_ones_alike():
     np.testing.assert_array_equal(CNN.start(7), Architecture("cnn", (2, 8, 8), 3, filters=(4,), hidden=(7,)).start(7))
-
-
-def test_another_seed_client_or_architecture_starts_elsewhere():
     starts = [CNN.start(7), CNN.start(8), CNN.start(7, 1), CNN.start(7, 2), CNN.start(8, 1)]
     assert len({start.tobytes() for start in starts}) == len(starts)
     assert not np.array_equal(Architecture("logistic", (6,), 2).start(7), Architecture("logistic", (13,), 1).start(7))
-
-
-def test_a_start_at_zero_is_zero():
     np.testing.assert_array_equal(CNN.start(7, init="zeros"), np.zeros(CNN.size))
 
 

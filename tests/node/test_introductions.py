@@ -94,17 +94,12 @@ def test_only_who_seeks_is_introduced():
 
 @pytest.mark.parametrize(("more", "leaves"), [(0, 0), (1, 1), (2, 1), (5, 3)])
 def test_of_the_edges_that_it_has_more_than_at_the_start_a_client_gives_up_half_of_those_that_are_off(more, leaves):
-    client = Introductions(range(1, 20), [1, 2, 3])
+    client, rng = Introductions(range(1, 20), [1, 2, 3]), np.random.default_rng(0)
+    assert {word[1] for word in client.messages({1, 2, 3}, set(), rng).values()} == {CONTENT}  # all are like itself
     client.neighbours |= set(range(4, 4 + more))
-    messages = client.messages(on={2}, off=client.neighbours - {2}, rng=np.random.default_rng(0))
+    messages = client.messages(on={2}, off=client.neighbours - {2}, rng=rng)
     assert sum(word[1] == LEAVING for word in messages.values()) == leaves
     assert messages[2][1] == SEEKING
-
-
-def test_who_has_only_neighbours_like_itself_is_content():
-    client = Introductions(range(1, 20), [1, 2, 3])
-    messages = client.messages(on={1, 2, 3}, off=set(), rng=np.random.default_rng(0))
-    assert {word[1] for word in messages.values()} == {CONTENT}
 
 
 def test_nobody_is_met_who_does_not_exist_or_was_met_before():

@@ -47,12 +47,19 @@ class Client:
     def receive(self):
         return self.endpoint.receive(time.monotonic() + PATIENCE)
 
-    def receive_nothing_until(self, reason: str, times: int = 1) -> None:
-        """Lets the endpoint take in what comes until it has dropped something for this reason so often."""
+    def connect(self, addresses: Mapping[int, str], seconds: float = PATIENCE) -> dict[int, int]:
+        return self.endpoint.connect(addresses, time.monotonic() + seconds)
+
+    def listen_until(self, happened: Callable[[], object]) -> None:
+        """Lets the endpoint take in what comes, none of which is a message."""
         end = time.monotonic() + PATIENCE
-        while self.endpoint.rejected[reason] < times and time.monotonic() < end:
+        while not happened() and time.monotonic() < end:
             with pytest.raises(NeighbourTimeout):
                 self.endpoint.receive(time.monotonic() + 0.02)
+
+    def receive_nothing_until(self, reason: str, times: int = 1) -> None:
+        """Lets the endpoint take in what comes until it has dropped something for this reason so often."""
+        self.listen_until(lambda: self.endpoint.rejected[reason] >= times)
         assert self.endpoint.rejected[reason] == times
 
 
@@ -100,14 +107,16 @@ class Network:
             neighbours[j].append(i)
         clients = [self.client(i, max_frame, neighbours=neighbours[i] if keys else None) for i in range(nodes)]
         self.in_parallel(
-            *(
-                lambda i=i: clients[i].endpoint.connect(
-                    {j: clients[j].address for j in neighbours[i]}, time.monotonic() + PATIENCE
-                )
-                for i in range(nodes)
-            )
+            *(lambda i=i: clients[i].connect({j: clients[j].address for j in neighbours[i]}) for i in range(nodes))
         )
         return clients
+
+    def meet(self, client: Client, other: Client, address: str | None = None) -> list[dict[int, int]]:
+        """Connects two clients, each to the other's address, or the first to this one."""
+        return self.in_parallel(
+            lambda: client.connect({other.endpoint.node: address or other.address}),
+            lambda: other.connect({client.endpoint.node: client.address}),
+        )
 
     def puppet(
         self, client: Client, identity: bytes | None = None, *, keys: tuple[KeyPair, str] | None = None
@@ -134,7 +143,7 @@ class Network:
         ]
         for i, puppet in enumerate(puppets):
             puppet.send(self.header(src=i, dst=node))
-        client.endpoint.connect(dict.fromkeys(range(node), "never used"), time.monotonic() + PATIENCE)
+        client.connect(dict.fromkeys(range(node), "never used"))
         for puppet in puppets:
             puppet.recv_multipart()  # the answer to its hello
         return client, puppets

@@ -1,8 +1,6 @@
 """A client's data socket over real TCP: what it takes in, what it drops, and what ends its waiting."""
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -25,6 +23,11 @@ def send(endpoint: Endpoint, *to: int, vector: np.ndarray = VECTOR) -> dict[int,
 
 def soon(seconds: float = 100) -> float:
     return time.monotonic() + seconds
+
+
+def assert_still_heard(network, neighbour, client) -> None:
+    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
+    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
 
 
 # -- meeting and talking -----------------------------------------------------------------------------------------------
@@ -108,8 +111,7 @@ def test_an_illegal_message_of_a_neighbour_is_dropped_counted_and_survived(netwo
     client, [neighbour] = network.client_of_puppets(1)
     changed = isinstance(poison, dict)
     neighbour.send_multipart([network.header(**LEGAL | poison), VECTOR.tobytes()] if changed else poison)
-    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
-    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+    assert_still_heard(network, neighbour, client)
     assert client.endpoint.rejected == {reason: 1}
 
 
@@ -117,8 +119,7 @@ def test_a_strangers_message_is_dropped_counted_and_survived(network):
     client, [neighbour] = network.client_of_puppets(1)
     network.puppet(client).send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
     client.receive_nothing_until("unknown peer")
-    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
-    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+    assert_still_heard(network, neighbour, client)
     assert client.endpoint.rejected == {"unknown peer": 1}
 
 
@@ -127,8 +128,7 @@ def test_a_second_socket_with_a_neighbours_name_is_not_heard(network):
     liar = network.puppet(client, b"node-0000")
     liar.send_multipart([network.header(**LEGAL), (-VECTOR).tobytes()])
     time.sleep(0.1)
-    neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
-    np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+    assert_still_heard(network, neighbour, client)
     with pytest.raises(NeighbourTimeout):
         client.endpoint.receive(soon(0.05))
 
@@ -148,10 +148,7 @@ def test_a_stranger_who_took_a_neighbours_name_first_does_not_keep_a_client_from
     impostor = network.puppet(client, b"node-0001")
     impostor.send_multipart([network.header(src=1, dst=0, round=1, shapes=[[0, 10]]), (-VECTOR).tobytes()])
     client.receive_nothing_until("unknown peer")  # it is connected now
-    network.in_parallel(
-        lambda: client.endpoint.connect({1: other.address}, soon()),
-        lambda: other.endpoint.connect({0: client.address}, soon()),
-    )
+    network.meet(client, other)
     impostor.send_multipart([network.header(src=1, dst=0, round=1, shapes=[[0, 10]]), (-VECTOR).tobytes()])
     client.receive_nothing_until("unknown peer", 2)
     send(other.endpoint, 0)
@@ -172,8 +169,7 @@ def test_a_foreign_protocol_does_no_harm(network, speech):
     host, port = client.address.removeprefix("tcp://").split(":")
     with socket.create_connection((host, int(port))) as foreign:
         foreign.sendall(speech)
-        neighbour.send_multipart([network.header(**LEGAL), VECTOR.tobytes()])
-        np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
+        assert_still_heard(network, neighbour, client)
 
 
 # -- waiting and its ends ----------------------------------------------------------------------------------------------
@@ -242,11 +238,3 @@ def test_a_neighbour_that_is_gone_is_counted_and_not_weighed_and_the_others_are_
     assert set(sent) == {1}
     assert client.endpoint.rejected["neighbour is gone, message not sent"] == 1
     assert stays.receive().src == 2
-
-
-def test_importing_the_transport_brings_in_nothing_of_learning():
-    code = (
-        "import sys, sheafgossip.transport.peers, sheafgossip.metrics.recorder;"
-        "print([m for m in sys.modules if m.startswith(('torch', 'sheafgossip.node', 'sheafgossip.launcher'))])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -61,10 +61,7 @@ def test_hello_and_messages_weigh_what_the_kernel_sent(network, keys):
     frame = sealed if keys else plain
     kernel = [KernelCounters(), KernelCounters()]
     client, other = (network.client(i, neighbours=[1 - i] if keys else None, kernel=kernel[i]) for i in (0, 1))
-    hellos = network.in_parallel(
-        lambda: client.endpoint.connect({1: other.address}, soon()),
-        lambda: other.endpoint.connect({0: client.address}, soon()),
-    )
+    hellos = network.meet(client, other)
     hello = frame(len(msgpack.packb([1, 77, 0, 1, 0, 0, []])))
     assert hellos == [{1: hello}, {0: hello}]
     properties = len(b"\x0bSocket-Type\0\0\0\x06ROUTER") + len(b"\x08Identity\0\0\0\x09node-0000")
@@ -87,19 +84,16 @@ def test_hello_and_messages_weigh_what_the_kernel_sent(network, keys):
 
 
 def until_somebody_waits(client) -> None:
-    end = soon()
-    while not client.endpoint.connections.zap.waiting and time.monotonic() < end:
-        with pytest.raises(NeighbourTimeout):
-            client.endpoint.receive(time.monotonic() + 0.02)
+    client.listen_until(lambda: client.endpoint.connections.zap.waiting)
 
 
 def test_who_dials_before_its_key_is_known_waits_and_is_let_in(network):
     client, other = network.client(0, neighbours=[1]), network.client(1, neighbours=[], more=True)
-    meeting = threading.Thread(target=client.endpoint.connect, args=({1: other.address}, soon()))
+    meeting = threading.Thread(target=client.connect, args=({1: other.address},))
     meeting.start()
     until_somebody_waits(other)
     other.endpoint.connections.learn({0: network.pairs[0].public})
-    other.endpoint.connect({0: client.address}, soon())
+    other.connect({0: client.address})
     meeting.join()
     send(client, 1)
     np.testing.assert_array_equal(other.receive().tensors[0], VECTOR)
@@ -154,10 +148,7 @@ def test_an_unknown_peer_is_refused_counted_and_survived(network, come):
     client, other = network.linked(2, [(0, 1)], keys=True)
     unknown = threading.Thread(target=come, args=(network, other))
     unknown.start()
-    end = soon()
-    while not other.endpoint.rejected and time.monotonic() < end:
-        with pytest.raises(NeighbourTimeout):
-            other.endpoint.receive(time.monotonic() + 0.02)
+    other.listen_until(lambda: other.endpoint.rejected)
     unknown.join()
     send(client, 1)
     np.testing.assert_array_equal(other.receive().tensors[0], VECTOR)
@@ -169,7 +160,7 @@ def test_a_neighbour_cannot_speak_as_another(network):
     liar = network.puppet(other, b"node-0000", keys=(network.pairs[1], network.pairs[2].public))
     liar.send_multipart([network.header(src=0, dst=2)])
     with pytest.raises(NeighbourTimeout, match="no connection to client 0, 1"):
-        other.endpoint.connect(dict.fromkeys((0, 1), "never used"), soon(0.5))
+        other.connect(dict.fromkeys((0, 1), "never used"), 0.5)
     assert other.endpoint.rejected == {"another client's name": 1}
 
 
@@ -219,10 +210,7 @@ class Wire:
 def test_what_goes_over_the_wire_cannot_be_read_and_not_be_sent_again_with_keys(network, keys):
     client, other = (network.client(i, neighbours=[1 - i] if keys else None) for i in (0, 1))
     wire = Wire(other.address)
-    network.in_parallel(
-        lambda: client.endpoint.connect({1: wire.address}, soon()),
-        lambda: other.endpoint.connect({0: client.address}, soon()),
-    )
+    network.meet(client, other, wire.address)
     secret = np.random.default_rng(5).standard_normal(100)
     send(client, 1, secret)
     other.receive()
