@@ -1,6 +1,7 @@
 """Sizes and starts of the models: the paper's counts, closed forms, and torch's own layers as oracle."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -146,6 +147,16 @@ def torch_model(architecture: Architecture) -> torch.nn.Sequential:
     return model
 
 
+def require_the_same(architecture: Architecture, parameters: list[torch.Tensor], of_torch: Callable) -> None:
+    """The layout of theta, and the outputs for some inputs."""
+    theta = torch.from_numpy(architecture.start(3))
+    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in parameters]
+    torch.nn.utils.vector_to_parameters(theta, parameters)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(4, *architecture.input_shape)))
+    found = forward(architecture, views(architecture, theta), x)
+    torch.testing.assert_close(found, of_torch(x).detach(), rtol=1e-12, atol=1e-12)
+
+
 @settings(deadline=None, max_examples=25)
 @given(
     st.one_of(
@@ -163,13 +174,7 @@ def torch_model(architecture: Architecture) -> torch.nn.Sequential:
 )
 def test_theta_is_laid_out_like_the_parameters_of_a_torch_model_and_computes_the_same(architecture):
     model = torch_model(architecture)
-    theta = torch.from_numpy(architecture.start(3))
-    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in model.parameters()]
-    torch.nn.utils.vector_to_parameters(theta, model.parameters())
-    x = torch.from_numpy(np.random.default_rng(0).normal(size=(4, *architecture.input_shape)))
-    torch.testing.assert_close(
-        forward(architecture, views(architecture, theta), x), model(x).detach(), rtol=1e-12, atol=1e-12
-    )
+    require_the_same(architecture, list(model.parameters()), model)
 
 
 @settings(deadline=None, max_examples=25)
@@ -179,14 +184,7 @@ def test_theta_is_laid_out_like_torchs_own_gru_and_linear_layer_and_computes_the
     gru = torch.nn.GRU(features, width, batch_first=True, dtype=torch.float64)
     last = torch.nn.Linear(width, outputs, dtype=torch.float64)
     parameters = [*gru.parameters(), *last.parameters()]
-    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in parameters]
-    theta = torch.from_numpy(architecture.start(3))
-    torch.nn.utils.vector_to_parameters(theta, parameters)
-    x = torch.from_numpy(np.random.default_rng(0).normal(size=(4, steps, features)))
-    states, _ = gru(x)
-    torch.testing.assert_close(
-        forward(architecture, views(architecture, theta), x), last(states[:, -1]).detach(), rtol=1e-12, atol=1e-12
-    )
+    require_the_same(architecture, parameters, lambda x: last(gru(x)[0][:, -1]))
 
 
 def test_a_gru_starts_within_torchs_own_bounds():

@@ -13,7 +13,6 @@ from sheafgossip.node.maps import START_KINDS, StartingMaps, starting_maps
 from sheafgossip.node.maps.start import TransformStart, cosine_rows, shared_rows
 
 ORTHONORMAL = ("orthogonal", "shared")
-INDEPENDENT = tuple(kind for kind in START_KINDS if kind != "shared")
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 
 every_kind = pytest.mark.parametrize("kind", START_KINDS)
@@ -81,14 +80,13 @@ def test_a_map_does_not_depend_on_the_client_s_other_edges(kind):
     np.testing.assert_array_equal(one_map(kind, 3, 8), matrices(start(kind, rows={1: 5, 8: 7, 9: 2}))[8])
 
 
-@pytest.mark.parametrize("kind", INDEPENDENT)
-def test_the_two_ends_of_an_edge_draw_independent_maps(kind):
+@every_kind
+def test_the_two_ends_of_an_edge_draw_independent_maps_unless_they_share_one(kind):
     here, there = one_map(kind, 3, 8), one_map(kind, 8, 3)
-    assert not np.allclose(np.abs(here), np.abs(there))  # not even up to signs
-
-
-def test_shared_maps_are_the_same_matrix_at_both_ends():
-    np.testing.assert_array_equal(one_map("shared", 3, 8), one_map("shared", 8, 3))
+    if kind == "shared":
+        np.testing.assert_array_equal(here, there)
+    else:
+        assert not np.allclose(np.abs(here), np.abs(there))  # not even up to signs
 
 
 @pytest.mark.parametrize("kind", ORTHONORMAL)
@@ -138,17 +136,14 @@ def test_random_numbers_do_not_repeat_within_a_client_s_maps(kind):
     assert len(np.unique(noise)) == noise.size
 
 
-def test_shared_rows_are_the_same_at_both_ends_in_every_turn():
-    for turn in range(20):
-        assert set(shared_rows(5, 3, {8: 6}, 40, turn)[8]) == set(shared_rows(5, 8, {3: 6}, 40, turn)[3])
-
-
-def test_shared_maps_begin_with_the_rows_of_turn_zero():
+def test_shared_rows_are_the_same_at_both_ends_in_every_period_and_maps_begin_with_those_of_the_first():
+    for period in range(20):
+        assert set(shared_rows(5, 3, {8: 6}, 40, period)[8]) == set(shared_rows(5, 8, {3: 6}, 40, period)[3])
     maps = start("shared", rows={1: 7, 8: 12})
-    kept = matrices(maps)
+    first = matrices(maps)
     maps.choose(shared_rows(5, 3, {1: 7, 8: 12}, 40, 0))
     for j, matrix in matrices(maps).items():
-        np.testing.assert_array_equal(matrix, kept[j])
+        np.testing.assert_array_equal(matrix, first[j])
 
 
 def test_rows_of_other_turns_visit_all_directions_equally_often():

@@ -62,16 +62,16 @@ def test_a_neighbour_that_binds_later_is_still_reached(network):
     def bind_late():
         time.sleep(0.15)
         other.endpoint.bind(later)
-        return other.endpoint.connect({0: client.address}, soon())
+        return other.connect({0: client.address})
 
-    met = network.in_parallel(lambda: client.endpoint.connect({1: later}, soon()), bind_late)
+    met = network.in_parallel(lambda: client.connect({1: later}), bind_late)
     assert [set(neighbours) for neighbours in met] == [{1}, {0}]
 
 
 def test_a_neighbour_that_is_never_there_is_named(network):
     client = network.client(5)
     with pytest.raises(NeighbourTimeout, match=r"no connection to client 2, 4$"):
-        client.endpoint.connect({4: "never used", 2: "never used"}, soon(0.05))
+        client.connect({4: "never used", 2: "never used"}, 0.05)
 
 
 def test_a_vector_may_be_changed_right_after_it_was_sent(network):
@@ -138,7 +138,7 @@ def test_a_client_of_another_run_with_a_neighbours_name_is_not_taken_for_it(netw
     impostor = network.puppet(client, b"node-0000")
     impostor.send(network.header(src=0, dst=1, run=78))
     with pytest.raises(NeighbourTimeout, match="no connection to client 0"):
-        client.endpoint.connect({0: "never used"}, soon(0.1))
+        client.connect({0: "never used"}, 0.1)
     client.receive_nothing_until("foreign run id")
     assert client.endpoint.rejected == {"foreign run id": 1}
 
@@ -206,7 +206,7 @@ def test_a_launcher_that_says_stop_or_is_gone_ends_every_wait(network, linked, g
     end = partial(client.launcher.close) if gone else partial(client.launcher.send, Stop("Ctrl-C"))
     threading.Timer(0.1, end).start()
     with pytest.raises(ControlClosed) if gone else pytest.raises(Stopped, match="Ctrl-C"):
-        client.receive() if linked else client.endpoint.connect({0: "never used"}, soon())
+        client.receive() if linked else client.connect({0: "never used"})
 
 
 def test_other_words_of_the_launcher_do_not_end_a_receive(network):

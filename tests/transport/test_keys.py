@@ -21,10 +21,6 @@ VECTOR = np.arange(10, dtype=np.float32)
 REFUSED = "connection without the right key"
 
 
-def soon(seconds: float = 100) -> float:
-    return time.monotonic() + seconds
-
-
 def send(client, to: int, vector: np.ndarray = VECTOR, round: int = 1):
     return client.endpoint.send([to], round=round, phase=0, tensors=(vector,))[to]
 
@@ -173,7 +169,7 @@ def test_who_sits_at_a_neighbours_address_without_its_key_hears_nothing(network)
         impostor.curve_publickey, impostor.curve_secretkey = own.public.encode(), own.secret.encode()
         port = impostor.bind_to_random_port("tcp://127.0.0.1")
         with pytest.raises(NeighbourTimeout):
-            client.endpoint.connect({1: f"tcp://127.0.0.1:{port}"}, soon(0.2))
+            client.connect({1: f"tcp://127.0.0.1:{port}"}, 0.2)
         assert impostor.poll(0) == 0
     assert client.endpoint.rejected[REFUSED] > 0
 
