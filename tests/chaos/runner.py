@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from .generator import Case
+from .records import Records
 
 ENDS_S = 20.0
 """Processes whose launcher was killed have this long to end: they need two seconds, on a machine that is not busy."""
@@ -136,13 +137,8 @@ class Going:
 
     def clients(self) -> list[tuple[int, int]]:
         """(client, process) of those that have begun to learn."""
-        try:
-            with contextlib.closing(sqlite3.connect(f"file:{self.folder}/run.sqlite?mode=ro", uri=True)) as records:
-                if not records.execute("SELECT 1 FROM event WHERE kind = 'start'").fetchone():
-                    return []
-                return records.execute("SELECT node, pid FROM node WHERE role = 'client' ORDER BY node").fetchall()
-        except sqlite3.Error:  # not made yet
-            return []
+        records = Records(self.folder)
+        return records.rows("SELECT node, pid FROM node WHERE role = 'client' ORDER BY node") if records.begun else []
 
     def _descendants(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -161,8 +157,8 @@ class Going:
             stack = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.startswith("  File")]
             if stack:
                 lines.append(f"  {log.stem}: {' < '.join(stack[:6])}")
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(self.folder / "run.sqlite")) as db:
-            rounds = db.execute("SELECT node, max(round) FROM round GROUP BY node").fetchall()
+        with contextlib.suppress(sqlite3.Error):
+            rounds = Records(self.folder).rows("SELECT node, max(round) FROM round GROUP BY node")
             lines.append("  last rounds: " + ", ".join(f"{node}: {round}" for node, round in rounds))
         return "\n".join([*lines, *self.said.splitlines()[-5:]])
 

@@ -1,17 +1,11 @@
 """A few of the cases that ``make chaos`` tries: so that the generator and the checker stay alive."""
 
-import contextlib
-import shutil
-import sqlite3
-from pathlib import Path
-
 import pytest
 from chaos.checker import Checker
 from chaos.comparison import differences
 from chaos.generator import case_of
-from chaos.records import Records
 from chaos.trial import trial
-from runs import command
+from runs import RunFolder, command
 
 _QUICK = (1, 8, 12)
 """A client killed while the others go on; the launcher killed twice; a repetition."""
@@ -60,12 +54,13 @@ restart_after = 1
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
+def finished(tmp_path_factory) -> RunFolder:
     path = tmp_path_factory.mktemp("small")
     (path / "config.toml").write_text(_SMALL)
     command("run", path / "config.toml", "--out", path / "run", "--quiet")
-    assert list(Checker(Records(path / "run")).differences()) == []
-    return path / "run"
+    folder = RunFolder(path / "run")
+    assert list(Checker(folder).differences()) == []
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -89,22 +84,18 @@ def finished(tmp_path_factory) -> Path:
     ],
 )
 def test_the_checker_notices_what_is_not_as_planned(finished, tmp_path, check, forgery):
-    copy = tmp_path / "run"
-    shutil.copytree(finished, copy)
-    with contextlib.closing(sqlite3.connect(copy / "run.sqlite")) as records:
-        records.execute(forgery)
-        records.commit()
-    assert any(line.startswith(f"{check}: ") for line in Checker(Records(copy)).differences())
-    assert check == "opened" or any(differences(Records(finished), Records(copy), interrupted=False))
+    copy = finished.copy(tmp_path / "run")
+    copy.alter(forgery)
+    assert any(line.startswith(f"{check}: ") for line in Checker(copy).differences())
+    assert check == "opened" or any(differences(finished, copy, interrupted=False))
 
 
 def test_two_folders_that_differ_in_one_bit_of_a_state_differ(finished, tmp_path):
-    copy = tmp_path / "run"
-    shutil.copytree(finished, copy)
-    assert list(differences(Records(finished), Records(copy), interrupted=False)) == []
-    state = copy / "state" / "round-000006" / "node-0000.safetensors"
+    copy = finished.copy(tmp_path / "run")
+    assert list(differences(finished, copy, interrupted=False)) == []
+    state = copy.path / "state" / "round-000006" / "node-0000.safetensors"
     bits = bytearray(state.read_bytes())
     bits[-1] ^= 1
     state.write_bytes(bits)
-    (line,) = differences(Records(finished), Records(copy), interrupted=False)
+    (line,) = differences(finished, copy, interrupted=False)
     assert line == "state/round-000006/node-0000.safetensors differs"

@@ -48,10 +48,14 @@ def command(*arguments: str | Path, outlet: int) -> int:
         ).returncode
 
 
+def of_rounds(rounds: int, folder: Path) -> Path:
+    (folder / "run.toml").write_text(LONG.replace("rounds = 100000", f"rounds = {rounds}"))
+    return folder / "run.toml"
+
+
 @pytest.mark.parametrize("outlet", OUTLETS.values(), ids=list(OUTLETS))
 def test_a_run_that_nobody_can_be_told_of_ends_as_it_would_have(tmp_path, outlet):
-    config = tmp_path / "run.toml"
-    config.write_text(LONG.replace("rounds = 100000", "rounds = 50"))
+    config = of_rounds(50, tmp_path)
     assert command("run", config, "--out", tmp_path / "run", outlet=outlet()) == 0
     folder = RunFolder(tmp_path / "run")
     assert folder.rows("SELECT count(*) FROM round") == [(6 * 51,)]
@@ -68,8 +72,7 @@ def test_its_failures_are_told_by_the_exit_code_all_the_same(tmp_path):
 
 
 def test_a_summary_that_is_cut_off_is_no_mistake_but_one_that_could_not_be_stored_is(tmp_path):
-    config = tmp_path / "run.toml"
-    config.write_text(LONG.replace("rounds = 100000", "rounds = 5"))
+    config = of_rounds(5, tmp_path)
     assert sheafgossip("run", config, "--out", tmp_path / "run", "--engine", "threads")[0] == 0
     assert command("summary", tmp_path / "run", outlet=closed()) == 0
     assert command("summary", tmp_path / "run", outlet=os.open("/dev/full", os.O_WRONLY)) == 1
@@ -77,8 +80,7 @@ def test_a_summary_that_is_cut_off_is_no_mistake_but_one_that_could_not_be_store
 
 def test_files_of_a_run_do_not_take_the_place_of_descriptors_that_were_closed(tmp_path):
     """Or what is meant for standard error would be written into them."""
-    config = tmp_path / "run.toml"
-    config.write_text(LONG.replace("rounds = 100000", "rounds = 50"))
+    config = of_rounds(50, tmp_path)
     line = " ".join([*CLI, "run", str(config), "--out", str(tmp_path / "run"), "<&- >&- 2>&-"])
     assert subprocess.run(["/bin/sh", "-c", line], timeout=60).returncode == 0
     assert RunFolder(tmp_path / "run").rows("SELECT count(*) FROM round") == [(6 * 51,)]

@@ -4,22 +4,19 @@ By default one kind of damage to each file; SHEAFGOSSIP_DAMAGE=all does all of t
 """
 
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from foreign import sheafgossip
+from runs import RunFolder, assert_same_states
+from safetensors.numpy import load_file, save_file
 
-from sheafgossip.launcher.cli import main
-from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.processes.engines import Engine, open_engine
-from sheafgossip.launcher.studies.runner import Finished, run_all, take_up
+from sheafgossip.launcher.studies.runner import take_up
 from sheafgossip.metrics.schema import RunFolderError
 
 ROUNDS, LAST = 12, 10
@@ -49,41 +46,33 @@ restart_after = 3
 """
 
 
-@dataclass(frozen=True)
-class Interrupted:
-    """A run as it is after its launcher was killed in round 11, and what it came to where that did not happen."""
-
-    folder: Path
-    result: dict[str, np.ndarray]
+@pytest.fixture(scope="module")
+def whole(run_in_threads) -> RunFolder:
+    return run_in_threads(CONFIG)
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory) -> Interrupted:
-    folder = tmp_path_factory.mktemp("interrupted") / "run"
-    (folder.parent / "config.toml").write_text(CONFIG)
-    (done,) = run_all(load(folder.parent / "config.toml", []), folder)
-    assert done.outcome.status == "finish"
-    result = models(folder)
-    shutil.rmtree(folder / "state" / f"round-{ROUNDS:06d}")
-    with closing(sqlite3.connect(folder / "run.sqlite")) as records:
-        for table in ("round", "traffic", "used"):
-            records.execute(f"DELETE FROM {table} WHERE round > {LAST}")
-        records.execute("DELETE FROM event WHERE kind = 'finish'")
+def interrupted(whole, tmp_path_factory) -> RunFolder:
+    """As if its launcher had been killed in round 11, with what SQLite has not folded into the file yet."""
+    folder = whole.copy(tmp_path_factory.mktemp("interrupted") / "run")
+    with closing(sqlite3.connect(folder.path / "run.sqlite")) as records:
+        records.execute("UPDATE meta SET value = value")
         records.commit()
-        shutil.copytree(folder, folder.parent / "killed")  # with what SQLite has not folded into the file yet
-    assert (folder.parent / "killed" / "run.sqlite-wal").stat().st_size
-    return Interrupted(folder.parent / "killed", result)
+        folder.cut_after(LAST)
+        killed = folder.copy(folder.path.parent / "killed")
+    assert (killed.path / "run.sqlite-wal").stat().st_size
+    return killed
+
+
+@pytest.fixture
+def folder(interrupted, tmp_path) -> RunFolder:
+    return interrupted.copy(tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     with open_engine("threads") as opened:
         yield opened
-
-
-def models(folder: Path) -> dict[str, np.ndarray]:
-    files = sorted((folder / "state" / f"round-{ROUNDS:06d}").glob("node-*.safetensors"))
-    return {path.name: load_file(path)["theta"] for path in files}
 
 
 def zeros(path: Path) -> None:
@@ -112,77 +101,49 @@ DAMAGES = [zeros, flipped, halved, emptied, Path.unlink]
 ALL = os.environ.get("SHEAFGOSSIP_DAMAGE") == "all"
 
 
-def resumed(folder: Path, engine: Engine) -> Finished | str:
-    """How the run ended that was taken up, or the line with which it was refused."""
+def take_it_up(folder: RunFolder, engine: Engine, whole: RunFolder) -> int | str:
+    """The round after which the run went on, to the same end, or the line with which it was refused."""
     try:
-        return take_up(folder, engine)
+        ended = take_up(folder.path, engine)
     except (ConfigError, RunFolderError) as error:
+        assert "\n" not in str(error)  # noqa: PT017
         return str(error)
-
-
-def require_the_same_bits_or_one_line(ended: Finished | str, folder: Path, result: dict[str, np.ndarray]) -> None:
-    if isinstance(ended, str):
-        assert ended.count("\n") == 0, ended
-        return
     assert ended.outcome.status == "finish", ended.outcome.causes
-    found = models(folder)
-    assert found.keys() == result.keys()
-    assert all(np.array_equal(found[name], result[name]) for name in result)
+    assert_same_states(folder, whole, ROUNDS)
+    return ended.prepared.resumed_at
 
 
 @pytest.mark.parametrize(
     "part", ["config.toml", "run.sqlite*", "shards/*", "plan/*", "state/*4/*", "state/*8/*", "log/*"]
 )
 def test_a_run_whose_files_are_damaged_in_turn_ends_with_the_same_bits_or_in_one_line(
-    interrupted, engine, tmp_path, part
+    whole, interrupted, engine, tmp_path, part
 ):
-    files = [path.relative_to(interrupted.folder) for path in sorted(interrupted.folder.glob(part))]
+    files = [path.relative_to(interrupted.path) for path in sorted(interrupted.path.glob(part))]
     assert files
     every = [(file, damage) for file in files for damage in DAMAGES]
     some = [(file, DAMAGES[(number + len(part)) % len(DAMAGES)]) for number, file in enumerate(files)]
     for number, (file, damage) in enumerate(every if ALL else some[:3]):
-        folder = tmp_path / f"{number}"
-        shutil.copytree(interrupted.folder, folder)
-        damage(folder / file)
-        require_the_same_bits_or_one_line(resumed(folder, engine), folder, interrupted.result)
+        folder = interrupted.copy(tmp_path / f"{number}")
+        damage(folder.path / file)
+        take_it_up(folder, engine, whole)
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(interrupted, engine, tmp_path):
-    for number, file in enumerate(sorted((interrupted.folder / "state" / "round-000008").iterdir())):
-        folder = tmp_path / f"{number}"
-        shutil.copytree(interrupted.folder, folder)
-        zeros(folder / "state" / "round-000008" / file.name)
-        ended = resumed(folder, engine)
-        assert not isinstance(ended, str), ended
-        assert ended.prepared.resumed_at == 4
-        require_the_same_bits_or_one_line(ended, folder, interrupted.result)
+def test_a_run_goes_on_from_its_last_checkpoint_and_where_one_is_damaged_from_the_one_before(
+    whole, interrupted, folder, engine, tmp_path
+):
+    assert take_it_up(folder, engine, whole) == 8
+    for file in sorted((interrupted.path / "state" / "round-000008").iterdir()):
+        damaged = interrupted.copy(tmp_path / file.stem)
+        zeros(damaged.path / "state" / "round-000008" / file.name)
+        assert take_it_up(damaged, engine, whole) == 4
 
 
-def test_an_undamaged_run_goes_on_from_its_last_checkpoint(interrupted, engine, tmp_path):
-    shutil.copytree(interrupted.folder, tmp_path / "run")
-    ended = resumed(tmp_path / "run", engine)
-    assert not isinstance(ended, str), ended
-    assert ended.prepared.resumed_at == 8
-    require_the_same_bits_or_one_line(ended, tmp_path / "run", interrupted.result)
-
-
-def test_a_run_from_before_there_were_digests_goes_on(interrupted, engine, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(interrupted.folder, folder)
-    with closing(sqlite3.connect(folder / "run.sqlite")) as records, records:
-        records.execute("DELETE FROM meta WHERE key = 'config_sha256'")
-    for path in folder.glob("*/**/*.safetensors"):
-        as_before(path)
-    ended = resumed(folder, engine)
-    assert not isinstance(ended, str), ended
-    assert ended.prepared.resumed_at == 8
-    require_the_same_bits_or_one_line(ended, folder, interrupted.result)
-
-
-def as_before(path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    save_file({name: array.copy() for name, array in load_file(path).items()}, path)
+def test_a_run_from_before_there_were_digests_goes_on(whole, folder, engine):
+    folder.alter("DELETE FROM meta WHERE key = 'config_sha256'")
+    for path in folder.path.glob("*/**/*.safetensors"):
+        save_file({name: array.copy() for name, array in load_file(path).items()}, path)
+    assert take_it_up(folder, engine, whole) == 8
 
 
 @pytest.mark.parametrize(
@@ -194,28 +155,18 @@ def as_before(path: Path) -> None:
         ("run.sqlite", b"SQLite format 3\0" + bytes(5000), "run.sqlite"),
     ],
 )
-def test_what_cannot_be_gone_on_with_ends_the_command_with_2_and_one_line(
-    interrupted, tmp_path, monkeypatch, capsys, file, content, line
-):
-    folder = tmp_path / "run"
-    shutil.copytree(interrupted.folder, folder)
+def test_what_cannot_be_gone_on_with_ends_the_command_with_2_and_one_line(folder, file, content, line):
     if file == "run.sqlite":
-        (folder / "run.sqlite-wal").unlink()
-        (folder / "run.sqlite-shm").unlink()
-    (folder / file).write_bytes(content)
-    monkeypatch.setattr("sys.argv", ["sheafgossip", "resume", str(folder)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    said = capsys.readouterr().err
-    assert (end.value.code, said.count("\n")) == (2, 1), said
+        (folder.path / "run.sqlite-wal").unlink()
+        (folder.path / "run.sqlite-shm").unlink()
+    (folder.path / file).write_bytes(content)
+    code, _, said = sheafgossip("resume", folder.path)
+    assert (code, said.count("\n")) == (2, 1), said
     assert line in said
 
 
-def test_records_of_a_client_that_there_is_not_are_refused_in_one_line(interrupted, engine, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(interrupted.folder, folder)
-    with closing(sqlite3.connect(folder / "run.sqlite")) as records, records:
-        records.execute("UPDATE round SET node = 70 WHERE node = 2")
-    assert resumed(folder, engine) == (
-        f"{folder}: run.sqlite tells of round 0 of client 70, which config.toml does not have"
+def test_records_of_a_client_that_there_is_not_are_refused_in_one_line(whole, folder, engine):
+    folder.alter("UPDATE round SET node = 70 WHERE node = 2")
+    assert take_it_up(folder, engine, whole) == (
+        f"{folder.path}: run.sqlite tells of round 0 of client 70, which config.toml does not have"
     )

@@ -1,7 +1,5 @@
 """Who connects to a run's ports takes neither the descriptors nor the memory that the run needs."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import socket
@@ -13,9 +11,9 @@ import threading
 
 import psutil
 import pytest
-from runs import RunFolder, assert_same_states
+from runs import assert_same_states
 
-from .test_keys import dial
+from .test_keys import dial, meanwhile
 
 CONFIG = """
 clients = 4
@@ -33,44 +31,29 @@ every = 1
 """
 
 
-class Idle:
-    """A stranger who opens as many connections as he can to one client, and says nothing."""
+def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(run_in_threads, start):
+    """As many connections as can be opened, to one client."""
+    quiet = run_in_threads(CONFIG, "transport.protocol=ipc")
+    few = 1000  # open files a process may have: less than there are connections
+    going = start(CONFIG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)))
+    idle: list[socket.socket] = []
 
-    def __init__(self, folder: RunFolder):
-        self._folder = folder
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._go)
-        self.open: list[socket.socket] = []
-
-    def __enter__(self) -> Idle:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        for each in self.open:
-            each.close()
-
-    def _go(self) -> None:
-        while not self._over.wait(0.05) and len(self.open) < 5000:
+    def connect(over: threading.Event) -> None:
+        while not over.wait(0.05) and len(idle) < 5000:
             with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
-                [(address,)] = self._folder.rows("SELECT address FROM node WHERE node = 1")
+                [(address,)] = going.folder.rows("SELECT address FROM node WHERE node = 1")
                 host, port = address.removeprefix("tcp://").split(":")
                 for _ in range(100):
-                    self.open.append(socket.socket())
-                    self.open[-1].setblocking(False)
-                    self.open[-1].connect_ex((host, int(port)))
+                    idle.append(socket.socket())
+                    idle[-1].setblocking(False)
+                    idle[-1].connect_ex((host, int(port)))
 
-
-def test_strangers_who_say_nothing_leave_a_run_the_files_that_it_needs(run_in_threads, start):
-    quiet = run_in_threads(CONFIG, "transport.protocol=ipc")
-    few = 1000  # open files a process may have: less than strangers want
-    going = start(CONFIG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)))
-    with Idle(going.folder) as stranger:
+    with meanwhile(connect):
         code, printed = going.end(150)
+    for each in idle:
+        each.close()
     assert code == 0, printed
-    assert len(stranger.open) > few
+    assert len(idle) > few
     assert_same_states(going.folder, quiet, 150)
 
 
@@ -89,15 +72,15 @@ while True:
 
 def of_endless_frames(address: str) -> socket.socket:
     """A connection by hand that has sent its greeting and READY, and is about to send a message: ZMTP 3.0, NULL."""
-    stranger = dial(address)
-    stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+    peer = dial(address)
+    peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER\x08Identity" + struct.pack(">I", 0)
-    stranger.sendall(bytes([4, len(ready)]) + ready)
-    stranger.settimeout(100)
+    peer.sendall(bytes([4, len(ready)]) + ready)
+    peer.settimeout(100)
     heard = b""
     while b"READY" not in heard:
-        heard += stranger.recv(1000)
-    return stranger
+        heard += peer.recv(1000)
+    return peer
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system does not bound the memory of a process")
@@ -110,9 +93,9 @@ def test_a_message_of_endlessly_many_frames_ends_its_connection_or_the_process_n
             address = process.stdout.readline().strip()
             frame = (bytes([1, size]) if size < 256 else b"\x03" + struct.pack(">Q", size)) + bytes(size)
             many, most = frame * max(1, (1 << 19) // len(frame)), 0
-            with of_endless_frames(address) as stranger, contextlib.suppress(ConnectionError):
+            with of_endless_frames(address) as peer, contextlib.suppress(ConnectionError):
                 while most < 300 << 20:
-                    stranger.sendall(many)
+                    peer.sendall(many)
                     with contextlib.suppress(psutil.Error):
                         most = max(most, psutil.Process(process.pid).memory_info().rss)
             assert most < 300 << 20
@@ -134,9 +117,9 @@ def test_a_client_that_such_a_message_ends_is_told_in_one_line(start):
     assert 1 << 30 <= limit < 4 << 30
     fewer = client.memory_info().data + (50 << 20)  # a GiB takes its time
     client.rlimit(psutil.RLIMIT_DATA, (fewer, -1))
-    with of_endless_frames(address) as stranger, contextlib.suppress(ConnectionError):
+    with of_endless_frames(address) as peer, contextlib.suppress(ConnectionError):
         while True:
-            stranger.sendall(b"\1\1x" * (1 << 16))
+            peer.sendall(b"\1\1x" * (1 << 16))
     code, printed = going.end(seconds=100)
     assert code == 1
     assert "client 1 died in round " in printed

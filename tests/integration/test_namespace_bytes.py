@@ -11,7 +11,6 @@ it meets a client whose neighbour has left already, and who tries to connect aga
 """
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -61,21 +60,6 @@ done = subprocess.run(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.ST
 after = counters()
 print(json.dumps({"rc": done.returncode, "said": done.stdout} | {name: after[name] - before[name] for name in after}))
 """
-
-
-@pytest.fixture(scope="module")
-def isolated() -> list[str]:
-    """The words before a command that give it a network of its own."""
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("no unshare or no ip command here")
-    reasons = []
-    for options in (["--net"], ["--user", "--map-root-user", "--net"]):
-        words = ["unshare", *options]
-        tried = subprocess.run([*words, "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
-        if tried.returncode == 0:
-            return words
-        reasons.append(tried.stderr.strip())
-    pytest.skip(f"no network namespaces here: {'; '.join(reasons)}")
 
 
 @pytest.mark.parametrize("vectors", ALGORITHMS)

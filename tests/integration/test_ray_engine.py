@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs import alive, command
+from runs import alive, assert_same_states, command, until
 
 from sheafgossip.launcher.processes.engines import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
@@ -104,12 +104,7 @@ def test_three_hosts_give_the_bits_and_bytes_of_one(run, start, cluster):
     hosts = there.rows("SELECT host, count(*) FROM node WHERE node >= 0 GROUP BY host")
     assert [count for _, count in hosts] == [20, 20, 20]
     for round in (0, 4):
-        states, expected = there.states(round), here.states(round)
-        assert len(states) == 60
-        for node, state in states.items():
-            assert state.keys() == expected[node].keys()
-            for name, values in state.items():
-                assert values.tobytes() == expected[node][name].tobytes()
+        assert_same_states(there, here, round)
     assert there.payload() == here.payload()
     assert len(there.payload()) == 60 * 4 * 4
     comparison = compare_with_kernel(there.path)
@@ -167,11 +162,7 @@ def test_hosts_have_the_shards_of_their_own_clients_and_nothing_once_the_launche
     everything = processes(going)
     assert len(everything) == 1 + 3 + 3 + 9  # launcher, agents, fork servers, clients
     going.kill()
-    deadline = time.monotonic() + 5
-    while (alive(everything) or any(map(Path.exists, folders.values()))) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert alive(everything) == []
-    assert not any(map(Path.exists, folders.values()))
+    until(lambda: not alive(everything) and not any(map(Path.exists, folders.values())), seconds=5)
     assert len(going.folder.rows("SELECT * FROM round WHERE round = 50")) == 9
 
 

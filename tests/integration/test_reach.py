@@ -1,7 +1,7 @@
 """Runs over tcp on a machine whose network does not carry them: one line, and the exit code says whether any began."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,28 +24,16 @@ Errors = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def errors(tmp_path: Path) -> Errors:
-    """(exit code, error lines) of a run; ``inside`` is a shell command that goes before it, in a network of its own."""
+    """(exit code, error lines) of a run; ``first`` is a shell command before it, ``isolated`` what goes before both."""
 
-    def errors(*options: str, inside: str = "") -> tuple[int, list[str]]:
+    def errors(*options: str, isolated: Sequence[str] = (), first: str = "true") -> tuple[int, list[str]]:
         config = tmp_path / "config.toml"
         config.write_text(CONFIG)
-        command = [*CLI, "run", str(config), "--out", str(tmp_path / "run")]
-        if inside:
-            command = ["unshare", "--net", "sh", "-c", f'{inside} && exec "$@"', "sh", *command]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+        command = [*isolated, "sh", "-c", f'{first} && exec "$@"', "sh", *CLI, "run", str(config), *options]
+        done = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=120)
         return done.returncode, done.stderr.strip().splitlines()
 
     return errors
-
-
-@pytest.fixture
-def network_of_its_own() -> None:
-    try:
-        done = subprocess.run(["unshare", "--net", "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
-    except OSError as error:
-        pytest.skip(f"no unshare command here: {error}")
-    if done.returncode:
-        pytest.skip(f"no network namespaces here: {done.stderr.strip()}")
 
 
 def test_a_host_that_is_another_machine_is_refused_with_those_that_are_allowed(errors: Errors, tmp_path):
@@ -55,23 +43,21 @@ def test_a_host_that_is_another_machine_is_refused_with_those_that_are_allowed(e
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("network_of_its_own")
-def test_a_loopback_interface_that_is_down_is_told(errors: Errors, tmp_path):
-    code, [line] = errors(inside="true")
+def test_a_loopback_interface_that_is_down_is_told(errors: Errors, isolated, tmp_path):
+    code, [line] = errors(isolated=isolated)
     assert code == 2
     assert "transport.host = '127.0.0.1': the loopback interface is down" in line
     assert "'ipc'" in line
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("network_of_its_own")
-def test_too_few_ports_are_told_before_the_start(errors: Errors, tmp_path):
+def test_too_few_ports_are_told_before_the_start(errors: Errors, isolated, tmp_path):
     few = "ip link set lo up && echo {} > /proc/sys/net/ipv4/ip_local_port_range"
-    code, [line] = errors(inside=few.format("40000 40013"))
+    code, [line] = errors(isolated=isolated, first=few.format("40000 40013"))
     assert code == 2
     assert "8 processes need 15 ports, and this system gives out 14 (40000 to 40013)" in line
     assert not (tmp_path / "run").exists()
-    code, lines = errors("--quiet", inside=few.format("40000 40014"))
+    code, lines = errors("--quiet", isolated=isolated, first=few.format("40000 40014"))
     assert (code, lines) == (0, [])
 
 

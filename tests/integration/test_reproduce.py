@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
+from foreign import sheafgossip
 from runs import command
 
-from sheafgossip.launcher import cli
 from sheafgossip.launcher.studies import runner
 
 SMALLEST = ("--small", "--rounds", "2", "--set", "clients=4", "--set", "topology.kind=ring")
@@ -22,18 +22,15 @@ def reproduced(tmp_path_factory):
 
 
 @pytest.fixture
-def again(reproduced, monkeypatch, capsys):
+def again(reproduced, monkeypatch):
     """Calls the command once more; returns exit code, what it printed, and the runs that it would have started."""
     before, _ = reproduced
 
     def again(what, *options, out=before):
         started = []
         monkeypatch.setattr(runner, "run_each", lambda runs, *_: started.extend(run.folder for run in runs) or [])
-        monkeypatch.setattr("sys.argv", ["sheafgossip", "reproduce", what, *SMALLEST, "--out", str(out), *options])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out + printed.err, [folder.name for folder in started]
+        code, shown, said = sheafgossip("reproduce", what, *SMALLEST, "--out", out, *options)
+        return code, shown + said, [folder.name for folder in started]
 
     return again
 

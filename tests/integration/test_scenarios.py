@@ -84,10 +84,8 @@ def test_a_synchronous_scenario_learns_the_same_as_no_scenario(run_in_threads):
     [("asynchronous", "top-k"), ("synchronous", "int8")],
 )
 def test_a_run_is_taken_up_after_its_launcher_was_killed_and_ends_with_the_same_bits(run_in_threads, cut, kind, codec):
-    if kind == "asynchronous":
-        text = STRAGGLERS.format(rounds=24, time=ASYNCHRONOUS, links=LOSS_AND_CRASH)
-    else:
-        text = STRAGGLERS.format(rounds=24, time="", links="")
+    time, links = (ASYNCHRONOUS, LOSS_AND_CRASH) if kind == "asynchronous" else ("", "")
+    text = STRAGGLERS.format(rounds=24, time=time, links=links)
     text += f'[transport]\ncodec = "{codec}"\n'
     whole = run_in_threads(text)
     folder = cut(text, round=15, away=kind == "asynchronous")
@@ -178,6 +176,7 @@ every = 0
 
 PATIENT = STRAGGLERS.format(rounds=20, time=ASYNCHRONOUS, links="").partition("[algorithm]")[0] + "[algorithm]\n"
 CONTINUES = 'clients = 4\n[topology]\nkind = "ring"\n[time]\ndeaths = "continue"\n[algorithm]\n'
+WAITS = STRAGGLERS.format(rounds=20, time="", links="loss = 0.2")
 NEEDS_ALL = "time.deaths = 'continue': algorithm.name = "
 
 
@@ -191,25 +190,16 @@ NEEDS_ALL = "time.deaths = 'continue': algorithm.name = "
         (PATIENT + 'name = "sheaf-fmtl"\nstart = "shared"\neta = 0\nrotate_every = 2', "of the same round, or none"),
         (PATIENT + 'name = "push-sum"', "are late or lost; use time.staleness = 0 and no losses or crashes"),
         (PATIENT + 'name = "pairwise"', "exchanges with some neighbours a round"),
+        (WAITS, "would wait for ever"),
+        (WAITS, "time.deadline_s"),
     ],
 )
-def test_an_algorithm_that_does_not_tolerate_a_scenario_is_refused_before_anything_starts(tmp_path, text, said):
-    assert said in refused(tmp_path, text)
-
-
-def test_a_scenario_that_would_wait_for_ever_is_refused(tmp_path):
-    line = refused(tmp_path, STRAGGLERS.format(rounds=20, time="", links="loss = 0.2"))
-    assert "would wait for ever" in line
-    assert "time.deadline_s" in line
-
-
-def refused(tmp_path, text):
-    """The one line that is said."""
+def test_a_scenario_that_is_not_tolerated_or_would_wait_for_ever_is_refused_in_one_line(tmp_path, text, said):
     (tmp_path / "config.toml").write_text(text)
-    code, _, said = sheafgossip("run", tmp_path / "config.toml", "--out", tmp_path / "run")
-    assert (code, said.count("\n")) == (2, 1)
+    code, _, line = sheafgossip("run", tmp_path / "config.toml", "--out", tmp_path / "run")
+    assert (code, line.count("\n")) == (2, 1)
+    assert said in line
     assert not (tmp_path / "run").exists()
-    return said
 
 
 def test_a_step_is_timed_on_this_machine_where_none_is_given_and_written_down(run):

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ from contextlib import closing
 
 import pytest
 import zmq
+from chaos.records import Records
+from runs import until
 
 from sheafgossip.metrics.collector import Collector
 from sheafgossip.metrics.records import (
@@ -32,14 +33,14 @@ from sheafgossip.transport.keys import KeyPair, dial_with
 COMMAND = [sys.executable, "-m", "sheafgossip.metrics.collector"]
 
 
-class RunningCollector:
+class RunningCollector(Records):
     def __init__(
         self, folder, context: zmq.Context, endpoint: str | None = None, keys: dict[int, KeyPair] | None = None
     ):
         """``keys``: of the writers; its own public one is in ``key``."""
-        self.database = folder / "run.sqlite"
+        super().__init__(folder)
         self._context = context
-        options = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(self.database)]
+        options = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(folder / "run.sqlite")]
         options += ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
         options += [f"--launcher-key={keys[LAUNCHER].public}"] if keys else []
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -62,16 +63,6 @@ class RunningCollector:
         with self.push(keys) as socket:
             for message in messages:
                 socket.send(message)
-
-    def query(self, sql: str) -> list[tuple]:
-        with closing(sqlite3.connect(self.database)) as connection:
-            return connection.execute(sql).fetchall()
-
-    def query_until_found(self, sql: str, limit_s: float) -> list[tuple]:
-        due = time.monotonic() + limit_s
-        while not (rows := self.query(sql)) and time.monotonic() < due:
-            time.sleep(0.02)
-        return rows
 
     def exit_code(self) -> int:
         return self.process.wait(timeout=100)
@@ -106,14 +97,14 @@ def test_it_stores_what_is_sent_and_ends_with_the_last_announced_batch(collector
     event = pack_batch(1, 0, [EventRecord(1.0, None, 0, "warning", "once")])
     collector.send(*(batch(0, number) for number in range(50)), event, event, pack_end({0: 50, 1: 1}))
     assert collector.exit_code() == 0
-    assert collector.query("SELECT count(*) FROM round") == [(50,)]
-    assert collector.query("SELECT detail FROM event") == [("once",)]
+    assert collector.rows("SELECT count(*) FROM round") == [(50,)]
+    assert collector.rows("SELECT detail FROM event") == [("once",)]
 
 
 def test_batches_that_never_come_are_told_by_sender(collector):
     collector.send(batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3}))
     assert collector.exit_code() == 0
-    [(detail,)] = collector.query("SELECT detail FROM event WHERE kind = 'lost-records'")
+    [(detail,)] = collector.rows("SELECT detail FROM event WHERE kind = 'lost-records'")
     assert "2 of 3 from sender 1" in detail
     assert "sender 0" not in detail
 
@@ -122,14 +113,14 @@ def test_drops_are_told_at_most_once_a_second(collector):
     for _ in range(15):
         collector.send(b"nonsense")
         time.sleep(0.1)
-    told = collector.query("SELECT wall_s FROM event WHERE kind = 'drop' ORDER BY wall_s")
+    told = collector.rows("SELECT wall_s FROM event WHERE kind = 'drop' ORDER BY wall_s")
     assert 1 <= len(told) <= 2
 
 
 def test_records_are_committed_within_a_second_without_further_messages(collector):
     collector.send(batch(0, 0))
     collector.send(batch(0, 1))
-    assert collector.query_until_found("SELECT * FROM round WHERE round = 1", limit_s=1.0)
+    until(lambda: collector.rows("SELECT * FROM round WHERE round = 1"), seconds=1.0)
 
 
 def test_a_kill_loses_at_most_the_last_second(collector):
@@ -142,9 +133,9 @@ def test_a_kill_loses_at_most_the_last_second(collector):
         killed_at = time.monotonic()
         collector.process.kill()
         collector.process.wait()
-    stored = {number for (number,) in collector.query("SELECT round FROM round")}
+    stored = {number for (number,) in collector.rows("SELECT round FROM round")}
     assert {number for number, when in sent_at.items() if when < killed_at - 1.0} <= stored
-    assert collector.query("PRAGMA integrity_check") == [("ok",)]
+    assert collector.rows("PRAGMA integrity_check") == [("ok",)]
 
 
 class Slow(Store):
@@ -171,8 +162,7 @@ def collected(tmp_path, context):
             thread.start()
             send(sender)
             thread.join(10)
-        with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
-            return connection.execute("SELECT (SELECT count(*) FROM round), (SELECT count(*) FROM event)").fetchone()
+        return Records(tmp_path).rows("SELECT (SELECT count(*) FROM round), (SELECT count(*) FROM event)")[0]
 
     return collected
 
@@ -206,15 +196,15 @@ def test_when_told_to_stop_it_stores_what_is_waiting(collector):
     time.sleep(0.1)
     collector.process.send_signal(signal.SIGTERM)
     assert collector.exit_code() == 0
-    assert collector.query("SELECT count(*) FROM round") == [(2000,)]
-    assert collector.query(f"SELECT kind FROM event WHERE node = {COLLECTOR}") == [("interrupt",)]
+    assert collector.rows("SELECT count(*) FROM round") == [(2000,)]
+    assert collector.rows(f"SELECT kind FROM event WHERE node = {COLLECTOR}") == [("interrupt",)]
 
 
 def test_it_reports_itself_last(collector):
     collector.send(pack_end({}))
     assert collector.exit_code() == 0
-    assert collector.query("SELECT node, role, pid FROM node") == [(COLLECTOR, "collector", collector.process.pid)]
-    [(wall_s, rss, peak_rss)] = collector.query("SELECT wall_s, rss, peak_rss FROM resource")
+    assert collector.rows("SELECT node, role, pid FROM node") == [(COLLECTOR, "collector", collector.process.pid)]
+    [(wall_s, rss, peak_rss)] = collector.rows("SELECT wall_s, rss, peak_rss FROM resource")
     assert 0 < wall_s < 60
     assert 0 < rss < 2 * peak_rss
 
@@ -244,7 +234,7 @@ def keyed(tmp_path, context, keys):
 
 def drops_of(collector: RunningCollector) -> Counter[str]:
     drops: Counter[str] = Counter()
-    for (detail,) in collector.query("SELECT detail FROM event WHERE kind = 'drop'"):
+    for (detail,) in collector.rows("SELECT detail FROM event WHERE kind = 'drop'"):
         count, what = detail.split(maxsplit=1)
         drops[what] += int(count)
     return drops
@@ -255,12 +245,12 @@ def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
     second_start = 1_000_001
     keyed.send(batch(0, 0), batch(0, 1), keys=(keys[0], public))
     # a connection that closes while another one's handshake is under way may be taken for that one
-    assert keyed.query_until_found("SELECT 1 FROM (SELECT count(*) AS rows FROM round) WHERE rows = 2", limit_s=100)
+    until(lambda: keyed.rows("SELECT count(*) FROM round") == [(2,)])
     keyed.send(batch(1, 0), batch(second_start, 0), batch(0, 2), pack_end({}), keys=(keys[1], public))
-    assert keyed.query_until_found("SELECT * FROM event WHERE kind = 'drop'", limit_s=100)
+    until(lambda: drops_of(keyed))
     keyed.send(pack_end({0: 2, 1: 1, second_start: 1}), keys=(keys[LAUNCHER], public))
     assert keyed.exit_code() == 0
-    assert keyed.query("SELECT count(*) FROM round") == [(4,)]
+    assert keyed.rows("SELECT count(*) FROM round") == [(4,)]
     assert drops_of(keyed) == {"messages under another's number on the metrics plane": 2}
 
 
@@ -279,14 +269,12 @@ def test_unauthenticated_peers_are_refused_and_counted_with_keys(keyed, keys):
             with socket.create_connection((host, int(port))) as foreign:
                 foreign.sendall(b"\xff" * 200)
         refused = "connections without the right key on the metrics plane"
-        due = time.monotonic() + 100
-        while drops_of(keyed)[refused] < 23 and time.monotonic() < due:
-            time.sleep(0.05)
+        until(lambda: drops_of(keyed)[refused] >= 23)
     keyed.send(pack_end({}), keys=(keys[LAUNCHER], public))
     assert keyed.exit_code() == 0
     assert set(drops_of(keyed)) == {refused}
     assert drops_of(keyed)[refused] >= 23  # sockets try again
-    assert keyed.query("SELECT count(*) FROM round") == [(0,)]
+    assert keyed.rows("SELECT count(*) FROM round") == [(0,)]
 
 
 def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
@@ -305,12 +293,8 @@ def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
             socket.send(batch(0, 0))
         time.sleep(0.2)
         parent.kill()
-    due = time.monotonic() + 100
-    while is_running(collector) and time.monotonic() < due:
-        time.sleep(0.02)
-    assert not is_running(collector)
-    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
-        assert connection.execute("SELECT count(*) FROM round").fetchall() == [(1,)]
+    until(lambda: not is_running(collector))
+    assert Records(tmp_path).rows("SELECT count(*) FROM round") == [(1,)]
 
 
 def test_it_does_not_start_for_a_parent_that_is_gone(tmp_path):
