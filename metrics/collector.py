@@ -21,10 +21,9 @@ import zmq
 
 from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
-from ..transport.keys import PROOF, KeyPair, Ring, ZapHandler, authenticated_number, listen_with
+from ..transport.keys import PROOF, KeyPair, Ring, ZapHandler, authenticated_number, listen_with, next_event
 from ..transport.lifetime import allow_open_files, end_with_parent, stop_requests
 from ..transport.limits import bound_connections, bound_memory, half_of_all_memory, keep_own_files, limit_handshake
-from ..transport.monitor import next_event
 from .records import (
     COLLECTOR,
     LAUNCHER,

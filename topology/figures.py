@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
+from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,16 +103,12 @@ def diameter(graph: Graph | Digraph) -> int:
     reached = [1 << client for client in range(graph.clients)]
     hops = 0
     while any(clients != everyone for clients in reached):
-        reached = [_union(reached, client, graph.successors(client)) for client in range(graph.clients)]
+        reached = [
+            reduce(or_, (reached[other] for other in graph.successors(client)), clients)
+            for client, clients in enumerate(reached)
+        ]
         hops += 1
     return hops
-
-
-def _union(sets: list[int], client: int, neighbours: tuple[int, ...]) -> int:
-    union = sets[client]
-    for neighbour in neighbours:
-        union |= sets[neighbour]
-    return union
 
 
 def clustering(graph: Graph) -> float:

@@ -89,7 +89,13 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph 
     if clients < 1:
         raise TopologyError(f"{clients} clients: at least 1 is needed")
     if spec.kind == "file":
-        return _from_file(spec, clients)
+        if spec.path is None:
+            raise TopologyError(
+                'topology.path is missing: topology.kind = "file" needs an edge list or a .graphml file'
+            )
+        from .files import read_digraph, read_graph
+
+        return read_digraph(spec.path, clients) if spec.directed else read_graph(spec.path, clients, spec.connected)
     if not spec.connected:
         raise _refusal(spec, "connected", "graphs that are drawn are connected; only those from a file need not be")
     if spec.kind not in (*KINDS, ONE_PEER):
@@ -138,13 +144,19 @@ def _expected_links(spec: TopologySpec, clients: int) -> float:
 
 
 def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int, period: int) -> Graph | Digraph:
+    from .randomness import generator
+
     if spec.tries < 1:
         raise _refusal(spec, "tries", "1 or more")
+    if "p" in kind.parameters and not 0 <= spec.p <= 1:
+        raise _refusal(spec, "p", "a probability from 0 to 1")
     directed = spec.directed or kind.directed == "always"
     family: type[Graph | Digraph] = Digraph if directed else Graph
     fewest = clients
     for attempt in range(spec.tries):
-        graph = family.of(clients, kind.pairs(spec, clients, _rng(seed, period, attempt)))
+        # The first period is drawn as the one graph of a run is, whether others follow it or not.
+        rng = generator(seed, "topology", *((period, attempt) if period else (attempt,)))
+        graph = family.of(clients, kind.pairs(spec, clients, rng))
         if graph.is_connected:
             return graph
         fewest = min(fewest, graph.components)
@@ -156,36 +168,13 @@ def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int, pe
     )
 
 
-def _from_file(spec: TopologySpec, clients: int) -> Graph | Digraph:
-    from .files import read_digraph, read_graph
-
-    if spec.path is None:
-        raise TopologyError('topology.path is missing: topology.kind = "file" needs an edge list or a .graphml file')
-    if spec.directed:
-        return read_digraph(spec.path, clients)
-    return read_graph(spec.path, clients, spec.connected)
-
-
-def _rng(seed: int, period: int, attempt: int) -> np.random.Generator:
-    from .randomness import generator
-
-    # The first period is drawn as the one graph of a run is, whether others follow it or not.
-    return generator(seed, "topology", *((period, attempt) if period else (attempt,)))
-
-
 def _refusal(spec: TopologySpec, key: str, allowed: str) -> TopologyError:
     value = getattr(spec, key)
     shown = f'"{value}"' if isinstance(value, str) else str(value).lower()
     return TopologyError(f"topology.{key} = {shown} is not allowed: {allowed}")
 
 
-def _check_probability(spec: TopologySpec) -> None:
-    if not 0 <= spec.p <= 1:
-        raise _refusal(spec, "p", "a probability from 0 to 1")
-
-
 def _erdos_renyi(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    _check_probability(spec)
     if spec.directed:
         for i in range(clients):
             yield from ((i, j) for j in (rng.random(clients) < spec.p).nonzero()[0].tolist() if j != i)
@@ -199,15 +188,11 @@ def _erdos_renyi(spec: TopologySpec, clients: int, rng: np.random.Generator) -> 
 def _watts_strogatz(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
     import networkx
 
-    _check_probability(spec)
     if spec.k < 2 or spec.k % 2 or spec.k >= clients:
-        raise _refusal(spec, "k", f"watts-strogatz with {clients} clients takes {_even_below(clients)}")
+        largest = (clients - 1) // 2 * 2
+        even = f"an even number from 2 to {largest}" if largest else "no k at all, it needs 3 clients or more"
+        raise _refusal(spec, "k", f"watts-strogatz with {clients} clients takes {even}")
     return networkx.watts_strogatz_graph(clients, spec.k, spec.p, seed=_integer(rng)).edges
-
-
-def _even_below(clients: int) -> str:
-    largest = (clients - 1) // 2 * 2
-    return f"an even number from 2 to {largest}" if largest else "no k at all, it needs 3 clients or more"
 
 
 def _barabasi_albert(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:

@@ -87,7 +87,7 @@ def layout(graph: Graph) -> np.ndarray:
 
 
 def _layout(graph: Graph) -> np.ndarray:
-    if _is_star(graph):
+    if graph.clients > 3 and len(graph.edges) == graph.clients - 1 == graph.degree(0):  # a star
         return np.vstack([[0.0, 0.0], _circle(graph.clients - 1)])
     if _follows_circle(graph):
         return _circle(graph.clients)
@@ -111,10 +111,6 @@ def _circle(clients: int) -> np.ndarray:
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-def _is_star(graph: Graph) -> bool:
-    return graph.clients > 3 and len(graph.edges) == graph.clients - 1 == graph.degree(0)
-
-
 def _follows_circle(graph: Graph) -> bool:
     """Whether most edges join clients that are near on the circle of numbers: rings, small worlds, complete graphs."""
     reach = math.ceil(len(graph.edges) / graph.clients)  # half the mean degree
@@ -126,8 +122,7 @@ def _curves(graph: Graph | Digraph, positions: np.ndarray) -> np.ndarray:
     """Each edge or arc as points (edges, points, 2): straight, or on a circle bent off the rim that would hide it."""
     ends = np.array(graph.arcs if isinstance(graph, Digraph) else graph.edges, dtype=int).reshape(-1, 2)
     start, end = positions[ends[:, 0], None], positions[ends[:, 1], None]
-    on_circle = np.allclose(np.linalg.norm(positions, axis=1), 1)
-    if not on_circle:
+    if not np.allclose(np.linalg.norm(positions, axis=1), 1):
         return np.concatenate([start, end], axis=1)
     middle = (start + end) / 2
     hops = np.abs(ends[:, 1] - ends[:, 0])
@@ -187,7 +182,7 @@ def _draw_clients(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: 
         axes.scatter(x, y, s=sizes, c=COLOURS[0], edgecolors="white", linewidths=outline, zorder=2)
         return
     keys = []
-    for index, label in enumerate(_in_order(groups)):
+    for index, label in enumerate(dict.fromkeys(groups)):
         of = [client for client, group in enumerate(groups) if group == label]
         colour, marker = _look(index)
         axes.scatter(
@@ -206,7 +201,7 @@ def _draw_clients(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: 
 
 
 def _draw_numbers(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: Sequence[Hashable] | None) -> None:
-    labels = _in_order(groups) if groups is not None else []
+    labels = list(dict.fromkeys(groups or ()))
     for client, (x, y) in enumerate(positions):
         colour = COLOURS[0] if groups is None else _look(labels.index(groups[client]))[0]
         axes.text(
@@ -219,11 +214,6 @@ def _draw_numbers(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: 
             color=_readable_on(colour),
             zorder=3,
         )
-
-
-def _in_order(groups: Sequence[Hashable]) -> list[Hashable]:
-    """Each label once, as first seen."""
-    return list(dict.fromkeys(groups))
 
 
 def _look(group: int) -> tuple[str, str]:

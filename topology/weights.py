@@ -15,8 +15,6 @@ from .graph import Digraph, Graph, TopologyError
 if TYPE_CHECKING:
     import numpy as np
 
-Rule = Callable[[Graph, int, int], float]
-
 
 def metropolis_hastings(graph: Graph, i: int, j: int) -> float:
     """W_ij = 1 / (1 + max(deg_i, deg_j)): needs only what the two ends know."""
@@ -28,7 +26,10 @@ def max_degree(graph: Graph, i: int, j: int) -> float:
     return 1 / (1 + graph.max_degree)
 
 
-WEIGHTS: dict[str, Rule] = {"metropolis-hastings": metropolis_hastings, "max-degree": max_degree}
+WEIGHTS: dict[str, Callable[[Graph, int, int], float]] = {
+    "metropolis-hastings": metropolis_hastings,
+    "max-degree": max_degree,
+}
 
 
 def mixing_row(graph: Graph | Digraph, client: int, weights: str) -> dict[int, float]:
@@ -36,10 +37,11 @@ def mixing_row(graph: Graph | Digraph, client: int, weights: str) -> dict[int, f
 
     ``weights`` is a name of WEIGHTS; directed graphs have one rule of their own.
     """
-    rule = _rule(weights)
+    if weights not in WEIGHTS:
+        raise TopologyError(f'topology.weights = "{weights}" is not allowed: one of {", ".join(WEIGHTS)}')
     if isinstance(graph, Digraph):
         return {j: 1 / (1 + len(graph.successors(j))) for j in (client, *graph.predecessors(client))}
-    neighbours = {j: rule(graph, client, j) for j in graph.neighbours(client)}
+    neighbours = {j: WEIGHTS[weights](graph, client, j) for j in graph.neighbours(client)}
     return {client: 1 - sum(neighbours.values())} | neighbours
 
 
@@ -52,9 +54,3 @@ def mixing_matrix(graph: Graph | Digraph, weights: str) -> np.ndarray:
         row = mixing_row(graph, client, weights)
         matrix[client, list(row)] = list(row.values())
     return matrix
-
-
-def _rule(weights: str) -> Rule:
-    if weights not in WEIGHTS:
-        raise TopologyError(f'topology.weights = "{weights}" is not allowed: one of {", ".join(WEIGHTS)}')
-    return WEIGHTS[weights]

@@ -62,9 +62,6 @@ class Arrivals:
     def freshest(self, node: int, phase: int) -> int:
         return max(self.there[node, phase], default=0)
 
-    def latest(self) -> int:
-        return max((max(there, default=0) for there in self.there.values()), default=0)
-
     def answers(self, node: int, opened: int) -> Iterator[tuple[int, np.ndarray]]:
         """(round, vector) of a server's answers; in the first round ``opened`` messages come before it."""
         for phase in {0, opened}:  # the answer is message 0 of a round, but for what comes before it in the first
@@ -138,7 +135,8 @@ class WallClock(ScheduledClock):
     def left_out(self) -> bool:
         """The first round of a client that comes back, or late; and rounds that the server has closed already."""
         self._let_arrive()
-        return self.round == self._rules.listens_in or self._arrivals.latest() >= self.round > 1
+        latest = max((max(there, default=0) for there in self._arrivals.there.values()), default=0)
+        return self.round == self._rules.listens_in or latest >= self.round > 1
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
         began = time.monotonic()

@@ -37,9 +37,12 @@ class Codec:
     def __init__(self, dtype: np.dtype):
         self.dtype = np.dtype(dtype)
 
+    wire: ClassVar[str] = ""
+    """The type of the numbers that travel, where there is one for each."""
+
     def shapes(self, length: int) -> tuple[Shape, ...]:
         """Of the tensors that take the place of a vector of so many numbers."""
-        raise NotImplementedError
+        return ((np.dtype(self.wire), length),)
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         """``vector`` is finite. Raises CannotEncode where a number is out of range."""
@@ -66,9 +69,7 @@ class Float16(Codec):
     """IEEE 754 half precision: 11 significant bits, numbers up to 65504, to the nearest."""
 
     name = "float16"
-
-    def shapes(self, length: int) -> tuple[Shape, ...]:
-        return ((np.dtype("f2"), length),)
+    wire = "f2"
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         with np.errstate(over="ignore", under="ignore"):
@@ -85,9 +86,7 @@ class BFloat16(Codec):
     """The upper half of a float32: 8 significant bits and its whole range, to the nearest, ties to even."""
 
     name = "bfloat16"
-
-    def shapes(self, length: int) -> tuple[Shape, ...]:
-        return ((np.dtype("u2"), length),)
+    wire = "u2"
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         bits = self._float32(vector).view("u4")

@@ -8,8 +8,7 @@ from typing import Any
 import zmq
 
 from .kernel import KernelCounters
-from .keys import CLOSED, OPENED, PROOF, Ring, ZapHandler, authenticated_number, dial_with, listen_with
-from .monitor import next_event
+from .keys import CLOSED, OPENED, PROOF, Ring, ZapHandler, authenticated_number, dial_with, listen_with, next_event
 from .presence import Presence
 from .stopwatch import Stopwatch
 

@@ -201,11 +201,10 @@ _CLASS = "is"
 
 
 def encode(message: Any) -> bytes:
-    return json.dumps(message, separators=(",", ":"), default=_fields_of).encode()
+    def fields(message: Any) -> dict[str, Any]:
+        return {_CLASS: type(message).__name__} | vars(message)
 
-
-def _fields_of(message: Any) -> dict[str, Any]:
-    return {_CLASS: type(message).__name__} | vars(message)
+    return json.dumps(message, separators=(",", ":"), default=fields).encode()
 
 
 def decode(line: bytes, words: Words) -> Any:

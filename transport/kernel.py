@@ -40,7 +40,8 @@ class KernelCounters:
         """A connection that has gone since is let be: it had nothing of ours yet."""
         with contextlib.suppress(OSError):
             sock = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
-            ends = _name(sock.getsockname()), _name(sock.getpeername())  # which a reset makes forget
+            ours, theirs = sock.getsockname(), sock.getpeername()  # which a reset makes forget
+            ends = f"{ours[0]}:{ours[1]}", f"{theirs[0]}:{theirs[1]}"
             self._sockets[ends] = sock
             self._latest[descriptor] = ends
 
@@ -72,7 +73,3 @@ def _bytes_each_way(sock: socket.socket) -> tuple[int, int]:
 
 def _info(sock: socket.socket) -> bytes:
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-
-
-def _name(address: tuple) -> str:
-    return f"{address[0]}:{address[1]}"

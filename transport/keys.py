@@ -4,6 +4,7 @@ Each process makes a pair of its own for one run and tells others the public hal
 ours: the collector needs it too.
 """
 
+import struct
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -79,6 +80,15 @@ def _carry(socket: zmq.Socket, own: KeyPair) -> None:
     socket.curve_secretkey = own.secret.encode()
 
 
+def next_event(monitor: zmq.Socket) -> tuple[int, int]:
+    """(kind, value) of a monitor's next event, e.g. (zmq.EVENT_CONNECTED, file descriptor); blocks as ``monitor`` does.
+
+    pyzmq's own reader of this loads the whole of asyncio.
+    """
+    event, _endpoint = monitor.recv_multipart()
+    return struct.unpack("=Hi", event)
+
+
 class ZapHandler:
     """Lets in those whose public keys it knows, each under its own number (libzmq asks it through ZAP, RFC 27).
 
@@ -111,7 +121,7 @@ class ZapHandler:
     def turn_away(self) -> None:
         """Those who wait with a key that is still not known."""
         while self.waiting:
-            self._refuse(self.waiting.popleft())
+            self._reply(self.waiting.popleft(), b"400", b"unknown key", b"")
 
     def answer(self) -> None:
         """Those who wait; a flood of them does not hold up its owner for long."""
@@ -122,18 +132,16 @@ class ZapHandler:
                 return
 
     def _judge(self, request: list[bytes]) -> None:
-        number = self._known.get(_key_of(request))
+        _, _, _, _, _, _, _, _, key, *_ = request  # route, "", version, number, domain, address, name, mechanism, key
+        number = self._known.get(key)
         if number is not None:
             self._reply(request, b"200", b"", number)
         elif not self._more:
-            self._refuse(request)
+            self._reply(request, b"400", b"unknown key", b"")
         else:
             self.waiting.append(request)
             if len(self.waiting) > _WAITING:
                 self.waiting.popleft()  # without an answer: who is refused does not come back
-
-    def _refuse(self, request: list[bytes]) -> None:
-        self._reply(request, b"400", b"unknown key", b"")
 
     def _reply(self, request: list[bytes], *status: bytes) -> None:
         route, _, version, number, *_ = request
@@ -166,12 +174,6 @@ class ZapHandler:
 
     def close(self) -> None:
         self.socket.close()
-
-
-def _key_of(request: list[bytes]) -> bytes:
-    """After the route of who asks for libzmq: version, number, domain, address, name, mechanism."""
-    _, _, _, _, _, _, _, _, key, *_ = request
-    return key
 
 
 def authenticated_number(frame: zmq.Frame) -> int | None:

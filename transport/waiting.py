@@ -1,18 +1,11 @@
 """Waiting for somebody, by a clock that stands still while this process does."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-
-class _Suspensions:
-    """Counts those of this process's waits; there is one count, as a debugger holds up all threads."""
-
-    def __init__(self) -> None:
-        self.count = self.going_on = 0
-
-
-_suspensions = _Suspensions()
+_suspensions = Counter[str]()  # of this process's waits, so far and going on: a debugger holds up all threads
 _PART_S = 1.0
 _PARTS = 8  # at least
 _STOPPED_S = 0.5  # later than this is not for want of a processor alone
@@ -28,10 +21,10 @@ def parts_of(seconds: float, tell: Callable[[float], None] = lambda waited: None
     part = min(_PART_S, seconds / _PARTS)
     left = seconds
     while left > 1e-6:
-        began, before = time.monotonic(), _suspensions.count
+        began, before = time.monotonic(), _suspensions["so far"]
         yield began + min(part, left)
         took = time.monotonic() - began
-        if took < part + _STOPPED_S and before == _suspensions.count and not _suspensions.going_on:
+        if took < part + _STOPPED_S and before == _suspensions["so far"] and not _suspensions["going on"]:
             left -= max(took, 0.01)
             tell(seconds - left)
 
@@ -39,9 +32,9 @@ def parts_of(seconds: float, tell: Callable[[float], None] = lambda waited: None
 @contextmanager
 def suspended() -> Iterator[None]:
     """Where somebody looks at one thread of this process with a debugger, all others wait. For one thread at a time."""
-    _suspensions.count += 1
-    _suspensions.going_on += 1
+    _suspensions["so far"] += 1
+    _suspensions["going on"] += 1
     try:
         yield
     finally:
-        _suspensions.going_on -= 1
+        _suspensions["going on"] -= 1

@@ -11,7 +11,7 @@ more local work than one step, its whole change takes the gradient step's place.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ...topology.matchings import matchings
+from ...topology.graph import matchings
 from ...topology.randomness import generator
 from ...transport.peers import Peers
 from ..client import Client

@@ -1,7 +1,5 @@
 """State files: a client after a round, complete or absent."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -1,8 +1,5 @@
 """What the clients of a run need beyond what all clients do, and take long to load: their fork server does, once."""
 
-from __future__ import annotations
-
-from collections import defaultdict
 from collections.abc import Iterable
 
 from ..algorithms import algorithm_of
@@ -18,7 +15,5 @@ def libraries_of(algorithm: Algorithm, kinds: Iterable[str]) -> tuple[str, ...]:
 
 
 def libraries_for(assignments: Iterable[Assignment]) -> list[str]:
-    kinds = defaultdict[Algorithm, set[str]](set)
-    for assignment in assignments:
-        kinds[algorithm_of(assignment)].add(assignment.architecture.kind)
-    return [library for algorithm, needed in kinds.items() for library in libraries_of(algorithm, needed)]
+    asked = {(algorithm_of(assignment), assignment.architecture.kind) for assignment in assignments}
+    return sorted({library for algorithm, kind in asked for library in libraries_of(algorithm, [kind])})

@@ -1,7 +1,5 @@
 """The course of a client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -31,7 +29,7 @@ from ..client import Client
 from ..model.learner import Learner
 from .checkpoint import DiskFull, hand_on, restore_messages, write_state
 from .links import Links
-from .reporting import NOT_EVALUATED, Figures, Reporter
+from .reporting import Figures, Reporter
 
 _Message = TypeVar("_Message")
 
@@ -101,7 +99,9 @@ class _ClientProcess:
             failpoint("bound")
             met = self._wait_for(Connect).neighbours
             self.recorder.connect(assignment.deployment.records)  # who stores them knows this client's key by now
-            self._report_to(self.recorder, address)
+            self.endpoint.before_waiting = self.recorder.flush
+            self.reporter = Reporter(assignment, self.client, self.learner, self.peers, self.stopwatch, self.recorder)
+            self.reporter.tell_process(address)
             self._meet(met)
             self._learn()
             if assignment.incarnation.ending == "finish":
@@ -135,11 +135,6 @@ class _ClientProcess:
             file=self.log,
             flush=True,
         )
-
-    def _report_to(self, recorder: Recorder, address: str) -> None:
-        self.endpoint.before_waiting = recorder.flush
-        self.reporter = Reporter(self.assignment, self.client, self.learner, self.peers, self.stopwatch, recorder)
-        self.reporter.tell_process(address)
 
     def _restore(self, round: int) -> None:
         state = array_file.read(self.assignment.state(round))
@@ -202,7 +197,7 @@ class _ClientProcess:
         assignment = self.assignment
         last = round == assignment.run.rounds
         theta_norm = self._require_finite(round)
-        figures = self._figures(round) if _due(round, assignment.evaluation.every, last) else NOT_EVALUATED
+        figures = self._figures(round) if _due(round, assignment.evaluation.every, last) else Figures()
         if _due(round, assignment.checkpoints.every, last):
             sent = self.planned.stored.state(round) if self.planned else {}
             write_state(assignment.state(round), round, self._state() | sent)
@@ -223,14 +218,14 @@ class _ClientProcess:
         """A server has none, but what its clients need for theirs."""
         at_the_end = self.algorithm.as_at_the_end(self.client, self.peers)
         with self._diverged_if_unsendable(round), at_the_end if round else contextlib.nullcontext(True) as known:
-            return self._evaluate() if known and self.assignment.role == "client" else NOT_EVALUATED
+            return self._evaluate() if known and self.assignment.role == "client" else Figures()
 
     def _evaluate(self) -> Figures:
         own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)
         with self.stopwatch.during("evaluation"):
             loss, metric = self.learner.evaluate(own)
             if common is None:
-                return Figures(loss, metric, None)
+                return Figures(loss, metric)
             return Figures(loss, metric, metric if common is own else self.learner.evaluate(common)[1])
 
     def _say_goodbye(self) -> None:

@@ -1,10 +1,9 @@
 """What a client process tells the collector: of itself, of each round, of its connections."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...metrics.recorder import Recorder
@@ -18,6 +17,7 @@ from ...metrics.records import (
     RoundRecord,
     TrafficRecord,
     UsedRecord,
+    WorkRecord,
 )
 from ...transport.kernel import KernelCount
 from ...transport.outgoing import CONFIRMATION, EVALUATION
@@ -29,40 +29,31 @@ from ..assignment import Assignment
 from ..client import Client
 from ..model.flops import evaluation_flops, gradient_flops
 from ..model.learner import Learner
-from .resources import Pace, StateBytes, sample, work
+from .resources import Pace, StateBytes, sample
 
 
 class Figures(NamedTuple):
     """Test loss and metric of a client's model, and the metric of the one that all have in common, where evaluated."""
 
-    test_loss: float | None
-    test_metric: float | None
-    global_metric: float | None
+    test_loss: float | None = None
+    test_metric: float | None = None
+    global_metric: float | None = None
 
 
-NOT_EVALUATED = Figures(None, None, None)
-
-
+@dataclass
 class Reporter:
     """All wall times are seconds of the run."""
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        client: Client,
-        learner: Learner,
-        peers: Peers,
-        stopwatch: Stopwatch,
-        recorder: Recorder,
-    ):
-        self._assignment = assignment
-        self._node = assignment.node
-        self._client = client
-        self._learner = learner
-        self._peers = peers
-        self._stopwatch = stopwatch
-        self._recorder = recorder
-        self._pace = Pace(assignment.measuring.every)
+    _assignment: Assignment
+    _client: Client
+    _learner: Learner
+    _peers: Peers
+    _stopwatch: Stopwatch
+    _recorder: Recorder
+
+    def __post_init__(self) -> None:
+        self._node = self._assignment.node
+        self._pace = Pace(self._assignment.measuring.every)
 
     def tell_process(self, address: str) -> None:
         architecture = self._assignment.architecture
@@ -100,11 +91,8 @@ class Reporter:
 
     def tell_round(self, round: int, now: float, theta_norm: float, figures: Figures) -> None:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
-        report, measure, train_loss = (
-            self._client.report,
-            self._assignment.measuring.enabled,
-            self._client.train_loss,
-        )
+        report, train_loss = self._client.report, self._client.train_loss
+        measure = self._assignment.measuring.enabled
         waited = self._peers.clock.waited()
         exchanged = self._peers.next_round()
         records: list[Record] = [
@@ -196,5 +184,7 @@ class Reporter:
             buffers=learner.buffer_bytes() + self._peers.memory_bytes(),
         )
         with self._pace.sampling(now):
-            own = [] if self._assignment.deployment.shares_process else [sample(node, now, state)]
-            return [*own, *work(node, now, self._stopwatch.read(), flops)]
+            records: list[Record] = [] if self._assignment.deployment.shares_process else [sample(node, now, state)]
+            for part, spent in self._stopwatch.read().items():
+                records.append(WorkRecord(node, now, part, spent.cpu_s, spent.elapsed_s, flops.get(part, 0)))
+            return records

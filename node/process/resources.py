@@ -1,20 +1,16 @@
 """What a process has used so far, as the kernel tells it."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
-from ...metrics.records import ResourceRecord, WorkRecord
-from ...transport.stopwatch import Spent
+from ...metrics.records import ResourceRecord
 
 _SHARE = 0.005
 """Of a process's CPU time: what samples may take, since the kernel walks over all of the memory for each."""
@@ -52,20 +48,20 @@ class StateBytes:
 
 def sample(node: int, wall_s: float, state: StateBytes | None = None, *, pid: int | None = None) -> ResourceRecord:
     """Memory and CPU time of this process, or of ``pid``. Raises psutil.Error when that process is gone."""
-    memory = _memory(pid)
+    rss, pss, uss = _memory(pid)
     if pid is None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         cpu_s = time.process_time()
     else:
         times = psutil.Process(pid).cpu_times()
-        peak, cpu_s = memory.rss, times.user + times.system
+        peak, cpu_s = rss, times.user + times.system
     state = state or StateBytes()
     return ResourceRecord(
         node=node,
         wall_s=wall_s,
-        rss=memory.rss,
-        pss=memory.pss,
-        uss=memory.uss,
+        rss=rss,
+        pss=pss,
+        uss=uss,
         peak_rss=peak,
         cpu_s=cpu_s,
         state_bytes=state.theta + state.maps + state.history + state.buffers,
@@ -76,26 +72,12 @@ def sample(node: int, wall_s: float, state: StateBytes | None = None, *, pid: in
     )
 
 
-class _Memory(NamedTuple):
-    rss: int
-    pss: int
-    uss: int
-
-
-def _memory(pid: int | None) -> _Memory:
-    """In bytes. A client reads its own without psutil: what that touches would be more than it measures there."""
+def _memory(pid: int | None) -> tuple[int, int, int]:
+    """RSS, PSS and USS, in bytes. A client reads its own without psutil: what that touches would be more than these."""
     if pid is not None or sys.platform != "linux":
         memory = psutil.Process(pid).memory_full_info()
-        return _Memory(memory.rss, getattr(memory, "pss", memory.rss), memory.uss)
+        return memory.rss, getattr(memory, "pss", memory.rss), memory.uss
     fields = Path("/proc/self/smaps_rollup").read_bytes().split()
     kilobytes = {name: int(fields[place + 1]) for place, name in enumerate(fields) if name.endswith(b":")}
     uss = kilobytes[b"Private_Clean:"] + kilobytes[b"Private_Dirty:"] + kilobytes[b"Private_Hugetlb:"]
-    return _Memory(kilobytes[b"Rss:"] * 1024, kilobytes[b"Pss:"] * 1024, uss * 1024)
-
-
-def work(node: int, wall_s: float, spent: Mapping[str, Spent], flops: Mapping[str, int]) -> list[WorkRecord]:
-    """One record a part."""
-    return [
-        WorkRecord(node, wall_s, part, taken.cpu_s, taken.elapsed_s, flops.get(part, 0))
-        for part, taken in spent.items()
-    ]
+    return kilobytes[b"Rss:"] * 1024, kilobytes[b"Pss:"] * 1024, uss * 1024

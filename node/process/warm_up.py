@@ -4,8 +4,6 @@ What a process loads, compiles and sets up when it does something for the first 
 clients share, instead of once in each of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

@@ -12,7 +12,7 @@ from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client
 from sheafgossip.topology import TopologySpec, draw_sequence
-from sheafgossip.topology.matchings import matchings
+from sheafgossip.topology.graph import matchings
 from sheafgossip.topology.weights import mixing_row
 
 CLIENTS, SIZE, ALPHA = 5, 3, 0.1

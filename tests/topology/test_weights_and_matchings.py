@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw
-from sheafgossip.topology.matchings import matchings
+from sheafgossip.topology.graph import matchings
 from sheafgossip.topology.weights import WEIGHTS, mixing_matrix, mixing_row
 
 graphs = st.builds(draw, st.just(TopologySpec(p=0.4, tries=1000)), st.integers(1, 25), st.integers(0, 2**32))

@@ -19,8 +19,7 @@ import zmq
 from ....node.algorithms import input_files
 from ....node.process.resources import sample
 from ....transport.control import FROM_LAUNCHER, ControlClosed, Fork, Go, Kill, Tell, TellAll
-from ....transport.keys import KeyPair, dial_with
-from ....transport.monitor import next_event
+from ....transport.keys import KeyPair, dial_with, next_event
 from ..forkserver import ForkServer
 from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, pack, pieces, unpack
 
