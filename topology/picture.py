@@ -222,5 +222,5 @@ def _look(group: int) -> tuple[str, str]:
 
 
 def _readable_on(colour: str) -> str:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = bytes.fromhex(colour[1:])
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else INK

@@ -16,7 +16,7 @@ from .envelope import Rejected
 from .outgoing import CONFIRMATION
 from .schedule import Schedule
 from .waiting import parts_of
-from .window import flow
+from .window import Flow, limit, tell_every
 
 LAST_WORDS_S = CONSTANTS.last_words_s
 NO_VECTOR = np.empty(0)
@@ -48,15 +48,10 @@ class ScheduledClock(Clock):
         self._rules = rules
         self._presence = endpoint.presence
         self._place = {node: place for place, node in enumerate(schedule.neighbours.tolist())}
-        self._flows = {
-            node: flow(
-                channels[node].sent_in(1),
-                channels[node].received_in(1),
-                channels.dtype.itemsize,
-                int(schedule.backlog[self._place[node]]),
-            )
-            for node in self.neighbours
-        }
+        size, self._flows = channels.dtype.itemsize, {}
+        for node in self.neighbours:
+            most = limit(channels[node].sent_in(1), size, int(schedule.backlog[self._place[node]]))
+            self._flows[node] = Flow(most, tell_every(channels[node].received_in(1), size))
         self._used: list[Use] = []
 
     # -- sending -------------------------------------------------------------------------------------------------------

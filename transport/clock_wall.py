@@ -78,8 +78,7 @@ class Arrivals:
 class WallClock(ScheduledClock):
     """A message counts as arrived when its link's delay has passed since it came in; what is lost is not sent.
 
-    In an exchange a client waits until it has, of every neighbour that is there, a message of its own round less the
-    staleness or a later one, at most until the deadline. It then uses what freshness.py chooses.
+    What a client waits for, at most until the deadline, and what it uses then are the rule of freshness.py.
     """
 
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):

@@ -1,7 +1,6 @@
 """The control plane: the messages between the launcher, its fork server and the clients, as lines of JSON.
 
-A message is a frozen dataclass. A line is a JSON object with the name of the class and its fields; fields may hold
-further messages.
+A line is a JSON object with the name of the message's class and its fields, which may hold further messages.
 """
 
 import json
@@ -11,13 +10,21 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, dataclass_transform
+
+
+@dataclass_transform(frozen_default=True)
+class ControlMessage:
+    """Its subclasses are frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+
 
 # -- from the launcher to a client -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(ControlMessage):
     """Where a client's present process is found, and by which public key it is known (empty without keys)."""
 
     node: int
@@ -26,53 +33,45 @@ class Place:
     key: str
 
 
-@dataclass(frozen=True)
-class Connect:
+class Connect(ControlMessage):
     """Meet these neighbours; others are not there yet."""
 
     neighbours: Sequence[Place]
 
 
-@dataclass(frozen=True)
-class Go:
+class Go(ControlMessage):
     """Begin to learn. ``epoch`` is the start of the run's wall time (time.monotonic() seconds)."""
 
     epoch: float
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(ControlMessage):
     """Everybody has completed all rounds."""
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(ControlMessage):
     reason: str
 
 
-@dataclass(frozen=True)
-class NeighbourDied:
+class NeighbourDied(ControlMessage):
     node: int
     incarnation: int = 0
 
 
-@dataclass(frozen=True)
-class NeighbourLeft:
+class NeighbourLeft(ControlMessage):
     """As planned."""
 
     node: int
     incarnation: int
 
 
-@dataclass(frozen=True)
-class NeighbourFinished:
+class NeighbourFinished(ControlMessage):
     """The neighbour has completed all rounds: nothing more is to be expected of it."""
 
     node: int
 
 
-@dataclass(frozen=True)
-class NeighbourCame:
+class NeighbourCame(ControlMessage):
     """A neighbour has come late, or again; it takes part from ``first_round`` on."""
 
     place: Place
@@ -82,39 +81,33 @@ class NeighbourCame:
 # -- from a client to the launcher -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(ControlMessage):
     address: str
     key: str
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(ControlMessage):
     """The client has met its neighbours."""
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(ControlMessage):
     """The client has completed all rounds."""
 
 
-@dataclass(frozen=True)
-class Leaving:
+class Leaving(ControlMessage):
     """A client's last message: the batches of records that it has sent, and their wire bytes."""
 
     batches: int
     wire_bytes: int
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(ControlMessage):
     text: str
     cause: str = ""
     """What many clients may fail of at once: told once for all of them."""
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(ControlMessage):
     """A client has waited for long, in this round."""
 
     wanted: Sequence[tuple[int, int, int]]
@@ -125,13 +118,11 @@ class Waiting:
     seconds: float
 
 
-@dataclass(frozen=True)
-class WaitOver:
+class WaitOver(ControlMessage):
     """What the client has told that it waits for has come."""
 
 
-@dataclass(frozen=True)
-class StepTimed:
+class StepTimed(ControlMessage):
     """What a local step takes, where a process was forked to time it."""
 
     seconds: float
@@ -140,38 +131,32 @@ class StepTimed:
 # -- between the launcher and the fork server --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Fork:
+class Fork(ControlMessage):
     """Fork a client for each assignment, or, with ``calibrate``, a process that times so many of its local steps."""
 
     assignments: Sequence[dict[str, Any]]
     calibrate: int = 0
 
 
-@dataclass(frozen=True)
-class Tell:
+class Tell(ControlMessage):
     node: int
     message: Any
 
 
-@dataclass(frozen=True)
-class TellAll:
+class TellAll(ControlMessage):
     message: Any
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(ControlMessage):
     """Kill all clients."""
 
 
-@dataclass(frozen=True)
-class FromClient:
+class FromClient(ControlMessage):
     node: int
     message: Any
 
 
-@dataclass(frozen=True)
-class Exited:
+class Exited(ControlMessage):
     """A client's process has ended."""
 
     node: int

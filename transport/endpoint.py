@@ -225,7 +225,9 @@ class Endpoint:
             if self._put(self._route_to[node], header, frames):
                 weight = weights.get(len(header))
                 if weight is None:
-                    weight = weights[len(header)] = _weigh(header, tensors, self._sealed)
+                    lengths = [len(header), *(tensor.nbytes for tensor in tensors)]
+                    wire = message_wire_bytes(lengths, sealed=self._sealed)
+                    weight = weights[len(header)] = SentBytes(sum(lengths[1:]), sum(lengths), wire)
                 sent[node] = weight
         return sent
 
@@ -379,12 +381,6 @@ def _router(context: zmq.Context, identity: Identity, options: Options) -> zmq.S
     router.sndtimeo = 0
     router.rcvtimeo = int(_SOON_S * 1000)
     return router
-
-
-def _weigh(header: bytes, tensors: tuple[np.ndarray, ...], sealed: bool) -> SentBytes:
-    lengths = [tensor.nbytes for tensor in tensors]
-    payload, size = sum(lengths), len(header)
-    return SentBytes(payload, payload + size, message_wire_bytes((size, *lengths), sealed=sealed))
 
 
 def _frame(tensor: np.ndarray) -> bytes | zmq.Frame:

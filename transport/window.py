@@ -54,20 +54,14 @@ class Flow:
         self.sent = self.confirmed = self.taken = self.told = 0
 
 
-def flow(sends: Collection[int], receives: Collection[int], itemsize: int, backlog: int) -> Flow:
-    """``sends`` and ``receives`` are the lengths of a round's messages in each direction; ``backlog`` is that of the
-    own ones."""
-    return Flow(limit(sends, itemsize, backlog), _tell_every(receives, itemsize))
-
-
 def limit(lengths: Collection[int], itemsize: int, backlog: int) -> int:
-    """Messages that may be under way to a neighbour; lengths and item size are those of the messages."""
-    every = _tell_every(lengths, itemsize)
+    """Messages that may be under way to a neighbour; lengths and item size are those of a round's messages."""
+    every = tell_every(lengths, itemsize)
     return backlog + max(len(lengths) + 1 + every, 2 * every)
 
 
-def _tell_every(lengths: Collection[int], itemsize: int) -> int:
-    """Small messages are confirmed many at a time."""
+def tell_every(lengths: Collection[int], itemsize: int) -> int:
+    """Messages that are confirmed at a time: many small ones."""
     return max(1, min(_MOST_SPARE, _SPARE_BYTES // (max(lengths, default=1) * itemsize)) // 2)
 
 

@@ -45,23 +45,18 @@ class NotMet(Exception):
 def live(assignment: Assignment, control: Control) -> int:
     """Runs the client to its end; returns the exit status of its process, minus a signal where its part is to crash."""
     with _log_of(assignment) as log:
-        return _live(assignment, control, log)
-
-
-def _live(assignment: Assignment, control: Control, log: TextIO) -> int:
-    try:
-        _ClientProcess(assignment, control, log).live()
-    except (Stopped, ControlClosed) as end:
-        print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
-        return 0
-    except Exception as error:
-        tells_all = isinstance(error, (Diverged, DiskFull, NeighbourTimeout, NotMet, CannotListen))
-        text = str(error) if tells_all else traceback.format_exc()
-        kind = type(error).__name__
-        control.send(Failed(text, kind if isinstance(error, (NotMet, CannotListen)) else ""))
-        with contextlib.suppress(OSError):  # the disk may be full
-            print(traceback.format_exc(), file=log, flush=True)
-        return 1
+        try:
+            _ClientProcess(assignment, control, log).live()
+        except (Stopped, ControlClosed) as end:
+            print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
+            return 0
+        except Exception as error:
+            tells_all = isinstance(error, (Diverged, DiskFull, NeighbourTimeout, NotMet, CannotListen))
+            text = str(error) if tells_all else traceback.format_exc()
+            control.send(Failed(text, type(error).__name__ if isinstance(error, (NotMet, CannotListen)) else ""))
+            with contextlib.suppress(OSError):  # the disk may be full
+                print(traceback.format_exc(), file=log, flush=True)
+            return 1
     return -signal.SIGKILL if assignment.incarnation.ending == "crash" else 0
 
 

@@ -63,7 +63,8 @@ def _play(folder: Path) -> None:
     connects = [Connect([Place(other.node, other.deployment.address, 1, "")]) for other in reversed(assignments)]
     for heard, answers in ((Bound, connects), (Ready, [Go(0.0)] * 2), (Done, [Exit()] * 2)):
         for line in launcher:
-            _hear(line, heard)
+            while not any(isinstance(message, heard) for message in line.receive()):
+                pass
         for line, answer in zip(launcher, answers, strict=True):
             line.send(answer)
     for thread in threads:
@@ -72,11 +73,6 @@ def _play(folder: Path) -> None:
         for end in pair:
             end.close()
     context.destroy(linger=0)
-
-
-def _hear(line: Control, kind: type) -> None:
-    while not any(isinstance(message, kind) for message in line.receive()):
-        pass
 
 
 def _assignment(folder: Path, node: int) -> Assignment:
