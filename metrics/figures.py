@@ -6,6 +6,7 @@ Summaries, comparisons, reports, files and studies read it here, so that a new f
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from .summary import RunSummary
@@ -96,16 +97,22 @@ def target_text(metrics: Sequence[str], target: float | None) -> str:
     return f"{100 * target:g} %" if list(metrics) == ["accuracy"] else f"{target:g}"
 
 
-def _final(name: str) -> Values:
-    return lambda run: getattr(run.final, name) if run.final else None
+def _part(part: str, name: str, *, needs: str | None = None) -> Values:
+    """Returns ``name`` of a part of the summary that not every run has; ``needs``: only where this is true of it."""
+
+    def of(run: RunSummary) -> float | None:
+        there = getattr(run, part) if needs is None or getattr(run, needs) else None
+        return None if there is None else getattr(there, name)
+
+    return of
 
 
-def _traffic(name: str) -> Values:
-    return lambda run: getattr(run.traffic, name) if run.measured else None
-
-
-def _between_hosts(name: str) -> Values:
-    return lambda run: getattr(run.between_hosts, name) if run.between_hosts and run.measured else None
+_final = partial(_part, "final")
+_traffic = partial(_part, "traffic", needs="measured")
+_between_hosts = partial(_part, "between_hosts", needs="measured")
+_condition = partial(_part, "conditions")
+_reached = partial(_part, "reached")
+_reached_virtually = partial(_part, "reached_virtually")
 
 
 def overhead(*kinds: str) -> Values:
@@ -125,10 +132,6 @@ def _cpu(name: str) -> Values:
     return lambda run: getattr(run, name) if run.processes_measured else None
 
 
-def _condition(name: str) -> Values:
-    return lambda run: getattr(run.conditions, name) if run.conditions else None
-
-
 def _events(kind: str) -> Values:
     return lambda run: run.conditions.events[kind] if run.conditions else None
 
@@ -139,18 +142,6 @@ def _vectors(name: str) -> Values:
 
 def _exchanged(run: RunSummary) -> int:
     return run.conditions.used + run.conditions.missing if run.conditions else 0
-
-
-def _reached(name: str, *, measured: bool = False) -> Values:
-    return lambda run: getattr(run.reached, name) if run.reached and (run.measured or not measured) else None
-
-
-def _reached_virtually(name: str, *, measured: bool = False) -> Values:
-    def of(run: RunSummary) -> float | None:
-        reached = run.reached_virtually
-        return getattr(reached, name) if reached and (run.measured or not measured) else None
-
-    return of
 
 
 def _with_error(run: RunSummary, mean: float) -> str:
@@ -237,11 +228,11 @@ FIGURES = (
         "rounds to reach {target}", _reached("round"), COUNT, "rounds_to_reach", "rounds", missing="not reached",
     ),
     Figure(
-        "payload to reach {target}", _reached("payload_bytes", measured=True), MB, "payload_bytes_to_reach", "payload",
-        hide="unknown",
+        "payload to reach {target}", _reached("payload_bytes", needs="measured"), MB, "payload_bytes_to_reach",
+        "payload", hide="unknown",
     ),
     Figure(
-        "wire to reach {target}", _reached("wire_bytes", measured=True), MB, "wire_bytes_to_reach", "wire",
+        "wire to reach {target}", _reached("wire_bytes", needs="measured"), MB, "wire_bytes_to_reach", "wire",
         hide="unknown",
     ),
     Figure("wall time to reach {target}", _reached("wall_s"), SECONDS, "wall_s_to_reach", "wall", 11, hide="unknown"),
@@ -250,11 +241,11 @@ FIGURES = (
         "virtual", missing="not reached",
     ),
     Figure(
-        "payload to reach {target} in virtual time", _reached_virtually("payload_bytes", measured=True), MB,
+        "payload to reach {target} in virtual time", _reached_virtually("payload_bytes", needs="measured"), MB,
         hide="unknown",
     ),
     Figure(
-        "wire to reach {target} in virtual time", _reached_virtually("wire_bytes", measured=True), MB,
+        "wire to reach {target} in virtual time", _reached_virtually("wire_bytes", needs="measured"), MB,
         hide="unknown",
     ),
 )  # fmt: skip

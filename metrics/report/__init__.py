@@ -51,12 +51,8 @@ def write_report(
 def _draw(methods: Sequence[Method]) -> tuple[list[Drawn], list[tuple[Method, list[Drawn]]]]:
     from .costs import bytes_by_level, memory_by_process, memory_over_time
     from .learning import curves, spread
-    from .network import graph, map_norms
-    from .waiting import waiting
+    from .network import graph, map_norms, waiting
 
     together = [*curves(methods), *spread(methods), *bytes_by_level(methods), *memory_over_time(methods)]
-    each = [
-        (method, graph(method) + map_norms(method) + waiting(method) + memory_by_process(method))
-        for method in methods[:_ONE_BY_ONE]
-    ]
-    return together, each
+    of_one = (graph, map_norms, waiting, memory_by_process)
+    return together, [(method, [one for draw in of_one for one in draw(method)]) for method in methods[:_ONE_BY_ONE]]

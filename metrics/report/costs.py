@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...topology.picture import INK
-from ..figures import OPENING, overhead
+from ..figures import OPENING, Values, overhead
 from ..text import short
-from .drawn import SOFT, Drawn, colour, legend_below, line_look, literal, new_figure, plain
+from .drawn import SOFT, Drawn, colour, legend_below, line_look, list_rows, literal, new_figure, plain
 from .methods import Method, named
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_LEVELS = {
-    "payload": "payload: the vectors alone",
-    "message": "and message headers",
-    "wire": "and framing",
-    "opening": "and opening connections",
-    "confirmation": "and confirmations of messages",
-    "evaluation": "and models for evaluation only",
-    "records": "records to the collector",
+_LEVELS: dict[str, tuple[str, Values]] = {
+    "payload": ("payload: the vectors alone", lambda run: run.traffic.payload_bytes),
+    "message": ("and message headers", lambda run: run.traffic.message_bytes - run.traffic.payload_bytes),
+    "wire": ("and framing", lambda run: run.traffic.wire_bytes - run.traffic.message_bytes),
+    "opening": ("and opening connections", OPENING),
+    "confirmation": ("and confirmations of messages", overhead("confirmation")),
+    "evaluation": ("and models for evaluation only", overhead("evaluation")),
+    "records": ("records to the collector", overhead("records")),
 }
 
 
-def bytes_by_level(methods: Sequence[Method]) -> list[Drawn]:
+def bytes_by_level(methods: Sequence[Method]) -> Iterator[Drawn]:
     """Bars of what each method sent."""
     import pandas
 
     shown = [method for method in methods if method.run.measured]
     if not shown:
-        return []
-    data = pandas.DataFrame([_bytes_of(method) for method in shown])
+        return
+    data = pandas.DataFrame({"method": [method.name for method in shown]})
+    for level, (_, sent) in _LEVELS.items():
+        runs = [[sent(run) or 0 for run in method.group.runs] for method in shown]
+        data[f"{level}_mb"] = [sum(values) / len(values) / 1e6 for values in runs]
     figure, (left, right) = new_figure(10.5, 1.5 + 0.42 * len(shown), 2, gridspec_kw={"width_ratios": [3, 2]})
     rows = range(len(shown))
     left.barh(rows, data.payload_mb, height=0.62, color=[colour(method.number) for method in shown])
@@ -41,7 +44,7 @@ def bytes_by_level(methods: Sequence[Method]) -> list[Drawn]:
     left.margins(x=0.2)
     left.set_xlabel("payload, MB (sum over all directed edges)")
     start = data.payload_mb * 0
-    for number, (level, label) in enumerate(list(_LEVELS.items())[1:]):
+    for number, (level, (label, _)) in enumerate(list(_LEVELS.items())[1:]):
         column = f"{level}_mb"
         if not data[column].any():
             continue
@@ -49,50 +52,26 @@ def bytes_by_level(methods: Sequence[Method]) -> list[Drawn]:
         start = start + data[column]
     right.set_xlabel("on top of the payload, MB")
     right.margins(x=0.05)
-    left.set_yticks(rows, [literal(method.name) for method in shown])
-    right.set_yticks(rows, [""] * len(shown))
-    for axes in (left, right):
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        plain(axes, grid="x")
-        axes.tick_params(axis="y", length=0)
+    list_rows(left, [method.name for method in shown])
+    list_rows(right, [""] * len(shown))
     legend_below(figure, right)
-    return [
-        Drawn(
-            "bytes",
-            "Bytes by level",
-            "Left: the vectors alone, which papers count. Right: what comes on top of them on the sockets, and what "
-            "measuring itself sends. 1 MB = 10^6 bytes; means over the seeds.",
-            figure,
-            data,
-        )
-    ]
+    yield Drawn(
+        "bytes",
+        "Bytes by level",
+        "Left: the vectors alone, which papers count. Right: what comes on top of them on the sockets, and what "
+        "measuring itself sends. 1 MB = 10^6 bytes; means over the seeds.",
+        figure,
+        data,
+    )
 
 
-def _bytes_of(method: Method) -> dict[str, object]:
-    runs = method.group.runs
-
-    def mean(figure) -> float:
-        return sum(figure(run) for run in runs) / len(runs) / 1e6
-
-    return {
-        "method": method.name,
-        "payload_mb": mean(lambda run: run.traffic.payload_bytes),
-        "message_mb": mean(lambda run: run.traffic.message_bytes - run.traffic.payload_bytes),
-        "wire_mb": mean(lambda run: run.traffic.wire_bytes - run.traffic.message_bytes),
-        "opening_mb": mean(OPENING),
-        "confirmation_mb": mean(overhead("confirmation")),
-        "evaluation_mb": mean(overhead("evaluation")),
-        "records_mb": mean(overhead("records")),
-    }
-
-
-def memory_over_time(methods: Sequence[Method]) -> list[Drawn]:
+def memory_over_time(methods: Sequence[Method]) -> Iterator[Drawn]:
     """Draws that of all clients together, and of the largest process."""
     import pandas
 
     shown = [(method, frame) for method in methods if len(frame := _memory(method))]
     if not shown:
-        return []
+        return
     figure, (left, right) = new_figure(10.5, 3.6, 2)
     for method, frame in shown:
         look = line_look(method.number) | {"label": literal(method.name)}
@@ -109,17 +88,15 @@ def memory_over_time(methods: Sequence[Method]) -> list[Drawn]:
         axes.set_ylim(0, 1.08 * axes.dataLim.y1)
         plain(axes)
     legend_below(figure, left)
-    return [
-        Drawn(
-            "memory",
-            "Memory over time",
-            "Left: proportional set size, where memory shared by several processes counts once, summed over clients. "
-            "Right: what a client alone holds; the line is the median client, the band goes from the smallest to the "
-            "largest. The first run of each method.",
-            figure,
-            pandas.concat([frame.assign(method=method.name) for method, frame in shown]),
-        )
-    ]
+    yield Drawn(
+        "memory",
+        "Memory over time",
+        "Left: proportional set size, where memory shared by several processes counts once, summed over clients. "
+        "Right: what a client alone holds; the line is the median client, the band goes from the smallest to the "
+        "largest. The first run of each method.",
+        figure,
+        pandas.concat([frame.assign(method=method.name) for method, frame in shown]),
+    )
 
 
 def _memory(method: Method) -> DataFrame:
@@ -149,12 +126,12 @@ def _memory(method: Method) -> DataFrame:
     return pandas.concat([frame.iloc[::steps], frame.tail(1)]).drop_duplicates("wall_s")
 
 
-def memory_by_process(method: Method) -> list[Drawn]:
+def memory_by_process(method: Method) -> Iterator[Drawn]:
     """A line for every client, and what the other processes said last."""
     samples = method.reader.resources
     nodes = method.reader.nodes.set_index("node")
     if not samples.node.isin(method.clients).any():
-        return []
+        return
     figure, (axes,) = new_figure(10.5, 3.6)
     for _, own in samples[samples.node.isin(method.clients)].groupby("node"):
         axes.plot(own.wall_s, own.uss / 1e6, color=SOFT, lw=0.7, alpha=0.55, marker="." if len(own) == 1 else None)
@@ -169,13 +146,11 @@ def memory_by_process(method: Method) -> list[Drawn]:
     axes.set_ylim(0, 1.08 * axes.dataLim.y1)
     plain(axes)
     legend_below(figure, axes)
-    return [
-        Drawn(
-            f"processes-{method.number + 1}",
-            "Memory by process",
-            f"Each grey line is one of {len(method.clients)} clients: what it alone holds. The libraries that all "
-            "share are the fork server's; launcher, collector and fork server are sampled at the end.",
-            figure,
-            samples[["node", "wall_s", "rss", "pss", "uss", "peak_rss"]],
-        )
-    ]
+    yield Drawn(
+        f"processes-{method.number + 1}",
+        "Memory by process",
+        f"Each grey line is one of {len(method.clients)} clients: what it alone holds. The libraries that all "
+        "share are the fork server's; launcher, collector and fork server are sampled at the end.",
+        figure,
+        samples[["node", "wall_s", "rss", "pss", "uss", "peak_rss"]],
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -15,7 +15,9 @@ from ...topology.picture import COLOURS, INK, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
     from pandas import DataFrame
 
 PALETTE = tuple("#B5A800" if colour == "#F0E442" else colour for colour in COLOURS)  # that yellow is too pale for lines
@@ -115,10 +117,8 @@ def plain(axes: Axes, grid: Literal["both", "x", "y", "none"] = "both") -> None:
     if grid != "none":
         axes.grid(axis=grid, color=GRID, lw=0.7)
     axes.tick_params(colors=INK, labelsize=8.5, length=3)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    axes.xaxis.label.set_fontsize(9.5)
-    axes.yaxis.label.set_fontsize(9.5)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(color=INK, fontsize=9.5)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(SOFT)
@@ -132,6 +132,22 @@ def legend_below(figure: Figure, axes: Axes) -> None:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK, fontsize=9
         )
+
+
+def list_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Names the rows 0, 1, ... of a chart, the first at the top."""
+    axes.set_yticks(range(len(names)), [literal(name) for name in names])
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
+    plain(axes, grid="x")
+    axes.tick_params(axis="y", length=0)
+
+
+def colour_bar(image: AxesImage, axes: Axes, label: str, **options) -> Colorbar:
+    bar = axes.get_figure().colorbar(image, ax=axes, pad=0.02, **options)  # type: ignore[union-attr]
+    bar.set_label(label, color=INK)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.ax.tick_params(colors=INK, labelsize=8.5)
+    return bar
 
 
 def colour(number: int) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...topology.picture import INK
 from .. import open_run
-from .drawn import Drawn, colour, legend_below, line_look, literal, new_figure, plain
+from .drawn import Drawn, colour, legend_below, line_look, list_rows, literal, new_figure, plain
 from .methods import Method
 
 if TYPE_CHECKING:
@@ -23,15 +23,13 @@ _AXES = {
 _MARKERS = 8
 
 
-def curves(methods: Sequence[Method]) -> list[Drawn]:
+def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
     """One figure for each test metric that the runs have."""
-    drawn = []
     for metric in sorted({method.run.metric for method in methods}):
         same = [method for method in methods if method.run.metric == metric]
         shown = [(method, curve) for method in same if len(curve := _curve(method))]
         if shown:
-            drawn.append(_draw_curves(shown, metric))
-    return drawn
+            yield _draw_curves(shown, metric)
 
 
 def _curve(method: Method) -> DataFrame:
@@ -61,7 +59,8 @@ def _draw_curves(shown: Sequence[tuple[Method, DataFrame]], metric: str) -> Draw
 
     first, _ = shown[0]
     axes_of = [x for x in _AXES if any(curve[x].notna().any() for _, curve in shown)]
-    if all((curve.payload_mb.fillna(0) == 0).all() for _, curve in shown):
+    silent = [(curve.payload_mb.fillna(0) == 0).all() for _, curve in shown]
+    if all(silent):
         axes_of.remove("payload_mb")
     columns = 3 if len(axes_of) == 3 else 2
     figure, panels = new_figure(
@@ -79,7 +78,7 @@ def _draw_curves(shown: Sequence[tuple[Method, DataFrame]], metric: str) -> Draw
     legend_below(figure, panels[0])
     seeds = any(len(method.folders) > 1 for method, _ in shown)
     over = "runs with different seeds (over clients where there is one run)" if seeds else "clients"
-    level = " A method that sends nothing is a level line against bytes." if _has_silent(shown, axes_of) else ""
+    level = " A method that sends nothing is a level line against bytes." if any(silent) and not all(silent) else ""
     return Drawn(
         f"learning-{metric}",
         f"Test {metric}",
@@ -100,10 +99,6 @@ def _logarithmic(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _has_silent(shown: Sequence[tuple[Method, DataFrame]], axes_of: Sequence[str]) -> bool:
-    return "payload_mb" in axes_of and any((curve.payload_mb.fillna(0) == 0).all() for _, curve in shown)
-
-
 def _line(axes: Axes, method: Method, curve: DataFrame, x: str) -> None:
     curve = curve.dropna(subset=x)
     look = line_look(method.number) | {"label": literal(method.name)}
@@ -118,12 +113,11 @@ def _line(axes: Axes, method: Method, curve: DataFrame, x: str) -> None:
     axes.fill_between(curve[x], metric - error, metric + error, color=look["color"], alpha=0.18, lw=0)
 
 
-def spread(methods: Sequence[Method]) -> list[Drawn]:
+def spread(methods: Sequence[Method]) -> Iterator[Drawn]:
     """The test metric of every client, a row of dots a method."""
     import numpy as np
     import pandas
 
-    drawn = []
     for metric in sorted({method.run.metric for method in methods}):
         shown = [(method, method.latest_metric()) for method in methods if method.run.metric == metric]
         shown = [(method, latest) for method, latest in shown if len(latest)]
@@ -135,29 +129,21 @@ def spread(methods: Sequence[Method]) -> list[Drawn]:
             lift = np.random.default_rng(0).uniform(-0.26, 0.26, len(values))  # only so that dots do not hide others
             axes.plot(values, row + lift, "o", ms=4, color=colour(method.number), alpha=0.6, mew=0)
             axes.plot(values.mean(), row, "|", ms=26, mew=2.2, color=INK)
-        axes.set_yticks(range(len(shown)), [literal(method.name) for method, _ in shown])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
+        list_rows(axes, [method.name for method, _ in shown])
         axes.set_xlabel(shown[0][0].metric_label)
-        plain(axes, grid="x")
         axes.spines["left"].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-        drawn.append(
-            Drawn(
-                f"clients-{metric}",
-                "Every client",
-                f"A dot is a client's last test {metric}"
-                + (", of each seed" if any(len(method.folders) > 1 for method, _ in shown) else "")
-                + "; the bar is the mean over these. Heights have no meaning.",
-                figure,
-                pandas.concat([latest.assign(method=method.name) for method, latest in shown]),
-            )
+        seeds = ", of each seed" if any(len(method.folders) > 1 for method, _ in shown) else ""
+        yield Drawn(
+            f"clients-{metric}",
+            "Every client",
+            f"A dot is a client's last test {metric}{seeds}; the bar is the mean over these. Heights have no meaning.",
+            figure,
+            pandas.concat([latest.assign(method=method.name) for method, latest in shown]),
         )
-    return drawn
 
 
-def worst_clients(methods: Sequence[Method], count: int = 5) -> list[tuple[str, str]]:
+def worst_clients(methods: Sequence[Method], count: int = 5) -> Iterator[tuple[str, str]]:
     """(method, "client: metric, ..."), the worst first; with the seed where there are several."""
-    lines = []
     for method in methods:
         latest = method.latest_metric().sort_values("test_metric", ascending=method.is_accuracy, kind="stable")
         digits = ".1f" if method.is_accuracy else ".4g"
@@ -166,5 +152,5 @@ def worst_clients(methods: Sequence[Method], count: int = 5) -> list[tuple[str, 
             f"{method.unit * row.test_metric:{digits}}"
             for row in latest.head(count).itertuples(index=False)
         )
-        lines.append((method.name, ", ".join(texts)))
-    return [(name, text) for name, text in lines if text]
+        if text := ", ".join(texts):
+            yield method.name, text

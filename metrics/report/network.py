@@ -1,17 +1,18 @@
-"""Who talks to whom, and how much: the graph, and the norms of the restriction maps."""
+"""Who talks to whom, and how much, and who waits for whom."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...topology import Graph
 from ...topology.picture import INK, layout
+from ..names import client_name, read_owners
 from ..reader import open_records
 from ..run_reader import frame_of
-from .drawn import PAPER, SOFT, Drawn, colour, new_figure, plain
+from .drawn import PAPER, SOFT, Drawn, colour, colour_bar, list_rows, new_figure, plain
 from .methods import Method
 
 if TYPE_CHECKING:
@@ -22,17 +23,19 @@ if TYPE_CHECKING:
 
 _NUMBERED_UP_TO = 60
 _PIXELS_UP_TO = 5_000  # clients
+_MOST_WAITING = 50_000_000  # clients times rounds
+_LONGEST_WAITED_FOR = 12
 _THINNEST, _EVEN, _WIDEST = 0.4, 1.0, 3.2  # points
 
 
-def graph(method: Method) -> list[Drawn]:
+def graph(method: Method) -> Iterator[Drawn]:
     """Edges as wide as what went over them; with restriction maps a second graph, by their norms."""
     nodes = method.reader.nodes
     nodes = nodes[nodes.node >= 0].sort_values("node")
     edges = _edges(method)
     edges = edges[edges.i.isin(nodes.node) & edges.j.isin(nodes.node) & (edges.i < edges.j)]
     if edges.empty:
-        return []
+        return
     widths = {"payload_mb": "payload, both directions, MB"}
     if "first_mb" in edges:
         widths = {"first_mb": "payload of the first round, both directions, MB"} | widths
@@ -51,7 +54,7 @@ def graph(method: Method) -> list[Drawn]:
         caption += f" Colours: the {len(set(groups))} groups of clients."
     if len(nodes) > len(method.clients):
         caption += " The square is the server."
-    return [Drawn(f"graph-{_slug(method)}", "The graph", caption, figure, edges)]
+    yield Drawn(f"graph-{method.number + 1}", "The graph", caption, figure, edges)
 
 
 def _draw_edges(axes: Axes, places: Places, edges: DataFrame, column: str, label: str) -> None:
@@ -141,38 +144,64 @@ def _groups(method: Method) -> list[int]:
     return [numbers[name] for name in names]
 
 
-def map_norms(method: Method) -> list[Drawn]:
+def map_norms(method: Method) -> Iterator[Drawn]:
     """The heat map of the main paper's Figure 4."""
     norms = _norms(method)
     clients = sorted(set(norms.node) | set(norms.neighbour))
     if norms.empty or norms.map_norm.nunique() < 2 or len(clients) > _PIXELS_UP_TO:
-        return []
+        return
     place = {client: number for number, client in enumerate(clients)}
     pixels = np.full((len(clients), len(clients)), np.nan)
     pixels[norms.node.map(place), norms.neighbour.map(place)] = norms.map_norm
     figure, (axes,) = new_figure(6.4, 5.4)
     image = axes.imshow(pixels, cmap="viridis", interpolation="nearest")
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
-    bar.ax.ticklabel_format(useOffset=False)
-    bar.set_label(r"$\|P_{ij}\|_F$", color=INK)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(colors=INK, labelsize=8.5)
+    colour_bar(image, axes, r"$\|P_{ij}\|_F$", shrink=0.8).ax.ticklabel_format(useOffset=False)
     every = 1 + (len(clients) - 1) // 20
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(0, len(clients), every), [str(client) for client in clients[::every]])
     axes.set_xlabel("neighbour j")
     axes.set_ylabel("client i")
     plain(axes, grid="none")
-    return [
-        Drawn(
-            f"maps-{_slug(method)}",
-            "Restriction maps",
-            "Pixel (i, j) is the Frobenius norm of P_ij after the last round; pairs without an edge are empty.",
-            figure,
-            norms,
-        )
-    ]
+    yield Drawn(
+        f"maps-{method.number + 1}",
+        "Restriction maps",
+        "Pixel (i, j) is the Frobenius norm of P_ij after the last round; pairs without an edge are empty.",
+        figure,
+        norms,
+    )
 
 
-def _slug(method: Method) -> str:
-    return str(method.number + 1)
+def waiting(method: Method) -> Iterator[Drawn]:
+    """Draws, where a scenario tells time, each client's waiting round by round, and whom it waited for."""
+    rounds = method.reader.rounds
+    rounds = rounds[rounds.node.isin(method.clients) & (rounds["round"] > 0)]
+    if rounds.idle_s.isna().all() or rounds["round"].nunique() * len(method.clients) > _MOST_WAITING:
+        return
+    clock = "virtual" if rounds.virtual_s.notna().any() else "wall"
+    pixels = rounds.pivot(index="node", columns="round", values="idle_s").reindex(method.clients)
+    figure, (left, right) = new_figure(10.5, 4.6, 2, gridspec_kw={"width_ratios": [3, 2]})
+    image = left.imshow(
+        pixels.to_numpy(), aspect="auto", cmap="cividis", interpolation="nearest",
+        extent=(pixels.columns[0] - 0.5, pixels.columns[-1] + 0.5, len(pixels) - 0.5, -0.5),
+    )  # fmt: skip
+    colour_bar(image, left, f"waited, {clock} s")
+    left.set_xlabel("round")
+    left.set_ylabel("client")
+    plain(left, grid="none")
+
+    total, owners = method.reader.waited_total, read_owners(method.folders[0])
+    total = total[total.waited_for >= 0]
+    caused = total.groupby("waited_for").idle_s.sum().sort_values(ascending=False).head(_LONGEST_WAITED_FOR)
+    right.barh(range(len(caused)), caused, height=0.66, color="#0072B2")
+    list_rows(right, [client_name(node, owners) for node in caused.index])
+    right.set_xlabel(f"others waited for it, {clock} s")
+    total_s = np.nansum(pixels.to_numpy())
+    yield Drawn(
+        f"waiting-{method.number + 1}",
+        "Who waited for whom",
+        f"Left: how long each client waited in each round (empty: it took no part), {total_s:,.3g} {clock} "
+        "seconds in all. Right: the clients that others waited for longest; a round's waiting is put down to the "
+        "neighbour that came last.",
+        figure,
+        total,
+    )

@@ -1,7 +1,7 @@
 """A report as one HTML file: no network, no script, light and dark by the reader's own setting."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -27,11 +27,12 @@ _ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tuple[Method, list[Drawn]]]) -> str:
     """``together`` compares the methods, ``each`` are the figures of one method's first run."""
     title = methods[0].name if len(methods) == 1 else f"{len(methods)} methods"
-    parts = [_header(methods, title), _results(methods), *map(_figure, together), _worst(methods)]
+    compared = [f"<section>{_figure(drawn, 'h2')}</section>" for drawn in together]
+    parts = [_header(methods, title), _results(methods), *compared, _worst(methods)]
     for method, figures in each:
         if figures:
             heading = f"<h2>{escape(method.name)}</h2>" if len(methods) > 1 else ""
-            parts.append(f"<section>{heading}{''.join(map(_figure_inside, figures))}</section>")
+            parts.append(f"<section>{heading}{''.join(map(_figure, figures))}</section>")
     if len(each) < len(methods):
         parts.append(f"<p class=note>Graphs and waiting are shown of the first {len(each)} methods.</p>")
     parts += [_events(methods), _configuration(methods)]
@@ -63,25 +64,31 @@ def _header(methods: Sequence[Method], title: str) -> str:
 def _results(methods: Sequence[Method]) -> str:
     groups = [method.group for method in methods]
     figures = columns_of(groups)
-    head = "".join(f"<th>{escape(' '.join(title.split()))}</th>" for title in ["method", *figures])
-    body = ""
-    for method in methods:
-        cells = "".join(f"<td>{escape(method.group.text(figure))}</td>" for figure in figures.values())
-        body += f'<tr><th scope="row"><i style="background:var(--c{method.number % 8})"></i>{escape(method.name)}'
-        body += f" ({escape(method.group.flaw)})" if method.group.flaw else ""
-        body += f"</th>{cells}</tr>"
+    rows = [_row(method.name, (method.group.text(figure) for figure in figures.values()), method) for method in methods]
+    table = _table(["method", *(" ".join(title.split()) for title in figures)], rows, kind="")
     note = escape(caption_of(groups, figures.values())).replace("10^6", "10<sup>6</sup>").replace("\n", "<br>")
-    return (
-        f"<section><h2>Results</h2><div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        f"</div><p class=note>{note}</p></section>"
-    )
+    return f"<section><h2>Results</h2>{table}<p class=note>{note}</p></section>"
 
 
-def _figure(drawn: Drawn) -> str:
-    return f"<section>{_figure_inside(drawn, 'h2')}</section>"
+def _table(head: Sequence[str], rows: Iterable[str], kind: str = " class=text") -> str:
+    titles = "".join(f"<th>{escape(title)}</th>" for title in head)
+    return f"<div class=wide><table{kind}><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
 
 
-def _figure_inside(drawn: Drawn, heading: str = "h3") -> str:
+def _row(name: str, cells: Iterable[str], method: Method | None = None) -> str:
+    """With ``method`` its colour stands before its name, and its flaw behind it."""
+    title = escape(name)
+    if method is not None:
+        title = f'<i style="background:var(--c{method.number % 8})"></i>{title}'
+        title += f" ({escape(method.group.flaw)})" if method.group.flaw else ""
+    return f'<tr><th scope="row">{title}</th>{_cells(cells)}</tr>'
+
+
+def _cells(texts: Iterable[str]) -> str:
+    return "".join(f"<td>{escape(text)}</td>" for text in texts)
+
+
+def _figure(drawn: Drawn, heading: str = "h3") -> str:
     return (
         f'<figure id="{escape(drawn.name)}"><{heading}>{escape(drawn.title)}</{heading}>{drawn.inline_svg()}'
         f"<figcaption>{escape(drawn.caption)}</figcaption></figure>"
@@ -89,18 +96,13 @@ def _figure_inside(drawn: Drawn, heading: str = "h3") -> str:
 
 
 def _worst(methods: Sequence[Method]) -> str:
-    lines = worst_clients(methods)
-    if not lines:
-        return ""
-    rows = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>' for name, text in lines)
-    return (
-        "<section><h3>Clients that fare worst</h3><div class=wide><table class=text><thead><tr><th>method</th>"
-        f"<th>client: test metric, the worst first</th></tr></thead><tbody>{rows}</tbody></table></div></section>"
-    )
+    rows = [_row(name, [text]) for name, text in worst_clients(methods)]
+    table = _table(["method", "client: test metric, the worst first"], rows)
+    return f"<section><h3>Clients that fare worst</h3>{table}</section>" if rows else ""
 
 
 def _events(methods: Sequence[Method]) -> str:
-    rows, total = "", 0
+    rows, total = [], 0
     for method in methods:
         events, nodes = method.reader.events, method.reader.nodes
         others, owners = nodes[nodes.role != "client"], read_owners(method.folders[0])
@@ -110,13 +112,10 @@ def _events(methods: Sequence[Method]) -> str:
             who = names.get(event.node, client_name(event.node, owners))
             when = [f"{event.wall_s:.2f}", "" if math.isnan(event.virtual_s) else f"{event.virtual_s:.2f}"]
             cells = [method.name, *when, who, label(event.kind), _beginning(event.detail)]
-            rows += "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-    head = "".join(f"<th>{name}</th>" for name in ("method", "wall s", "virtual s", "who", "what", "detail"))
+            rows.append(f"<tr>{_cells(cells)}</tr>")
+    table = _table(["method", "wall s", "virtual s", "who", "what", "detail"], rows)
     more = f"<p class=note>{total} events; at most {_EVENTS_SHOWN} of each first run are shown.</p>"
-    return (
-        f"<section><h2>Events</h2><div class=wide><table class=text><thead><tr>{head}</tr></thead>"
-        f"<tbody>{rows}</tbody></table></div>{more}</section>"
-    )
+    return f"<section><h2>Events</h2>{table}{more}</section>"
 
 
 def _beginning(text: str) -> str:
@@ -146,14 +145,8 @@ def _differences(methods: Sequence[Method]) -> str:
     keys = differing(settings)
     if not keys:
         return ""
-    head = "".join(f"<th>{escape(key)}</th>" for key in keys)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(method.name)}</th>'
-        + "".join(f"<td>{escape(value_text(setting.get(key)))}</td>" for key in keys)
-        + "</tr>"
+    rows = [
+        _row(method.name, (value_text(setting.get(key)) for key in keys))
         for method, setting in zip(methods, settings, strict=True)
-    )
-    return (
-        f"<h3>Keys that differ</h3><div class=wide><table class=text><thead><tr><th>method</th>{head}</tr></thead>"
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    ]
+    return f"<h3>Keys that differ</h3>{_table(['method', *keys], rows)}"
