@@ -120,14 +120,13 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
     Settings that only one algorithm has go without saying: the algorithm's name tells of them.
     """
-    keys = dict.fromkeys(key for setting in settings for key in setting)
-    return [key for key in keys if _differs(key, settings)]
-
-
-def _differs(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
-    first, *others = [setting[key] for setting in settings if key in setting]
-    lacking = len(others) + 1 < len(settings) and not key.startswith("algorithm.")
-    return lacking or any(value != first for value in others)
+    found = []
+    for key in dict.fromkeys(key for setting in settings for key in setting):
+        first, *others = [setting[key] for setting in settings if key in setting]
+        lacking = len(others) + 1 < len(settings) and not key.startswith("algorithm.")
+        if lacking or any(value != first for value in others):
+            found.append(key)
+    return found
 
 
 def short_names(keys: Sequence[str]) -> list[str]:

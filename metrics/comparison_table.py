@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from .comparison import Comparison, Mark, short_names
 from .figures import Figure
 from .summary_table import caption_of, columns_of, fitting, width_of
+from .terminal import new_table
 from .text import UNKNOWN
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _one_below_the_other(comparison: Comparison, columns: dict[str, Figure], wid
     figures = {title: figures[title] for title in fitting(columns, figures, room, _MAY_LEAVE)}
     if sum(width_of(title, texts) for title, texts in figures.items()) > room:
         return None
-    table = _table()
+    table = new_table()
     for title in heads:
         table.add_column(title, vertical="bottom", no_wrap=True)
     for title in figures:
@@ -79,7 +80,7 @@ def _side_by_side(comparison: Comparison, columns: dict[str, Figure], width: int
     tables = []
     for start in range(0, len(groups), at_once):
         shown = slice(start, start + at_once)
-        table = _table()
+        table = new_table()
         table.add_column("", no_wrap=True)
         for group in groups[shown]:
             name = Text(group.label + "  ")
@@ -114,10 +115,3 @@ def _marked(comparison: Comparison, figure: Figure) -> "list[Text]":
         Text(group.text(figure) + (_SIGNS[mark] if any(marks) else ""), style="bold" if mark == "best" else "")
         for group, mark in zip(comparison.groups, marks, strict=True)
     ]
-
-
-def _table() -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))

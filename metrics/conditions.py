@@ -44,7 +44,9 @@ def conditions_of(records: sqlite3.Connection) -> Conditions | None:
     virtual_s = records.execute("SELECT max(virtual_s) FROM round").fetchone()[0]
     if waited_s is None and virtual_s is None:
         return None
-    there_s = _time_there(records, "wall_s" if virtual_s is None else "virtual_s")
+    clock = "wall_s" if virtual_s is None else "virtual_s"  # from the start to the end of each one's last round
+    last = f"SELECT max({clock}) AS last FROM round WHERE node >= 0 GROUP BY node"
+    there_s = records.execute(f"SELECT total(last) FROM ({last})").fetchone()[0] - seconds_away(records, clock)
     used, older, newer, missing = records.execute(
         "SELECT count(used_round), total(used_round < round), total(used_round > round), total(used_round IS NULL)"
         " FROM used"
@@ -89,15 +91,6 @@ def _events(records: sqlite3.Connection) -> dict[str, int]:
             number = re.match(r"[0-9]{1,18}\b", detail)
             counts[_WITH_NUMBER[kind]] += int(number[0]) if number else 1
     return counts
-
-
-def _time_there(records: sqlite3.Connection, clock: str) -> float:
-    """Adds up seconds from the start, or from when a client came, to the end of its last round, without those it was
-    away."""
-    total = records.execute(
-        f"SELECT total(last) FROM (SELECT max({clock}) AS last FROM round WHERE node >= 0 GROUP BY node)"
-    ).fetchone()[0]
-    return total - seconds_away(records, clock)
 
 
 def seconds_away(records: sqlite3.Connection, clock: str) -> float:

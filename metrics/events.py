@@ -1,7 +1,7 @@
 """What happened in a run, told to people: events that differ only in a number or a client stand together."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,26 +57,19 @@ def remarks_on(run_folder: Path | str) -> list[str]:
         names = {node: name_of(node, records) for node in {node for _, node, *_ in rows}}
         planned = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     lines = [f"finished, but {diverged}"] if diverged else []
-    lines += map(_line, _by_pattern(Event._make((*row, names[row[1]])) for row in rows))
+    alike: dict[tuple[str, str], list[Event]] = {}
+    for row in rows:
+        event = Event._make((*row, names[row[1]]))
+        alike.setdefault(event.pattern, []).append(event)
+    lines += map(_line, alike.values())
     counts = {texts: planned[kind] for kind, texts in PLANNED.items() if kind in planned}
     if counts:
         lines.append("scenario: " + ", ".join(f"{count} {texts[count > 1]}" for texts, count in counts.items()))
     return lines
 
 
-def _by_pattern(events: Iterable[Event]) -> Iterable[list[Event]]:
-    found: dict[tuple[str, str], list[Event]] = {}
-    for event in events:
-        found.setdefault(event.pattern, []).append(event)
-    return found.values()
-
-
 def _line(events: Sequence[Event]) -> str:
     first, who = events[0], who_of(events, events[0])
-    match first.kind:
-        case "death":
-            return f"{who} died: {first.detail}"
-        case "host-lost":
-            return first.detail
-        case _:
-            return f"{first.kind}: {who}: {first.detail}"
+    if first.kind == "host-lost":
+        return first.detail
+    return f"{who} died: {first.detail}" if first.kind == "death" else f"{first.kind}: {who}: {first.detail}"

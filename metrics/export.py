@@ -55,34 +55,47 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
 
 def _export(run_folder: Path, to: str, folder: Path) -> list[Path]:
     with open_records(run_folder, check=TABLES) as records:
-        files = {name: folder / f"{name}.{to}" for name in relations(records)} if to in _WRITERS else {}
-        summary, events = folder / "summary.json", folder / EVENT_FILE
-        written = [*files.values(), *([summary] if to == "json" else [events] if to == "tensorboard" else [])]
-        _require_free(written)
-        figures = json.dumps(summarize(run_folder).as_dict(), indent=2) if to == "json" else ""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, path in files.items():
-            _whole(path, partial(_WRITERS[to], _Table.of(records, name)))
-        if to == "json":
-            _whole(summary, lambda part: part.write_text(f"{figures}\n", encoding="utf-8"))
         if to == "tensorboard":
-            _whole(events, partial(write_events, records))
-    return written
+            return _write_all(folder, {EVENT_FILE: partial(write_events, records)})
+        files = _tables(to, relations(records), partial(_Table.of, records))
+        if to == "json":
+            files["summary.json"] = partial(_write_summary, summarize(run_folder).as_dict())
+        return _write_all(folder, files)
 
 
 def _export_together(run_folder: Path, to: str, folder: Path) -> list[Path]:
     """Several runs."""
     reader = RunsReader(run_folder)
-    files = {name: folder / f"{name}.{to}" for name in reader.relations}
-    summary = [folder / "summary.json"] if to == "json" else []
-    _require_free([*files.values(), *summary])
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, path in files.items():
-        _whole(path, partial(_WRITERS[to], _Table.of_frame(reader.frame(name))))
-    if summary:
+    files = _tables(to, reader.relations, lambda name: _Table.of_frame(reader.frame(name)))
+    if to == "json":
         figures = [keys | summarize(run.folder).as_dict() for run, keys in zip(reader.runs, reader.keys, strict=True)]
-        _whole(summary[0], lambda part: part.write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8"))
-    return [*files.values(), *summary]
+        files["summary.json"] = partial(_write_summary, figures)
+    return _write_all(folder, files)
+
+
+def _tables(to: str, names: Iterable[str], read: "Callable[[str], _Table]") -> dict[str, Callable[[Path], object]]:
+    """Returns {file: what writes it}, each table read when its file is written."""
+
+    def writer(name: str) -> Callable[[Path], object]:
+        return lambda path: _WRITERS[to](read(name), path)
+
+    return {f"{name}.{to}": writer(name) for name in names}
+
+
+def _write_all(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> list[Path]:
+    """Raises ExportError where one of the files exists."""
+    paths = {folder / name: write for name, write in files.items()}
+    if taken := [path for path in paths if path.exists()]:
+        others = f" and {len(taken) - 1} more exist" if len(taken) > 1 else " exists"
+        raise ExportError(f"{taken[0]}{others}; nothing is overwritten, choose another folder with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, write in paths.items():
+        _whole(path, write)
+    return list(paths)
+
+
+def _write_summary(figures: Any, path: Path) -> None:
+    path.write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -102,13 +115,6 @@ class _Table:
     def of_frame(cls, frame: "DataFrame") -> "_Table":
         rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
         return cls(list(frame.columns), rows, lambda: frame)
-
-
-def _require_free(files: list[Path]) -> None:
-    taken = [path for path in files if path.exists()]
-    if taken:
-        others = f" and {len(taken) - 1} more exist" if len(taken) > 1 else " exists"
-        raise ExportError(f"{taken[0]}{others}; nothing is overwritten, choose another folder with --out")
 
 
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -137,14 +143,10 @@ def _json(table: _Table, path: Path) -> None:
         file.write("\n]\n")
 
 
-def _parquet(table: _Table, path: Path) -> None:
-    table.frame().to_parquet(path, engine="pyarrow", index=False)
-
-
 _NEEDS = {"parquet": "pyarrow", "tensorboard": "tensorboard"}
 _WRITERS: dict[str, Callable[[_Table, Path], None]] = {
     "csv": _csv,
-    "parquet": _parquet,
+    "parquet": lambda table, path: table.frame().to_parquet(path, engine="pyarrow", index=False),
     "json": _json,
 }
 

@@ -8,20 +8,13 @@ from typing import Any
 from ..topology.errors import UserError
 from .records import LARGEST_NODE, TABLES, columns
 
-VERSION = "1"
-"""Kept in ``meta`` under "schema"; raised whenever a reader of the old layout would be misled."""
-
-CONFIG_DIGEST, PREPARED = "config_sha256", "prepared"
-"""Kept in ``meta``: the digest of config.toml. Runs that have it hold a lock while they go on."""
-
-CONFIG = "config"
-"""Kept in ``meta``: config.toml itself, so that a later change of the file is seen key by key."""
-
-CONSTANT_METRIC = "constant_metric"
-"""Kept in ``meta``: the mean test metric of clients that predict the same for every sample."""
-
-EXTENDED_AFTER = "extended_after"
-"""Kept in ``meta``: rounds, separated by commas, that were a run's last ones until it was given more."""
+VERSION = "1"  # in table ``meta`` under "schema"; raised whenever a reader of the old layout would be misled
+# Other keys of ``meta``:
+CONFIG = "config"  # config.toml itself, so that a later change of the file is seen key by key
+CONFIG_DIGEST = "config_sha256"  # of config.toml; runs that have it hold a lock while they go on
+PREPARED = "prepared"  # when the run was prepared
+CONSTANT_METRIC = "constant_metric"  # the mean test metric of clients that predict the same for every sample
+EXTENDED_AFTER = "extended_after"  # rounds, separated by commas, that were the run's last ones until it got more
 
 _COLUMN_TYPES: dict[Any, str] = {  # SQLite stores NaN as NULL, so a number that training computes may always be missing
     int: "INTEGER NOT NULL",

@@ -104,7 +104,8 @@ def summarize_all(run_folders: Sequence[Path], target: float | None = None) -> l
     groups: list[tuple[str | None, list[RunSummary], list[Path]]] = []
     for folder in run_folders:
         run, config = summarize(folder, target), read_config(folder)
-        setting = _apart_from_seed(config) if config and run.status == "finished" else None
+        same = {key: value for key, value in config.items() if key not in ("seed", "name")}
+        setting = json.dumps(same, sort_keys=True, default=str) if config and run.status == "finished" else None
         for other, runs, folders in groups:
             if setting is not None and setting == other and all(run.seed != earlier.seed for earlier in runs):
                 runs.append(run)
@@ -113,11 +114,6 @@ def summarize_all(run_folders: Sequence[Path], target: float | None = None) -> l
         else:
             groups.append((setting, [run], [folder]))
     return [Group(_name(runs), tuple(runs), tuple(folders)) for _, runs, folders in groups]
-
-
-def _apart_from_seed(config: dict[str, Any]) -> str:
-    rest = {key: value for key, value in config.items() if key not in ("seed", "name")}
-    return json.dumps(rest, sort_keys=True, default=str)
 
 
 def _name(runs: Sequence[RunSummary]) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from .figures import COLUMNS, FIGURES, Figure
 from .seeds import Group
 from .summary import RunSummary
+from .terminal import new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,16 +50,11 @@ def _one(run: RunSummary, target: float | None, every: bool) -> "Table":
 
 
 def _several(groups: Sequence[Group], target: float | None, width: int) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     names = 3 + min(_LONGEST_NAME, max(len("method"), *(len(group.label) for group in groups)))  # with space around
     columns = columns_of(groups, target)
     cells = {title: [group.text(figure) for group in groups] for title, figure in columns.items()}
     figures = fitting(columns, cells, width - names)
-    table = Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption_of(groups, figures.values()), caption_justify="left"
-    )
+    table = new_table(caption=caption_of(groups, figures.values()), caption_justify="left")
     table.add_column("method", overflow="fold")
     for title in figures:
         table.add_column(title, justify="right", vertical="bottom", no_wrap=True)
@@ -102,13 +98,18 @@ def width_of(title: str, cells: Iterable[Sized]) -> int:
 def caption_of(groups: Sequence[Group], figures: Iterable[Figure]) -> str:
     """Says of which runs the figures are, and what their columns' short titles do not say."""
     runs = [run for group in groups for run in group.runs]
-    clients = " / ".join(sorted({str(run.clients) for run in runs}, key=int))
-    rounds = " / ".join(sorted({str(run.rounds) for run in runs}, key=int))
     seeds = ", or over runs where there are several seeds" if len(runs) > len(groups) else ""
     heads: dict[str, list[str]] = {}
     for figure in figures:
         if figure.note:
             heads.setdefault(figure.note, []).append(" ".join(figure.head.split()))
     notes = "; ".join(f"{', '.join(names)}: {note}" for note, names in heads.items())
-    what = f"{clients} clients, {rounds} rounds; 1 MB = 10^6 bytes"
-    return "\n".join(filter(None, [what, f"± is the standard error over clients{seeds}", notes]))
+    return "\n".join(
+        filter(None, [f"{size_of(runs)}; 1 MB = 10^6 bytes", f"± is the standard error over clients{seeds}", notes])
+    )
+
+
+def size_of(runs: Sequence[RunSummary], between: str = ", ") -> str:
+    """Returns "10 / 20 clients, 5 rounds"."""
+    clients, rounds = {run.clients for run in runs}, {run.rounds for run in runs}
+    return f"{' / '.join(map(str, sorted(clients)))} clients{between}{' / '.join(map(str, sorted(rounds)))} rounds"

@@ -16,6 +16,7 @@ _OF_A_FILE = 1000
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.table import Table
 
 
 def say(text: object, *, err: bool = False) -> None:
@@ -38,6 +39,14 @@ def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+
+def new_table(**options) -> Table:
+    """Returns a table with one line, below its head."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), **options)
 
 
 @contextmanager

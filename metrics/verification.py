@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .reader import open_records
+from .terminal import new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -170,10 +171,7 @@ def _mark(bad: bool) -> "str | Text":
 
 
 def _table(*columns: str) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = new_table()
     table.add_column("vectors, exchange", vertical="bottom")
     for name in columns:
         table.add_column(name, justify="right", vertical="bottom", no_wrap=True)

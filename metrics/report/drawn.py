@@ -145,7 +145,7 @@ def list_rows(axes: Axes, names: Sequence[str]) -> None:
 def colour_bar(image: AxesImage, axes: Axes, label: str, **options) -> Colorbar:
     bar = axes.get_figure().colorbar(image, ax=axes, pad=0.02, **options)  # type: ignore[union-attr]
     bar.set_label(label, color=INK)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=8.5)
     return bar
 

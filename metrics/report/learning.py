@@ -142,8 +142,9 @@ def spread(methods: Sequence[Method]) -> Iterator[Drawn]:
         )
 
 
-def worst_clients(methods: Sequence[Method], count: int = 5) -> Iterator[tuple[str, str]]:
+def worst_clients(methods: Sequence[Method], count: int = 5) -> list[tuple[str, str]]:
     """(method, "client: metric, ..."), the worst first; with the seed where there are several."""
+    lines = []
     for method in methods:
         latest = method.latest_metric().sort_values("test_metric", ascending=method.is_accuracy, kind="stable")
         digits = ".1f" if method.is_accuracy else ".4g"
@@ -153,4 +154,5 @@ def worst_clients(methods: Sequence[Method], count: int = 5) -> Iterator[tuple[s
             for row in latest.head(count).itertuples(index=False)
         )
         if text := ", ".join(texts):
-            yield method.name, text
+            lines.append((method.name, text))
+    return lines

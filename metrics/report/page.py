@@ -10,7 +10,7 @@ from ..comparison import differing, setting_of
 from ..comparison_table import value_text
 from ..config_file import config_text
 from ..names import client_name, read_owners
-from ..summary_table import caption_of, columns_of
+from ..summary_table import caption_of, columns_of, size_of
 from ..text import label
 from .drawn import Drawn
 from .learning import worst_clients
@@ -48,13 +48,11 @@ def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tu
 
 def _header(methods: Sequence[Method], title: str) -> str:
     runs = [run for method in methods for run in method.group.runs]
-    clients = " / ".join(sorted({str(run.clients) for run in runs}, key=int))
-    rounds = " / ".join(sorted({str(run.rounds) for run in runs}, key=int))
     seeds = max(len(method.folders) for method in methods)
     data = methods[0].reader.config.get("data", {}).get("dataset", "")
     bad = [f"{run.name} (seed {run.seed}): {run.status}" for run in runs if run.status != "finished"]
     flawed = [f"{run.name} (seed {run.seed}): {run.divergence}" for run in runs if run.divergence]
-    facts = [f"{clients} clients", f"{rounds} rounds", f"{seeds} seed{'s' if seeds > 1 else ''}", f"data: {data}"]
+    facts = [size_of(runs, " · "), f"{seeds} seed{'s' if seeds > 1 else ''}", f"data: {data}"]
     warning = f"<p class=warning>Not all is finished: {escape('; '.join(bad))}.</p>" if bad else ""
     warning += f"<p class=warning>Finished, but {escape('; '.join(flawed))}.</p>" if flawed else ""
     when = f"written {datetime.now():%Y-%m-%d %H:%M}"

@@ -58,9 +58,6 @@ def _times(snapshot: Snapshot) -> str:
     return f"{clock(snapshot.elapsed_s)} · {left} left"
 
 
-# -- rounds ------------------------------------------------------------------------------------------------------------
-
-
 def _rounds(snapshot: Snapshot, width: int) -> Iterable[Text]:
     done = snapshot.completed
     least, middle, most = (done[0], done[(len(done) - 1) // 2], done[-1]) if done else (0, 0, 0)
@@ -94,9 +91,6 @@ def _bar(least: int, most: int, rounds: int, columns: int) -> Text:
     bar = Text("━" * full, style=_ACCENT)
     bar.append("╍" * (some - full), style=_ACCENT)
     return bar.append("─" * (columns - some), style=_QUIET)
-
-
-# -- figures -----------------------------------------------------------------------------------------------------------
 
 
 def _figures(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:

@@ -151,6 +151,7 @@ class Follower:
         there = sorted(clients - gone) if under_way else []
         elapsed_s = self._elapsed_s(now, going_on=state == "running")
         completed = tuple(sorted(p.last for node in there if (p := self._processes.get(node)) and p.last >= 0))
+        half = completed[(len(completed) - 1) // 2] if completed else self._rounds
         metrics = [p.metric for node, p in self._processes.items() if node in clients and p.metric is not None]
         memory = [row[0] for node in there if (row := records.execute(_MEMORY, (node,)).fetchone())]
         waited, waited_for = self._waiting(records) if under_way else (None, None)
@@ -165,7 +166,9 @@ class Follower:
             completed=completed,
             metric_name=metric_of(records),
             metric=sum(metrics) / len(metrics) if metrics else None,
-            history=self._history(completed[(len(completed) - 1) // 2] if completed else self._rounds),
+            history=tuple(
+                (number, total / count) for number, (total, count) in sorted(self._evaluated.items()) if number <= half
+            ),
             payload_bytes=self._payload if self._measured else None,
             payload_per_s=self._rate(elapsed_s, state) if self._measured else None,
             memory_bytes=sum(memory) if memory else None,
@@ -177,11 +180,9 @@ class Follower:
             virtual_s=max((p.virtual_s for p in self._processes.values() if p.virtual_s is not None), default=None),
             events=self._events(records),
             counts=dict(records.execute(f"SELECT kind, count(*) FROM event WHERE {_TELLING} GROUP BY kind")),
-            cause=_cause(records) if state == "failed" else "",
+            cause=records.execute(_CAUSE).fetchone()[0].partition("\n")[0] if state == "failed" else "",
             behind=behind,
         )
-
-    # -- the rounds ----------------------------------------------------------------------------------------------------
 
     def _read_on(
         self, records: sqlite3.Connection, nodes: Collection[int], clients: Collection[int], deadline: float
@@ -227,12 +228,6 @@ class Follower:
             total = self._evaluated.setdefault(number, [0.0, 0])
             total[0] += metric
             total[1] += 1
-
-    def _history(self, upto: int) -> tuple[tuple[int, float], ...]:
-        rounds = sorted(number for number in self._evaluated if number <= upto)
-        return tuple((number, self._evaluated[number][0] / self._evaluated[number][1]) for number in rounds)
-
-    # -- times ---------------------------------------------------------------------------------------------------------
 
     def _elapsed_s(self, now: float, *, going_on: bool) -> float:
         """Nobody tells the time between two rounds, so the run's clock is carried on; it never goes back."""
@@ -298,15 +293,10 @@ SELECT total(elapsed_s) FILTER (WHERE part = 'waiting'), total(elapsed_s) FROM w
     (SELECT (SELECT max(rowid) FROM work WHERE work.node = node.node AND work.part = parts.column1)
      FROM node, (VALUES ('gradient'), ('maps'), ('exchange'), ('waiting'), ('evaluation'), ('records')) AS parts
      WHERE role = 'client')"""
+_CAUSE = "SELECT detail FROM event WHERE kind = 'failure' AND node = -1 ORDER BY rowid DESC LIMIT 1"
 _MEMORY = "SELECT pss FROM resource WHERE node = ? ORDER BY rowid DESC LIMIT 1"
 
 
 def _latest_start(records: sqlite3.Connection) -> int:
     query = "SELECT coalesce(max(rowid), -1) FROM event WHERE kind = 'start' AND node = -1"
     return records.execute(query).fetchone()[0]
-
-
-def _cause(records: sqlite3.Connection) -> str:
-    """Returns the first line of what the launcher gave as the reason of a failure."""
-    query = "SELECT detail FROM event WHERE kind = 'failure' AND node = -1 ORDER BY rowid DESC LIMIT 1"
-    return records.execute(query).fetchone()[0].partition("\n")[0]
