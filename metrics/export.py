@@ -5,19 +5,21 @@ import importlib.util
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..topology.errors import install
 from .comparison import Comparison, setting_of
+from .conditions import CLIENTS
 from .config_file import read_config
-from .event_file import NAME as EVENT_FILE
-from .event_file import write_events
+from .fairness import mean, worst
 from .figures import AVERAGED
-from .reader import open_records, relations, runs_in
+from .reader import metric_of, open_records, relations, runs_in
 from .records import TABLES
 from .run_reader import RunsReader, read_frame
 from .schema import ExportError, RunFolderError
@@ -26,6 +28,18 @@ from .summary import summarize
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+EVENT_FILE = "events.out.tfevents.sheafgossip"
+"""TensorBoard opens files with "tfevents" in their name."""
+
+_OF_A_CLIENT = {"test_metric": 2, "train_loss": 3, "disagreement": 4}
+"""Tag -> place in a row of _ROUNDS."""
+
+_ROUNDS = (
+    f"SELECT round, node, test_metric, train_loss, disagreement, wall_s FROM round WHERE {CLIENTS} ORDER BY round, node"
+)
+_PAYLOAD = "SELECT round, sum(payload_bytes) FROM traffic GROUP BY round"
+_MEMORY = f"SELECT wall_s, node, pss FROM resource WHERE {CLIENTS} ORDER BY wall_s, resource.rowid"
 
 
 def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
@@ -149,6 +163,47 @@ _WRITERS: dict[str, Callable[[_Table, Path], None]] = {
     "parquet": lambda table, path: table.frame().to_parquet(path, engine="pyarrow", index=False),
     "json": _json,
 }
+
+
+def write_events(records: sqlite3.Connection, path: Path) -> None:
+    """Writes an event file for TensorBoard with a step a round, at the wall seconds of the records: for all clients
+    when the last was done, for each client its own. Needs the package tensorboard."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    with path.open("wb") as file:
+        writer = RecordWriter(file)
+        writer.write(Event(file_version="brain.Event:2").SerializeToString())
+        for round, wall_s, scalars in _scalars(records):
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+            writer.write(Event(step=round, wall_time=wall_s, summary=Summary(value=values)).SerializeToString())
+
+
+def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[str, float]]]:
+    """Yields (round, wall seconds, {tag: value})."""
+    metric = metric_of(records)
+    payload = dict(records.execute(_PAYLOAD).fetchall())
+    samples, pss = records.execute(_MEMORY).fetchall()[::-1], dict[int, int]()  # of each client the latest
+    for round, of_round in groupby(records.execute(_ROUNDS), itemgetter(0)):
+        rows = list(of_round)
+        wall_s = max(row[-1] for row in rows)
+        known = {tag: [row[at] for row in rows if row[at] is not None] for tag, at in _OF_A_CLIENT.items()}
+        scalars = {f"mean/{tag}": mean(values) for tag, values in known.items() if values}
+        if known["test_metric"]:
+            scalars["worst_10/test_metric"] = worst(known["test_metric"], 0.1, higher_is_better=metric != "mse")
+        if round in payload:
+            scalars["sum/payload_bytes"] = payload[round]
+        while samples and samples[-1][0] <= wall_s:
+            _, node, bytes_ = samples.pop()
+            pss[node] = bytes_
+        if pss:
+            scalars["sum/pss"] = sum(pss.values())
+        yield round, wall_s, scalars
+        for row in rows:
+            own = {f"client_{row[1]:04d}/{tag}": row[at] for tag, at in _OF_A_CLIENT.items() if row[at] is not None}
+            if own:
+                yield round, row[-1], own
 
 
 def write_groups(path: Path, comparison: Comparison) -> None:

@@ -1,14 +1,7 @@
 """The results of runs, to be looked at: one page, or the figures of a paper."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .drawn import Drawn
-    from .methods import Method
 
 _ONE_BY_ONE = 6
 """Methods of which graph, maps, waiting and processes are shown; more make a page slow."""
@@ -27,14 +20,19 @@ def write_report(
     Raises RunFolderError, and OSError where it cannot be written.
     """
     from ..text import plain
+    from .costs import bytes_by_level, memory_by_process, memory_over_time
+    from .learning import curves, spread
     from .methods import methods_of
+    from .network import graph, map_norms, waiting
     from .page import page
 
     methods = methods_of(folders)
     for folder in filter(None, (page_file and page_file.parent, figures)):
         folder.mkdir(parents=True, exist_ok=True)
     tell(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
-    together, each = _draw(methods)
+    together = [*curves(methods), *spread(methods), *bytes_by_level(methods), *memory_over_time(methods)]
+    of_one = (graph, map_norms, waiting, memory_by_process)
+    each = [(method, [one for draw in of_one for one in draw(method)]) for method in methods[:_ONE_BY_ONE]]
     files = []
     if page_file is not None:
         tell("writing the page")
@@ -46,13 +44,3 @@ def write_report(
             tell(f"writing figure {number} of {len(all_drawn)}")
             files += drawn.save(figures)
     return files
-
-
-def _draw(methods: Sequence[Method]) -> tuple[list[Drawn], list[tuple[Method, list[Drawn]]]]:
-    from .costs import bytes_by_level, memory_by_process, memory_over_time
-    from .learning import curves, spread
-    from .network import graph, map_norms, waiting
-
-    together = [*curves(methods), *spread(methods), *bytes_by_level(methods), *memory_over_time(methods)]
-    of_one = (graph, map_norms, waiting, memory_by_process)
-    return together, [(method, [one for draw in of_one for one in draw(method)]) for method in methods[:_ONE_BY_ONE]]
