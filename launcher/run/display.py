@@ -1,13 +1,11 @@
 """Shows a run while it goes on, on stderr: a picture that moves in a terminal, a line now and then elsewhere."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from ...metrics.events import Event
 from ...metrics.schema import RunFolderError
@@ -107,7 +105,7 @@ class Display:
             if self._style == "lines" or self._place.total > 1:
                 self._write(snapshot)
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -27,31 +27,29 @@ _NOT_HERE = {
 }
 
 
-@dataclass(frozen=True)
-class Grid:
-    key: str
-    values: tuple[Any, ...]
+Grids = Mapping[str, tuple[Any, ...]]
+"""{key: the values that a sweep tries}"""
 
 
-def parse_grids(texts: Sequence[str]) -> list[Grid]:
+def parse_grids(texts: Sequence[str]) -> Grids:
     """Each "key=value,value"; values as in TOML, bare words need no quotes. Raises ConfigError."""
-    grids: list[Grid] = []
+    grids: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not key or not values:
             raise ConfigError(f"--grid {text}: write it as key=value,value, {_EXAMPLE}")
         if key in _NOT_HERE:
             raise ConfigError(f"--grid {text}: {key} cannot be swept: {_NOT_HERE[key]}")
-        if any(key == grid.key for grid in grids):
+        if key in grids:
             raise ConfigError(f"--grid {text}: {key} has a grid already; write all its values in one")
-        grids.append(Grid(key, _values(text, values)))
+        grids[key] = _values(text, values)
     return grids
 
 
-def settings(grids: Sequence[Grid]) -> Iterator[dict[str, Any]]:
+def settings(grids: Grids) -> Iterator[dict[str, Any]]:
     """{key: value} for every point of the product, the last grid turning fastest; one empty one without grids."""
-    for values in product(*(grid.values for grid in grids)):
-        yield {grid.key: value for grid, value in zip(grids, values, strict=True)}
+    for values in product(*grids.values()):
+        yield dict(zip(grids, values, strict=True))
 
 
 def _values(text: str, values: str) -> tuple[Any, ...]:
@@ -103,15 +101,15 @@ class Plan:
         return any(_without(config, self.keys) == _without(run.config, self.keys) for run in self.runs)
 
 
-def plan(file: Path, overrides: Sequence[str], grids: Sequence[Grid], seeds: int, out: Path) -> Plan:
+def plan(file: Path, overrides: Sequence[str], grids: Grids, seeds: int, out: Path) -> Plan:
     """The product of grids, [[compare]] tables and seeds, from the file's seed on. Raises ConfigError."""
-    if (count := seeds * math.prod(len(grid.values) for grid in grids)) > _MOST_RUNS:
+    if (count := seeds * math.prod(map(len, grids.values()))) > _MOST_RUNS:
         raise ConfigError(f"sweep: these grids and seeds make {count:,} runs; at most {_MOST_RUNS:,} are made")
     loaded = [load(file, overrides, setting) for setting in settings(grids)]
     configs = [config for of_point in loaded for config in of_point]
     refuse_without_effect(overrides, configs)
-    refuse({grid.key: f"--grid {grid.key}: " for grid in grids}, configs)
-    naming = partial(_name, [grid.key for grid in grids], len(loaded[0]) > 1)
+    refuse({key: f"--grid {key}: " for key in grids}, configs)
+    naming = partial(_name, list(grids), len(loaded[0]) > 1)
     names = [naming(config) for config in configs]
     if twice := [name for number, name in enumerate(names) if name in names[:number]]:
         raise ConfigError(
@@ -125,7 +123,7 @@ def plan(file: Path, overrides: Sequence[str], grids: Sequence[Grid], seeds: int
         )
     seeded = [config.but(seed=config.seed + more) for more in range(seeds) for config in configs]
     runs = tuple(PlannedRun(config, out / naming(config)) for config in seeded)
-    keys = dict.fromkeys([*(grid.key for grid in grids), *differing([_flat(config) for config in configs])])
+    keys = dict.fromkeys([*grids, *differing([_flat(config) for config in configs])])
     return Plan(out, runs, tuple(keys), naming)
 
 

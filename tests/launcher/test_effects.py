@@ -151,7 +151,7 @@ def test_a_grid_has_an_effect_at_one_of_its_points(write, tmp_path):
         len(plan(path, ["training.steps=3"], parse_grids(["training.work=full,steps"]), 1, tmp_path / "out").runs) == 2
     )
     with pytest.raises(ConfigError, match=r"^--grid training\.batch_size: training\.batch_size = 8: has no effect"):
-        plan(path, [], both[1:], 1, tmp_path / "out")
+        plan(path, [], {"training.batch_size": (8, 16)}, 1, tmp_path / "out")
 
 
 COMPARED = """

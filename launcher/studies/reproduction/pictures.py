@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,18 +27,14 @@ def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
         return []
     shown = map_norms(there[0]) if part.about.picture == "maps" else curves(there)
     figure = _maps(shown, part) if part.about.picture == "maps" else _panels(shown, part)
-    table = out / f"{part.stem}.csv"
-    shown.to_csv(table, index=False, float_format="%.6g")
-    return [table, *_saved(figure, out / part.stem)]
-
-
-def _saved(figure: Figure, path: Path) -> Iterator[Path]:
     import matplotlib
 
+    table, svg, png = (out / f"{part.stem}.{ending}" for ending in ("csv", "svg", "png"))
+    shown.to_csv(table, index=False, float_format="%.6g")
     with matplotlib.rc_context({"svg.hashsalt": "sheafgossip"}):
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(path.with_suffix(".png"), dpi=160)
-    yield from (path.with_suffix(".svg"), path.with_suffix(".png"))
+        figure.savefig(svg, metadata={"Date": None})
+    figure.savefig(png, dpi=160)
+    return [table, svg, png]
 
 
 def _panels(shown: DataFrame, part: Part) -> Figure:

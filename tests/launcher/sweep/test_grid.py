@@ -3,7 +3,7 @@
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.studies.sweep import Grid, parse_grids, settings
+from sheafgossip.launcher.studies.sweep import parse_grids, settings
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from sheafgossip.launcher.studies.sweep import Grid, parse_grids, settings
     ],
 )
 def test_values_are_read_as_in_toml_and_bare_words_need_no_quotes(text, values):
-    (grid,) = parse_grids([text])
-    assert grid.values == values
+    (found,) = parse_grids([text]).values()
+    assert found == values
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,6 @@ def test_a_mistake_is_one_line_that_names_it(texts, expected):
 
 
 def test_settings_are_the_product_of_all_grids():
-    grids = [Grid("a", (1, 2)), Grid("b", ("x", "y"))]
+    grids = {"a": (1, 2), "b": ("x", "y")}
     assert list(settings(grids)) == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]
-    assert list(settings([])) == [{}]
+    assert list(settings({})) == [{}]
