@@ -1,10 +1,8 @@
 """What the launcher tells a client process: plain values that travel as one line of JSON."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -187,7 +185,7 @@ class Assignment:
         return msgspec.to_builtins(self, enc_hook=_plain, str_keys=True)
 
     @classmethod
-    def from_json(cls, message: dict[str, Any]) -> Assignment:
+    def from_json(cls, message: dict[str, Any]) -> Self:
         """Raises msgspec.ValidationError."""
         return msgspec.convert(message, cls, dec_hook=_path, str_keys=True)
 

@@ -282,7 +282,7 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         lines = Control(socket.socket(fileno=line), FROM_LAUNCHER)
         failpoint("born")
         if calibrate:
-            from ...node.model.calibration import time_of_a_step
+            from ...node.model.learner import time_of_a_step
 
             lines.send(StepTimed(time_of_a_step(assignment, calibrate)))
             status = 0

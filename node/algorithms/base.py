@@ -1,7 +1,5 @@
 """What an algorithm is: its settings, what is fixed about it, what travels on an edge, and one round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ server:    w   <- sum_k n_k/n w_k                    over the clients of the rou
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from ..client import Client
 from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
@@ -18,10 +16,6 @@ class FedAvg(ServerAlgorithm):
     name: Literal["fedavg"] = "fedavg"
 
     traits = TAKES_OLD_UPLOADS
-
-    def upload(self, client: Client) -> np.ndarray:
-        client.learn()
-        return client.theta
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         server.theta[:] = weighted_mean(server, uploads)

@@ -9,8 +9,6 @@ it would have if the run ended there: the server shows it what it would download
 of the round, is not subject to a scenario, and nothing is learnt from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -56,7 +54,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class ServerAlgorithm(Algorithm):
-    """A subclass writes ``upload`` and ``aggregate``, and where they are not as here ``reply`` and ``download``.
+    """A subclass writes ``aggregate``, and where they are not as here ``upload``, ``reply`` and ``download``.
 
     theta at the server is the common model w.
     """
@@ -88,8 +86,9 @@ class ServerAlgorithm(Algorithm):
     # -- the client's half ---------------------------------------------------------------------------------------------
 
     def upload(self, client: Client) -> np.ndarray:
-        """Learns, and returns what the server gets of it."""
-        raise NotImplementedError
+        """Learns, and returns what the server gets of it: by default its whole model."""
+        client.learn()
+        return client.theta
 
     def download(self, client: Client, vector: np.ndarray) -> None:
         """Takes in what the server has sent."""

@@ -13,8 +13,6 @@ server:    a_kl    <- max(0, alpha Sim_head(k, l) + (1 - alpha) Sim_repr(k, l)) 
 phi_k and h_k travel to the server, phi_k and h_Cj (of the classes of client k) back. theta of a client is w_k.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal

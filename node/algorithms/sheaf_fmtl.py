@@ -10,8 +10,6 @@ exchange. Models that such a round leaves as they are, are stationary for (8), h
 With all steps along grad f_i first and one pull after them, it would be models that depend on the number of steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +22,8 @@ from ...topology.section import Needs
 from ...transport.peers import Peers
 from ..assignment import Assignment, Neighbour
 from ..client import Client
-from ..maps import FactoredMaps, Maps, SelectionMaps, Storage, starting_maps, store
-from ..maps.base import FixedMaps, Vectors
+from ..maps import FactoredMaps, FixedMaps, Maps, SelectionMaps, Storage, starting_maps, store
+from ..maps.base import Vectors
 from ..maps.start import TransformStart, shared_rows
 from .base import Algorithm, Cost, Edge, Facts, RunFacts, SettingsError, State, Traits, Vector, require_same_size
 from .stability import StabilityWatch, norm

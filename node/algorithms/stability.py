@@ -1,7 +1,5 @@
 """How near Sheaf-FMTL's two step sizes are to divergence, from what a round computes anyway."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

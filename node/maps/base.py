@@ -1,7 +1,5 @@
 """What every kind of restriction maps can do."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -103,20 +101,3 @@ class Maps(ABC):
     def error_bound(self) -> float:
         """Frobenius norm that the stacked maps may be off by, where a cap on their memory acted; 0 if exact."""
         return 0.0
-
-
-class FixedMaps(Maps):
-    """Maps that stay as they are, and have nothing to remember."""
-
-    @abstractmethod
-    def coverage(self) -> np.ndarray:
-        """The diagonal of sum_j P_ij^T P_ij, (d_i,): how much the edges see of each coordinate of theta."""
-
-    def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
-        raise TypeError("these maps are fixed")
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {}
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        pass

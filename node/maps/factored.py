@@ -9,16 +9,86 @@ T_i (k, d_i) holds the theta of each round, R_ij (k, d_ij) the eta lam r_ij of e
 so that projections and pull-backs cost one pass over T_i, whatever the number of edges and whatever their d_ij.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
 
 from ..model.flops import product_flops, truncation_flops
 from .base import Maps, Vectors
-from .history import History
 from .start import StartingMaps
+
+
+def block_rows(size: int) -> int:
+    """Rows are added to blocks of this many: growing copies nothing, and products take few calls."""
+    return max(32, (1 << 16) // size)
+
+
+class History:
+    """The sum of all updates, U = R^T T (height, size), as blocks of rows of which the last is not full yet.
+
+    Row k of T is a theta, row k of R the step times the disagreements met with it. Memory: rows x (size + height)
+    numbers, read once by each product.
+    """
+
+    def __init__(self, size: int, height: int, dtype: np.dtype):
+        self._widths, self._dtype, self._block_rows = (size, height), dtype, block_rows(size)
+        self._blocks: list[list[np.ndarray]] = []
+        self.rows = 0
+
+    def blocks(self) -> list[list[np.ndarray]]:
+        """T and R, a few dozen rows at a time."""
+        full, rest = divmod(self.rows, self._block_rows)
+        return self._blocks[:full] + [[T[:rest], R[:rest]] for T, R in self._blocks[full:]]
+
+    @property
+    def newest_theta(self) -> np.ndarray:
+        return self._blocks[-1][0][(self.rows - 1) % self._block_rows]
+
+    def append(self, theta: np.ndarray, r: np.ndarray) -> None:
+        place = self.rows % self._block_rows
+        if place == 0:
+            self._blocks.append([np.empty((self._block_rows, width), self._dtype) for width in self._widths])
+        T, R = self._blocks[-1]
+        T[place], R[place] = theta, r
+        self.rows += 1
+
+    def times(self, theta: np.ndarray) -> np.ndarray:
+        """U theta = R^T (T theta), (height,)."""
+        return sum((T @ theta) @ R for T, R in self.blocks())
+
+    def transpose_times(self, stacked: np.ndarray) -> np.ndarray:
+        """U^T v = T^T (R v), (size,)."""
+        return sum((R @ stacked) @ T for T, R in self.blocks())
+
+    def matrix(self, part: slice) -> np.ndarray:
+        """Rows of U."""
+        return sum(R[:, part].T @ T for T, R in self.blocks())
+
+    def truncate(self, rank: int) -> float:
+        """Replaces U by its best approximation of this rank; returns the Frobenius norm of what is lost."""
+        T, R = self.arrays()
+        basis_t, factor_t = np.linalg.qr(T.T)
+        basis_r, factor_r = np.linalg.qr(R.T)
+        left, singular, right = np.linalg.svd(factor_r @ factor_t.T, full_matrices=False)
+        root = np.sqrt(singular[:rank])[:, None]
+        self.load(root * (right[:rank] @ basis_t.T), root * (left[:, :rank].T @ basis_r.T))
+        return float(np.linalg.norm(singular[rank:]))
+
+    def nbytes(self) -> int:
+        return self.rows * sum(self._widths) * self._dtype.itemsize
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """T and R."""
+        if not self.rows:
+            size, height = self._widths
+            return np.empty((0, size), self._dtype), np.empty((0, height), self._dtype)
+        T, R = map(np.concatenate, zip(*self.blocks(), strict=True))
+        return T, R
+
+    def load(self, T: np.ndarray, R: np.ndarray) -> None:
+        self._blocks, self.rows = [], 0
+        for theta, r in zip(T, R, strict=True):
+            self.append(theta, r)
 
 
 class FactoredMaps(Maps):
@@ -82,7 +152,10 @@ class FactoredMaps(Maps):
         return self.history.nbytes()
 
     def state(self) -> dict[str, np.ndarray]:
-        state = self.history.state() | {
+        theta, r = self.history.arrays()
+        state = {
+            "history_theta": theta,
+            "history_r": r,
             "map_squared_norms": np.array(list(self._squared_norms.values())),
             "map_error_bound": np.array([self._lost]),
         }

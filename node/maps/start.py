@@ -3,8 +3,6 @@
 Each is a ``StartingMaps``: either matrices, or one orthogonal transform of which every edge picks some rows.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,17 +1,13 @@
-"""Which storage a client's maps take: as asked for, or whichever makes the coming round cheaper."""
-
-from __future__ import annotations
+"""How maps that change are stored: as asked for, or in whichever way makes the coming round cheaper."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
 from ..model.flops import product_flops
-from .base import Maps, Vectors
-from .dense import DenseMaps
-from .factored import FactoredMaps
-from .history import block_rows
+from .base import Maps, Stacking, Vectors
+from .factored import FactoredMaps, block_rows
 from .start import StartingMaps, time_of_a_number
 
 Storage = Literal["auto", "dense", "factored"]
@@ -26,27 +22,54 @@ _CALLS_OF_AN_EDGE = 1_000.0
 _CALLS_OF_A_BLOCK = 10_000.0  # of the history
 
 
-def store(start: StartingMaps, storage: Storage, rank_cap: int | None = None) -> Maps:
-    if storage == "dense":
-        return DenseMaps.start(start)
-    if storage == "factored" or rank_cap is not None:
-        return FactoredMaps(start, rank_cap)
-    return AutoMaps(start)
+class DenseMaps(Maps):
+    """Plain matrices, as the paper writes them.
 
+    Memory: sum_j d_ij x d_i numbers, all of them read or written five times a round.
+    """
 
-def dense_cost(start: StartingMaps) -> float:
-    """Nanoseconds of a round on dense maps: two projections, a pull-back, a subtraction in place."""
-    numbers = start.stacking.height * start.size
-    return (3 + _SUBTRACTION) * numbers * time_of_a_number(numbers * start.dtype.itemsize)
+    def __init__(self, matrix: np.ndarray, stacking: Stacking, squared_norms: Mapping[int, float]):
+        """``matrix`` is all maps stacked, (sum_j d_ij, d_i), row by row in memory; it is changed in place."""
+        super().__init__(stacking, squared_norms)
+        self._matrix = np.ascontiguousarray(matrix)
 
+    @classmethod
+    def start(cls, start: StartingMaps) -> Self:
+        matrix = np.empty((start.stacking.height, start.size), start.dtype)
+        for part in start.stacking.parts.values():
+            matrix[part] = start.matrix(part)
+        return cls(matrix, start.stacking, start.squared_norms())
 
-def factored_cost(start: StartingMaps, rows: int) -> float:
-    """The same on factored maps with a history of ``rows``: one projection, one pull-back."""
-    numbers = rows * (start.size + start.stacking.height)
-    calls = (
-        _CALLS + _CALLS_OF_AN_EDGE * len(start.stacking.neighbours) + _CALLS_OF_A_BLOCK * rows / block_rows(start.size)
-    )
-    return calls + start.cost() + _HISTORY * numbers * time_of_a_number(numbers * start.dtype.itemsize)
+    def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
+        self._flops += product_flops(self._matrix.size)
+        return self.stacking.split(self._matrix @ theta)
+
+    def pull_back(self, vectors: Vectors) -> np.ndarray:
+        if not self.neighbours:
+            return np.zeros_like(self._matrix, shape=self._matrix.shape[1])
+        self._flops += product_flops(self._matrix.size)
+        return self.stacking.join(vectors) @ self._matrix
+
+    def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
+        from scipy.linalg.blas import get_blas_funcs
+
+        # numpy would write the outer product out before subtracting it: two to four times slower
+        subtract_outer = get_blas_funcs("ger", dtype=self._matrix.dtype)
+        self._flops += product_flops(self._matrix.size)
+        subtract_outer(-step, theta, self.stacking.join(r), a=self._matrix.T, overwrite_a=True)
+
+    def dense(self, neighbour: int) -> np.ndarray:
+        return self._matrix[self.stacking.parts[neighbour]]
+
+    def state_bytes(self) -> int:
+        return self._matrix.nbytes
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"maps": self._matrix, "map_squared_norms": np.array(list(self._squared_norms.values()))}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        self._matrix[:] = state["maps"]
+        self._squared_norms = dict(zip(self.neighbours, state["map_squared_norms"].tolist(), strict=True))
 
 
 class AutoMaps(Maps):
@@ -106,3 +129,26 @@ class AutoMaps(Maps):
         if "maps" in state and isinstance(self._maps, FactoredMaps):
             self._maps = DenseMaps.start(self._maps.start)
         self._maps.load(state)
+
+
+def store(start: StartingMaps, storage: Storage, rank_cap: int | None = None) -> Maps:
+    if storage == "dense":
+        return DenseMaps.start(start)
+    if storage == "factored" or rank_cap is not None:
+        return FactoredMaps(start, rank_cap)
+    return AutoMaps(start)
+
+
+def dense_cost(start: StartingMaps) -> float:
+    """Nanoseconds of a round on dense maps: two projections, a pull-back, a subtraction in place."""
+    numbers = start.stacking.height * start.size
+    return (3 + _SUBTRACTION) * numbers * time_of_a_number(numbers * start.dtype.itemsize)
+
+
+def factored_cost(start: StartingMaps, rows: int) -> float:
+    """The same on factored maps with a history of ``rows``: one projection, one pull-back."""
+    numbers = rows * (start.size + start.stacking.height)
+    calls = (
+        _CALLS + _CALLS_OF_AN_EDGE * len(start.stacking.neighbours) + _CALLS_OF_A_BLOCK * rows / block_rows(start.size)
+    )
+    return calls + start.cost() + _HISTORY * numbers * time_of_a_number(numbers * start.dtype.itemsize)

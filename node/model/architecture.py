@@ -1,10 +1,8 @@
 """The shapes of the models, without torch: what the launcher, the algorithms and the plan need to know of them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -57,7 +55,7 @@ class Architecture(LayerSettings):
     outputs: int
 
     @classmethod
-    def of(cls, layers: LayerSettings, input_shape: tuple[int, ...], outputs: int) -> Architecture:
+    def of(cls, layers: LayerSettings, input_shape: tuple[int, ...], outputs: int) -> Self:
         given = {each.name: getattr(layers, each.name) for each in fields(LayerSettings)}
         return cls(**given, input_shape=input_shape, outputs=outputs)
 

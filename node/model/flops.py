@@ -3,8 +3,6 @@
 Of models, these are the numbers that torch.utils.flop_counter.FlopCounterMode counts.
 """
 
-from __future__ import annotations
-
 import math
 
 from .architecture import Architecture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +175,17 @@ class Learner:
 
     def _read(self, *names: str) -> list[Samples]:
         return self._model.read(self._assignment.shard, names)
+
+
+def time_of_a_step(assignment: Assignment, steps: int) -> float:
+    """Seconds on this machine: the median over some rounds of local work, of so many steps each, after a warm-up."""
+    learner, rounds = Learner(assignment), list[float]()
+    learner.learn()
+    while len(rounds) < 3 or sum(rounds) < 0.3:
+        start = time.perf_counter()
+        learner.learn()
+        rounds.append(time.perf_counter() - start)
+    return statistics.median(rounds) / steps
 
 
 def _model(architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray) -> LinearModel | TorchModel:

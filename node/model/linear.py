@@ -8,8 +8,6 @@ Shapes: x (n, features), W (outputs, features), b (outputs,), predictions Z = x 
     dloss/dW = (dloss/dZ)^T x      dloss/db = sum_i (dloss/dZ)_i
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The forward pass and the loss of an architecture, over views of one flat vector."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,13 +12,9 @@ from torch import Tensor
 from .architecture import Architecture
 
 
-def forward(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-    """(batch, outputs) scores or predictions for x (batch, *input_shape); parameters in the architecture's order."""
-    return F.linear(features(architecture, parameters, x), *parameters[-2:])
-
-
 def features(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-    """(batch, features): what the last layer, the head, gets to see."""
+    """(batch, features): what the last layer, the head, gets to see of x (batch, *input_shape); parameters in the
+    architecture's order."""
     blocks = iter(parameters)
     if architecture.kind == "cnn":
         if x.shape[1] > 1:  # torch is quicker with the channels last, but not where there is one alone
@@ -35,17 +29,8 @@ def features(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor
         gates = [next(blocks) for _ in range(4)]
         x = x.view(len(x), *architecture.series)
         start = x.new_zeros(1, len(x), *architecture.hidden)
-        _, state = torch.gru(
-            x,
-            start,
-            gates,
-            has_biases=True,
-            num_layers=1,
-            dropout=0.0,
-            train=True,
-            bidirectional=False,
-            batch_first=True,
-        )
+        # has_biases, num_layers, dropout, train, bidirectional, batch_first
+        _, state = torch.gru(x, start, gates, True, 1, 0.0, True, False, True)
         x = state[0]
     x = x.flatten(1)
     for _ in architecture.hidden if architecture.kind in ("cnn", "mlp") else ():
@@ -98,8 +83,9 @@ class TorchModel:
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor) -> tuple[float, float]:
         """The loss, and the number of correct classifications or the squared error."""
-        predictions = forward(self._architecture, self._parameters, x)
-        return float(loss(self._task, predictions, y)), metric(self._task, predictions, y)
+        predictions = F.linear(features(self._architecture, self._parameters, x), *self._parameters[-2:])
+        summed = float(loss(self._task, predictions, y))
+        return summed, float((predictions.argmax(1) == y).sum()) if self._task == "classification" else summed
 
     @torch.no_grad()
     def features(self, x: Tensor) -> np.ndarray:
@@ -109,13 +95,6 @@ class TorchModel:
     def add(vector: np.ndarray, other: np.ndarray, factor: float) -> None:
         """vector += factor * other."""
         torch.from_numpy(vector).add_(torch.from_numpy(other), alpha=factor)
-
-
-def metric(task: str, predictions: Tensor, y: Tensor) -> float:
-    """Summed over samples: correct classifications (accuracy times samples), or squared error (MSE times samples)."""
-    if task == "classification":
-        return float((predictions.argmax(1) == y).sum())
-    return float(loss(task, predictions, y))
 
 
 def views(architecture: Architecture, vector: Tensor) -> list[Tensor]:

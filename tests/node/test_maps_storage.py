@@ -230,9 +230,9 @@ def test_random_starting_numbers_are_let_go_when_the_maps_turn_dense():
 def test_a_growing_history_never_moves_its_earlier_rows():
     maps, draws = FactoredMaps(start(**LARGE)), Draws(**LARGE, dtype="float64")
     feed(maps, draws, 1)
-    places = [maps.history._theta.row(0), maps.history._r.row(0)]
+    first = maps.history.blocks()[0]
     feed(maps, draws, 100)
-    for before, after in zip(places, [maps.history._theta.row(0), maps.history._r.row(0)], strict=True):
+    for before, after in zip(first, maps.history.blocks()[0], strict=True):
         assert np.shares_memory(before, after)
 
 

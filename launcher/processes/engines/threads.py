@@ -19,7 +19,7 @@ from dataclasses import astuple, replace
 
 from ....metrics.records import LAUNCHER, EventRecord, Record
 from ....node.assignment import Assignment
-from ....node.model.calibration import time_of_a_step
+from ....node.model.learner import time_of_a_step
 from ....node.process.libraries import libraries_for
 from ....node.process.main import live
 from ....transport import failpoints

@@ -15,8 +15,6 @@ Printed are sign(A - gamma), and averages that do not add up to one: what is wri
 stays as it is where none of its clients takes part in a round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -211,10 +209,6 @@ class FLT(ServerAlgorithm):
         return z * (RADIUS / radius if radius else 1)
 
     # -- each round ----------------------------------------------------------------------------------------------------
-
-    def upload(self, client: Client) -> np.ndarray:
-        client.learn()
-        return client.theta
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         for row, averaged in enumerate(server.state.averaged):

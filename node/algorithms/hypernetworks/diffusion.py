@@ -1,7 +1,5 @@
 """What GHN and SHN put between embeddings and hypernetwork: message passing on the relation graph. It loads torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,6 +10,34 @@ from ...client import Client
 from .ghn import GHN
 from .hypernetwork import Hypernetwork, tensor, values
 from .shn import SHN
+
+
+class Relations:
+    """An undirected graph over n nodes as the message passing of GHN and SHN needs it."""
+
+    def __init__(self, edges: np.ndarray, nodes: int, dtype: torch.dtype):
+        """``edges`` (E, 2): pairs v < u, each once."""
+        self.v, self.u = (tensor(end) for end in edges.T)
+        self._degree = tensor(np.bincount(edges.ravel(), minlength=nodes)).to(dtype)
+
+    def averaged(self, x: Tensor) -> Tensor:
+        """D^-1/2 (A + I) D^-1/2 X of X (n, f), D the row sums of A + I: a graph convolution without its weights."""
+        scale = (self._degree + 1).rsqrt().unsqueeze(1)
+        scaled = scale * x
+        passed = scaled.index_add(0, self.v, scaled[self.u]).index_add(0, self.u, scaled[self.v])
+        return scale * passed
+
+    def sheaf_laplacian(self, of_v: Tensor, of_u: Tensor, x: Tensor) -> Tensor:
+        """Delta_F X of X (n, d, f): D^-1/2 delta^T delta D^-1/2 X with (delta X)_e = F_v X_v - F_u X_u.
+
+        ``of_v`` and ``of_u`` (E, d, d) are the orthogonal restriction maps F_v and F_u of each edge (v, u), so that the
+        block diagonal D of delta^T delta is a node's degree times I; a node without edges is left out.
+        """
+        scale = self._degree.clamp(min=1).rsqrt()[:, None, None]
+        scaled = scale * x
+        disagreement = of_v @ scaled[self.v] - of_u @ scaled[self.u]
+        pulled = torch.zeros_like(x).index_add(0, self.v, of_v.mT @ disagreement)
+        return scale * pulled.index_add(0, self.u, -(of_u.mT @ disagreement))
 
 
 class GraphHypernetwork(Hypernetwork):
@@ -107,34 +133,6 @@ class SheafHypernetwork(GraphHypernetwork):
                 f"W2.{t}": self.orthogonal(f"W2.{t}", f) / layers,
             }
         return blocks
-
-
-class Relations:
-    """An undirected graph over n nodes as the message passing of GHN and SHN needs it."""
-
-    def __init__(self, edges: np.ndarray, nodes: int, dtype: torch.dtype):
-        """``edges`` (E, 2): pairs v < u, each once."""
-        self.v, self.u = (tensor(end) for end in edges.T)
-        self._degree = tensor(np.bincount(edges.ravel(), minlength=nodes)).to(dtype)
-
-    def averaged(self, x: Tensor) -> Tensor:
-        """D^-1/2 (A + I) D^-1/2 X of X (n, f), D the row sums of A + I: a graph convolution without its weights."""
-        scale = (self._degree + 1).rsqrt().unsqueeze(1)
-        scaled = scale * x
-        passed = scaled.index_add(0, self.v, scaled[self.u]).index_add(0, self.u, scaled[self.v])
-        return scale * passed
-
-    def sheaf_laplacian(self, of_v: Tensor, of_u: Tensor, x: Tensor) -> Tensor:
-        """Delta_F X of X (n, d, f): D^-1/2 delta^T delta D^-1/2 X with (delta X)_e = F_v X_v - F_u X_u.
-
-        ``of_v`` and ``of_u`` (E, d, d) are the orthogonal restriction maps F_v and F_u of each edge (v, u), so that the
-        block diagonal D of delta^T delta is a node's degree times I; a node without edges is left out.
-        """
-        scale = self._degree.clamp(min=1).rsqrt()[:, None, None]
-        scaled = scale * x
-        disagreement = of_v @ scaled[self.v] - of_u @ scaled[self.u]
-        pulled = torch.zeros_like(x).index_add(0, self.v, of_v.mT @ disagreement)
-        return scale * pulled.index_add(0, self.u, -(of_u.mT @ disagreement))
 
 
 def householder(numbers: Tensor, d: int) -> Tensor:

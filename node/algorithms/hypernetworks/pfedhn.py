@@ -50,10 +50,6 @@ class PFedHN(ServerAlgorithm):
 
         return Hypernetwork(self, server)
 
-    def upload(self, client: Client) -> np.ndarray:
-        client.learn()
-        return client.theta
-
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         server.state.fit(uploads)
 

@@ -12,8 +12,6 @@ before a cosine transform do,
 the variance of a mean of m squares of normal variables, less what drawing without replacement saves.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

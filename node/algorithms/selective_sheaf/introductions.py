@@ -13,8 +13,6 @@ off, or fewer edges than at the start), or leaving this neighbour.
 Nobody needs to know more than what its neighbours say, and both ends of an edge know the same of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import combinations
 

@@ -28,8 +28,6 @@ be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 
 a round uses the same weight in it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,7 +60,7 @@ class SelectiveState(State):
 
     maps: FactoredMaps
 
-    def __init__(self, algorithm: SelectiveSheaf, client: Client):
+    def __init__(self, algorithm: "SelectiveSheaf", client: Client):
         size = client.theta.size
         self.theta0 = client.theta.copy()
         self.blocks = block_sizes(algorithm.blocks, client.model)
