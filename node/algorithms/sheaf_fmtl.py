@@ -223,8 +223,7 @@ class SheafFMTL(SheafAlgorithm):
             require_same_size("algorithm.start = 'shared'", run)
         if self.rotate_every and (self.start != "shared" or self.eta):
             raise SettingsError(
-                "algorithm.rotate_every",
-                f"= {self.rotate_every} needs start = 'shared' and eta = 0; or set it to 0",
+                "algorithm.rotate_every", f"= {self.rotate_every} needs start = 'shared' and eta = 0; or set it to 0"
             )
         if self.rank_cap and self.storage == "dense":
             raise SettingsError(
@@ -256,10 +255,7 @@ class SheafFMTL(SheafAlgorithm):
             self._rotate(client, peers.round)
         if self.is_fused:
             self._fused_round(client, peers)
-        else:
-            self._two_phase_round(client, peers)
-
-    def _two_phase_round(self, client: Client, peers: Peers) -> None:
+            return
         theta, maps = client.theta, client.state.maps
 
         mine = maps.project(theta)

@@ -5,7 +5,7 @@ Each is a ``StartingMaps``: either matrices, or one orthogonal transform of whic
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -157,13 +157,7 @@ class TransformStart(StartingMaps):
 
 
 def starting_maps(
-    kind: StartKind,
-    *,
-    seed: int,
-    node: int,
-    rows: Mapping[int, int],
-    theta: np.ndarray,
-    scale: float,
+    kind: StartKind, *, seed: int, node: int, rows: Mapping[int, int], theta: np.ndarray, scale: float
 ) -> StartingMaps:
     """The maps of client ``node`` with ``rows`` = {j: d_ij}, times ``scale``, for vectors of the size and type of
     ``theta``. The same seed draws the same maps in float32 and float64, up to rounding."""
@@ -171,7 +165,7 @@ def starting_maps(
     if kind == "orthogonal":
         signs = _signs(generator(seed, "signs of the orthogonal maps", node), size)
         chosen = {
-            j: _distinct(generator(seed, "rows of the orthogonal maps", node, j), size, d_ij)
+            j: generator(seed, "rows of the orthogonal maps", node, j).choice(size, d_ij, replace=False)
             for j, d_ij in rows.items()
         }
         return TransformStart(chosen, signs, scale=scale, dtype=dtype)
@@ -180,7 +174,8 @@ def starting_maps(
     matrix = np.empty((stacking.height, size), dtype)
     for j, part in stacking.parts.items():
         rng = generator(seed, f"{kind} starting map", node, j)
-        for block in _blocks(part):
+        for first in range(part.start, part.stop, _ROWS_AT_A_TIME):
+            block = slice(first, min(first + _ROWS_AT_A_TIME, part.stop))
             matrix[block] = scale * _random_rows(kind, rng, block, part.start, size)
     return MatrixStart(matrix, stacking)
 
@@ -196,8 +191,9 @@ def shared_transform(
 
 def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, turn: int) -> dict[int, np.ndarray]:
     """The rows that both ends of each edge have in common; every turn draws new ones."""
+    ends = {j: (min(node, j), max(node, j)) for j in rows}
     return {
-        j: _distinct(generator(seed, "rows of the shared maps", min(node, j), max(node, j), turn), size, d_ij)
+        j: generator(seed, "rows of the shared maps", *ends[j], turn).choice(size, d_ij, replace=False)
         for j, d_ij in rows.items()
     }
 
@@ -234,14 +230,5 @@ def _random_rows(kind: str, rng: np.random.Generator, block: slice, first: int, 
     return np.eye(*shape, k=block.start - first) + _NOISE * rng.standard_normal(shape)
 
 
-def _blocks(part: slice) -> Iterator[slice]:
-    for start in range(part.start, part.stop, _ROWS_AT_A_TIME):
-        yield slice(start, min(start + _ROWS_AT_A_TIME, part.stop))
-
-
 def _signs(rng: np.random.Generator, size: int) -> np.ndarray:
     return 1.0 - 2.0 * rng.integers(0, 2, size)
-
-
-def _distinct(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
-    return rng.choice(size, count, replace=False)

@@ -1,6 +1,7 @@
 """The shapes of the models, without torch: what the launcher, the algorithms and the plan need to know of them."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, Self
 
@@ -108,16 +109,15 @@ class Architecture(LayerSettings):
         width = math.prod(self.input_shape)
         if self.kind == "cnn":
             channels, *sides = self.input_shape
-            for depth, filters in enumerate(self.filters):
-                sides = [side - self._lost for side in sides]
-                places = max(0, math.prod(sides))
+            for depth, (filters, height, width) in enumerate(self._convolved()):
+                places = max(0, height * width)
                 blocks += _layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
                 if self.norm_groups:
                     blocks += [
                         Parameter(f"norm{depth}.weight", (filters,), 1, 0, 1.0),
                         Parameter(f"norm{depth}.bias", (filters,), 1, 0, 0.0),
                     ]
-                channels, sides = filters, [side // 2 for side in sides]
+                channels, sides = filters, [height // 2, width // 2]
                 if min(sides) < 1:
                     raise ArchitectureError(
                         f"model.filters = {list(self.filters)} leaves nothing of images of {self.input_shape[1]}x"
@@ -139,10 +139,14 @@ class Architecture(LayerSettings):
             ]
         return (*blocks, *_layer("output", (self.outputs, width)))
 
-    @property
-    def _lost(self) -> int:
-        """Pixels by which a convolution shortens each side."""
-        return 0 if self.padding else self.kernel - 1
+    def _convolved(self) -> Iterator[tuple[int, int, int]]:
+        """(filters, height, width) of what each convolution makes, before its pooling."""
+        _, height, width = self.input_shape
+        lost = 0 if self.padding else self.kernel - 1
+        for filters in self.filters:
+            height, width = height - lost, width - lost
+            yield filters, height, width
+            height, width = height // 2, width // 2
 
     @property
     def features(self) -> int:
@@ -158,11 +162,7 @@ class Architecture(LayerSettings):
         """Numbers in the largest layer that one sample passes through, the input included."""
         widths = [math.prod(self.input_shape), self.outputs]
         if self.kind == "cnn":
-            _, *sides = self.input_shape
-            for filters in self.filters:
-                sides = [side - self._lost for side in sides]
-                widths.append(filters * math.prod(sides))
-                sides = [side // 2 for side in sides]
+            widths += map(math.prod, self._convolved())
         if self.kind in ("cnn", "mlp"):
             widths += self.hidden
         if self.kind == "gru":

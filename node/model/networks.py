@@ -12,9 +12,13 @@ from torch import Tensor
 from .architecture import Architecture
 
 
+def forward(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+    """(batch, outputs) scores or predictions for x (batch, *input_shape); parameters in the architecture's order."""
+    return F.linear(features(architecture, parameters, x), *parameters[-2:])
+
+
 def features(architecture: Architecture, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-    """(batch, features): what the last layer, the head, gets to see of x (batch, *input_shape); parameters in the
-    architecture's order."""
+    """(batch, features): what the last layer, the head, gets to see."""
     blocks = iter(parameters)
     if architecture.kind == "cnn":
         if x.shape[1] > 1:  # torch is quicker with the channels last, but not where there is one alone
@@ -83,7 +87,7 @@ class TorchModel:
     @torch.no_grad()
     def evaluate(self, x: Tensor, y: Tensor) -> tuple[float, float]:
         """The loss, and the number of correct classifications or the squared error."""
-        predictions = F.linear(features(self._architecture, self._parameters, x), *self._parameters[-2:])
+        predictions = forward(self._architecture, self._parameters, x)
         summed = float(loss(self._task, predictions, y))
         return summed, float((predictions.argmax(1) == y).sum()) if self._task == "classification" else summed
 

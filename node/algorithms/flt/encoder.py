@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -137,14 +137,14 @@ class Autoencoder:
                 errors.append(float(error.detach()))
             yield sum(errors) / len(errors)
 
-    def _views(self, vector: Tensor) -> Iterator[Tensor]:
-        """The parameters that the vector has."""
+    def _views(self, vector: Any) -> Iterator[Any]:
+        """The parameters that the vector, an array or a tensor, has."""
         start = 0
         for _, shape in self.blocks():
             if start == len(vector):
                 return
             end = start + math.prod(shape)
-            yield vector[start:end].view(shape)
+            yield vector[start:end].reshape(shape)
             start = end
 
     def _encode(self, parts: list[Tensor], x: Tensor) -> Tensor:
@@ -169,11 +169,8 @@ class Autoencoder:
         """A safetensors file with a tensor a block."""
         from safetensors.numpy import save_file
 
-        tensors, start = {}, 0
-        for name, shape in self.blocks():
-            end = start + math.prod(shape)
-            tensors[name] = np.ascontiguousarray(vector[start:end].astype(np.float32).reshape(shape))
-            start = end
+        views = self._views(vector.astype(np.float32))
+        tensors = {name: np.ascontiguousarray(view) for (name, _), view in zip(self.blocks(), views, strict=True)}
         unfinished = path.with_name(f"{path.name}.part")
         save_file(tensors, unfinished, {"image": json.dumps(self.image), "embedding": str(self.embedding)})
         unfinished.replace(path)

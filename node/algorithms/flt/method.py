@@ -134,19 +134,16 @@ class FLT(ServerAlgorithm):
     def open(self, client: Client, peers: Peers) -> None:
         autoencoder = Autoencoder(client.model.input_shape, self.embedding)
         if client.role == "server":
-            vector = self._encoder(client, autoencoder)
-            peers.send(dict.fromkeys(client.neighbours, vector))
+            if self.encoder:
+                vector = autoencoder.load(Path(self.encoder))
+            else:
+                vector = autoencoder.start(client.generator("encoder"))
+            sent = vector[: self._size_sent(autoencoder)].astype(client.theta.dtype)
+            peers.send(dict.fromkeys(client.neighbours, sent))
             self._relate(client, peers.receive())
             return
         (server,) = client.neighbours
         peers.send({server: self._centroids(client, autoencoder, peers.receive().get(server))})
-
-    def _encoder(self, server: Client, autoencoder: Autoencoder) -> np.ndarray:
-        if self.encoder:
-            vector = autoencoder.load(Path(self.encoder))
-        else:
-            vector = autoencoder.start(server.generator("encoder"))
-        return vector[: self._size_sent(autoencoder)].astype(server.theta.dtype)
 
     def _centroids(self, client: Client, autoencoder: Autoencoder, encoder: np.ndarray | None) -> np.ndarray:
         """M_m, (k e,), a centroid several times where there are fewer samples than k; 0 without an encoder."""

@@ -181,7 +181,8 @@ class SelectiveSheaf(Algorithm):
 
         delta = theta - state.theta0
         sketches = state.maps.project(delta)  # P_ij Delta_i
-        n = squared_norms(delta, state.blocks)
+        ends = np.cumsum(state.blocks)
+        n = np.array([part @ part for part in np.split(delta, ends[:-1])], delta.dtype)  # n_i of each block
         silent = {j for j in rows if edges[j].is_silent(peers.round)}
         messages = {j: np.append(sketches[j], edges[j].signed(n)) for j in rows if j not in silent}
         sketches |= {j: message[: -len(n)] for j, message in peers.as_heard(messages).items()}
@@ -190,7 +191,6 @@ class SelectiveSheaf(Algorithm):
         r, weights = {}, {}
         for j, message in theirs.items():
             sketch, n_j = np.split(message, [-len(n)])
-            ends = np.cumsum(state.blocks)
             block = np.searchsorted(ends, state.chosen[j], side="right")  # of theta, that a row belongs to
             r[j] = sketches[j] - sketch  # P_ij (theta_i - theta_j)
             weights[j] = edges[j].weights(~np.signbit(n_j))[block].astype(theta.dtype)
@@ -239,11 +239,6 @@ class SelectiveSheaf(Algorithm):
         d_i = own.architecture.size
         rows = [shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours]
         return Cost(OF_A_TRANSFORM * d_i + 2 * sum(rows) + cost_of_saving(own, rows))
-
-
-def squared_norms(delta: np.ndarray, blocks: tuple[int, ...]) -> np.ndarray:
-    """n_i of each block, as it travels."""
-    return np.array([part @ part for part in np.split(delta, np.cumsum(blocks)[:-1])], delta.dtype)
 
 
 def block_sizes(blocks: Literal["whole", "head"], architecture: Architecture) -> tuple[int, ...]:
