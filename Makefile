@@ -32,7 +32,7 @@ test: setup  ## Run all tests.
 chaos: setup  ## Hold random runs full of faults and kills against their plans; SEEDS=0-499, SHRINK=SEED (5 s a seed).
 	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SHRINK),--shrink $(SHRINK),--seeds $(or $(SEEDS),0-49)) --jobs $(or $(JOBS),2)
 
-failpoints: setup  ## Kill and hold up each process at each named point (10 minutes).
+failpoints: setup  ## Kill and hold up each process at each named point (1 minute).
 	SHEAFGOSSIP_EVERY_FAILPOINT=1 $(BIN)/python -m pytest -q -n 2 tests/integration/test_failpoints.py
 
 liveness: setup  ## Play 100,000 random plans without processes: each must come to its end (25 minutes).

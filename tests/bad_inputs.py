@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+
 from foreign import CONFIG, make_run
 
 TEXTS = {

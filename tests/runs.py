@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from chaos.records import Records, number_of
 from safetensors.numpy import load_file
 
+from chaos.records import Records, number_of
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import RunConfig
 from sheafgossip.launcher.processes.engines import EngineName

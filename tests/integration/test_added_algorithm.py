@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+
 from runs import ROOT, RunFolder, command
 
 PAGE = (ROOT / "docs" / "add-an-algorithm.md").read_text()

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from chaos.wire import frame, header
 from oracles import both_directions
 

@@ -1,6 +1,7 @@
 """A few of the cases that ``make chaos`` tries: so that the generator and the checker stay alive."""
 
 import pytest
+
 from chaos.checker import Checker
 from chaos.comparison import differences
 from chaos.generator import case_of

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from foreign import sheafgossip
 from runs import CLI, RunFolder
 

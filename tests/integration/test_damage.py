@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from foreign import sheafgossip
-from runs import RunFolder, assert_same_states
 from safetensors.numpy import load_file, save_file
 
+from foreign import sheafgossip
+from runs import RunFolder, assert_same_states
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.processes.engines import Engine, open_engine
 from sheafgossip.launcher.studies.runner import take_up

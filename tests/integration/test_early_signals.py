@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from runs import alive
 
 from .test_when_things_go_wrong import LONG

@@ -11,6 +11,7 @@ import threading
 
 import psutil
 import pytest
+
 from runs import assert_same_states
 
 from .test_keys import dial, meanwhile

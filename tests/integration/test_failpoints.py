@@ -7,13 +7,13 @@ import os
 import re
 
 import pytest
+
 from chaos.checker import Checker
 from chaos.comparison import differences
 from chaos.generator import Case
 from chaos.records import Records
 from chaos.runner import Going, place_for
 from runs import ROOT, command
-
 from sheafgossip.transport.failpoints import parse
 
 ENDS_S = 90

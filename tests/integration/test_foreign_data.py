@@ -1,8 +1,8 @@
 """Files of one's own: a table of owners with names, and sequences of several features."""
 
 import numpy as np
-from runs import assert_same_states, command
 
+from runs import assert_same_states, command
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.report import write_report
 

@@ -2,8 +2,9 @@
 
 import shutil
 
-import foreign
 import pytest
+
+import foreign
 from runs import RunFolder, assert_same_states
 
 CONFIG = """

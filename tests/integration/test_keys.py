@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 import pytest
 import zmq
-from runs import RunFolder, assert_same_states, until
 from zmq.utils import z85
 
+from runs import RunFolder, assert_same_states, until
 from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import prepare_run

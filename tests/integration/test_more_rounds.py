@@ -5,8 +5,8 @@ import tomllib
 from collections.abc import Callable
 
 import pytest
-from runs import RunFolder, command, run_here_again
 
+from runs import RunFolder, command, run_here_again
 from sheafgossip.metrics.schema import RunFolderError
 from sheafgossip.metrics.summary import summarize
 

@@ -15,8 +15,8 @@ import subprocess
 import sys
 
 import pytest
-from runs import CLI
 
+from runs import CLI
 from sheafgossip.metrics.reader import open_records
 
 PACKET, SYN, REFUSAL = 20 + 32, 8, -12

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from foreign import sheafgossip
 from runs import CLI, Going, RunFolder, command, default_signals, until
-
 from sheafgossip.metrics import lock
 
 SHORT = """

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs import alive, assert_same_states, command, until
 
+from runs import alive, assert_same_states, command, until
 from sheafgossip.launcher.processes.engines import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair

@@ -1,6 +1,7 @@
 """A seed is the whole story: what else the machine does changes no bit."""
 
 import pytest
+
 from runs import assert_same, assert_same_states
 
 CONFIG = """

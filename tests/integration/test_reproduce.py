@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
+
 from foreign import sheafgossip
 from runs import command
-
 from sheafgossip.launcher.studies import runner
 
 SMALLEST = ("--small", "--rounds", "2", "--set", "clients=4", "--set", "topology.kind=ring")

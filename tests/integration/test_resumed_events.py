@@ -4,6 +4,7 @@ import re
 from collections import Counter
 
 import pytest
+
 from runs import run_here_again
 
 CONFIG = """

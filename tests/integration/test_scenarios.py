@@ -5,6 +5,7 @@ import signal
 
 import numpy as np
 import pytest
+
 from foreign import sheafgossip
 from runs import WHAT_A_PLAN_FIXES, assert_same
 

@@ -4,8 +4,8 @@ import csv
 from pathlib import Path
 
 import psutil
-from runs import Going, run_here
 
+from runs import Going, run_here
 from sheafgossip.launcher.studies.sweep import parse_grids, plan
 
 CONFIG = """

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+
 from foreign import sheafgossip
 from runs import Going, assert_same, run_here_again
 

@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 import pytest
 import zmq
-from runs import CLI, assert_same_states, until
 
+from runs import CLI, assert_same_states, until
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair
 

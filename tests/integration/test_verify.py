@@ -4,8 +4,8 @@ import os
 import subprocess
 
 import pytest
-from runs import command
 
+from runs import command
 from sheafgossip.transport.kernel import counts_bytes
 
 pytestmark = pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")

@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import suppress
 
 import pytest
+
 from runs import Going, RunFolder
 
 ROUND = """

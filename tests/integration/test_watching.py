@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+
 from runs import CLI, Going
 
 SHORT = """

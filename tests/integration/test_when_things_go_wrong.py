@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
+
 from runs import alive, assert_same_states
 
 LONG = """

@@ -3,10 +3,10 @@
 import shlex
 from pathlib import Path
 
-import bad_inputs
 import pytest
-from foreign import sheafgossip
 
+import bad_inputs
+from foreign import sheafgossip
 from sheafgossip.launcher.prepare.placement import Host
 from sheafgossip.launcher.processes.engines.base import Engine
 

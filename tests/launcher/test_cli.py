@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from foreign import sheafgossip
 from made import done, event, node, write
-
 from sheafgossip.metrics.records import LAUNCHER, TrafficRecord
 
 SCRIPT = Path(sys.executable).parent / "sheafgossip"

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from foreign import CONFIG, change, loosen, make_run, sheafgossip
-from made import event, write
 from safetensors.numpy import save_file
 
+from foreign import CONFIG, change, loosen, make_run, sheafgossip
+from made import event, write
 from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.run.earlier import stage
 from sheafgossip.metrics import open_run

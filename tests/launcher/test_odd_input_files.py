@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foreign import sheafgossip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from foreign import sheafgossip
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.data import DataError

@@ -5,9 +5,9 @@ import io
 import sys
 
 import pytest
-from foreign import CONFIG, make_run, sheafgossip
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from foreign import CONFIG, make_run, sheafgossip
 from sheafgossip.launcher import cli
 
 METHODS = ("sheaf-fmtl", "dfedu")

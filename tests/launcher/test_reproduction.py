@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from foreign import sheafgossip
 from rich.console import Console
 from scipy.io import savemat
 
+from foreign import sheafgossip
 from sheafgossip.launcher.studies.reproduction.parts import names, paper_folder, parts_of, titles, with_data
 from sheafgossip.launcher.studies.reproduction.results import Result, planned, remarks, render
 from sheafgossip.node.algorithms import ALGORITHMS

@@ -2,6 +2,7 @@
 is recorded in mid-run is what a run that ends there records."""
 
 import pytest
+
 from runs import assert_same, run_here_again
 
 ROUNDS, END = 7, 5

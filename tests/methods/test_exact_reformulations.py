@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from oracles import error
-from runs import RunFolder
 from torch.nn.functional import cross_entropy
 
+from oracles import error
+from runs import RunFolder
 from sheafgossip.node.maps.start import cosine_rows, shared_rows
 
 ITEM = {"float64": 8, "float32": 4}

@@ -3,14 +3,14 @@
 import os
 
 import numpy as np
-import oracles
 import pytest
-from foreign import sheafgossip
-from runs import RunFolder, command
 from safetensors.numpy import load_file
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score
 
+import oracles
+from foreign import sheafgossip
+from runs import RunFolder, command
 from sheafgossip.topology.randomness import generator
 
 CLIENTS, ROUNDS, ALPHA, SEED, FRACTION = 10, 5, 0.3, 2, 0.6

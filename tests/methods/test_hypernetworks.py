@@ -6,9 +6,10 @@ from itertools import combinations
 
 import networkx
 import numpy as np
-import oracles
 import pytest
 import torch
+
+import oracles
 
 CLIENTS, ROUNDS, FIRST, STEPS, BATCH, ALPHA, SEED = 6, 9, 4, 3, 16, 0.4, 5
 SERVER, D = CLIENTS, 650

@@ -1,9 +1,9 @@
 """Methods without a server against the network's matrix form: the whole computation once more, with no messages."""
 
 import numpy as np
-import oracles
 import pytest
 
+import oracles
 from sheafgossip.topology import TopologySpec, draw, draw_sequence
 from sheafgossip.topology.weights import mixing_matrix
 

@@ -4,7 +4,6 @@ import re
 
 from foreign import sheafgossip
 from oracles import accuracy
-
 from sheafgossip.metrics.verification import compare_with_kernel
 
 from .test_every_method import SHOWN, assert_alike, figures

@@ -1,9 +1,9 @@
 """Selective sheaf against a loop in numpy, in bytes, and where messages and clients are lost."""
 
 import numpy as np
+
 import oracles
 from foreign import sheafgossip
-
 from sheafgossip.node.maps.start import cosine_rows, shared_rows
 from sheafgossip.topology.randomness import generator
 

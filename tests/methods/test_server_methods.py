@@ -2,8 +2,9 @@
 arrived by the deadline is aggregated, and nothing else."""
 
 import numpy as np
-import oracles
 import pytest
+
+import oracles
 from oracles import logistic_gradient
 
 CLIENTS, ROUNDS, STEPS, BATCH, ALPHA, SEED = 6, 8, 3, 16, 0.4, 5

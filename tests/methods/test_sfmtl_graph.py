@@ -1,10 +1,10 @@
 """SFMTL-Graph against its equations in plain loops; and whether it finds groups that are there."""
 
 import numpy as np
-import oracles
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+import oracles
 from sheafgossip.topology.randomness import generator
 
 CLIENTS, ROUNDS, STEPS, BATCH, ETA, SEED = 6, 6, 3, 16, 0.3, 4

@@ -3,10 +3,11 @@
 from itertools import pairwise
 
 import numpy as np
-import oracles
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+
+import oracles
 
 CLIENTS, ROUNDS, STEPS, BATCH, ALPHA, SEED = 5, 6, 3, 16, 0.3, 7
 SERVER = CLIENTS

@@ -4,10 +4,10 @@ The problems are least squares, so that a linear system of equations gives the m
 """
 
 import numpy as np
-import oracles
 import pytest
-from runs import ROOT
 
+import oracles
+from runs import ROOT
 from sheafgossip.launcher.commands.theory import check_theorem
 
 CLIENTS, FEATURES, ALPHA, ROUNDS = 6, 5, 0.05, 1000

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made import done, event, node, write
 
+from made import done, event, node, write
 from sheafgossip.metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, ResourceRecord, TrafficRecord, WorkRecord
 
 

@@ -14,9 +14,9 @@ from contextlib import closing
 
 import pytest
 import zmq
+
 from chaos.records import Records
 from runs import until
-
 from sheafgossip.metrics.collector import Collector
 from sheafgossip.metrics.records import (
     COLLECTOR,

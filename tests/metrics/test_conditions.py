@@ -5,10 +5,10 @@ import re
 from io import StringIO
 
 import pytest
-from made import event as at_wall
-from made import node, sent, write
 from rich.console import Console
 
+from made import event as at_wall
+from made import node, sent, write
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.records import (

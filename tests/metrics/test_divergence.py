@@ -5,9 +5,9 @@ import json
 from io import StringIO
 
 import pytest
-from made import write
 from rich.console import Console
 
+from made import write
 from sheafgossip.metrics.comparison import Comparison
 from sheafgossip.metrics.comparison_table import render as render_comparison
 from sheafgossip.metrics.events import remarks_on

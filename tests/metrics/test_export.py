@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pandas as pd
 import pytest
+
 from chaos.records import Records
 from made import write
-
 from sheafgossip.metrics.export import export
 from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
 from sheafgossip.metrics.schema import VIEWS, ExportError, RunFolderError

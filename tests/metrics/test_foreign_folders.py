@@ -7,11 +7,11 @@ import uuid
 import warnings
 
 import pytest
-from foreign import change, loosen, make_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made import write
 
+from foreign import change, loosen, make_run
+from made import write
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.config_file import read_config
 from sheafgossip.metrics.events import remarks_on

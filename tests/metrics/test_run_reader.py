@@ -11,9 +11,9 @@ from contextlib import closing
 import numpy as np
 import pandas as pd
 import pytest
-from chaos.records import Records
 from safetensors.numpy import save_file
 
+from chaos.records import Records
 from sheafgossip.metrics import bytes_to_reach, open_run
 from sheafgossip.metrics.export import export
 from sheafgossip.metrics.reader import runs_in

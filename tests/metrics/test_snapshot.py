@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+
 from made import START, event, node, sent, write
 from made import done as after
-
 from sheafgossip.metrics.events import Event
 from sheafgossip.metrics.records import LAUNCHER, Record, ResourceRecord, RoundRecord, WorkRecord
 from sheafgossip.metrics.store import Store

@@ -5,8 +5,8 @@ import math
 import sqlite3
 
 import pytest
-from made import done, event, node, sent
 
+from made import done, event, node, sent
 from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
 from sheafgossip.metrics.schema import RunFolderError

@@ -5,9 +5,9 @@ import re
 from io import StringIO
 
 import pytest
-from made import START, done, event, node, write
 from rich.console import Console
 
+from made import START, done, event, node, write
 from sheafgossip.metrics.figures import AVERAGED, FIGURES
 from sheafgossip.metrics.records import (
     COLLECTOR,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made import write
 
+from made import write
 from sheafgossip.metrics.records import KernelRecord, OverheadRecord, Record, TrafficRecord
 from sheafgossip.metrics.verification import compare_with_kernel, verify_run
 

@@ -1,8 +1,8 @@
 """Which runs a sweep has, what their folders are called, and which folders it goes on in."""
 
-import made
 import pytest
 
+import made
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.run.earlier import begin_anew, stage
 from sheafgossip.launcher.studies.crew import alone_in, prepare
