@@ -80,6 +80,19 @@ def deferred() -> Iterator[Callable[[], bool]]:
         _heard.deferring -= 1
 
 
+@contextlib.contextmanager
+def heard_at_a_prompt() -> Iterator[None]:
+    """For ``input`` in the main thread: a signal that comes after the prompt is shown and before GNU readline waits for
+    a key is handled only when something wakes it, so an alarm does, ten times a second."""
+    handler = signal.signal(signal.SIGALRM, lambda *_: None)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
 def ignore() -> None:
     """Nothing is left to be ended."""
     for number in _SIGNALS:

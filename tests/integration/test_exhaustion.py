@@ -7,14 +7,13 @@ import sqlite3
 import struct
 import subprocess
 import sys
-import threading
 
 import psutil
 import pytest
 
 from runs import assert_same_states
 
-from .test_keys import dial, meanwhile
+from .test_keys import dial
 
 CONFIG = """
 clients = 4
@@ -32,30 +31,42 @@ every = 1
 """
 
 
-def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(run_in_threads, start):
-    """As many connections as can be opened, to one client."""
-    quiet = run_in_threads(CONFIG, "transport.protocol=ipc")
+WAITING = """
+import os, time
+while client.node == 0 and peers.round == 2 and not os.path.exists("all are connected"):
+    time.sleep(0.01)
+client.learn()
+peers.exchange(dict.fromkeys(client.neighbours, client.theta))
+"""
+
+
+def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, start, tmp_path):
+    """As many connections as can be opened, to one client, while another holds the run up."""
+    config = CONFIG.replace("d-psgd", "added")
+    environment = with_round(WAITING)
     few = 1000  # open files a process may have: less than there are connections
-    going = start(CONFIG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)))
-    idle: list[socket.socket] = []
+    options = {"cwd": tmp_path, "env": environment}
+    going = start(config, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
 
-    def connect(over: threading.Event) -> None:
-        while not over.wait(0.05) and len(idle) < 5000:
-            with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
-                [(address,)] = going.folder.rows("SELECT address FROM node WHERE node = 1")
-                host, port = address.removeprefix("tcp://").split(":")
-                for _ in range(100):
-                    idle.append(socket.socket())
-                    idle[-1].setblocking(False)
-                    idle[-1].connect_ex((host, int(port)))
+    def address() -> str:
+        with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
+            [(found,)] = going.folder.rows("SELECT address FROM node WHERE node = 1")
+            return found
+        return ""
 
-    with meanwhile(connect):
+    going.until(address)
+    host, port = address().removeprefix("tcp://").split(":")
+    with contextlib.ExitStack() as idle:
+        for _ in range(2 * few):
+            peer = idle.enter_context(socket.socket())
+            peer.setblocking(False)
+            peer.connect_ex((host, int(port)))
+        (tmp_path / "all are connected").touch()
         code, printed = going.end(150)
-    for each in idle:
-        each.close()
     assert code == 0, printed
-    assert len(idle) > few
-    assert_same_states(going.folder, quiet, 150)
+    quiet = start(config, "--set", "transport.protocol=ipc", **options)
+    assert quiet.end(150)[0] == 0
+    assert_same_states(going.folder, quiet.folder, 150)
 
 
 LISTENING = """

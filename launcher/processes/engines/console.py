@@ -70,7 +70,8 @@ class Console:
             raise interrupts.Interrupted
         answer = None
         try:
-            answer = input(question) + "\n"
+            with interrupts.heard_at_a_prompt():
+                answer = input(question) + "\n"
         except EOFError:
             answer = ""
         finally:
