@@ -20,9 +20,9 @@ from matplotlib.ticker import LogLocator
 from scipy.fft import dct
 from threadpoolctl import threadpool_limits
 
-from sheafgossip.node.maps import DenseMaps, FactoredMaps, Maps, StartingMaps, StartKind, starting_maps
+from sheafgossip.node.maps import Maps, StartingMaps, StartKind, StoredMaps, starting_maps
 from sheafgossip.node.maps.start import MatrixStart
-from sheafgossip.node.maps.storage import dense_cost, factored_cost
+from sheafgossip.node.maps.stored import dense_cost, factored_cost
 
 GAMMAS = {1_000: (0.01, 0.1), 10_000: (0.01, 0.1), 34_826: (0.01, 0.03, 0.1), 212_146: (0.01, 0.1)}
 DEGREES = (3, 6, 20)
@@ -129,7 +129,7 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
     for _ in range(passes):
         contenders: dict[int | str, Contender] = {}
         if dense_bytes <= LARGEST:
-            dense = DenseMaps(any_matrix(height, size), start.stacking, start.squared_norms())
+            dense = StoredMaps(MatrixStart(any_matrix(height, size), start.stacking), "dense")
             contenders["dense"] = Contender(dense, size)
         for k in fitting:
             contenders[k] = Contender(with_history(start, k - rounds // 2 - 1), size)
@@ -148,8 +148,8 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
         yield Row(size, case.gamma, case.degree, case.start, k, *both, dense_bytes, factored_bytes[k], auto)
 
 
-def with_history(start: StartingMaps, rows: int) -> FactoredMaps:
-    maps = FactoredMaps(start)
+def with_history(start: StartingMaps, rows: int) -> StoredMaps:
+    maps = StoredMaps(start)
     rng = np.random.default_rng(2)
     thetas = rng.standard_normal((4, start.size), dtype=np.float32)
     disagreements = SMALL * rng.standard_normal((4, start.stacking.height), dtype=np.float32)

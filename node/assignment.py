@@ -1,5 +1,6 @@
 """What the launcher tells a client process: plain values that travel as one line of JSON."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -182,26 +183,14 @@ class Assignment:
         return codec(transport.between if peer.remote else transport.codec, self.dtype, transport.keep)
 
     def to_json(self) -> dict[str, Any]:
-        return msgspec.to_builtins(self, enc_hook=_plain, str_keys=True)
+        return msgspec.to_builtins(self, enc_hook=os.fspath, str_keys=True)
 
     @classmethod
     def from_json(cls, message: dict[str, Any]) -> Self:
         """Raises msgspec.ValidationError."""
-        return msgspec.convert(message, cls, dec_hook=_path, str_keys=True)
+        return msgspec.convert(message, cls, dec_hook=lambda kind, value: kind(value), str_keys=True)
 
 
 def name_of(node: int) -> str:
     """The name of a client's files."""
     return f"node-{node:04d}"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{value!r} is no plain value")
-
-
-def _path(kind: type, value: Any) -> Path:
-    if kind is Path:
-        return Path(value)
-    raise TypeError(f"{kind} is no plain value")

@@ -14,7 +14,6 @@ import psutil
 from ...metrics.text import duration
 from ...node.algorithms import algorithm_of, links_of
 from ...node.assignment import Assignment
-from ...node.model.flops import gradient_flops
 from ...transport.window import limit
 from ..config.sections import ConfigError, RunConfig
 from ..planner import Plan
@@ -167,7 +166,7 @@ def _of_messages(assignment: Assignment, plan: Plan) -> int:
 
 def _work_of(assignment: Assignment, samples: int, steps: int) -> float:
     """CPU seconds of one client, which learns on so many samples in so many steps a round."""
-    flops = samples * gradient_flops(assignment.architecture)
+    flops = samples * assignment.architecture.gradient_flops
     messages = 2 * len(assignment.neighbours)
     round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
     return _OF_A_START_S + assignment.run.rounds * round_s

@@ -22,7 +22,7 @@ from ...topology.section import Needs
 from ...transport.peers import Peers
 from ..assignment import Assignment, Neighbour
 from ..client import Client
-from ..maps import FactoredMaps, FixedMaps, Maps, SelectionMaps, Storage, starting_maps, store
+from ..maps import FixedMaps, Maps, SelectionMaps, Storage, StoredMaps, starting_maps
 from ..maps.base import Vectors
 from ..maps.start import TransformStart, shared_rows
 from .base import Algorithm, Cost, Edge, Facts, RunFacts, SettingsError, State, Traits, Vector, require_same_size
@@ -248,7 +248,7 @@ class SheafFMTL(SheafAlgorithm):
         start = starting_maps(
             self.start, seed=client.seed, node=client.node, rows=rows, theta=client.theta, scale=self.start_scale
         )
-        return store(start, "factored" if self.rotate_every else self.storage, self.rank_cap or None)
+        return StoredMaps(start, "factored" if self.rotate_every else self.storage, self.rank_cap or None)
 
     def round(self, client: Client, peers: Peers) -> None:
         if self.rotate_every:
@@ -290,7 +290,7 @@ class SheafFMTL(SheafAlgorithm):
     def _rotate(self, client: Client, round: int) -> None:
         """Both ends of each edge draw new rows at the beginning of a period."""
         state, maps, period = client.state, client.state.maps, (round - 1) // self.rotate_every
-        if period != state.period and isinstance(maps, FactoredMaps) and isinstance(maps.start, TransformStart):
+        if period != state.period and isinstance(maps, StoredMaps) and isinstance(maps.start, TransformStart):
             state.period = period
             rows = {j: part.stop - part.start for j, part in maps.stacking.parts.items()}
             maps.start.choose(shared_rows(client.seed, client.node, rows, client.theta.size, period))

@@ -1,4 +1,4 @@
-"""What every kind of restriction maps can do."""
+"""What every kind of restriction maps can do, and maps that stay as they are."""
 
 import math
 from abc import ABC, abstractmethod
@@ -36,22 +36,18 @@ class Stacking:
 class Maps(ABC):
     """The maps P_ij (d_ij, d_i) of one client i, one for each neighbour j, all at once.
 
-    Update, projections and norms are exact for every storage; only rounding differs.
+    Update, projections and norms are exact for every storage; only rounding differs. ``flops`` are the operations done
+    so far in products with the maps, and in their changes. ``error_bound`` is the Frobenius norm that the stacked maps
+    may be off by, where a cap on their memory acted.
     """
+
+    error_bound = 0.0
 
     def __init__(self, stacking: Stacking, squared_norms: Mapping[int, float]):
         self.stacking = stacking
+        self.neighbours = stacking.neighbours
+        self.flops = 0
         self._squared_norms = dict(squared_norms)
-        self._flops = 0
-
-    @property
-    def flops(self) -> int:
-        """Operations done so far in products with the maps, and in their changes."""
-        return self._flops
-
-    @property
-    def neighbours(self) -> tuple[int, ...]:
-        return self.stacking.neighbours
 
     @abstractmethod
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
@@ -63,15 +59,7 @@ class Maps(ABC):
 
     def update(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
         """P_ij <- P_ij - step r_j theta^T for every j in ``r``; ``mine`` is what ``project(theta)`` gave."""
-        if r:
-            self._subtract(mine, r, theta, step)
-        squared = float(theta @ theta)
-        for j in r:
-            # ||P - s r t'||^2 = ||P||^2 - 2 s r'(P t) + s^2 ||r||^2 ||t||^2
-            self._squared_norms[j] += step * (step * float(r[j] @ r[j]) * squared - 2 * float(r[j] @ mine[j]))
-
-    @abstractmethod
-    def _subtract(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None: ...
+        raise TypeError("these maps are fixed")
 
     def norms(self) -> dict[int, float]:
         """{j: ||P_ij||_F}, followed from round to round: no map is ever made for it."""
@@ -89,15 +77,70 @@ class Maps(ABC):
         """The share of ``state_bytes`` that grows from round to round."""
         return 0
 
-    @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
         """What ``load`` needs, beside the start, to rebuild the maps."""
+        return {}
 
-    @abstractmethod
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Goes on from what ``state`` gave."""
+        return
 
-    @property
-    def error_bound(self) -> float:
-        """Frobenius norm that the stacked maps may be off by, where a cap on their memory acted; 0 if exact."""
-        return 0.0
+
+class FixedMaps(Maps):
+    @abstractmethod
+    def coverage(self) -> np.ndarray:
+        """The diagonal of sum_j P_ij^T P_ij, (d_i,): how much the edges see of each coordinate of theta."""
+
+
+class IdentityMaps(FixedMaps):
+    """P_ij = sqrt(a_ij) I: neighbours compare their models themselves. Nothing is stored, nothing is multiplied."""
+
+    def __init__(self, weights: Mapping[int, float], size: int):
+        """``weights`` is {j: a_ij}; ``size`` is d, the same at both ends of every edge."""
+        super().__init__(Stacking(dict.fromkeys(weights, size)), {j: a * size for j, a in weights.items()})
+        self._roots = {j: math.sqrt(a) for j, a in weights.items()}
+        self._size = size
+
+    def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
+        return {j: theta if root == 1 else root * theta for j, root in self._roots.items()}
+
+    def pull_back(self, vectors: Vectors) -> np.ndarray:
+        return sum((self._roots[j] * v for j, v in vectors.items()), start=np.zeros(self._size, np.float32))
+
+    def coverage(self) -> np.ndarray:
+        return np.full(self._size, sum(root**2 for root in self._roots.values()))
+
+    def dense(self, neighbour: int) -> np.ndarray:
+        return self._roots[neighbour] * np.eye(self._size)
+
+    def state_bytes(self) -> int:
+        return 0
+
+
+class SelectionMaps(FixedMaps):
+    """P_ij are rows of the identity: an edge sees some coordinates of the model and no others."""
+
+    def __init__(self, chosen: Mapping[int, np.ndarray], size: int):
+        """``chosen`` is {j: the distinct coordinates that edge j sees}; ``size`` is d_i."""
+        rows = {j: len(coordinates) for j, coordinates in chosen.items()}
+        super().__init__(Stacking(rows), rows)
+        self._chosen = dict(chosen)
+        self._size = size
+
+    def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
+        return {j: theta[coordinates] for j, coordinates in self._chosen.items()}
+
+    def pull_back(self, vectors: Vectors) -> np.ndarray:
+        total = np.zeros(self._size, dtype=next(iter(vectors.values())).dtype if vectors else np.float32)
+        for j, vector in vectors.items():
+            total[self._chosen[j]] += vector  # within an edge no coordinate comes twice
+        return total
+
+    def coverage(self) -> np.ndarray:
+        return self.pull_back({j: np.ones(len(coordinates)) for j, coordinates in self._chosen.items()})
+
+    def dense(self, neighbour: int) -> np.ndarray:
+        return np.eye(self._size)[self._chosen[neighbour]]
+
+    def state_bytes(self) -> int:
+        return sum(coordinates.nbytes for coordinates in self._chosen.values())

@@ -1,17 +1,16 @@
 """What restriction maps begin as: the four families of the paper's Table 6, and shared maps, which are ours.
 
-Each is a ``StartingMaps``: either matrices, or one orthogonal transform of which every edge picks some rows.
+P_ij^0 of all edges of client i are stacked to (sum_j d_ij, d_i): either matrices, or one orthogonal transform of which
+every edge picks some rows.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 
 from ...topology.randomness import generator
-from ..model import flops
 from .base import Stacking
 
 StartKind = Literal["gaussian", "uniform", "orthogonal", "identity", "shared"]
@@ -21,72 +20,42 @@ _NOISE = 0.01  # standard deviation of the identity start's noise, as in the pap
 _ROWS_AT_A_TIME = 64  # of random numbers: a double precision copy of all rows would not fit large models
 
 
-class StartingMaps(ABC):
-    """P_ij^0 of all edges of client i, stacked to (sum_j d_ij, d_i)."""
-
-    def __init__(self, stacking: Stacking, size: int, dtype: np.dtype):
-        self.stacking = stacking
-        self.size = size
-        self.dtype = dtype
-
-    @abstractmethod
-    def project(self, theta: np.ndarray) -> np.ndarray:
-        """P^0 theta, (sum_j d_ij,)."""
-
-    @abstractmethod
-    def pull_back(self, stacked: np.ndarray) -> np.ndarray:
-        """(P^0)^T v, (d_i,)."""
-
-    @abstractmethod
-    def matrix(self, part: slice) -> np.ndarray:
-        """Rows of the stacked maps."""
-
-    @abstractmethod
-    def squared_norms(self) -> dict[int, float]:
-        """{j: ||P_ij^0||_F^2}"""
-
-    @abstractmethod
-    def state_bytes(self) -> int: ...
-
-    @abstractmethod
-    def product_flops(self) -> int:
-        """Operations of one projection, or of one pull-back."""
-
-    @abstractmethod
-    def cost(self) -> float:
-        """Nanoseconds that one projection and one pull-back take together on a processor like any other."""
-
-
-class MatrixStart(StartingMaps):
+class MatrixStart:
     """Gaussian, uniform and identity-plus-noise maps: random numbers have to be kept."""
 
     def __init__(self, matrix: np.ndarray, stacking: Stacking):
-        super().__init__(stacking, matrix.shape[1], matrix.dtype)
+        self.stacking, self.size, self.dtype = stacking, matrix.shape[1], matrix.dtype
         self._matrix = matrix
 
     def project(self, theta: np.ndarray) -> np.ndarray:
+        """P^0 theta, (sum_j d_ij,)."""
         return self._matrix @ theta
 
     def pull_back(self, stacked: np.ndarray) -> np.ndarray:
+        """(P^0)^T v, (d_i,)."""
         return stacked @ self._matrix
 
     def matrix(self, part: slice) -> np.ndarray:
+        """Rows of the stacked maps."""
         return self._matrix[part]
 
     def squared_norms(self) -> dict[int, float]:
+        """{j: ||P_ij^0||_F^2}"""
         return {j: float(np.vdot(self._matrix[part], self._matrix[part])) for j, part in self.stacking.parts.items()}
 
     def state_bytes(self) -> int:
         return self._matrix.nbytes
 
     def product_flops(self) -> int:
-        return flops.product_flops(self._matrix.size)
+        """Operations of one projection, or of one pull-back."""
+        return 2 * self._matrix.size
 
     def cost(self) -> float:
+        """Nanoseconds that one projection and one pull-back take together on a processor like any other."""
         return 2 * self._matrix.size * time_of_a_number(self._matrix.nbytes)
 
 
-class TransformStart(StartingMaps):
+class TransformStart:
     """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows.
 
     Rows are orthonormal times s. No matrix is stored: a projection is one fast transform for all edges, and of it each
@@ -105,7 +74,8 @@ class TransformStart(StartingMaps):
     ):
         """``rows`` is {j: the d_ij distinct rows of edge j}; ``signs`` is the diagonal of D, (d_i,); ``blocks`` are the
         lengths of the blocks, by default one of all."""
-        super().__init__(Stacking({j: len(chosen) for j, chosen in rows.items()}), len(signs), dtype)
+        self.stacking = Stacking({j: len(chosen) for j, chosen in rows.items()})
+        self.size, self.dtype = len(signs), dtype
         ends = np.cumsum(blocks or [self.size]).tolist()
         self._blocks = tuple(map(slice, [0, *ends[:-1]], ends))
         self._scaled_signs = (scale * signs).astype(dtype)
@@ -148,12 +118,16 @@ class TransformStart(StartingMaps):
         return self._scaled_signs.nbytes + self._rows.nbytes
 
     def product_flops(self) -> int:
-        return flops.transform_flops(self.size)
+        """As FFTs of real numbers are rated by convention, whatever the code does: 5/2 d log2 d."""
+        return round(2.5 * self.size * math.log2(self.size))
 
     def cost(self) -> float:
         # A length is transformed prime factor by prime factor, or, where one of them is large, by two convolutions
-        transform = min(0.2 * sum_of_prime_factors(self.size), 4 * math.log2(self.size + 1))
+        transform = min(0.2 * _sum_of_prime_factors(self.size), 4 * math.log2(self.size + 1))
         return 30_000 + 2 * (10 + transform) * self.size + 20 * self.stacking.height
+
+
+StartingMaps = MatrixStart | TransformStart
 
 
 def starting_maps(
@@ -175,25 +149,28 @@ def starting_maps(
     for j, part in stacking.parts.items():
         rng = generator(seed, f"{kind} starting map", node, j)
         for first in range(part.start, part.stop, _ROWS_AT_A_TIME):
-            block = slice(first, min(first + _ROWS_AT_A_TIME, part.stop))
-            matrix[block] = scale * _random_rows(kind, rng, block, part.start, size)
+            block = matrix[first : min(first + _ROWS_AT_A_TIME, part.stop)]
+            drawn = rng.uniform(-1, 1, block.shape) if kind == "uniform" else rng.standard_normal(block.shape)
+            if kind == "identity":
+                drawn = np.eye(len(block), size, first - part.start) + _NOISE * drawn
+            block[:] = scale * drawn
     return MatrixStart(matrix, stacking)
 
 
 def shared_transform(
     seed: int, node: int, rows: Mapping[int, int], blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype
 ) -> TransformStart:
-    """The maps that both ends of each edge have in common, as they are before any turn."""
+    """The maps that both ends of each edge have in common, as they are before any rotation."""
     size = sum(blocks)
     signs = _signs(generator(seed, "signs of the shared maps"), size)
     return TransformStart(shared_rows(seed, node, rows, size, 0), signs, scale=scale, dtype=dtype, blocks=blocks)
 
 
-def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, turn: int) -> dict[int, np.ndarray]:
-    """The rows that both ends of each edge have in common; every turn draws new ones."""
+def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, period: int) -> dict[int, np.ndarray]:
+    """The rows that both ends of each edge have in common; every period draws new ones."""
     ends = {j: (min(node, j), max(node, j)) for j in rows}
     return {
-        j: generator(seed, "rows of the shared maps", *ends[j], turn).choice(size, d_ij, replace=False)
+        j: generator(seed, "rows of the shared maps", *ends[j], period).choice(size, d_ij, replace=False)
         for j, d_ij in rows.items()
     }
 
@@ -203,7 +180,7 @@ def time_of_a_number(matrix_bytes: int) -> float:
     return 0.15 * min(2.0, max(1.0, matrix_bytes / 1e6) ** 0.2)
 
 
-def sum_of_prime_factors(number: int) -> int:
+def _sum_of_prime_factors(number: int) -> int:
     total, factor = 0, 2
     while factor * factor <= number:
         while number % factor == 0:
@@ -219,15 +196,6 @@ def cosine_rows(rows: np.ndarray, length: int) -> np.ndarray:
     angles = np.outer(rows, 2 * np.arange(length) + 1) % (4 * length)
     norms = np.where(rows == 0, math.sqrt(1 / length), math.sqrt(2 / length))
     return norms[:, None] * np.cos(angles * (math.pi / (2 * length)))
-
-
-def _random_rows(kind: str, rng: np.random.Generator, block: slice, first: int, size: int) -> np.ndarray:
-    shape = (block.stop - block.start, size)
-    if kind == "gaussian":
-        return rng.standard_normal(shape)
-    if kind == "uniform":
-        return rng.uniform(-1, 1, shape)
-    return np.eye(*shape, k=block.start - first) + _NOISE * rng.standard_normal(shape)
 
 
 def _signs(rng: np.random.Generator, size: int) -> np.ndarray:

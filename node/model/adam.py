@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_EPSILON = 1e-8
-
 
 class Adam:
     """m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   x <- x - eta (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + e)
@@ -28,7 +26,7 @@ class Adam:
         self._steps += 1
         self._m.mul_(b1).add_(g, alpha=of_g)
         self._v.mul_(b2).addcmul_(g, g, value=of_square)
-        scale = (self._v / (1 - b2**self._steps)).sqrt_().add_(_EPSILON)
+        scale = (self._v / (1 - b2**self._steps)).sqrt_().add_(1e-8)
         self._x.addcdiv_(self._m, scale, value=-eta / (1 - b1**self._steps))
 
     def arrays(self) -> dict[str, np.ndarray]:

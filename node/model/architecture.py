@@ -15,6 +15,9 @@ LINEAR = frozenset({"logistic", "linear"})
 """The kinds of models that are one linear layer."""
 
 
+_NORM = ("weight", 1.0), ("bias", 0.0)
+
+
 class ArchitectureError(UserError):
     """A model that does not fit its data; the message is one line for the user."""
 
@@ -31,8 +34,7 @@ class Parameter:
     shape: tuple[int, ...]
     fan_in: int
     places: int
-    start: float | None = None
-    """What all of it starts as; None: drawn."""
+    start: float | None = None  # what all of it starts as; None: drawn
 
     @property
     def size(self) -> int:
@@ -61,28 +63,22 @@ class Architecture(LayerSettings):
         return cls(**given, input_shape=input_shape, outputs=outputs)
 
     def __post_init__(self) -> None:
-        if self.kind == "cnn" and len(self.input_shape) != 3:
-            raise ArchitectureError(
-                f"model.kind = 'cnn' needs images, the data has samples of shape {self.input_shape}"
+        wrong, shape = "", self.input_shape
+        if self.kind == "cnn" and len(shape) != 3:
+            wrong = f"kind = 'cnn' needs images, the data has samples of shape {shape}"
+        elif self.kind == "cnn" and self.padding and self.kernel % 2 == 0:
+            wrong = f"kernel = {self.kernel}: with model.padding allowed are odd numbers"
+        elif self.kind == "cnn" and self.norm_groups and any(filters % self.norm_groups for filters in self.filters):
+            wrong = (
+                f"norm_groups = {self.norm_groups}: must divide every number of model.filters = {list(self.filters)}"
             )
-        if self.kind == "cnn" and (not self.kernel % 2 and self.padding):
-            raise ArchitectureError(f"model.kernel = {self.kernel}: with model.padding allowed are odd numbers")
-        if self.kind == "cnn" and self.norm_groups and any(filters % self.norm_groups for filters in self.filters):
-            raise ArchitectureError(
-                f"model.norm_groups = {self.norm_groups}: must divide every number of model.filters = "
-                f"{list(self.filters)}"
-            )
-        if self.kind == "gru":
-            if len(self.input_shape) not in (1, 2):
-                hint = "; data.series = true reads them as series" if self.input_shape[0] == 1 else ""
-                raise ArchitectureError(
-                    "model.kind = 'gru' needs series of shape (steps,) or (steps, features), the data has samples of "
-                    f"shape {self.input_shape}{hint}"
-                )
-            if len(self.hidden) != 1:
-                raise ArchitectureError(
-                    f"model.hidden = {list(self.hidden)}: 'gru' has one layer; give its width, such as [16]"
-                )
+        elif self.kind == "gru" and len(shape) not in (1, 2):
+            wrong = "kind = 'gru' needs series of shape (steps,) or (steps, features), the data has samples of shape "
+            wrong += f"{shape}; data.series = true reads them as series" if shape[0] == 1 else str(shape)
+        elif self.kind == "gru" and len(self.hidden) != 1:
+            wrong = f"hidden = {list(self.hidden)}: 'gru' has one layer; give its width, such as [16]"
+        if wrong:
+            raise ArchitectureError(f"model.{wrong}")
         self.parameters()
 
     @property
@@ -113,10 +109,7 @@ class Architecture(LayerSettings):
                 places = max(0, height * width)
                 blocks += _layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
                 if self.norm_groups:
-                    blocks += [
-                        Parameter(f"norm{depth}.weight", (filters,), 1, 0, 1.0),
-                        Parameter(f"norm{depth}.bias", (filters,), 1, 0, 0.0),
-                    ]
+                    blocks += [Parameter(f"norm{depth}.{name}", (filters,), 1, 0, start) for name, start in _NORM]
                 channels, sides = filters, [height // 2, width // 2]
                 if min(sides) < 1:
                     raise ArchitectureError(
@@ -175,14 +168,21 @@ class Architecture(LayerSettings):
         return sum(block.size for block in self.parameters())
 
     @property
-    def _name(self) -> str:
-        """The name under which theta^0 is drawn."""
-        name = (
-            f"Architecture(kind={self.kind!r}, input_shape={self.input_shape}, outputs={self.outputs}, "
-            f"filters={self.filters}, hidden={self.hidden})"
-        )
-        special = self.kernel, self.padding, self.norm_groups
-        return name if special == (3, False, 0) else f"{name} {special}"
+    def evaluation_flops(self) -> int:
+        """Floating point operations of one sample's pass forward: two for a multiplication and an addition, nothing for
+        element-wise work, as torch.utils.flop_counter.FlopCounterMode counts."""
+        return 2 * sum(block.size * block.places for block in self.parameters())
+
+    @property
+    def gradient_flops(self) -> int:
+        """The same of one sample's pass forward and back.
+
+        Back is twice as much, for the gradients of a layer's weights and of its input; what is given needs none: the
+        data, and the zeros from which a GRU starts.
+        """
+        first, *others = (block for block in self.parameters() if block.places)
+        given = first.size * first.places + (others[0].size if self.kind == "gru" else 0)
+        return 3 * self.evaluation_flops - 2 * given
 
     def start(
         self, seed: int, *client: int, init: Literal["uniform", "zeros"] = "uniform", like: int = 0
@@ -194,12 +194,13 @@ class Architecture(LayerSettings):
         """
         if init == "zeros":
             return np.zeros(self.size)
-        if like not in (0, self.outputs):
-            model = replace(self, outputs=like)
-            below = model.start(seed, *client)[: model.size - model.head_size]
-            return np.concatenate([below, self.start(seed, *client)[below.size :]])
-        rng = generator(seed, f"initial theta of {self._name}", *client)
-        return np.concatenate(
+        name = (
+            f"Architecture(kind={self.kind!r}, input_shape={self.input_shape}, outputs={self.outputs}, "
+            f"filters={self.filters}, hidden={self.hidden})"
+        )
+        special = self.kernel, self.padding, self.norm_groups
+        rng = generator(seed, f"initial theta of {name}{'' if special == (3, False, 0) else f' {special}'}", *client)
+        start = np.concatenate(
             [
                 rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in)
                 if block.start is None
@@ -207,6 +208,10 @@ class Architecture(LayerSettings):
                 for block in self.parameters()
             ]
         )
+        if like not in (0, self.outputs):
+            below = self.size - self.head_size
+            start[:below] = replace(self, outputs=like).start(seed, *client)[:below]
+        return start
 
 
 def _layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:

@@ -1,7 +1,5 @@
 """A client's model on its own shard: gradients, local work, evaluation."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -22,41 +20,41 @@ Samples = Any
 
 _MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation ...
 _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
-_SHARD = "x_train", "y_train", "x_test", "y_test"
 
 
 class Learner:
     """theta and its gradient are one contiguous buffer each; parameters are views of them.
 
-    The local loss is the mean over samples of the architecture's loss plus l2/2 ||theta||^2.
+    The local loss is the mean over samples of the architecture's loss plus l2/2 ||theta||^2. ``learnt_samples`` and
+    ``evaluated_samples`` went through a gradient, and through an evaluation, since the start.
     """
 
     def __init__(self, assignment: Assignment):
         self._assignment = assignment
-        self._architecture: Architecture = assignment.architecture
+        self._architecture = assignment.architecture
         self._training = assignment.training
         self._chunk = max(1, min(_MOST_AT_ONCE, _WIDEST_PASS // self._architecture.widest()))
         own, like = ((), assignment.run.first_outputs) if assignment.model.same_start else ((assignment.node,), 0)
         start = self._architecture.start(assignment.run.seed, *own, init=assignment.model.init, like=like)
-        dtype = assignment.dtype
-        self.theta, self._gradient = _aligned(start.size, dtype), _aligned(start.size, dtype)
+        self.theta, self._gradient = (_aligned(start.size, assignment.dtype) for _ in range(2))
         self.theta[:] = start
+        self._velocity = _aligned(start.size, assignment.dtype) if self._training.momentum else None
         self._model = _model(self._architecture, assignment.run.task, self.theta, self._gradient)
-        nothing = [np.empty(0)] * 4  # is what a server learns from
-        shard: list[Samples] = nothing if assignment.role == "server" else self._read(*_SHARD)
+        shard: list[Samples] = [np.empty(0)] * 4  # what a server learns from
+        if assignment.role == "client":
+            shard = self._model.read(assignment.shard, ("x_train", "y_train", "x_test", "y_test"))
         self._x_train, self._y_train, self._x_test, self._y_test = shard
         self.train_samples, self.test_samples = len(self._x_train), len(self._x_test)
-        self._velocity = _aligned(start.size, dtype) if self._training.momentum else None
         self._batches_drawn = 0
         self._pass = -1, np.empty(0, int)  # which pass over the shard goes on, and its order
         self._drifted = False
         self.learnt_samples = self.evaluated_samples = 0
-        """Samples that went through a gradient, and through an evaluation, since the start."""
 
     def enter(self, round: int) -> None:
         """From now on the task is that of this round."""
         if not self._drifted and 0 < self._assignment.run.drift_round <= round:
-            self._x_train, self._x_test = self._read("x_train_drifted", "x_test_drifted")
+            drifted = "x_train_drifted", "x_test_drifted"
+            self._x_train, self._x_test = self._model.read(self._assignment.shard, drifted)
             self._drifted = True
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> float:
@@ -64,7 +62,19 @@ class Learner:
 
         Each of its steps takes grad f(theta) + lam pull, with a ``pull`` (d,), for grad f(theta).
         """
-        losses = [self._step(x, y, pull, lam) for x, y in self.batches()]
+        losses, alpha = [], self._training.alpha
+        for x, y in self.batches():
+            loss, direction = self.gradient(x, y)
+            losses.append(loss)
+            if self._velocity is not None:
+                self._velocity *= self._training.momentum
+                self._velocity += direction
+                direction = self._velocity
+                if pull is not None:
+                    direction += lam * pull
+            self._model.add(self.theta, direction, -alpha)
+            if pull is not None and self._velocity is None:
+                self.theta -= alpha * lam * pull
         return sum(losses) / len(losses)
 
     def gradient(
@@ -79,8 +89,7 @@ class Learner:
         self._gradient.fill(0)
         self.learnt_samples += len(x)
         total = 0.0
-        for start in range(0, len(x), self._chunk):
-            part = slice(start, start + self._chunk)
+        for part in self._parts(len(x)):
             total += self._model.add_gradient(x[part], y[part], len(x), pull)
         if self._training.l2:
             total += self._training.l2 / 2 * float(self.theta @ self.theta)
@@ -96,16 +105,14 @@ class Learner:
                 return self.evaluate()
             finally:
                 self.theta[:] = own
-        task, summed, scored = self._assignment.run.task, 0.0, 0.0
         self.evaluated_samples += self.test_samples
-        for start in range(0, self.test_samples, self._chunk):
-            part = slice(start, start + self._chunk)
+        loss = score = 0.0
+        for part in self._parts(self.test_samples):
             losses, scores = self._model.evaluate(self._x_test[part], self._y_test[part])
-            summed += losses
-            scored += scores
+            loss, score = loss + losses, score + scores
         # MSE is a mean over samples and targets
-        values = self.test_samples * (1 if task == "classification" else self._architecture.outputs)
-        return summed / self.test_samples, scored / values
+        targets = 1 if self._assignment.run.task == "classification" else self._architecture.outputs
+        return loss / self.test_samples, score / (self.test_samples * targets)
 
     def inputs(self) -> np.ndarray:
         return np.asarray(self._x_train).reshape(-1, *self._architecture.input_shape)
@@ -115,25 +122,13 @@ class Learner:
         model, y = self._architecture, np.asarray(self._y_train)
         sums = np.zeros((model.outputs, model.features))
         self.evaluated_samples += self.train_samples
-        for start in range(0, self.train_samples, self._chunk):
-            part = slice(start, start + self._chunk)
+        for part in self._parts(self.train_samples):
             np.add.at(sums, y[part], self._model.features(self._x_train[part]))
         counts = np.bincount(y, minlength=model.outputs).clip(min=1)
         return (sums / counts[:, None]).astype(self.theta.dtype)
 
-    def _step(self, x: Samples, y: Samples, pull: np.ndarray | None, lam: float) -> float:
-        value, _ = self.gradient(x, y)
-        alpha, direction = self._training.alpha, self._gradient
-        if self._velocity is not None:
-            direction = self._velocity
-            direction *= self._training.momentum
-            direction += self._gradient
-            if pull is not None:
-                direction += lam * pull
-        self._model.add(self.theta, direction, -alpha)
-        if pull is not None and self._velocity is None:
-            self.theta -= alpha * lam * pull
-        return value
+    def _parts(self, samples: int) -> Iterator[slice]:
+        return (slice(start, start + self._chunk) for start in range(0, samples, self._chunk))
 
     def batches(self, times: int = 1) -> Iterator[tuple[Samples, Samples]]:
         """The mini-batches of one round, or ``times`` as many. Shuffled passes over the shard follow each other across
@@ -144,9 +139,8 @@ class Learner:
             return
         size = min(self._training.batch_size, self.train_samples)
         a_pass = -(-self.train_samples // size)
-        count = self._training.steps if self._training.work == "steps" else self._training.epochs * a_pass
         start = self._batches_drawn
-        self._batches_drawn += times * count
+        self._batches_drawn += times * self._training.count(self.train_samples)
         for batch in range(start, self._batches_drawn):
             passes, place = divmod(batch, a_pass)
             if self._pass[0] != passes:
@@ -158,9 +152,7 @@ class Learner:
     def state(self) -> dict[str, np.ndarray]:
         """What a later process needs to go on exactly here."""
         state = {"theta": self.theta, "batches_drawn": np.array([self._batches_drawn])}
-        if self._velocity is not None:
-            state["velocity"] = self._velocity
-        return state
+        return state if self._velocity is None else state | {"velocity": self._velocity}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Goes on from what ``state`` gave."""
@@ -172,9 +164,6 @@ class Learner:
     def buffer_bytes(self) -> int:
         """Memory of the gradient and the velocity."""
         return self.theta.nbytes * (1 if self._velocity is None else 2)
-
-    def _read(self, *names: str) -> list[Samples]:
-        return self._model.read(self._assignment.shard, names)
 
 
 def time_of_a_step(assignment: Assignment, steps: int) -> float:
@@ -188,12 +177,12 @@ def time_of_a_step(assignment: Assignment, steps: int) -> float:
     return statistics.median(rounds) / steps
 
 
-def _model(architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray) -> LinearModel | TorchModel:
-    if architecture.is_linear:
-        return LinearModel(architecture, task, theta, gradient)
+def _model(model: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray) -> "LinearModel | TorchModel":
+    if model.is_linear:
+        return LinearModel(model, task, theta, gradient)
     from .networks import TorchModel  # loads torch, which takes longer than many a run of linear models
 
-    return TorchModel(architecture, task, theta, gradient)
+    return TorchModel(model, task, theta, gradient)
 
 
 def _aligned(size: int, dtype: np.dtype) -> np.ndarray:

@@ -28,14 +28,11 @@ class LinearModel:
         self._weight_slope, self._bias_slope = gradient[:-outputs].reshape(outputs, -1), gradient[-outputs:]
 
     def read(self, shard: Path, names: Sequence[str]) -> list[np.ndarray]:
-        """Samples or targets as the other methods take them."""
+        """Samples or targets as the other methods take them: a sample a row, what is real of theta's type."""
         with safe_open(shard, framework="numpy") as file:
-            return [self._as_taken(file.get_tensor(name)) for name in names]
-
-    def _as_taken(self, x: np.ndarray) -> np.ndarray:
-        """A sample a row; what is real is of theta's type."""
-        x = x if x.ndim < 2 else x.reshape(len(x), -1)
-        return x.astype(self._weight.dtype, copy=False) if x.dtype.kind == "f" else x
+            arrays = [file.get_tensor(name) for name in names]
+        rows = [x if x.ndim < 2 else x.reshape(len(x), -1) for x in arrays]
+        return [x.astype(self._weight.dtype, copy=False) if x.dtype.kind == "f" else x for x in rows]
 
     def rows(self, x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         return x.take(chosen, 0)
@@ -47,7 +44,7 @@ class LinearModel:
 
         What ``pull`` adds to the loss depends on no parameter: the features of a sample are the sample.
         """
-        summed, slope = _loss_and_slope(self._task, self._predictions(x), y)
+        summed, slope = self._loss_and_slope(self._predictions(x), y)
         slope /= samples
         self._weight_slope += slope.T @ x
         self._bias_slope += slope.sum(0)
@@ -59,7 +56,7 @@ class LinearModel:
         """The loss, and the number of correct classifications or the squared error."""
         z = self._predictions(x)
         right = float((z.argmax(1) == y).sum()) if self._task == "classification" else None
-        summed, _ = _loss_and_slope(self._task, z, y)
+        summed, _ = self._loss_and_slope(z, y)
         return summed, summed if right is None else right
 
     def features(self, x: np.ndarray) -> np.ndarray:
@@ -75,17 +72,16 @@ class LinearModel:
     def _predictions(self, x: np.ndarray) -> np.ndarray:
         return x @ self._weight.T + self._bias
 
-
-def _loss_and_slope(task: str, z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
-    """Overwrites z."""
-    if task == "regression":
-        z -= y
-        return float(np.square(z).sum()), 2 * z
-    z -= z.max(1, keepdims=True)
-    rows = np.arange(len(y))
-    of_the_right = z[rows, y].sum()
-    np.exp(z, out=z)
-    total = z.sum(1)
-    z /= total[:, None]
-    z[rows, y] -= 1
-    return float(np.log(total).sum() - of_the_right), z
+    def _loss_and_slope(self, z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+        """Overwrites z."""
+        if self._task == "regression":
+            z -= y
+            return float(np.square(z).sum()), 2 * z
+        z -= z.max(1, keepdims=True)
+        rows = np.arange(len(y))
+        of_the_right = z[rows, y].sum()
+        np.exp(z, out=z)
+        total = z.sum(1)
+        z /= total[:, None]
+        z[rows, y] -= 1
+        return float(np.log(total).sum() - of_the_right), z

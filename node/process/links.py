@@ -28,67 +28,61 @@ class Links:
     def __init__(self, assignment: Assignment, traits: Traits, control: Control, stopwatch: Stopwatch):
         self._assignment, self._traits = assignment, traits
         self._context = zmq.Context(io_threads=1)
-        keyed = assignment.transport.keyed or assignment.deployment.records_key
-        self._keys = KeyPair.make() if keyed else None  # nobody else has the secret
+        keyed = assignment.transport.keyed
+        # nobody else has the secret
+        self._keys = KeyPair.make() if keyed or assignment.deployment.records_key else None
+        self.public_key = self._keys.public if self._keys else ""
         self.kernel = KernelCounters() if assignment.counts_in_kernel else None
         self._schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
+        queue = queue_for(self._schedule) if self._schedule else Options.queue
+        if traits.server == "answers" and not assignment.incarnation.bounded:
+            queue = CONSTANTS.queue_of_a_server  # unconfirmed, it does not run far ahead of clients that only evaluate
         options = Options(
             assignment.run.largest_vector * assignment.dtype.itemsize,
-            keys=Ring(self._keys, {}, more=True) if self._keys and assignment.transport.keyed else None,
-            kernel=self.kernel,
-            stopwatch=stopwatch,
-            **self._queue(),
+            queue,
+            Ring(self._keys, {}, more=True) if self._keys and keyed else None,
+            self.kernel,
+            stopwatch,
         )
         identity = Identity(assignment.node, assignment.run.number, assignment.incarnation.number)
         self.endpoint = Endpoint(self._context, identity, control, options)
-        self.planned: PlannedClock | None = None
-        """The clock, where it is the virtual one."""
-
-    @property
-    def public_key(self) -> str:
-        return self._keys.public if self._keys else ""
-
-    def _queue(self) -> dict[str, int]:
-        """A server that nobody confirms messages to does not run far ahead of clients that only evaluate."""
-        with_server = self._traits.server == "answers"
-        if with_server and not self._assignment.incarnation.bounded:
-            return {"queue": CONSTANTS.queue_of_a_server}
-        return {"queue": queue_for(self._schedule)} if self._schedule else {}
+        self.planned: PlannedClock | None = None  # the clock, where it is the virtual one
 
     def recorder(self) -> Recorder:
-        assignment, deployment = self._assignment, self._assignment.deployment
+        deployment = self._assignment.deployment
         return Recorder(
             self._context,
             "",
-            assignment.sender,
+            self._assignment.sender,
             keys=(self._keys, deployment.records_key) if self._keys and deployment.records_key else None,
             gather_s=CONSTANTS.gather_s,
             may_drop=not deployment.records.startswith("ipc://"),  # no link to the collector holds up learning
         )
 
     def clock(self, channels: Channels) -> Clock:
-        assignment = self._assignment
+        assignment, time, incarnation = self._assignment, self._assignment.time, self._assignment.incarnation
+        timeout = assignment.transport.timeout
         if self._schedule is None:
             everyone = self._traits.partners == "all" and not self._traits.silent_edges
             ahead = 1 if everyone and not assignment.periods else assignment.run.rounds
-            return NoClock(self.endpoint, channels, assignment.transport.timeout, ahead=ahead)
-        rules = Rules(assignment.time.silence, assignment.incarnation.bounded, assignment.checkpoints.every)
+            return NoClock(self.endpoint, channels, timeout, ahead=ahead)
+        rules = Rules(time.silence, incarnation.bounded, assignment.checkpoints.every)
         if assignment.clock == "virtual":
-            self.planned = PlannedClock(self.endpoint, channels, assignment.transport.timeout, self._schedule, rules)
+            self.planned = PlannedClock(self.endpoint, channels, timeout, self._schedule, rules)
             return self.planned
-        rules = replace(rules, staleness=assignment.time.most_ahead, deadline_s=assignment.time.longest_wait_s)
+        rules = replace(rules, staleness=time.most_ahead, deadline_s=time.longest_wait_s)
         if self._traits.server == "answers":
-            first, at_server = assignment.incarnation.first_round, assignment.role == "server"
-            anew = first > 1 and assignment.incarnation.state_round != first - 1
-            rules = replace(rules, is_server=at_server, listens_in=first if anew else 0)
-            if not at_server:
-                rules = replace(rules, silence="skip")  # who has no answer goes on with what it has
-        return WallClock(self.endpoint, channels, assignment.transport.timeout, self._schedule, rules)
+            first, at_server = incarnation.first_round, assignment.role == "server"
+            anew = first > 1 and incarnation.state_round != first - 1
+            silence = time.silence if at_server else "skip"  # a client without an answer goes on with what it has
+            rules = replace(rules, silence=silence, is_server=at_server, listens_in=first if anew else 0)
+        return WallClock(self.endpoint, channels, timeout, self._schedule, rules)
 
     def limit_resources(self) -> None:
         """Limits what unauthenticated peers can take; over Unix sockets there are none, and a limit is a process's."""
-        if self._assignment.deployment.address.startswith("tcp://") and not self._assignment.deployment.shares_process:
-            bound_memory(self._assignment.deployment.memory)
+        deployment = self._assignment.deployment
+        if deployment.address.startswith("tcp://") and not deployment.shares_process:
+            bound_memory(deployment.memory)
             each = 4 if self.kernel is None else 8  # of a neighbour's present incarnation and of the one before
             bound_connections(each * len(self._assignment.neighbours))
             if self.kernel is None:  # it has to see the connections

@@ -10,8 +10,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import TextIO, TypeVar
 
-import numpy as np
-
 from ...metrics.recorder import Recorder
 from ...transport import array_file
 from ...transport.channel import Channels
@@ -82,39 +80,46 @@ class _ClientProcess:
         assignment = self.assignment
         self.links = links = Links(assignment, self.algorithm.traits, self.control, self.stopwatch)
         self.endpoint = links.endpoint
-        self.recorder: Recorder | None = None
+        recorder: Recorder | None = None
         linger_s = 0.0
         try:
             self._prepare()  # before neighbours come: none of them is to wait
-            self.recorder = links.recorder()
+            recorder = links.recorder()
             may_come_at_work = assignment.transport.keyed and assignment.clock != "none"
             address = self.endpoint.bind(assignment.deployment.address, hurry=not may_come_at_work)
             links.limit_resources()
             self.control.send(Bound(address, links.public_key))
             failpoint("bound")
             met = self._wait_for(Connect).neighbours
-            self.recorder.connect(assignment.deployment.records)  # who stores them knows this client's key by now
-            self.endpoint.before_waiting = self.recorder.flush
-            self.reporter = Reporter(assignment, self.client, self.learner, self.peers, self.stopwatch, self.recorder)
+            recorder.connect(assignment.deployment.records)  # who stores them knows this client's key by now
+            self.endpoint.before_waiting = recorder.flush
+            self.reporter = Reporter(assignment, self.client, self.learner, self.peers, self.stopwatch, recorder)
             self.reporter.tell_process(address)
             self._meet(met)
             self._learn()
-            if assignment.incarnation.ending == "finish":
+            early = assignment.incarnation.ending != "finish"
+            if not early:
                 self.control.send(Done())
                 failpoint("done")
                 self._wait_for(Exit)  # all have received all
-            else:
-                if self.planned:
-                    hand_on(assignment, self.planned)
-                linger_s = CONSTANTS.linger_s
-            self._say_goodbye()
+            elif self.planned:
+                hand_on(assignment, self.planned)
+            linger_s = CONSTANTS.linger_s if early else 0.0
+            self.reporter.tell_end(time.monotonic() - self.epoch, self.endpoint.hellos, early=early)
+            if (kernel := links.kernel) is not None:
+                self.endpoint.connections.note()
+                self.reporter.tell_kernel(kernel.read())
+                kernel.close()
+            recorder.flush()
+            self.control.send(Leaving(recorder.batches, recorder.wire_bytes))
+            failpoint("left")
         finally:
-            if self.recorder is not None:
-                self.recorder.close()
+            if recorder is not None:
+                recorder.close()
             links.close(linger_s)
 
     def _prepare(self) -> None:
-        assignment = self.assignment
+        assignment, incarnation = self.assignment, self.assignment.incarnation
         self.learner = Learner(assignment)
         channels = Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed)
         self.clock = self.links.clock(channels)
@@ -122,23 +127,15 @@ class _ClientProcess:
         self.peers = Peers(self.clock)
         self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
         self.client.state = self.algorithm.begin(self.client)
-        if assignment.incarnation.state_round is not None:
-            self._restore(assignment.incarnation.state_round)
-        size = self.client.theta.size
-        print(
-            f"client {assignment.node}: {size} parameters, {self.learner.train_samples} training samples",
-            file=self.log,
-            flush=True,
-        )
-
-    def _restore(self, round: int) -> None:
-        state = array_file.read(self.assignment.state(round))
-        incarnation = self.assignment.incarnation
-        if incarnation.begun_in == incarnation.first_round:  # the one before has told of its own waits
-            state.pop(DEADLINES, None)
-        self.learner.load(state)
-        self.client.state.load(state)
-        self.peers.load(state)
+        if incarnation.state_round is not None:
+            state = array_file.read(assignment.state(incarnation.state_round))
+            if incarnation.begun_in == incarnation.first_round:  # the one before has told of its own waits
+                state.pop(DEADLINES, None)
+            self.learner.load(state)
+            self.client.state.load(state)
+            self.peers.load(state)
+        sizes = f"{self.client.theta.size} parameters, {self.learner.train_samples} training samples"
+        print(f"client {assignment.node}: {sizes}", file=self.log, flush=True)
 
     def _meet(self, met: Sequence[Place]) -> None:
         """``met`` are the neighbours that are there."""
@@ -159,14 +156,14 @@ class _ClientProcess:
         self.epoch = self._wait_for(Go).epoch
 
     def _learn(self) -> None:
-        assignment, client = self.assignment, self.client
-        if assignment.incarnation.first_round == 1 and not assignment.incarnation.resumed_at:
+        client, incarnation, rounds = self.client, self.assignment.incarnation, self.assignment.run.rounds
+        if incarnation.first_round == 1 and not incarnation.resumed_at:
             self._close_round(0)
-        self.clock.begin(assignment.incarnation.first_round, assignment.incarnation.begun_in)
+        self.clock.begin(incarnation.first_round, incarnation.begun_in)
         if self.planned:
-            restore_messages(assignment, self.planned)
-        last = assignment.run.rounds if assignment.incarnation.last_round is None else assignment.incarnation.last_round
-        for round in range(assignment.incarnation.first_round, last + 1):
+            restore_messages(self.assignment, self.planned)
+        last = rounds if incarnation.last_round is None else incarnation.last_round
+        for round in range(incarnation.first_round, last + 1):
             self.stopwatch.switch("maps")
             client.train_loss = None
             client.enter(round)
@@ -182,23 +179,8 @@ class _ClientProcess:
             yield
         except CannotEncode as error:
             self._require_finite(round)
-            raise Diverged(
-                f"a vector of client {self.assignment.node} cannot be sent in round {round}: {error}"
-            ) from None
-
-    def _close_round(self, round: int) -> None:
-        """Evaluates, writes state and records, all of it after the round's learning."""
-        self.stopwatch.switch("records")
-        assignment = self.assignment
-        last = round == assignment.run.rounds
-        theta_norm = self._require_finite(round)
-        figures = self._figures(round) if _due(round, assignment.evaluation.every, last) else Figures()
-        if _due(round, assignment.checkpoints.every, last):
-            sent = self.planned.stored.state(round) if self.planned else {}
-            write_state(assignment.state(round), round, self._state() | sent)
-            if self.planned:
-                self.planned.stored.forget(round)
-        self.reporter.tell_round(round, self._now(), theta_norm, figures)
+            what = f"a vector of client {self.assignment.node} cannot be sent in round {round}"
+            raise Diverged(f"{what}: {error}") from None
 
     def _require_finite(self, round: int) -> float:
         """||theta||. Raises Diverged."""
@@ -209,41 +191,39 @@ class _ClientProcess:
             raise Diverged(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
         return norm
 
+    def _close_round(self, round: int) -> None:
+        """Evaluates, writes state and records, all of it after the round's learning."""
+        self.stopwatch.switch("records")
+        assignment, maps = self.assignment, self.client.state.maps
+
+        def due(every: int) -> bool:
+            return round in (0, assignment.run.rounds) or (every > 0 and round % every == 0)
+
+        theta_norm = self._require_finite(round)
+        figures = self._figures(round) if due(assignment.evaluation.every) else Figures()
+        if due(assignment.checkpoints.every):
+            state = self.learner.state() | self.client.state.arrays() | self.peers.state()
+            if assignment.checkpoints.save_maps and maps is not None:
+                state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
+            if self.planned:
+                state |= self.planned.stored.state(round)
+            write_state(assignment.state(round), round, state)
+            if self.planned:
+                self.planned.stored.forget(round)
+        self.reporter.tell_round(round, time.monotonic() - self.epoch, theta_norm, figures)
+
     def _figures(self, round: int) -> Figures:
         """A server has none, but what its clients need for theirs."""
         at_the_end = self.algorithm.as_at_the_end(self.client, self.peers)
         with self._diverged_if_unsendable(round), at_the_end if round else contextlib.nullcontext(True) as known:
-            return self._evaluate() if known and self.assignment.role == "client" else Figures()
-
-    def _evaluate(self) -> Figures:
-        own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)
-        with self.stopwatch.during("evaluation"):
-            loss, metric = self.learner.evaluate(own)
-            if common is None:
-                return Figures(loss, metric)
-            return Figures(loss, metric, metric if common is own else self.learner.evaluate(common)[1])
-
-    def _say_goodbye(self) -> None:
-        self.reporter.tell_end(self._now(), self.endpoint.hellos, early=self.assignment.incarnation.ending != "finish")
-        if (kernel := self.links.kernel) is not None:
-            self.endpoint.connections.note()
-            self.reporter.tell_kernel(kernel.read())
-            kernel.close()
-        assert self.recorder
-        self.recorder.flush()
-        self.control.send(Leaving(self.recorder.batches, self.recorder.wire_bytes))
-        failpoint("left")
-
-    def _now(self) -> float:
-        """Wall seconds of the run."""
-        return time.monotonic() - self.epoch
-
-    def _state(self) -> dict[str, np.ndarray]:
-        state = self.learner.state() | self.client.state.arrays() | self.peers.state()
-        maps = self.client.state.maps
-        if self.assignment.checkpoints.save_maps and maps is not None:
-            state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
-        return state
+            if not known or self.assignment.role == "server":
+                return Figures()
+            own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)
+            with self.stopwatch.during("evaluation"):
+                loss, metric = self.learner.evaluate(own)
+                if common is None:
+                    return Figures(loss, metric)
+                return Figures(loss, metric, metric if common is own else self.learner.evaluate(common)[1])
 
     def _wait_for(self, kind: type[_Message]) -> _Message:
         """Blocks until the launcher sends such a message, and returns it. Raises Stopped, ControlClosed."""
@@ -256,7 +236,3 @@ class _ClientProcess:
                 self.clock.idle()
             else:
                 self.endpoint.heed()
-
-
-def _due(round: int, every: int, last: bool) -> bool:
-    return round == 0 or last or (every > 0 and round % every == 0)

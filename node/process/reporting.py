@@ -21,15 +21,14 @@ from ...metrics.records import (
 )
 from ...transport.kernel import KernelCount
 from ...transport.outgoing import CONFIRMATION, EVALUATION
-from ...transport.peers import Exchanged, Peers
+from ...transport.peers import Peers
 from ...transport.presence import identity_of
 from ...transport.stopwatch import Stopwatch
 from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 from ..assignment import Assignment
 from ..client import Client
-from ..model.flops import evaluation_flops, gradient_flops
 from ..model.learner import Learner
-from .resources import Pace, StateBytes, sample
+from .resources import Pace, sample
 
 
 class Figures(NamedTuple):
@@ -53,6 +52,7 @@ class Reporter:
 
     def __post_init__(self) -> None:
         self._node = self._assignment.node
+        self._measures = self._assignment.measuring.enabled
         self._pace = Pace(self._assignment.measuring.every)
 
     def tell_process(self, address: str) -> None:
@@ -75,42 +75,32 @@ class Reporter:
     def tell_links(self, hellos: Iterable[tuple[int, int]]) -> None:
         """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello)."""
         own = ready_bytes(identity_of(self._node, self._assignment.incarnation.number))
-        keys = self._assignment.transport.keyed
-        self._recorder.write(
-            *(
-                OverheadRecord(self._node, node, kind, messages, wire_bytes)
-                for node, hello in hellos
-                for kind, messages, wire_bytes in (
-                    ("greeting", 0, GREETING_BYTES),
-                    ("ready", 0, own),
-                    *([("handshake", 0, handshake_bytes(own, connects=self._node < node))] if keys else []),
-                    ("hello", 1, hello),
-                )
-            )
-        )
+        records: list[Record] = []
+        for j, hello in hellos:
+            opening = [("greeting", 0, GREETING_BYTES), ("ready", 0, own)]
+            if self._assignment.transport.keyed:
+                opening.append(("handshake", 0, handshake_bytes(own, connects=self._node < j)))
+            records += [OverheadRecord(self._node, j, *each) for each in (*opening, ("hello", 1, hello))]
+        self._recorder.write(*records)
 
     def tell_round(self, round: int, now: float, theta_norm: float, figures: Figures) -> None:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
-        report, train_loss = self._client.report, self._client.train_loss
-        measure = self._assignment.measuring.enabled
-        waited = self._peers.clock.waited()
-        exchanged = self._peers.next_round()
-        records: list[Record] = [
-            *(self._exchanged(exchanged) if measure else ()),
-            *(self._edges(round) if measure else ()),
-            *(EventRecord(now, waited.virtual_s, self._node, "warning", text) for text in report.warnings),
-            *(EventRecord(now, waited.virtual_s, self._node, *event) for event in report.events),
-            *(
-                EventRecord(now, waited.virtual_s, self._node, "drop", f"{count} x {reason}")
-                for reason, count in self._peers.rejected().items()
-            ),
-        ]
+        node, report, train_loss = self._node, self._client.report, self._client.train_loss
+        waited, exchanged = self._peers.clock.waited(), self._peers.next_round()
+        events = [("warning", text) for text in report.warnings] + report.events
+        events += [("drop", f"{count} x {reason}") for reason, count in self._peers.rejected().items()]
         report.warnings.clear()
         report.events.clear()
-        if measure and (round == self._assignment.run.rounds or self._pace.due(now)):
+        records: list[Record] = []
+        if self._measures:
+            records += [TrafficRecord(node, j, exchanged.round, *sent) for j, sent in exchanged.sent.items()]
+            records += [UsedRecord(node, exchanged.round, use.phase, use.neighbour, use.used) for use in exchanged.used]
+            records += self._edges(round)
+        records += [EventRecord(now, waited.virtual_s, node, *event) for event in events]
+        if self._measures and (round == self._assignment.run.rounds or self._pace.due(now)):
             records += self._measurements(now)
         told = RoundRecord(
-            node=self._node,
+            node=node,
             round=round,
             train_loss=train_loss,
             test_loss=figures.test_loss,
@@ -134,55 +124,36 @@ class Reporter:
             waits = f"{missed} wait{'s' if missed > 1 else ''} ended by the deadline"
             self._recorder.write(EventRecord(now, None, self._node, "timeout", waits))
         for kind in (CONFIRMATION, EVALUATION):
-            self._recorder.write(
-                *(OverheadRecord(self._node, j, kind, *tally) for j, tally in self._peers.beside(kind).items())
-            )
-        if early and self._assignment.measuring.enabled:
+            tallies = self._peers.beside(kind).items()
+            self._recorder.write(*(OverheadRecord(self._node, j, kind, *tally) for j, tally in tallies))
+        if early and self._measures:
             self._recorder.write(*self._measurements(now))
 
     def tell_kernel(self, counts: Iterable[KernelCount]) -> None:
         self._recorder.write(*(KernelRecord(self._node, c.local, c.peer, c.sent, c.received) for c in counts))
 
-    def _exchanged(self, exchanged: Exchanged) -> Iterator[Record]:
-        for j, sent in exchanged.sent.items():
-            yield TrafficRecord(self._node, j, exchanged.round, *sent)
-        for use in exchanged.used:
-            yield UsedRecord(self._node, exchanged.round, use.phase, use.neighbour, use.used)
-
-    def _edges(self, round: int) -> list[EdgeRecord]:
+    def _edges(self, round: int) -> Iterator[Record]:
         maps, report = self._client.state.maps, self._client.report
         if maps is None or not (report.disagreements or report.weights):
-            return []
-        return [
-            EdgeRecord(
-                self._node,
-                j,
-                round,
-                report.disagreements.get(j),
-                map_norm * report.weights.get(j, 1.0),
-                maps.error_bound,
-                report.weights.get(j),
-                report.cosines.get(j),
-            )
-            for j, map_norm in maps.norms().items()
-            if j in report.weights or not report.weights
-        ]
+            return
+        for j, norm in maps.norms().items():
+            weight = report.weights.get(j)
+            if weight is not None or not report.weights:
+                map_norm = norm if weight is None else norm * weight
+                bound, cosine = maps.error_bound, report.cosines.get(j)
+                yield EdgeRecord(self._node, j, round, report.disagreements.get(j), map_norm, bound, weight, cosine)
 
     def _measurements(self, now: float) -> list[Record]:
-        node, architecture, learner = self._node, self._assignment.architecture, self._learner
+        node, model, learner = self._node, self._assignment.architecture, self._learner
         maps = self._client.state.maps
+        history = 0 if maps is None else maps.history_bytes()
         flops = {
-            "gradient": learner.learnt_samples * gradient_flops(architecture),
-            "evaluation": learner.evaluated_samples * evaluation_flops(architecture),
+            "gradient": learner.learnt_samples * model.gradient_flops,
+            "evaluation": learner.evaluated_samples * model.evaluation_flops,
             "maps": 0 if maps is None else maps.flops,
         }
-        history = 0 if maps is None else maps.history_bytes()
-        state = StateBytes(
-            theta=learner.theta.nbytes,
-            maps=self._client.state.nbytes() - history,
-            history=history,
-            buffers=learner.buffer_bytes() + self._peers.memory_bytes(),
-        )
+        buffers = learner.buffer_bytes() + self._peers.memory_bytes()
+        state = learner.theta.nbytes, self._client.state.nbytes() - history, history, buffers
         with self._pace.sampling(now):
             records: list[Record] = [] if self._assignment.deployment.shares_process else [sample(node, now, state)]
             for part, spent in self._stopwatch.read().items():

@@ -39,7 +39,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from ....transport.peers import Peers
 from ...assignment import Assignment
 from ...client import Client
-from ...maps import FactoredMaps
+from ...maps import StoredMaps
 from ...maps.base import Vectors
 from ...maps.start import shared_rows, shared_transform
 from ...model.architecture import Architecture
@@ -58,7 +58,7 @@ FEWEST = 3
 class SelectiveState(State):
     """theta^0 and the rows follow from the run's seed: they are not saved."""
 
-    maps: FactoredMaps
+    maps: StoredMaps
 
     def __init__(self, algorithm: "SelectiveSheaf", client: Client):
         size = client.theta.size
@@ -67,7 +67,7 @@ class SelectiveState(State):
         self.rows = {j: shared_size(algorithm.gamma, size, peer.parameters) for j, peer in client.neighbours.items()}
         self.chosen = shared_rows(client.seed, client.node, self.rows, size, 0)
         self.transform = shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=client.theta.dtype)
-        self.maps = FactoredMaps(self.transform)
+        self.maps = StoredMaps(self.transform)
         m_i = client.train_samples
         self.edges = {
             j: Edge(algorithm, self.blocks, threshold_of(algorithm, m_i, peer.samples))

@@ -1,0 +1,353 @@
+"""Dense, factored and self-choosing maps against a plain list of matrices, updated as equation (19) says; and factored
+maps whose history may keep only so many rows: what is lost, and what is said about it."""
+
+import gc
+import math
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from sheafgossip.node.maps import START_KINDS, Maps, StoredMaps, starting_maps
+from sheafgossip.node.maps.start import MatrixStart
+from sheafgossip.node.maps.stored import dense_cost, factored_cost, truncation_flops
+from sheafgossip.node.process.checkpoint import write_state
+
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
+LARGE = {"size": 2100, "rows": {2: 40, 7: 50}}  # factored maps pay at first, and history takes several blocks
+STEP = 0.02
+
+every_storage = pytest.mark.parametrize("storage", ["auto", "dense", "factored"])
+every_dtype = pytest.mark.parametrize("dtype", list(EPS))
+
+
+def start(kind="orthogonal", *, size, rows, dtype="float64", seed=5):
+    return starting_maps(kind, seed=seed, node=3, rows=rows, theta=np.empty(size, dtype), scale=1.5)
+
+
+class Plain:
+    """{j: P_ij} in double precision, and nothing clever."""
+
+    def __init__(self, kind: str, size: int, rows: dict[int, int], seed: int = 5):
+        first = start(kind, size=size, rows=rows, seed=seed)
+        self.P = {j: first.matrix(part) for j, part in first.stacking.parts.items()}
+        # what rounding errors are measured against: nothing ever was larger
+        self.reach = math.sqrt(sum(float((P**2).sum()) for P in self.P.values()))
+
+    def update(self, r: dict[int, np.ndarray], theta: np.ndarray, step: float) -> None:
+        for j in self.P:
+            self.P[j] = self.P[j] - step * np.outer(r[j].astype(float), theta.astype(float))
+            self.reach += step * float(np.linalg.norm(r[j])) * float(np.linalg.norm(theta))
+
+
+class Draws:
+    """Random vectors of the right lengths and precision."""
+
+    def __init__(self, size: int, rows: dict[int, int], dtype: str = "float64", seed: int = 1):
+        self.rng, self.size, self.rows, self.dtype = np.random.default_rng(seed), size, rows, dtype
+
+    def theta(self) -> np.ndarray:
+        return self.rng.normal(size=self.size).astype(self.dtype)
+
+    def vectors(self) -> dict[int, np.ndarray]:
+        return {j: self.rng.normal(size=d_ij).astype(self.dtype) for j, d_ij in self.rows.items()}
+
+
+def update(maps: Maps, r: dict[int, np.ndarray], theta: np.ndarray, step: float = STEP) -> None:
+    maps.update(maps.project(theta), r, theta, step)
+
+
+def feed(draws: Draws, updates: int, *all_maps: Plain | Maps) -> np.ndarray:
+    """The same updates for all; r is anything, for the law does not ask where it comes from. Returns the last theta."""
+    theta = draws.theta()
+    for _ in range(updates):
+        theta, r = draws.theta(), draws.vectors()
+        for maps in all_maps:
+            if isinstance(maps, Plain):
+                maps.update(r, theta, STEP)
+            else:
+                update(maps, r, theta)
+    return theta
+
+
+def is_dense(maps: Maps) -> bool:
+    return "maps" in maps.state()
+
+
+def rows_at_the_switch(kind: str = "orthogonal", dtype: str = "float64") -> int:
+    """After how many updates LARGE maps that choose themselves turn dense."""
+    first = start(kind, **LARGE, dtype=dtype)
+    return next(rows for rows in range(1, 200) if factored_cost(first, rows) > dense_cost(first))
+
+
+small = st.integers(1, 15).flatmap(
+    lambda size: st.fixed_dictionaries(
+        {"size": st.just(size), "rows": st.dictionaries(st.integers(4, 9), st.integers(1, size), min_size=1)}
+    )
+)
+
+
+@every_storage
+@every_dtype
+@given(
+    shape=small | st.just(LARGE),
+    kind=st.sampled_from(START_KINDS),
+    updates=st.integers(0, 3) | st.sampled_from([31, 32, 33, 65]),  # a block of LARGE history has 32 rows
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=25, deadline=None)
+def test_maps_projections_pull_backs_and_norms_are_those_of_the_plain_matrices_after_any_updates(
+    storage, dtype, shape, kind, updates, seed
+):
+    maps, plain = StoredMaps(start(kind, **shape, dtype=dtype, seed=seed), storage), Plain(kind, **shape, seed=seed)
+    draws, eps = Draws(**shape, dtype=dtype, seed=seed), EPS[dtype]
+    updated_with = feed(draws, updates, maps, plain)  # its projection takes the short way
+    v = draws.vectors()
+    pulled, norms = maps.pull_back(v), maps.norms()
+    assert pulled.dtype == dtype
+    for theta in (updated_with, draws.theta()):
+        projected = maps.project(theta)
+        assert {j: vector.dtype for j, vector in projected.items()} == dict.fromkeys(shape["rows"], np.dtype(dtype))
+        for j, P in plain.P.items():
+            assert np.linalg.norm(projected[j] - P @ theta) <= 20 * eps * plain.reach * np.linalg.norm(theta)
+    for j, P in plain.P.items():
+        assert np.linalg.norm(maps.dense(j) - P) <= 8 * eps * plain.reach
+        assert abs(norms[j] ** 2 - np.linalg.norm(P) ** 2) <= 40 * eps * plain.reach**2
+    length = np.linalg.norm(np.concatenate(list(v.values())))
+    expected = sum(P.T @ v[j].astype(float) for j, P in plain.P.items())
+    assert np.linalg.norm(pulled - expected) <= 20 * eps * plain.reach * length
+
+
+@every_storage
+def test_norms_of_maps_that_are_no_numbers_any_more_are_no_numbers_either(storage):
+    maps = StoredMaps(start(**LARGE), storage)
+    update(maps, {j: np.full(d, np.nan) for j, d in LARGE["rows"].items()}, Draws(**LARGE).theta())
+    assert all(math.isnan(norm) for norm in maps.norms().values())
+
+
+@every_storage
+def test_changing_theta_in_place_after_an_update_does_not_reach_into_the_maps(storage):
+    maps, plain, draws = StoredMaps(start(**LARGE), storage), Plain("orthogonal", **LARGE), Draws(**LARGE)
+    theta = feed(draws, 1, maps, plain)
+    theta[11] += 1  # as a client does in every round
+    for j, vector in maps.project(theta).items():
+        np.testing.assert_allclose(vector, plain.P[j] @ theta, atol=1e-12)
+        np.testing.assert_allclose(maps.dense(j), plain.P[j], atol=1e-12)
+
+
+@every_storage
+@pytest.mark.parametrize("kind", START_KINDS)
+def test_a_client_without_neighbours_projects_to_nothing_and_is_pulled_nowhere(storage, kind):
+    maps, theta = StoredMaps(start(kind, size=9, rows={}, dtype="float32"), storage), np.ones(9, np.float32)
+    update(maps, {}, theta)
+    assert (maps.project(theta), maps.norms(), maps.neighbours) == ({}, {}, ())
+    np.testing.assert_array_equal(maps.pull_back({}), np.zeros(9, np.float32), strict=True)
+
+
+# -- what storages cost ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coordinate", [None, 0, 1234, 2099])
+def test_projecting_the_very_theta_of_the_last_update_costs_no_pass_over_anything(coordinate):
+    maps = StoredMaps(start(**LARGE))
+    theta = feed(Draws(**LARGE), 3, maps).copy()
+    if coordinate is not None:
+        theta[coordinate] = np.nextafter(theta[coordinate], np.inf)
+    before = maps.flops
+    maps.project(theta)
+    assert (maps.flops > before) == (coordinate is not None)
+
+
+def test_dense_maps_are_read_by_each_product_and_each_update():
+    maps, draws = StoredMaps(start(**LARGE), "dense"), Draws(**LARGE)
+    for products in (2, 4):
+        feed(draws, 1, maps)  # a projection, an update
+        assert maps.flops == products * 2 * 2100 * 90
+    maps.pull_back(draws.vectors())
+    assert maps.flops == 5 * 2 * 2100 * 90
+
+
+@pytest.mark.parametrize(("kind", "a_product"), [("gaussian", 2 * 60 * 10), ("orthogonal", 886)])  # 2.5 * 60 * log2(60)
+def test_factored_maps_are_their_start_and_one_theta_and_one_row_of_all_edges_an_update(kind, a_product):
+    maps = StoredMaps(start(kind, size=60, rows={1: 4, 2: 6}))
+    theta, r = np.linspace(-1, 1, 60), {1: np.ones(4), 2: np.ones(6)}
+    start_bytes, rows = maps.state_bytes(), 45
+    for _ in range(rows):
+        maps.update(r, r, theta, 0.1)
+    assert maps.flops == 0  # an update only remembers
+    assert maps.state_bytes() - start_bytes == maps.history_bytes() == 8 * rows * (60 + 10)
+    maps.project(2 * theta)
+    maps.pull_back(r)
+    assert maps.flops == 2 * (a_product + 2 * rows * (60 + 10))
+
+
+def test_a_growing_history_never_moves_its_earlier_rows():
+    maps, draws = StoredMaps(start(**LARGE)), Draws(**LARGE)
+    feed(draws, 1, maps)
+    first = maps.history.blocks()[0]
+    feed(draws, 100, maps)
+    for before, after in zip(first, maps.history.blocks()[0], strict=True):
+        assert np.shares_memory(before, after)
+
+
+@pytest.mark.parametrize("kind", START_KINDS)
+def test_self_choosing_maps_are_factored_exactly_as_long_as_that_costs_no_more_and_never_turn_back(kind):
+    maps, draws = StoredMaps(start(kind, **LARGE), "auto"), Draws(**LARGE)
+    feed(draws, rows_at_the_switch(kind) - 1, maps)
+    assert not is_dense(maps)
+    for _ in range(41):
+        feed(draws, 1, maps)
+        assert is_dense(maps)
+    assert is_dense(StoredMaps(start(size=12, rows={2: 3}), "auto"))  # small ones from the start
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("orthogonal", "float32"), ("orthogonal", "float64"), ("gaussian", "float64")]
+)
+def test_turning_dense_changes_no_bit_of_the_maps_and_what_they_do_by_rounding_only(kind, dtype):
+    """The product that makes the matrices is paid for, and the random numbers of the start are let go."""
+    first = start(kind, **LARGE, dtype=dtype)
+    random_start = weakref.ref(first)
+    maps, twin = StoredMaps(first, "auto"), StoredMaps(start(kind, **LARGE, dtype=dtype))
+    del first
+    draws, rows = Draws(**LARGE, dtype=dtype), rows_at_the_switch(kind, dtype)
+    feed(draws, rows, maps, twin)
+    assert is_dense(maps)
+    gc.collect()
+    assert random_start() is None
+    assert maps.state_bytes() == 2100 * 90 * np.dtype(dtype).itemsize
+    assert maps.flops == twin.flops + 2 * rows * 2100 * 90
+    theta, v = draws.theta(), draws.vectors()
+    mine, wanted = maps.project(theta), twin.project(theta)
+    for j in LARGE["rows"]:
+        np.testing.assert_array_equal(maps.dense(j), twin.dense(j))
+        assert np.linalg.norm(mine[j] - wanted[j]) <= 20 * EPS[dtype] * np.linalg.norm(wanted[j])
+    pulled, wanted = maps.pull_back(v), twin.pull_back(v)
+    assert np.linalg.norm(pulled - wanted) <= 20 * EPS[dtype] * np.linalg.norm(wanted)
+    assert dtype == "float32" or maps.norms() == twin.norms()
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("storage", "kind", "updates", "rank_cap"),
+    [
+        ("dense", "gaussian", 5, None),
+        ("factored", "orthogonal", 0, None),
+        ("factored", "orthogonal", 37, None),
+        ("factored", "uniform", 5, None),
+        ("factored", "orthogonal", 10, 10),
+        ("factored", "orthogonal", 21, 10),
+        ("auto", "orthogonal", 2, None),
+        ("auto", "orthogonal", "at switch - 1", None),
+        ("auto", "orthogonal", "at switch + 0", None),
+        ("auto", "orthogonal", "at switch + 9", None),
+        ("auto", "gaussian", "at switch + 9", None),
+    ],
+)
+@every_dtype
+def test_maps_that_were_put_aside_go_on_bit_by_bit(storage, kind, updates, rank_cap, dtype, tmp_path):
+    maps, again = (StoredMaps(start(kind, **LARGE, dtype=dtype), storage, rank_cap) for _ in range(2))
+    if isinstance(updates, str):
+        updates = rows_at_the_switch(kind, dtype) + int(updates.removeprefix("at switch").replace(" ", ""))
+    draws = Draws(**LARGE, dtype=dtype)
+    theta = feed(draws, updates, maps)
+    write_state(tmp_path / "state", 1, maps.state())
+    again.load(load_file(tmp_path / "state"))
+    for _ in range(15):  # rounds as the algorithm goes through them: what is projected first was updated with last
+        v = {j: theta[:d_ij] for j, d_ij in LARGE["rows"].items()}
+        assert_same(maps.project(theta), again.project(theta))
+        np.testing.assert_array_equal(maps.pull_back(v), again.pull_back(v))
+        theta = feed(draws, 1, maps, again)
+        assert maps.norms() == again.norms()
+        assert (maps.error_bound, maps.state_bytes()) == (again.error_bound, again.state_bytes())
+    assert_same(maps.state(), again.state())
+
+
+def assert_same(one: dict, other: dict) -> None:
+    assert one.keys() == other.keys()
+    for key, vector in one.items():
+        np.testing.assert_array_equal(vector, other[key])
+
+
+# -- rank caps ---------------------------------------------------------------------------------------------------------
+
+
+def capped_and_exact(
+    size: int, rows: dict[int, int], cap: int, dtype: str = "float64"
+) -> tuple[StoredMaps, StoredMaps]:
+    first = {"size": size, "rows": rows, "dtype": dtype}
+    return StoredMaps(start(**first), "factored", cap), StoredMaps(start(**first))
+
+
+def stacked(maps: StoredMaps) -> np.ndarray:
+    return np.concatenate([maps.dense(j) for j in maps.neighbours]).astype(np.float64)
+
+
+def error(capped: StoredMaps, exact: StoredMaps) -> float:
+    return float(np.linalg.norm(stacked(capped) - stacked(exact)))
+
+
+@given(shape=small, cap=st.integers(1, 20), updates=st.integers(1, 60), seed=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_the_error_of_capped_maps_is_within_their_bound_and_their_history_within_the_cap(shape, cap, updates, seed):
+    capped, exact = capped_and_exact(**shape, cap=cap)
+    plain, draws = Plain("orthogonal", **shape), Draws(**shape, seed=seed)
+    for _ in range(updates):
+        feed(draws, 1, capped, exact, plain)
+        assert capped.history.rows <= cap
+    assert error(capped, exact) <= capped.error_bound + 1e-13 * (1 + plain.reach)
+
+
+def test_a_cap_that_acts_loses_something_and_its_bound_is_no_wild_guess_of_projections_either():
+    shape = {"size": 60, "rows": {1: 20, 4: 20}}
+    (capped, exact), draws = capped_and_exact(**shape, cap=12), Draws(**shape)
+    for _ in range(40):
+        theta = feed(draws, 1, capped, exact)
+        for x in (theta, draws.theta()):  # the theta of the update takes the short way
+            gap = np.concatenate(list(capped.project(x).values())) - np.concatenate(list(exact.project(x).values()))
+            assert np.linalg.norm(gap) <= capped.error_bound * np.linalg.norm(x) + 1e-11
+    assert 0.1 * capped.error_bound < error(capped, exact) < capped.error_bound
+    assert error(capped, exact) > 0.01 * np.linalg.norm(stacked(exact))
+
+
+def test_one_truncation_loses_exactly_the_smallest_singular_values_and_is_paid_for():
+    shape = {"size": 30, "rows": {1: 12, 4: 12}}
+    (capped, exact), draws = capped_and_exact(**shape, cap=8), Draws(**shape)
+    feed(draws, 8, capped, exact)
+    assert capped.error_bound == 0.0
+    lost = np.linalg.svd(exact.history.matrix(slice(None)), compute_uv=False)[6:]
+    feed(draws, 1, capped, exact)
+    assert capped.error_bound == pytest.approx(np.linalg.norm(lost), rel=1e-12)
+    assert error(capped, exact) == pytest.approx(capped.error_bound, rel=1e-9)
+    assert (exact.error_bound, exact.history.rows) == (0.0, 9)
+    qr = (4 * 30 * 8**2 - 4 * 8**3 // 3) + (4 * 24 * 8**2 - 4 * 8**3 // 3)
+    paid = qr + 2 * 8**3 + 21 * 8**3 + 2 * 6 * 8 * (30 + 24)
+    assert capped.flops - exact.flops == truncation_flops(30, 24, 8, 6) == paid
+
+
+@pytest.mark.parametrize("what", ["thetas", "disagreements"])
+@pytest.mark.parametrize(("dtype", "eps"), [("float64", 1e-14), ("float32", 1e-5)])
+def test_nothing_is_lost_while_the_true_rank_is_within_what_a_truncation_keeps(what, dtype, eps):
+    capped, exact = capped_and_exact(40, {1: 15, 4: 15}, 12, dtype)
+    rng = np.random.default_rng(1)
+    few_thetas, few_r = rng.normal(size=(9, 40)), rng.normal(size=(9, 30))
+    for _ in range(60):
+        theta = rng.normal(size=9) @ few_thetas if what == "thetas" else rng.normal(size=40)
+        r = rng.normal(size=9) @ few_r if what == "disagreements" else rng.normal(size=30)
+        for maps in (capped, exact):
+            update(maps, maps.stacking.split(r.astype(dtype)), theta.astype(dtype), 0.05)
+    assert max(error(capped, exact), capped.error_bound) < eps * np.linalg.norm(stacked(exact))
+
+
+@pytest.mark.parametrize(("size", "rows"), [(50, {1: 2}), (50, {1: 1, 4: 1}), (3, {1: 2, 4: 3})])
+def test_a_history_longer_than_its_maps_are_high_or_wide_is_kept_without_loss(size, rows):
+    """No sum of updates has a greater rank than the maps have rows or columns."""
+    capped, exact = capped_and_exact(size, rows, 20)
+    feed(Draws(size, rows), 70, capped, exact)
+    assert capped.history.rows <= 20
+    assert max(error(capped, exact), capped.error_bound) < 1e-12 * np.linalg.norm(stacked(exact))
