@@ -1,19 +1,19 @@
-"""Sizes and starts of the models: the paper's counts, closed forms, and torch's own layers as oracle."""
-
-import math
-from collections.abc import Callable
-from itertools import pairwise
+"""Sizes, starts, outputs and costs of the models: the paper's counts, and torch's own layers and counter as oracle."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from sheafgossip.node.model.architecture import Architecture, ArchitectureError
-from sheafgossip.node.model.networks import forward, views
+from sheafgossip.node.model.learner import Learner
+from sheafgossip.node.model.networks import TorchModel, forward, views
 
-widths = st.lists(st.integers(1, 6), max_size=3).map(tuple)
+LENET = Architecture("cnn", (3, 32, 32), 10, filters=(32, 32, 64), kernel=5, padding=True, norm_groups=2)
+"""decentralizepy's GN-LeNet."""
 
 
 @pytest.mark.parametrize(
@@ -31,59 +31,6 @@ def test_the_papers_models_have_the_papers_number_of_parameters(image, filters, 
     assert Architecture("cnn", image, 10, filters=filters, hidden=hidden).size == parameters
 
 
-@given(st.sampled_from(["logistic", "linear"]), st.integers(1, 600), st.integers(1, 12), widths, widths)
-def test_a_linear_layer_has_a_weight_a_feature_and_output_and_a_bias_an_output(
-    kind, features, outputs, filters, hidden
-):
-    """Filters and hidden layers change nothing."""
-    assert Architecture(kind, (features,), outputs, filters=filters, hidden=hidden).size == (features + 1) * outputs
-
-
-@given(st.integers(1, 100), widths, st.integers(1, 12))
-def test_an_mlp_has_a_linear_layer_between_neighbouring_widths(features, hidden, outputs):
-    sizes = [features, *hidden, outputs]
-    expected = sum((a + 1) * b for a, b in pairwise(sizes))
-    assert Architecture("mlp", (features,), outputs, hidden=hidden).size == expected
-
-
-@given(st.integers(1, 30), st.integers(1, 9), st.integers(1, 40), st.integers(1, 12))
-@example(12, 1, 16, 3)
-def test_a_gru_has_three_gates_with_two_biases_each_whatever_the_length_of_the_series(steps, features, width, outputs):
-    expected = 3 * width * (features + width + 2) + (width + 1) * outputs
-    assert Architecture("gru", (steps, features), outputs, hidden=(width,)).size == expected
-    if features == 1:
-        assert Architecture("gru", (steps,), outputs, hidden=(width,)).size == expected
-
-
-@pytest.mark.parametrize(("side", "allowed"), [(3, 0), (4, 1), (28, 3), (32, 3)])
-def test_more_convolutions_than_the_image_has_room_for_are_refused_by_their_key(side, allowed):
-    Architecture("cnn", (1, side, side), 2, filters=(1,) * allowed)
-    with pytest.raises(ArchitectureError, match=rf"^model.filters = .*use fewer than {allowed + 1} layers$"):
-        Architecture("cnn", (1, side, side), 2, filters=(1,) * (allowed + 1))
-
-
-GRU_WIDTHS = r"^model.hidden = .*: 'gru' has one layer; give its width"
-
-
-@pytest.mark.parametrize(
-    ("kind", "shape", "layers", "told"),
-    [
-        ("cnn", (561,), {"filters": (8,)}, r"^model.kind = 'cnn' needs images, .* shape \(561,\)$"),
-        (
-            "gru",
-            (1, 8, 8),
-            {"hidden": (16,)},
-            r"^model.kind = 'gru' needs series .* shape \(1, 8, 8\); data.series = true",
-        ),
-        ("gru", (12,), {}, GRU_WIDTHS),
-        ("gru", (12,), {"hidden": (8, 8)}, GRU_WIDTHS),
-    ],
-)
-def test_what_does_not_fit_the_data_or_the_kind_is_refused_by_its_key(kind, shape, layers, told):
-    with pytest.raises(ArchitectureError, match=told):
-        Architecture(kind, shape, 3, **layers)
-
-
 @pytest.mark.parametrize(
     ("architecture", "label"),
     [
@@ -98,18 +45,56 @@ def test_the_label_names_the_layers(architecture, label):
     assert architecture.label == label
 
 
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("side", "allowed"), [(3, 0), (4, 1), (28, 3), (32, 3)])
+def test_more_convolutions_than_the_image_has_pixels_for_are_refused_by_their_key(side, allowed):
+    Architecture("cnn", (1, side, side), 2, filters=(1,) * allowed)
+    with pytest.raises(ArchitectureError, match=rf"^model.filters = .*use fewer than {allowed + 1} layers$"):
+        Architecture("cnn", (1, side, side), 2, filters=(1,) * (allowed + 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "layers", "told"),
+    [
+        ("cnn", (561,), {"filters": (8,)}, r"^model.kind = 'cnn' needs images, .* shape \(561,\)$"),
+        ("gru", (1, 8, 8), {"hidden": (16,)}, r"^model.kind = 'gru' needs .* shape \(1, 8, 8\); data.series = true"),
+        ("gru", (12,), {}, r"^model.hidden = \[\]: 'gru' has one layer; give its width"),
+        ("gru", (12,), {"hidden": (8, 8)}, r"^model.hidden = .*: 'gru' has one layer; give its width"),
+    ],
+)
+def test_what_does_not_fit_the_data_or_the_kind_is_refused_by_its_key(kind, shape, layers, told):
+    with pytest.raises(ArchitectureError, match=told):
+        Architecture(kind, shape, 3, **layers)
+
+
 # -- where theta starts ------------------------------------------------------------------------------------------------
 
 CNN = Architecture("cnn", (2, 8, 8), 3, filters=(4,), hidden=(7,))
 
 
-def test_every_start_lies_within_one_over_the_root_of_the_fan_in_of_its_layer():
-    many = np.stack([CNN.start(seed) for seed in range(200)])
-    fan_ins = [2 * 9] * (4 * 2 * 9 + 4) + [4 * 3 * 3] * (7 * 36 + 7) + [7] * (3 * 7 + 3)
+@pytest.mark.parametrize(
+    ("architecture", "fan_ins"),
+    [
+        (CNN, [2 * 9] * (4 * 2 * 9 + 4) + [4 * 3 * 3] * (7 * 36 + 7) + [7] * (3 * 7 + 3)),
+        (Architecture("gru", (12,), 3, hidden=(16,)), [16] * (3 * 16 * (1 + 16 + 2) + 3 * 17)),  # as torch's own
+    ],
+)
+def test_every_start_lies_within_one_over_the_root_of_the_fan_in_of_its_layer(architecture, fan_ins):
+    many = np.stack([architecture.start(seed) for seed in range(200)])
     bounds = 1 / np.sqrt(fan_ins)
-    assert many.shape == (200, CNN.size)
+    assert many.shape == (200, architecture.size)
     assert (np.abs(many) <= bounds).all()
     assert (np.abs(many).max(axis=0) > 0.9 * bounds).all()  # and fills it: 200 draws miss the last tenth once in 1e9
+
+
+def test_a_group_norm_starts_as_torchs_does():
+    assert LENET.size == 89_834
+    norms = [block for block in LENET.parameters() if "norm" in block.name]
+    assert [block.start for block in norms] == 3 * [1.0, 0.0]
+    first = slice(32 * 3 * 25 + 32, 32 * 3 * 25 + 3 * 32)
+    np.testing.assert_array_equal(LENET.start(7)[first], np.repeat([1.0, 0.0], 32))
 
 
 def test_another_seed_client_or_architecture_starts_elsewhere_and_the_same_ones_alike():
@@ -133,78 +118,118 @@ def test_models_of_two_tasks_start_with_the_same_layers_before_the_last():
 # -- torch as oracle ---------------------------------------------------------------------------------------------------
 
 
-def torch_model(architecture: Architecture) -> torch.nn.Sequential:
-    """The same network from torch's own layers, which find out the widths by themselves."""
-    layers: list[torch.nn.Module] = []
+class LastState(nn.GRU):
+    def forward(self, x):
+        return super().forward(x)[0][:, -1]
+
+
+def torch_model(architecture: Architecture) -> nn.Sequential:
+    """The same network from torch's own layers, which find out most widths by themselves."""
+    layers: list[nn.Module] = []
+    if architecture.kind == "gru":
+        layers.append(LastState(architecture.series[1], *architecture.hidden, batch_first=True))
     if architecture.kind == "cnn":
         for filters in architecture.filters:
-            layers += [torch.nn.LazyConv2d(filters, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
-    layers.append(torch.nn.Flatten())
-    for hidden in architecture.hidden:
-        layers += [torch.nn.LazyLinear(hidden), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers, torch.nn.LazyLinear(architecture.outputs)).double()
-    model(torch.zeros(1, *architecture.input_shape, dtype=torch.float64))
+            layers.append(nn.LazyConv2d(filters, architecture.kernel, padding="same" if architecture.padding else 0))
+            if architecture.norm_groups:
+                layers.append(nn.GroupNorm(architecture.norm_groups, filters))
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+    layers.append(nn.Flatten())
+    for hidden in architecture.hidden if architecture.kind in ("mlp", "cnn") else ():
+        layers += [nn.LazyLinear(hidden), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.LazyLinear(architecture.outputs)).double()
+    model(torch.zeros(2, *architecture.input_shape, dtype=torch.float64))
     return model
 
 
-def require_the_same(architecture: Architecture, parameters: list[torch.Tensor], of_torch: Callable) -> None:
-    """The layout of theta, and the outputs for some inputs."""
-    theta = torch.from_numpy(architecture.start(3))
-    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in parameters]
-    torch.nn.utils.vector_to_parameters(theta, parameters)
-    x = torch.from_numpy(np.random.default_rng(0).normal(size=(4, *architecture.input_shape)))
-    found = forward(architecture, views(architecture, theta), x)
-    torch.testing.assert_close(found, of_torch(x).detach(), rtol=1e-12, atol=1e-12)
+widths = st.lists(st.integers(1, 6), max_size=3).map(tuple)
+features, outputs, sides = st.tuples(st.integers(1, 9)), st.integers(1, 4), st.integers(10, 14)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=40)
 @given(
     st.one_of(
-        st.builds(Architecture, st.just("logistic"), st.tuples(st.integers(1, 9)), st.integers(1, 4)),
-        st.builds(Architecture, st.just("mlp"), st.tuples(st.integers(1, 9)), st.integers(1, 4), hidden=widths),
+        st.builds(Architecture, st.just("mlp"), features, outputs, hidden=widths),
         st.builds(
             Architecture,
             st.just("cnn"),
-            st.tuples(st.integers(1, 3), st.integers(10, 14), st.integers(10, 14)),
-            st.integers(1, 4),
-            filters=st.lists(st.integers(1, 4), max_size=2).map(tuple),
+            st.tuples(st.integers(1, 3), sides, sides),
+            outputs,
+            filters=st.lists(st.sampled_from([2, 4]), max_size=2).map(tuple),
             hidden=widths,
+            padding=st.booleans(),
+            norm_groups=st.integers(0, 2),
         ),
-    )
+        st.builds(
+            Architecture,
+            st.just("gru"),
+            st.tuples(st.integers(1, 7), st.integers(1, 3)),
+            outputs,
+            hidden=st.tuples(st.integers(1, 6)),
+        ),
+    ),
+    st.sampled_from(["classification", "regression"]),
 )
-def test_theta_is_laid_out_like_the_parameters_of_a_torch_model_and_computes_the_same(architecture):
-    model = torch_model(architecture)
-    require_the_same(architecture, list(model.parameters()), model)
+@example(LENET, "classification")
+def test_theta_is_laid_out_as_torchs_parameters_and_gives_its_outputs_its_loss_and_its_gradient(architecture, task):
+    model, rng, theta = torch_model(architecture), np.random.default_rng(0), architecture.start(3)
+    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in model.parameters()]
+    nn.utils.vector_to_parameters(torch.from_numpy(theta.copy()), model.parameters())
+    x = torch.from_numpy(rng.normal(size=(12, *architecture.input_shape)))
+    classes, targets = rng.integers(architecture.outputs, size=12), rng.normal(size=(12, architecture.outputs))
+    y, predicted = torch.from_numpy(classes if task == "classification" else targets), model(x)
+    loss = nn.functional.cross_entropy if task == "classification" else nn.functional.mse_loss
+    expected = loss(predicted, y, reduction="sum")
+    expected.backward()
+
+    gradient, tolerance = np.zeros(architecture.size), 1e-10 if architecture.norm_groups else 1e-12
+    ours = TorchModel(architecture, task, theta, gradient)
+    found = forward(architecture, views(architecture, torch.from_numpy(theta)), x).detach()
+    torch.testing.assert_close(found, predicted.detach(), rtol=tolerance, atol=tolerance)
+    assert ours.add_gradient(x, y, 4) == pytest.approx(expected.item() / 4, rel=tolerance)
+    slopes = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy() / 4
+    np.testing.assert_allclose(gradient, slopes, rtol=100 * tolerance, atol=tolerance)
+    score = float((predicted.argmax(1) == y).sum()) if task == "classification" else expected.item()
+    assert ours.evaluate(x, y) == (pytest.approx(expected.item(), rel=tolerance), pytest.approx(score, rel=tolerance))
 
 
-@settings(deadline=None, max_examples=25)
-@given(st.integers(1, 7), st.integers(1, 3), st.integers(1, 6), st.integers(1, 3))
-def test_theta_is_laid_out_like_torchs_own_gru_and_linear_layer_and_computes_the_same(steps, features, width, outputs):
-    architecture = Architecture("gru", (steps, features), outputs, hidden=(width,))
-    gru = torch.nn.GRU(features, width, batch_first=True, dtype=torch.float64)
-    last = torch.nn.Linear(width, outputs, dtype=torch.float64)
-    parameters = [*gru.parameters(), *last.parameters()]
-    require_the_same(architecture, parameters, lambda x: last(gru(x)[0][:, -1]))
+# -- floating point operations -----------------------------------------------------------------------------------------
 
 
-def test_a_gru_starts_within_torchs_own_bounds():
-    start = Architecture("gru", (12,), 3, hidden=(16,)).start(0)
-    assert 0.9 / 4 < np.abs(start).max() <= 1 / 4
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        Architecture("logistic", (1, 8, 8), 10),
+        Architecture("linear", (28,), 2),
+        Architecture("mlp", (20,), 3, hidden=(7,)),
+        Architecture("mlp", (1, 8, 8), 10, hidden=(16, 9, 5)),
+        Architecture("cnn", (3, 17, 12), 4, filters=(3, 5), hidden=(6,)),
+        Architecture("cnn", (1, 28, 28), 10, filters=(32, 64)),
+        Architecture("cnn", (3, 32, 32), 10, filters=(32, 64), hidden=(120,)),
+        Architecture("gru", (12,), 3, hidden=(16,)),
+        Architecture("gru", (5, 4), 1, hidden=(7,)),
+        Architecture("gru", (1, 4), 2, hidden=(3,)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batch", [1, 32])
+def test_a_gradient_and_an_evaluation_are_what_torch_counts(with_shard, architecture, batch):
+    def linear() -> torch.Tensor:  # ours does without torch
+        return nn.Linear(architecture.features, architecture.outputs)(torch.ones(batch, architecture.features))
+
+    learner = Learner(with_shard(architecture, batch, test=batch))
+    with FlopCounterMode(display=False) as gradient:
+        linear().sum().backward() if architecture.is_linear else learner.gradient()
+    with FlopCounterMode(display=False) as evaluation:
+        linear() if architecture.is_linear else learner.evaluate()
+    assert gradient.get_total_flops() == batch * architecture.gradient_flops
+    assert evaluation.get_total_flops() == batch * architecture.evaluation_flops
 
 
-def test_the_bounds_of_the_start_are_those_of_torchs_own_layers():
-    torch.manual_seed(0)
-    for block in CNN.parameters():
-        if block.name.endswith("weight"):
-            drawn = torch.cat(
-                [
-                    p.flatten()
-                    for _ in range(300)
-                    for p in (
-                        torch.nn.Conv2d(block.shape[1], block.shape[0], 3)
-                        if len(block.shape) == 4
-                        else torch.nn.Linear(block.shape[1], block.shape[0])
-                    ).parameters()
-                ]
-            )
-            assert float(drawn.detach().abs().max()) == pytest.approx(1 / math.sqrt(block.fan_in), rel=1e-3)
+def test_the_paper_s_cnn_counted_by_hand():
+    """28x28 -> 32 maps of 26x26 -> 13x13 -> 64 maps of 11x11 -> 5x5 -> 10."""
+    cnn = Architecture("cnn", (1, 28, 28), 10, filters=(32, 64))
+    first, second, last = 2 * 26 * 26 * 32 * 9, 2 * 11 * 11 * 64 * 32 * 9, 2 * 1600 * 10
+    assert cnn.evaluation_flops == first + second + last == 4_881_920
+    weights, inputs = first + second + last, second + last
+    assert cnn.gradient_flops == cnn.evaluation_flops + weights + inputs == 14_256_384

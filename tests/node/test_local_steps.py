@@ -7,14 +7,16 @@ least squares, so that a linear system of equations gives its minimiser.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
+from oracles import bordered
 from sheafgossip.node.algorithms import ALGORITHMS, sheaf_fmtl
 from sheafgossip.node.algorithms.base import Algorithm
-from sheafgossip.node.assignment import Neighbour
+from sheafgossip.node.assignment import Assignment, Neighbour
 from sheafgossip.node.client import Client
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.model.learner import Learner
@@ -24,7 +26,8 @@ SIZE = FEATURES + 1
 EDGES = ((0, 1), (1, 2), (2, 3), (0, 3), (0, 2))
 STAR = tuple((client, CLIENTS) for client in range(CLIENTS))
 WEIGHTS = {edge: 0.2 + 0.1 * place for place, edge in enumerate(EDGES)}
-HELD = {0: (0, 1, 2, 4), 1: (0, 2, 3, 4), 2: (1, 3, 4), 3: (0, 1, 2, 3, 4), CLIENTS: (0, 1, 2, 3, 4)}
+ALL = dict.fromkeys(range(CLIENTS + 1), tuple(range(SIZE)))
+HELD = ALL | {0: (0, 1, 2, 4), 1: (0, 2, 3, 4), 2: (1, 3, 4)}
 """The parameters of each client, and of a server, where features differ: the intercept comes last."""
 
 UNEQUAL = "unequal"
@@ -32,9 +35,8 @@ ROUNDS = {1: 100, 3: 60, 10: 60, UNEQUAL: 100}
 STEPS = dict(enumerate((1, 3, 10, 5)))
 
 
-def local_work(work: int | str) -> dict:
-    """Every mini-batch is one sample, and all samples of a client are the same one: epochs of few and of many."""
-    return {"work": "epochs", "batch_size": 1} if work == UNEQUAL else {"work": "steps", "steps": work}
+class HasSent(Exception):
+    """The vectors are its argument."""
 
 
 @dataclass
@@ -43,29 +45,42 @@ class Problem:
 
     clients: list[Client]
     algorithm: Algorithm
+    shards: list[dict[str, np.ndarray]]
     round: int = 0
 
-    def play(self, rounds: int) -> list[np.ndarray]:
+    def play(self, rounds: int = 1) -> list[np.ndarray]:
         for _ in range(rounds):
             self.round += 1
-            sent = [sent_by(self.algorithm, client, self.round) for client in self.clients]
+            sent = [self._sent_by(client) for client in self.clients]
             for client in self.clients:
                 hears = {j: sent[j][client.node] for j in client.neighbours}
-                self.algorithm.round(client, Peers(self.round, lambda vectors, hears=hears: hears))
+                self._round_of(client, lambda vectors, hears=hears: hears)
         return [client.theta.copy() for client in self.clients]
 
-    def minimiser(self, lam: float = LAM) -> list[np.ndarray]:
+    def _round_of(self, client: Client, exchange: Callable) -> None:
+        self.algorithm.round(client, SimpleNamespace(round=self.round, exchange=exchange))
+
+    def _sent_by(self, client: Client) -> dict[int, np.ndarray]:
+        """What it sends before it changes anything."""
+
+        def exchange(vectors):
+            raise HasSent({j: vector.copy() for j, vector in vectors.items()})
+
+        with pytest.raises(HasSent) as sent:
+            self._round_of(client, exchange)
+        return sent.value.args[0]
+
+    def minimiser(self) -> list[np.ndarray]:
         """Of (8). A server has no loss."""
         ends = np.cumsum([client.theta.size for client in self.clients])
         of = [slice(end - client.theta.size, end) for end, client in zip(ends, self.clients, strict=True)]
-        matrix, right = np.zeros((ends[-1], ends[-1])), np.zeros(ends[-1])
-        for client in self.clients:
+        matrix, right, lam = np.zeros((ends[-1], ends[-1])), np.zeros(ends[-1]), self.algorithm.lam
+        for client, shard in zip(self.clients, self.shards, strict=True):
             i = client.node
-            if client.role == "client":
-                x, y = client.inputs(), client._learner._y_train
-                x = np.column_stack([x, np.ones(len(x))])
+            if shard:
+                x, y = bordered(shard["x_train"]), shard["y_train"].ravel()
                 matrix[of[i], of[i]] += 2 * x.T @ x / len(x) + L2 * np.eye(x.shape[1])
-                right[of[i]] += 2 * x.T @ y.ravel() / len(x)
+                right[of[i]] += 2 * x.T @ y / len(x)
             for j in client.neighbours:
                 P_ij, P_ji = client.state.maps.dense(j), self.clients[j].state.maps.dense(i)
                 matrix[of[i], of[i]] += lam * P_ij.T @ P_ij
@@ -73,74 +88,42 @@ class Problem:
         return np.split(np.linalg.solve(matrix, right), ends[:-1])
 
 
-@dataclass
-class Peers:
-    round: int
-    exchange: Callable
-
-
-class HasSent(Exception):
-    """The vectors are its argument."""
-
-
-def sent_by(algorithm, client: Client, round: int) -> dict[int, np.ndarray]:
-    """What it sends before it changes anything."""
-
-    def exchange(vectors):
-        raise HasSent({j: vector.copy() for j, vector in vectors.items()})
-
-    with pytest.raises(HasSent) as sent:
-        algorithm.round(client, Peers(round, exchange))
-    return sent.value.args[0]
+def assigned(given: Assignment, node: int, work: int | str, edges: Sequence, held: dict, momentum: float) -> Assignment:
+    """Every mini-batch is one sample, and all samples of a client are the same one: epochs of few and of many."""
+    mine, neighbours = held[node], []
+    for edge in edges:
+        if node in edge:
+            other = sum(edge) - node
+            common = tuple(mine.index(p) for p in mine if p in held[other])
+            neighbours.append(Neighbour(other, len(held[other]), WEIGHTS.get(tuple(sorted(edge)), 1.0), facts=common))
+    steps = {"work": "epochs", "batch_size": 1} if work == UNEQUAL else {"work": "steps", "steps": work}
+    own = replace(
+        given,
+        node=node,
+        role="client" if node < CLIENTS else "server",
+        architecture=Architecture("linear", (len(mine) - 1,), 1),
+        run=replace(given.run, clients=CLIENTS, task="regression"),
+        training=replace(given.training, alpha=ALPHA, l2=L2, momentum=momentum, **steps),
+        neighbours=tuple(neighbours),
+    )
+    if node < CLIENTS:
+        rng = np.random.default_rng(node)
+        x, y = 0.5 * rng.normal(size=(1, FEATURES)), rng.normal(size=(1, 1))
+        x, y = (np.repeat(each, STEPS[node], axis=0) for each in (x[:, list(mine)[:-1]], y))
+        save_file({"x_train": x, "y_train": y, "x_test": x, "y_test": y}, own.shard)
+    return own
 
 
 @pytest.fixture
 def problem(assignment) -> Callable[..., Problem]:
-    def build(
-        name: str,
-        work: int | str,
-        edges: Sequence[tuple[int, int]] = EDGES,
-        held: dict[int, tuple[int, ...]] | None = None,
-        momentum: float = 0.0,
-        **settings,
-    ) -> Problem:
-        settings = {"lam": LAM} | settings
+    def build(name: str, work: int | str, *, edges=EDGES, held=ALL, momentum=0.0, **settings) -> Problem:
         nodes = sorted({node for edge in edges for node in edge})
-        parameters = held or {node: tuple(range(SIZE)) for node in nodes}
-        clients = []
-        for node in nodes:
-            architecture = Architecture("linear", (len(parameters[node]) - 1,), 1)
-            own = replace(
-                assignment,
-                node=node,
-                role="client" if node < CLIENTS else "server",
-                architecture=architecture,
-                run=replace(assignment.run, clients=CLIENTS, task="regression"),
-                training=replace(assignment.training, alpha=ALPHA, l2=L2, momentum=momentum, **local_work(work)),
-                neighbours=tuple(
-                    Neighbour(
-                        other,
-                        len(parameters[other]),
-                        WEIGHTS.get((min(node, other), max(node, other)), 1.0),
-                        facts=tuple(parameters[node].index(p) for p in parameters[node] if p in parameters[other]),
-                    )
-                    for edge in edges
-                    if node in edge
-                    for other in edge
-                    if other != node
-                ),
-            )
-            if own.role == "client":
-                rng = np.random.default_rng(node)
-                x, y = 0.5 * rng.normal(size=(1, FEATURES)), rng.normal(size=(1, 1))
-                mine = x[:, list(parameters[node])[:-1]]
-                repeated = [np.repeat(each, STEPS[node], axis=0) for each in (mine, y)]
-                save_file(dict(zip(("x_train", "y_train", "x_test", "y_test"), repeated * 2, strict=True)), own.shard)
-            clients.append(Client(own, Learner(own)))
-        algorithm = ALGORITHMS[name](**settings)
+        own = [assigned(assignment, node, work, edges, held, momentum) for node in nodes]
+        clients = [Client(each, Learner(each)) for each in own]
+        algorithm = ALGORITHMS[name](**{"lam": LAM} | settings)
         for client in clients:
             client.state = algorithm.begin(client)
-        return Problem(clients, algorithm)
+        return Problem(clients, algorithm, [load_file(each.shard) if each.role == "client" else {} for each in own])
 
     return build
 
@@ -148,6 +131,7 @@ def problem(assignment) -> Callable[..., Problem]:
 FIXED = {
     "dfedu": {"name": "dfedu"},
     "dfedu with weights": {"name": "dfedu", "weights": "mixing"},
+    "dfedu with momentum": {"name": "dfedu", "momentum": 0.5, "lam": 0.1},
     "personalised": {"name": "dfedu", "server": True, "edges": STAR},
     "gaussian": {"start": "gaussian", "start_scale": 0.25},
     "uniform": {"start": "uniform", "start_scale": 0.4},
@@ -163,22 +147,11 @@ FIXED = {
 @pytest.mark.parametrize("work", ROUNDS)
 @pytest.mark.parametrize("maps", FIXED)
 def test_the_fixed_point_is_the_minimiser_of_objective_8_whatever_the_local_steps(problem, maps, work):
-    settings = {"name": "sheaf-fmtl", "gamma": 0.6, "eta": 0.0} | FIXED[maps]
-    if settings["name"] == "dfedu":
-        del settings["gamma"], settings["eta"]
-    played = problem(work=work, **settings)
-    assert [client.steps for client in played.clients[:CLIENTS]] == [
-        STEPS[node] if work == UNEQUAL else work for node in range(CLIENTS)
-    ]
-    expected = played.minimiser()
-    for found, theta in zip(played.play(ROUNDS[work]), expected, strict=True):
-        np.testing.assert_allclose(found, theta, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("work", [1, 10, UNEQUAL])
-def test_momentum_does_not_move_the_fixed_point_either(problem, work):
-    played = problem("dfedu", work, momentum=0.5, lam=0.1)
-    for found, theta in zip(played.play(ROUNDS[work]), played.minimiser(lam=0.1), strict=True):
+    fixed = {} if "name" in FIXED[maps] else {"name": "sheaf-fmtl", "gamma": 0.6, "eta": 0.0}
+    played = problem(work=work, **fixed | FIXED[maps])
+    expected_steps = [STEPS[node] if work == UNEQUAL else work for node in range(CLIENTS)]
+    assert [client.steps for client in played.clients[:CLIENTS]] == expected_steps
+    for found, theta in zip(played.play(ROUNDS[work]), played.minimiser(), strict=True):
         np.testing.assert_allclose(found, theta, rtol=0, atol=1e-7)
 
 
@@ -191,17 +164,15 @@ def test_rotating_maps_have_it_in_the_mean_over_the_rows_that_may_be_drawn(probl
         lambda seed, node, rows, size, period: {j: np.array([(period + node + j) % size]) for j in rows},
     )
     played = problem("sheaf-fmtl", work, gamma=0.2, eta=0.0, start="shared", rotate_every=1, lam=LAM * SIZE)
-    expected = problem("dfedu", work).minimiser()
     for _ in range(ROUNDS[work]):
-        start = [client.theta.copy() for client in played.clients]
-        ends = []
+        start, ends = [client.theta.copy() for client in played.clients], []
         for _ in range(SIZE):
-            ends.append(played.play(1))
+            ends.append(played.play())
             for client, theta in zip(played.clients, start, strict=True):
                 client.theta[:] = theta
         for client, theta in zip(played.clients, map(partial(np.mean, axis=0), zip(*ends, strict=True)), strict=True):
             client.theta[:] = theta
-    for client, theta in zip(played.clients, expected, strict=True):
+    for client, theta in zip(played.clients, problem("dfedu", work).minimiser(), strict=True):
         np.testing.assert_allclose(client.theta, theta, rtol=0, atol=1e-7)
 
 

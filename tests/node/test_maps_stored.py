@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from sheafgossip.node.maps import START_KINDS, Maps, StoredMaps, starting_maps
-from sheafgossip.node.maps.start import MatrixStart
 from sheafgossip.node.maps.stored import dense_cost, factored_cost, truncation_flops
 from sheafgossip.node.process.checkpoint import write_state
 
