@@ -1,7 +1,5 @@
 """Images: scikit-learn's digits, MNIST, Fashion-MNIST, CIFAR-10; official training and test samples together."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import math
@@ -11,28 +9,23 @@ import sys
 import zlib
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
+from ..config.data import DataSection
 from .pool import DataError, Pool
-
-if TYPE_CHECKING:
-    from ..config.data import DataSection
 
 _LARGEST = 1 << 30
 _UNSIGNED_BYTE = 0x08
+_TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}
 _MNIST_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 _CIFAR_FOLDER = "the unchanged folder cifar-10-batches-py of cifar-10-python.tar.gz"
 
 
-class Failed(Exception):
-    """A download or a reading failed; the message is one line."""
-
-
-def cache_folder() -> Path:
-    """$SHEAFGOSSIP_CACHE, or else ~/.cache/sheafgossip."""
-    return Path(os.environ.get("SHEAFGOSSIP_CACHE") or Path.home() / ".cache" / "sheafgossip")
+def _folder_of(section: DataSection) -> Path:
+    """data.root, or else $SHEAFGOSSIP_CACHE, or else ~/.cache/sheafgossip."""
+    return section.root or Path(os.environ.get("SHEAFGOSSIP_CACHE") or Path.home() / ".cache" / "sheafgossip")
 
 
 def load_digits(section: DataSection) -> Pool:
@@ -45,55 +38,24 @@ def load_digits(section: DataSection) -> Pool:
     if not path.is_file():
         raise DataError(f'data.dataset = "digits": this scikit-learn has no {path}')
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
-    return Pool(
-        x=table[:, :-1].reshape(-1, 1, 8, 8),
-        y=table[:, -1].astype(np.int64),
-        task="classification",
-        outputs=10,
-        scale=16.0,
-    )
+    return _ten_classes(table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1], scale=16.0)
+
+
+def _ten_classes(x: np.ndarray, y: np.ndarray, scale: float = 255.0) -> Pool:
+    return Pool(x, y.astype(np.int64), "classification", outputs=10, scale=scale)
 
 
 def load_mnist(section: DataSection) -> Pool:
-    return _load_mnist(section, "MNIST")
-
-
-def load_fashion_mnist(section: DataSection) -> Pool:
-    return _load_mnist(section, "FashionMNIST")
-
-
-def _load_mnist(section: DataSection, name: str) -> Pool:
-    """Four IDX files; ``name`` is torchvision's."""
+    """MNIST or Fashion-MNIST: four IDX files."""
+    name, root = _TORCHVISION[section.dataset], _folder_of(section)
     wanted = f"{', '.join(_MNIST_FILES)} (each as it is or .gz; also in {name}/raw)"
-    root = section.root or cache_folder()
     files = _find_mnist(root, name)
-    if not files and section.root is not None:
-        raise DataError(f'data.root = "{root}" lacks files of {section.dataset}: {wanted} are needed')
     if not files:
-        try:
-            download(name, root)
-        except Failed as error:
-            raise DataError(
-                f'data.dataset = "{section.dataset}" could not be downloaded ({error}): '
-                f"without a network, set data.root to a folder with {wanted}"
-            ) from error
+        if section.root is not None:
+            raise DataError(f'data.root = "{root}" lacks files of {section.dataset}: {wanted} are needed')
+        _torchvision(section, f"a folder with {wanted}")
         files = _find_mnist(root, name)
-    return _read_mnist(files)
-
-
-def _find_mnist(root: Path, name: str) -> list[Path]:
-    """The four files, of the first folder that has them all; empty where none has."""
-    for folder in (root, root / name / "raw"):
-        every = [[folder / file, folder / f"{file}.gz"] for file in _MNIST_FILES]
-        found = [next((path for path in either if path.is_file()), None) for either in every]
-        if None not in found:
-            return [path for path in found if path is not None]
-    return []
-
-
-def _read_mnist(files: list[Path]) -> Pool:
-    images = [read_idx(path, dimensions=3) for path in files[::2]]
-    labels = [read_idx(path, dimensions=1) for path in files[1::2]]
+    images, labels = [read_idx(path, 3) for path in files[::2]], [read_idx(path, 1) for path in files[1::2]]
     for image_file, label_file, image, label in zip(files[::2], files[1::2], images, labels, strict=True):
         if len(image) != len(label):
             raise DataError(f"{image_file} has {len(image)} images, {label_file} has {len(label)} labels")
@@ -102,13 +64,17 @@ def _read_mnist(files: list[Path]) -> Pool:
     train, test = images
     if train.shape[1:] != test.shape[1:]:
         raise DataError(f"{files[0].parent}: training images are {train.shape[1:]}, test images {test.shape[1:]}")
-    return Pool(
-        x=np.concatenate(images)[:, None],
-        y=np.concatenate(labels).astype(np.int64),
-        task="classification",
-        outputs=10,
-        scale=255.0,
-    )
+    return _ten_classes(np.concatenate(images)[:, None], np.concatenate(labels))
+
+
+def _find_mnist(root: Path, name: str) -> list[Path]:
+    """The four files, of the first folder that has them all; empty where none has."""
+    for folder in (root, root / name / "raw"):
+        places = [(file, folder / f"{file}{suffix}") for file in _MNIST_FILES for suffix in (".gz", "")]
+        found = {file: path for file, path in places if path.is_file()}
+        if len(found) == len(_MNIST_FILES):
+            return list(found.values())
+    return []
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -134,45 +100,31 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
 
 def load_cifar10(section: DataSection) -> Pool:
-    root = section.root
+    """torchvision compares the checksums of the files before it unpickles them: no other file is ever unpickled."""
     # Looked for here because torchvision's import takes seconds.
-    if root is not None and not (root / "cifar-10-batches-py").is_dir():
-        raise DataError(f'data.root = "{root}" lacks {_CIFAR_FOLDER}')
-    try:
-        x, y = read_cifar10(root or cache_folder(), download=root is None)
-    except Failed as error:
-        if root is not None:
-            raise DataError(f'data.root = "{root}" must hold {_CIFAR_FOLDER}: {error}') from error
-        raise DataError(
-            f'data.dataset = "cifar10" could not be downloaded ({error}): '
-            f"without a network, set data.root to a folder with {_CIFAR_FOLDER}"
-        ) from error
-    return Pool(x=np.moveaxis(x, 3, 1), y=y, task="classification", outputs=10, scale=255.0)
+    if section.root is not None and not (section.root / "cifar-10-batches-py").is_dir():
+        raise DataError(f'data.root = "{section.root}" lacks {_CIFAR_FOLDER}')
+    parts = [_torchvision(section, f"a folder with {_CIFAR_FOLDER}", train=train) for train in (True, False)]
+    images = np.concatenate([part.data for part in parts])
+    return _ten_classes(np.moveaxis(images, 3, 1), np.concatenate([part.targets for part in parts]))
 
 
-def download(name: str, folder: Path) -> None:
-    """The data set of torchvision's class ``name`` into ``folder``, unless it is there. Raises Failed."""
-    _dataset(name, folder, download=True)
-
-
-def read_cifar10(folder: Path, *, download: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images, uint8 (60000, 32, 32, 3), and labels, int64 (60000,). Raises Failed.
-
-    torchvision compares the checksums of the files before it unpickles them: no other file is ever unpickled.
-    """
-    parts = [_dataset("CIFAR10", folder, train=train, download=download) for train in (True, False)]
-    labels = np.concatenate([part.targets for part in parts]).astype(np.int64)
-    return np.concatenate([part.data for part in parts]), labels
-
-
-def _dataset(name: str, folder: Path, **options: bool):
+def _torchvision(section: DataSection, wanted: str, **options: bool) -> Any:
+    """torchvision's data set in data.root; without that, downloaded unless it is there already. Raises DataError."""
     from http.client import HTTPException  # with it comes all of SSL
 
+    kind = getattr(torchvision_datasets(), _TORCHVISION[section.dataset])
     try:
-        return getattr(torchvision_datasets(), name)(folder, **options)
+        return kind(_folder_of(section), download=section.root is None, **options)
     except (OSError, RuntimeError, HTTPException) as error:
         # torchvision lists every mirror on a line of its own; the last line is the reason.
-        raise Failed((str(error).strip().splitlines() or [type(error).__name__])[-1]) from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        if section.root is not None:
+            raise DataError(f'data.root = "{section.root}" must be {wanted}: {reason}') from error
+        raise DataError(
+            f'data.dataset = "{section.dataset}" could not be downloaded ({reason}): without a network, set data.root '
+            f"to {wanted}"
+        ) from error
 
 
 def torchvision_datasets() -> ModuleType:

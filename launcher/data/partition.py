@@ -1,20 +1,13 @@
 """Which samples each client owns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...topology.randomness import generator
-from .arrays import some
-from .pool import DataError, Pool
-
-if TYPE_CHECKING:
-    from ..config.data import DataSection
+from ..config.data import DataSection
+from .pool import DataError, Pool, some
 
 MINIMUM = 4
 """Samples of the smallest client: three to train on and one to test with, at a quarter for testing."""
@@ -40,14 +33,10 @@ def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partitio
     owned = PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
     smallest = min(range(clients), key=lambda client: len(owned[client]))
     if len(owned[smallest]) < MINIMUM:
-        way_out = (
-            f"; data.min_samples = {MINIMUM} leaves out {some(Owners.of(pool, MINIMUM).left_out)}"
-            if name == "natural"
-            else ""
-        )
+        few = f"; data.min_samples = {MINIMUM} leaves out {some(owners_of(pool, MINIMUM)[1])}"
         raise DataError(
             f'data.partition = "{name}" leaves client {smallest} with {len(owned[smallest])} samples: '
-            f"at least {MINIMUM} are needed{way_out}"
+            f"at least {MINIMUM} are needed{few if name == 'natural' else ''}"
         )
     return owned
 
@@ -62,12 +51,12 @@ def chosen(section: DataSection, pool: Pool) -> str:
 def count_owners(section: DataSection, pool: Pool) -> int:
     """Who can each be a client. Raises DataError where samples do not go to their owners."""
     if chosen(section, pool) != "natural":
+        why = "names none" if pool.client is None else f'is split by data.partition = "{section.partition}"'
         raise DataError(
-            f'clients = "all" stands for the owners of the samples, but data.dataset = "{section.dataset}" '
-            + ("names none" if pool.client is None else f'is split by data.partition = "{section.partition}"')
-            + "; write a number"
+            f'clients = "all" stands for the owners of the samples, but data.dataset = "{section.dataset}" {why}; '
+            "write a number"
         )
-    return len(Owners.of(pool, section.min_samples).rows)
+    return len(owners_of(pool, section.min_samples)[0])
 
 
 def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
@@ -96,9 +85,14 @@ def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
             holders[label].append(client)
     owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for rows, sharing in zip(rows_of_class, holders, strict=True):
-        if sharing:
-            for client, share in zip(sharing, _share(rows, len(sharing), section.imbalance, rng), strict=True):
-                owned[client].append(share)
+        if not sharing:
+            continue
+        shares = np.array_split(rows, len(sharing))
+        if section.imbalance:
+            weights = rng.uniform(1 - section.imbalance, 1 + section.imbalance, len(sharing))
+            shares = _deal(rows, weights / weights.sum())
+        for client, share in zip(sharing, shares, strict=True):
+            owned[client].append(share)
     return [np.concatenate(shares) for shares in owned]
 
 
@@ -125,14 +119,14 @@ def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
     order = rng.permutation(there).tolist()
     last = there if wanted.overlap == 0 else math.inf
     classes_of = [
-        sorted({order[place % there] for place in range(c * stride, c * stride + wanted.classes) if place < last})
+        {order[place % there] for place in range(c * stride, c * stride + wanted.classes) if place < last}
         for c in range(count)
     ]
     rows_of_cluster: list[list[np.ndarray]] = [[] for _ in range(count)]
     for label, rows in enumerate(rows_of_class):
         holders = [c for c, held in enumerate(classes_of) if label in held]
-        for c, part in zip(holders, np.array_split(rows, len(holders)) if holders else [], strict=True):
-            rows_of_cluster[c].append(part)
+        for place, c in enumerate(holders):
+            rows_of_cluster[c].append(np.array_split(rows, len(holders))[place])
     owned: Partition = []
     for c, parts in enumerate(rows_of_cluster):
         members = sum(cluster_of(client, clients, section) == c for client in range(clients))
@@ -158,7 +152,7 @@ def _power_law_sizes(samples: int, members: int, smallest: int, exponent: float)
         )
     powers = np.arange(1, members + 1, dtype=float) ** exponent
     low, high = 0.0, math.log(samples) / powers[-1]
-    for _ in range(100):
+    for _ in range(100):  # scipy's root finders end on other bits
         b = (low + high) / 2
         low, high = (b, high) if (smallest + np.exp(b * powers)).sum() < samples else (low, b)
     return smallest + np.exp(high * powers)
@@ -168,8 +162,7 @@ def dirichlet(section: DataSection, pool: Pool, clients: int, rng: np.random.Gen
     """The samples of each class are dealt in proportions drawn from Dirichlet(beta, ..., beta) over the clients."""
     owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for rows in _rows_by_class(section, pool, rng):
-        shares = rng.dirichlet(np.full(clients, section.beta))
-        for client, part in enumerate(_deal(rows, shares)):
+        for client, part in enumerate(_deal(rows, rng.dirichlet(np.full(clients, section.beta)))):
             owned[client].append(part)
     return _top_up([np.concatenate(parts) for parts in owned], rng)
 
@@ -191,45 +184,32 @@ def overlapping(section: DataSection, pool: Pool, clients: int, rng: np.random.G
     return [rng.choice(len(pool), section.samples_each, replace=False) for _ in range(clients)]
 
 
-@dataclass(frozen=True)
-class Owners:
-    """``rows`` of each owner with at least so many samples, in sorted order, and who has fewer, with how many."""
-
-    rows: list[np.ndarray]
-    left_out: tuple[str, ...]
-
-    @classmethod
-    def of(cls, pool: Pool, least: int) -> Owners:
-        assert pool.client is not None
-        numbers, owner = np.unique(pool.client, return_inverse=True)
-        every = _group(owner, len(numbers))
-        few = tuple(f"{pool.owner(rows)} ({len(rows)})" for rows in every if len(rows) < least)
-        return cls([rows for rows in every if len(rows) >= least], few)
+def owners_of(pool: Pool, least: int) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """The rows of each owner with at least so many samples, in sorted order; and who has fewer, with how many."""
+    assert pool.client is not None
+    numbers, owner = np.unique(pool.client, return_inverse=True)
+    every = _group(owner, len(numbers))
+    few = tuple(f"{pool.owner(rows)} ({len(rows)})" for rows in every if len(rows) < least)
+    return [rows for rows in every if len(rows) >= least], few
 
 
 def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
     """Owners in sorted order are clients 0, 1, ...; where there are more of them than clients, a random choice is."""
     if pool.client is None:
         raise DataError(f'data.partition = "natural" needs clients, and data.dataset = "{section.dataset}" has none')
-    owners = Owners.of(pool, section.min_samples)
-    there = len(owners.rows)
+    owners, left_out = owners_of(pool, section.min_samples)
+    there = len(owners)
     if clients > there:
-        without = f" without {len(owners.left_out)} below data.min_samples" if owners.left_out else ""
+        without = f" without {len(left_out)} below data.min_samples" if left_out else ""
         raise DataError(
             f'data.partition = "natural": the data has {there} clients{without}, the run has {clients}; '
             f'allowed are 1 to {there}, or clients = "all"'
         )
-    return [owners.rows[taken] for taken in np.sort(rng.permutation(there)[:clients])]
+    return [owners[taken] for taken in np.sort(rng.permutation(there)[:clients])]
 
 
 PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Partition]] = {
-    "even": even,
-    "classes": classes,
-    "clusters": clusters,
-    "dirichlet": dirichlet,
-    "quantity": quantity,
-    "overlapping": overlapping,
-    "natural": natural,
+    each.__name__: each for each in (even, classes, clusters, dirichlet, quantity, overlapping, natural)
 }
 
 
@@ -249,13 +229,6 @@ def _group(code: np.ndarray, groups: int) -> list[np.ndarray]:
     return np.split(np.argsort(code, kind="stable"), ends)
 
 
-def _share(rows: np.ndarray, holders: int, imbalance: float, rng: np.random.Generator) -> list[np.ndarray]:
-    if imbalance == 0:
-        return np.array_split(rows, holders)
-    weights = rng.uniform(1 - imbalance, 1 + imbalance, holders)
-    return _deal(rows, weights / weights.sum())
-
-
 def _deal(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
     """Consecutive pieces of the given relative sizes (they sum to 1); each is off by less than one row."""
     ends = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
@@ -267,7 +240,6 @@ def _top_up(owned: Partition, rng: np.random.Generator) -> Partition:
 
     Drawing again instead until nobody is short hardly ever ends with many clients and a strong skew.
     """
-    owned = list(owned)
     sizes = np.array([len(rows) for rows in owned])
     for poor in np.flatnonzero(sizes < MINIMUM):
         while sizes[poor] < MINIMUM:

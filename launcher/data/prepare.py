@@ -1,22 +1,16 @@
 """From the configuration to one shard file a client."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .partition import Owners, chosen, count_owners
-from .pool import Task
+from ..config.data import DataSection, Task
+from .partition import chosen, count_owners, owners_of
 from .sets import load
 from .shards import Shard, cut, write
-
-if TYPE_CHECKING:
-    from ..config.data import DataSection
 
 
 @dataclass(frozen=True)
@@ -24,10 +18,8 @@ class ClientSummary:
     train_samples: int
     test_samples: int
     group: int
-    features: tuple[int, ...] | None
-    """Input features that it sees; None for all."""
-    outputs: int
-    """How many outputs its model has."""
+    features: tuple[int, ...] | None  # input features that it sees; None for all
+    outputs: int  # of its model
     classes: tuple[int, ...] = ()
     """Classification: those of its training samples, ascending."""
     owner: str = ""
@@ -38,8 +30,7 @@ class ClientSummary:
 class DataSummary:
     """What is known of the data without opening a shard."""
 
-    samples: int
-    """Before they were split."""
+    samples: int  # before they were split
     partition: str
     """How they were split; never "auto"."""
     owners: int
@@ -74,56 +65,56 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     pool = load(section, seed, clients)
     partition = chosen(section, pool)
     owned = partition == "natural" and pool.client is not None
-    everyone = Owners.of(pool, section.min_samples) if owned else Owners([], ())
+    owners, left_out = owners_of(pool, section.min_samples) if owned else ([], ())
     shards = cut(section, pool, clients, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    summaries, constant = [], ConstantPredictor(section.tasks)
+    summaries, targets = [], []
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
-        constant.add(shard)
+        targets.append(Targets.of(shard))
         classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
         sizes = len(shard.x_train), len(shard.x_test)
         summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes, shard.owner))
     return DataSummary(
         samples=len(pool),
         partition=partition,
-        owners=len(everyone.rows),
-        left_out=everyone.left_out,
+        owners=len(owners),
+        left_out=left_out,
         told=pool.told,
         input_shape=pool.input_shape,
         outputs=summaries[0].outputs,
         task=pool.task,
         clients=tuple(summaries),
-        constant_metric=constant.metric(),
+        constant_metric=constant_metric(section.tasks, targets),
     )
 
 
-class ConstantPredictor:
-    """A prediction that is the same for every sample of every client: the mean of all training targets, or the most
-    frequent class among them. A model that learns is better. Shards are summed up one at a time."""
+@dataclass(frozen=True)
+class Targets:
+    """What a constant prediction is judged by: moments of a shard's targets, or of 1 for the sample's class."""
 
-    def __init__(self, tasks: Sequence[str]):
-        """``tasks`` are those of data.tasks; where there are several, classes do not mean the same for all."""
-        self._comparable = len(set(tasks)) == 1
-        self._train: list[tuple[int, np.ndarray]] = []
-        self._test: list[tuple[np.ndarray, np.ndarray]] = []
-        self._regression = False
+    is_regression: bool
+    count: int
+    total: np.ndarray  # of the training samples, (outputs,)
+    mean: np.ndarray  # of the test samples, as is the variance
+    variance: np.ndarray
 
-    def add(self, shard: Shard) -> None:
-        self._regression = shard.task == "regression"
-        train, test = (self._as_columns(y, shard.outputs) for y in (shard.y_train, shard.y_test))
-        self._train.append((len(train), train.sum(axis=0)))
-        self._test.append((test.mean(axis=0), test.var(axis=0)))
+    @classmethod
+    def of(cls, shard: Shard) -> "Targets":
+        def columns(y: np.ndarray) -> np.ndarray:
+            return np.asarray(y, np.float64).reshape(len(y), -1) if regression else np.eye(shard.outputs)[y]
 
-    def _as_columns(self, y: np.ndarray, outputs: int) -> np.ndarray:
-        """(n, outputs) float64: targets, or 1 for the sample's class."""
-        return np.asarray(y, np.float64).reshape(len(y), -1) if self._regression else np.eye(outputs)[y]
+        regression = shard.task == "regression"
+        train, test = columns(shard.y_train), columns(shard.y_test)
+        return cls(regression, len(train), train.sum(axis=0), test.mean(axis=0), test.var(axis=0))
 
-    def metric(self) -> float | None:
-        """Mean over clients of its MSE or accuracy on their test samples."""
-        if not self._comparable or len({len(total) for _, total in self._train}) > 1:
-            return None
-        mean = sum(total for _, total in self._train) / max(1, sum(count for count, _ in self._train))
-        if not self._regression:
-            return float(np.mean([means[np.argmax(mean)] for means, _ in self._test]))
-        return float(np.mean([np.mean(variance + (means - mean) ** 2) for means, variance in self._test]))
+
+def constant_metric(tasks: Sequence[str], clients: Sequence[Targets]) -> float | None:
+    """Mean over clients of the MSE or accuracy of one prediction for all test samples: the mean of all training
+    targets, or the most frequent class among them. None where data.tasks gives classes several meanings."""
+    if len(set(tasks)) > 1 or len({len(each.total) for each in clients}) > 1:
+        return None
+    mean = sum(each.total for each in clients) / max(1, sum(each.count for each in clients))
+    if clients[0].is_regression:
+        return float(np.mean([np.mean(each.variance + (each.mean - mean) ** 2) for each in clients]))
+    return float(np.mean([each.mean[np.argmax(mean)] for each in clients]))

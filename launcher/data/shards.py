@@ -1,23 +1,18 @@
 """What one client alone may read: the samples that it trains on, and those that it is evaluated on."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...topology.randomness import generator
 from ...transport.array_file import ArrayFile, DamagedFile, digest_of
+from ..config.data import DataSection, Task
 from .partition import Partition, chosen, cluster_of, split
-from .pool import DataError, Pool, Task
-
-if TYPE_CHECKING:
-    from ..config.data import DataSection
+from .pool import DataError, Pool
 
 
 @dataclass(frozen=True)
@@ -49,34 +44,76 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     Client i belongs to rotation group i * groups // clients: contiguous blocks of clients. Samples in time order stay
     in it: a client's latest are its test samples, and reduced training data is what comes right before them.
     """
-    _check_rotations(section, pool, clients)
-    _check_mask(section, pool)
-    _check_tasks(section, pool, clients)
-    if section.standardize_targets and pool.task != "regression":
-        raise DataError("data.standardize_targets is true, but the targets are classes: allowed is false")
+    _check(section, pool, clients)
     owned = split(section, pool, clients, seed)
     divided = _divisions(section, pool, owned, seed)
     groups = _groups(section, pool, owned)
     named = pool.owners is not None and chosen(section, pool) == "natural"
+    tasks = list(dict.fromkeys(section.tasks))
 
     def shard(client: int) -> Shard:
         parts = divided[client]
         angle = client * len(section.rotations) // clients
         task = section.tasks[client % len(section.tasks)]
-        (y_train, outputs), (y_test, _) = (_of_task(task, pool.y[rows], pool.outputs) for rows in parts)
+        y_train, y_test = (_of_task(task, pool.y[rows], pool.outputs) for rows in parts)
         if section.standardize_targets:
             y_train, y_test = _standardize(y_train, y_test)
-        x_train, x_test = _inputs(section, pool, parts, section.rotations[angle], client, seed)
-        drifted = None
-        if section.drift is not None:
-            drifted = _inputs(section, pool, parts, section.drift.rotations[angle], client, seed)
-        tasks = list(dict.fromkeys(section.tasks))
-        group = angle * len(tasks) + tasks.index(task) if groups is None else int(groups[client])
-        features = _features_held(section, pool, client, seed)
-        owner = pool.owner(owned[client]) if named else ""
-        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted, owner)
+        features = None
+        if section.features_held < 1:
+            every = math.prod(pool.input_shape)
+            order = generator(seed, "features held", client).permutation(every)
+            features = tuple(sorted(order[: max(1, round(section.features_held * every))].tolist()))
+
+        def inputs(degrees: int) -> tuple[np.ndarray, np.ndarray]:
+            """x_train and x_test as the client sees them, turned counter-clockwise."""
+            seen = [np.rot90(pool.inputs(rows), degrees // 90, axes=(-2, -1)) for rows in parts]
+            if section.mask:
+                seen = _masked(seen, section.mask, generator(seed, "mask", client))
+            if section.standardize:
+                seen = _standardize(*seen)
+            x_train, x_test = seen if features is None else [x.reshape(len(x), -1)[:, features] for x in seen]
+            return x_train, x_test
+
+        x_train, x_test = inputs(section.rotations[angle])
+        return Shard(
+            x_train,
+            y_train,
+            x_test,
+            y_test,
+            pool.task,
+            outputs=pool.outputs if task == "classes" else 2,
+            group=angle * len(tasks) + tasks.index(task) if groups is None else int(groups[client]),
+            features=features,
+            drifted=None if section.drift is None else inputs(section.drift.rotations[angle]),
+            owner=pool.owner(owned[client]) if named else "",
+        )
 
     return map(shard, range(clients))
+
+
+def _check(section: DataSection, pool: Pool, clients: int) -> None:
+    angles, tasks, size = list(section.rotations), list(section.tasks), pool.input_shape[1:]
+    if not 1 <= len(angles) <= clients:
+        raise DataError(f"data.rotations names {len(angles)} angles; allowed are 1 to {clients}, the number of clients")
+    if section.drift is not None:
+        if len(section.drift.rotations) != len(angles):
+            named = f"data.drift.rotations names {len(section.drift.rotations)} angles"
+            raise DataError(f"{named}; allowed are {len(angles)}, as many as data.rotations")
+        angles += section.drift.rotations
+    if any(angles) and not pool.holds_images:
+        raise DataError(f"data.rotations is {angles}, but the samples are not images: allowed is [0]")
+    if {90, 270} & set(angles) and size[0] != size[1]:
+        raise DataError(f"data.rotations is {angles}, but images of {size[0]}x{size[1]} allow 0 and 180 only")
+    if section.mask and not pool.holds_images:
+        raise DataError(f"data.mask is {section.mask}, but the samples are not images: allowed is 0")
+    if section.mask and section.mask > min(size):
+        raise DataError(f"data.mask is {section.mask}: images of {size[0]}x{size[1]} allow 0 to {min(size)}")
+    if not 1 <= len(tasks) <= clients:
+        raise DataError(f"data.tasks names {len(tasks)} tasks; allowed are 1 to {clients}, the number of clients")
+    if tasks != ["classes"] and pool.task != "classification":
+        raise DataError(f"data.tasks is {tasks}, but the samples have no classes: allowed is ['classes']")
+    if section.standardize_targets and pool.task != "regression":
+        raise DataError("data.standardize_targets is true, but the targets are classes: allowed is false")
 
 
 def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -98,18 +135,46 @@ def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) ->
     return divided
 
 
-def _inputs(
-    section: DataSection, pool: Pool, parts: tuple[np.ndarray, np.ndarray], degrees: int, client: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """x_train and x_test as the client sees them."""
-    x_train, x_test = (_rotate(pool.inputs(rows), degrees) for rows in parts)
-    if section.mask:
-        x_train, x_test = _masked((x_train, x_test), section.mask, generator(seed, "mask", client))
-    if section.standardize:
-        x_train, x_test = _standardize(x_train, x_test)
-    if (features := _features_held(section, pool, client, seed)) is not None:
-        x_train, x_test = (x.reshape(len(x), -1)[:, features] for x in (x_train, x_test))
-    return x_train, x_test
+def _divide(rows: np.ndarray, test_fraction: float, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Training rows, of which a ``share`` stays, and test rows: at least one of each."""
+    tests = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
+    trains = max(round(share * (len(rows) - tests)), 1)
+    return rows[tests : tests + trains], rows[:tests]
+
+
+def _groups(section: DataSection, pool: Pool, owned: Partition) -> np.ndarray | None:
+    """The group of each client, where clusters or owners with groups make some."""
+    partition, clients = chosen(section, pool), len(owned)
+    if partition == "clusters":
+        return np.array([cluster_of(client, clients, section) for client in range(clients)])
+    if pool.groups is None or pool.client is None or partition != "natural":
+        return None
+    return pool.groups[pool.client[[rows[0] for rows in owned]]]
+
+
+def _of_task(task: str, y: np.ndarray, classes: int) -> np.ndarray:
+    """The targets of a task for samples of these classes."""
+    if task == "parity":
+        return y % 2
+    return (2 * y >= classes).astype(y.dtype) if task == "halves" else y
+
+
+def _masked(parts: list[np.ndarray], side: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Images (n, channels, height, width) without a square at one place, drawn here."""
+    top, left = (int(rng.integers(length - side + 1)) for length in parts[0].shape[-2:])
+    masked = [images.copy() for images in parts]
+    for images in masked:
+        images[..., top : top + side, left : left + side] = 0
+    return masked
+
+
+def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> list[np.ndarray]:
+    """Every feature, or target, shifted by its mean and divided by its standard deviation over ``x_train``."""
+    mean = x_train.mean(axis=0, dtype=np.float64)
+    deviation = x_train.std(axis=0, dtype=np.float64)
+    # A feature that never varies is only shifted; rounding may give it a tiny deviation instead of 0.
+    deviation[x_train.min(axis=0) == x_train.max(axis=0)] = 1.0
+    return [((x - mean) / deviation).astype(np.float32) for x in (x_train, x_test)]
 
 
 def write(shard: Shard, path: Path) -> None:
@@ -128,96 +193,3 @@ def write(shard: Shard, path: Path) -> None:
         file.save(path)
     elif there != file.digest:
         raise DataError(f"{path}: the data set gives other samples now than when this run began")
-
-
-def _check_rotations(section: DataSection, pool: Pool, clients: int) -> None:
-    angles = list(section.rotations)
-    if not 1 <= len(angles) <= clients:
-        raise DataError(f"data.rotations names {len(angles)} angles; allowed are 1 to {clients}, the number of clients")
-    if section.drift is not None:
-        if len(section.drift.rotations) != len(angles):
-            raise DataError(
-                f"data.drift.rotations names {len(section.drift.rotations)} angles; allowed are {len(angles)}, as many "
-                "as data.rotations"
-            )
-        angles += section.drift.rotations
-    if any(angles) and not pool.holds_images:
-        raise DataError(f"data.rotations is {angles}, but the samples are not images: allowed is [0]")
-    if {90, 270} & set(angles) and pool.input_shape[1] != pool.input_shape[2]:
-        height, width = pool.input_shape[1:]
-        raise DataError(f"data.rotations is {angles}, but images of {height}x{width} allow 0 and 180 only")
-
-
-def _check_mask(section: DataSection, pool: Pool) -> None:
-    if section.mask and not pool.holds_images:
-        raise DataError(f"data.mask is {section.mask}, but the samples are not images: allowed is 0")
-    if section.mask and section.mask > min(pool.input_shape[1:]):
-        height, width = pool.input_shape[1:]
-        raise DataError(f"data.mask is {section.mask}: images of {height}x{width} allow 0 to {min(height, width)}")
-
-
-def _check_tasks(section: DataSection, pool: Pool, clients: int) -> None:
-    tasks = list(section.tasks)
-    if not 1 <= len(tasks) <= clients:
-        raise DataError(f"data.tasks names {len(tasks)} tasks; allowed are 1 to {clients}, the number of clients")
-    if tasks != ["classes"] and pool.task != "classification":
-        raise DataError(f"data.tasks is {tasks}, but the samples have no classes: allowed is ['classes']")
-
-
-def _of_task(task: str, y: np.ndarray, classes: int) -> tuple[np.ndarray, int]:
-    """The targets of a task for samples of these classes, and how many different ones there are."""
-    if task == "parity":
-        return y % 2, 2
-    if task == "halves":
-        return (2 * y >= classes).astype(y.dtype), 2
-    return y, classes
-
-
-def _groups(section: DataSection, pool: Pool, owned: Partition) -> np.ndarray | None:
-    """The group of each client, where clusters or owners with groups make some."""
-    partition, clients = chosen(section, pool), len(owned)
-    if partition == "clusters":
-        return np.array([cluster_of(client, clients, section) for client in range(clients)])
-    if pool.groups is None or pool.client is None or partition != "natural":
-        return None
-    return pool.groups[pool.client[[rows[0] for rows in owned]]]
-
-
-def _features_held(section: DataSection, pool: Pool, client: int, seed: int) -> tuple[int, ...] | None:
-    if section.features_held == 1:
-        return None
-    features = math.prod(pool.input_shape)
-    held = max(1, round(section.features_held * features))
-    return tuple(sorted(generator(seed, "features held", client).permutation(features)[:held].tolist()))
-
-
-def _divide(rows: np.ndarray, test_fraction: float, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows, of which a ``share`` stays, and test rows: at least one of each."""
-    tests = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
-    trains = max(round(share * (len(rows) - tests)), 1)
-    return rows[tests : tests + trains], rows[:tests]
-
-
-def _rotate(images: np.ndarray, degrees: int) -> np.ndarray:
-    """Counter-clockwise, in the plane of the last two axes."""
-    return np.rot90(images, degrees // 90, axes=(-2, -1)) if degrees else images
-
-
-def _masked(parts: Sequence[np.ndarray], side: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Images (n, channels, height, width) without a square at one place, drawn here."""
-    top, left = (int(rng.integers(length - side + 1)) for length in parts[0].shape[-2:])
-    masked = tuple(images.copy() for images in parts)
-    for images in masked:
-        images[..., top : top + side, left : left + side] = 0
-    return masked
-
-
-def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every feature, or target, shifted by its mean and divided by its standard deviation over ``x_train``."""
-    mean = x_train.mean(axis=0, dtype=np.float64)
-    deviation = x_train.std(axis=0, dtype=np.float64)
-    # A feature that never varies is only shifted; rounding may give it a tiny deviation instead of 0.
-    constant = x_train.min(axis=0) == x_train.max(axis=0)
-    deviation = np.where(constant, 1.0, deviation)
-    train, test = (((x - mean) / deviation).astype(np.float32) for x in (x_train, x_test))
-    return train, test

@@ -8,7 +8,7 @@ from ..config.data import DataSection
 from ..config.effects import without_effect
 from ..config.sections import RunConfig
 from ..data import ClientSummary, DataSummary
-from ..data.arrays import some
+from ..data.pool import some
 from ..prepare.prepared import Prepared
 from .folder import relative
 

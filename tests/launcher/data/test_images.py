@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sheafgossip.launcher.config.data import DataSection
-from sheafgossip.launcher.data import DataError, images, load
-from sheafgossip.launcher.data.images import Failed, download, torchvision_datasets
+from sheafgossip.launcher.data import DataError, load
+from sheafgossip.launcher.data.images import torchvision_datasets
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -33,10 +33,9 @@ def write_mnist(folder, *, train=6, test=3, compress=False):
             f"{part}-labels-idx1-ubyte": idx(numbers),
         }
         for name, content in contents.items():
-            if compress:
-                (folder / f"{name}.gz").write_bytes(gzip.compress(content))
-            else:
-                (folder / name).write_bytes(content)
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content)) if compress else (folder / name).write_bytes(
+                content
+            )
     return folder
 
 
@@ -79,9 +78,7 @@ def test_samples_takes_that_many_different_ones_and_the_seed_says_which():
 def test_mnist_is_found_plain_or_packed_in_the_folder_or_where_torchvision_puts_it(tmp_path, place, compress):
     write_mnist(tmp_path / place, compress=compress)
     pool = mnist(tmp_path)
-    assert pool.x.shape == (9, 1, 2, 3)
-    assert pool.y.tolist() == list(range(9))
-    assert pool.outputs == 10
+    assert (pool.x.shape, pool.y.tolist(), pool.outputs) == ((9, 1, 2, 3), list(range(9)), 10)
     inputs = pool.inputs(np.array([8]))
     assert inputs.dtype == np.float32
     assert np.allclose(inputs[0, 0], np.array([[8, 18, 28], [38, 48, 58]]) / 255, rtol=1e-7)
@@ -126,33 +123,36 @@ def test_the_real_mnist_has_70000_images():
     assert np.bincount(pool.y).tolist() == [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
 
 
-@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist"])
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10"])
 def test_without_files_or_network_one_line_says_what_to_put_where(tmp_path, monkeypatch, dataset):
-    def unreachable(name, folder):
-        raise Failed("Name or service not known")
-
-    monkeypatch.setattr(images, "download", unreachable)
+    # A port that nothing listens on: the network's absence, the same on every machine.
+    for name in ("MNIST", "FashionMNIST"):
+        monkeypatch.setattr(getattr(torchvision_datasets(), name), "mirrors", ["http://127.0.0.1:9/"])
+    monkeypatch.setattr(torchvision_datasets().CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
     monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path))
     with pytest.raises(DataError) as raised:
         load(DataSection(dataset=dataset), 0)
     line = str(raised.value)
+    assert line.startswith(f'data.dataset = "{dataset}" could not be downloaded (')
+    assert "without a network, set data.root to a folder with " in line
     assert "\n" not in line
-    for needed in (f'"{dataset}"', "Name or service not known", "without a network", "data.root", "train-images-idx3"):
-        assert needed in line
+    assert "127.0.0.1" in line or "refused" in line
+    assert ("cifar-10-batches-py" if dataset == "cifar10" else "train-images-idx3") in line
 
 
 def test_a_download_is_read_from_the_cache_and_not_repeated(tmp_path, monkeypatch):
     downloads = []
 
-    def fetch(name, folder):
-        downloads.append(name)
-        write_mnist(folder / name / "raw")
+    def fetch(folder, *, download):
+        assert download
+        downloads.append(folder)
+        write_mnist(folder / "FashionMNIST" / "raw")
 
-    monkeypatch.setattr(images, "download", fetch)
+    monkeypatch.setattr(torchvision_datasets(), "FashionMNIST", fetch)
     monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path / "cache"))
     for _ in range(2):
         assert len(load(DataSection(dataset="fashion-mnist"), 0)) == 9
-    assert downloads == ["FashionMNIST"]
+    assert downloads == [tmp_path / "cache"]
 
 
 BATCHES = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
@@ -187,8 +187,6 @@ def cifar10(root):
 
 
 def test_batches_with_another_checksum_are_refused_before_they_are_unpickled(tmp_path):
-    with pytest.raises(DataError, match=r"^data\.root = .* lacks the unchanged folder cifar-10-batches-py"):
-        cifar10(tmp_path)
     write_batches(tmp_path, extra=Trap(tmp_path / "sprung"))
     with pytest.raises(DataError, match=r"^data\.root = .*corrupted[^\n]*$"):
         cifar10(tmp_path)
@@ -212,19 +210,3 @@ def test_pixels_arrive_as_channel_row_column(tmp_path, monkeypatch):
         assert np.array_equal(pool.x[:, channel, row, column], written[:, 1024 * channel + 32 * row + column])
     assert pool.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9, 5, 9]
     assert (pool.scale, pool.outputs) == (255.0, 10)
-
-
-def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
-    # A port that nothing listens on: the network's absence, the same on every machine.
-    monkeypatch.setattr(torchvision_datasets().FashionMNIST, "mirrors", ["http://127.0.0.1:9/"])
-    with pytest.raises(Failed) as raised:
-        download("FashionMNIST", tmp_path)
-    assert "\n" not in str(raised.value)
-    assert "127.0.0.1" in str(raised.value) or "refused" in str(raised.value)
-
-
-def test_cifar10_without_a_network_names_data_root(tmp_path, monkeypatch):
-    monkeypatch.setattr(torchvision_datasets().CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
-    monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path))
-    with pytest.raises(DataError, match=r'^data\.dataset = "cifar10" could not be downloaded [^\n]*set data\.root to'):
-        load(DataSection(dataset="cifar10"), 0)

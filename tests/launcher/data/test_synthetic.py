@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sheafgossip.launcher.config.data import DataSection, SyntheticTable
-from sheafgossip.launcher.data import DataError, cut, load, prepare
+from sheafgossip.launcher.data import cut, load
 
 CLIENTS = 8
 
@@ -15,17 +15,13 @@ def draw(task="regression", seed=3, clients=CLIENTS, **keys):
 
 def parameters(pool):
     """Of each client, by least squares: (clients, dimensions)."""
-    fits = [
-        np.linalg.lstsq(pool.x[pool.client == client], pool.y[pool.client == client, 0], rcond=None)
-        for client in range(pool.client.max() + 1)
-    ]
-    return np.array([fit[0] for fit in fits])
+    own = [pool.client == client for client in range(pool.client.max() + 1)]
+    return np.array([np.linalg.lstsq(pool.x[rows], pool.y[rows, 0], rcond=None)[0] for rows in own])
 
 
 def test_without_deviation_all_clients_of_a_group_have_one_task_and_groups_have_different_ones():
     theta = parameters(draw(groups=2, deviation=0, noise=0, samples=200))
-    within = np.linalg.norm(theta - theta[[0] * 4 + [4] * 4], axis=1)
-    assert within.max() < 1e-4
+    assert np.linalg.norm(theta - theta[[0] * 4 + [4] * 4], axis=1).max() < 1e-4
     assert np.linalg.norm(theta[0] - theta[4]) > 0.5
 
 
@@ -35,13 +31,9 @@ def test_deviation_is_the_distance_from_the_group_relative_to_its_parameters():
     assert np.allclose(distance, 0.3, rtol=0.2)
 
 
-def test_what_no_model_can_explain_is_the_noise():
+def test_targets_have_deviation_1_and_what_no_model_can_explain_is_the_noise():
     pool = draw(clients=1, groups=1, noise=0.5, samples=20_000)
-    residual = pool.y[:, 0] - pool.x @ parameters(pool)[0]
-    assert residual.std() == pytest.approx(0.5, rel=0.05)
-
-
-def test_targets_without_noise_and_deviation_have_deviation_1():
+    assert (pool.y[:, 0] - pool.x @ parameters(pool)[0]).std() == pytest.approx(0.5, rel=0.05)
     pool = draw(clients=1, groups=1, noise=0, deviation=0, dimensions=2000, samples=2000)
     assert pool.y.std() == pytest.approx(1, rel=0.1)
 
@@ -54,16 +46,12 @@ def test_classes_without_noise_are_told_apart_by_a_linear_model():
     assert LogisticRegression(C=1e6, max_iter=5000).fit(pool.x, pool.y).score(pool.x, pool.y) == 1
 
 
-def test_the_group_of_each_client_is_known(tmp_path):
-    section = DataSection(dataset="synthetic", synthetic=SyntheticTable(groups=3, samples=8))
-    summary = prepare(section, CLIENTS, 0, tmp_path)
-    assert [client.group for client in summary.clients] == [0, 0, 0, 1, 1, 1, 2, 2]
-    assert {(client.train_samples, client.test_samples) for client in summary.clients} == {(6, 2)}
-
-
-def test_groups_do_not_hold_where_samples_are_mixed(tmp_path):
-    section = DataSection(dataset="synthetic", partition="even")
-    assert {shard.group for shard in cut(section, load(section, 0, CLIENTS), CLIENTS, 0)} == {0}
+@pytest.mark.parametrize(("partition", "groups"), [("auto", [0, 0, 0, 1, 1, 1, 2, 2]), ("even", [0] * CLIENTS)])
+def test_the_group_of_each_client_is_known_unless_samples_are_mixed(partition, groups):
+    section = DataSection(dataset="synthetic", partition=partition, synthetic=SyntheticTable(groups=3, samples=8))
+    shards = list(cut(section, load(section, 0, CLIENTS), CLIENTS, 0))
+    assert [shard.group for shard in shards] == groups
+    assert {(len(shard.y_train), len(shard.y_test)) for shard in shards} == {(6, 2)}
 
 
 def test_the_seed_alone_decides_and_a_client_does_not_depend_on_how_many_others_a_group_has():
@@ -73,8 +61,3 @@ def test_the_seed_alone_decides_and_a_client_does_not_depend_on_how_many_others_
     assert not np.array_equal(first.x, other.x)
     fewer = draw(clients=4, groups=1)
     assert np.array_equal(fewer.y, draw(clients=8, groups=1).y[: len(fewer)])
-
-
-def test_more_groups_than_clients_are_refused():
-    with pytest.raises(DataError, match=r"^data\.synthetic\.groups is 9; allowed are 1 to 8, the number of clients$"):
-        draw(groups=9)
