@@ -52,8 +52,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     tasks = list(dict.fromkeys(section.tasks))
 
     def shard(client: int) -> Shard:
-        parts = divided[client]
-        angle = client * len(section.rotations) // clients
+        parts, angle = divided[client], client * len(section.rotations) // clients
         task = section.tasks[client % len(section.tasks)]
         y_train, y_test = (_of_task(task, pool.y[rows], pool.outputs) for rows in parts)
         if section.standardize_targets:
