@@ -13,15 +13,10 @@ _LARGEST = 4 << 20
 _DEEPEST = 16
 _LONG_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){16}")  # tomllib takes the square of their length
 _LARGEST_NUMBER = 10**100
-_PLAIN: dict[str, tuple[type, str]] = {
-    "name": (str, "text"),
-    "seed": (int, "a whole number"),
-    "clients": (int, "a whole number"),
-    "rounds": (int, "a whole number"),
-    "algorithm.name": (str, "text"),
-    "algorithm.label": (str, "text"),
-    "measuring.enabled": (bool, "true or false"),
-    "data.dataset": (str, "text"),
+_NAMED = {str: "text", int: "a whole number", bool: "true or false"}
+_PLAIN = {
+    **{"name": str, "seed": int, "clients": int, "rounds": int},
+    **{"algorithm.name": str, "algorithm.label": str, "measuring.enabled": bool, "data.dataset": str},
 }
 """What readers take from it. Everything else at the top is a table; what is in it depends on who wrote the run."""
 
@@ -87,25 +82,18 @@ def read_config(run_folder: Path | str) -> dict[str, Any]:
     except ValueError as error:
         raise RunFolderError(f"{path}: {error}") from error
     for key, value in config.items():
-        if key not in _PLAIN and not _is_table(value):
+        tables = value if isinstance(value, list) else [value]
+        if key not in _PLAIN and not all(isinstance(table, dict) for table in tables):
             raise RunFolderError(f"{path}: {key} = {value!r:.80}: must be a table")
-    for key, (type_, wanted) in _PLAIN.items():
-        value = _at(config, key)
+    for key, type_ in _PLAIN.items():
+        section, _, name = key.rpartition(".")
+        table = config.get(section, {}) if section else config
+        value = table.get(name) if isinstance(table, dict) else table
         if value is not None and type(value) is not type_:
-            raise RunFolderError(f"{path}: {key} = {value!r:.80}: must be {wanted}")
+            raise RunFolderError(f"{path}: {key} = {value!r:.80}: must be {_NAMED[type_]}")
         if isinstance(value, int) and value < 0:
             raise RunFolderError(f"{path}: {key} = {value!r:.80}: must not be negative")
     return config
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(each, dict) for each in value))
-
-
-def _at(config: dict[str, Any], key: str) -> Any:
-    section, _, name = key.rpartition(".")
-    table = config.get(section, {}) if section else config
-    return table.get(name) if isinstance(table, dict) else table
 
 
 def flat(tree: Mapping[str, Any], above: str = "", *, lists: bool = False) -> dict[str, Any]:

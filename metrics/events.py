@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .divergence import divergence_of
 from .names import name_of
 from .reader import metric_of, open_records
-from .summary import status_of
+from .summary import divergence_of, status_of
 
 _TOLD = ("warning", "drop", "lost-records", "death", "host-lost")
 _COMPARED = 200

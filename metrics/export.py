@@ -6,7 +6,6 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..topology.errors import install
-from .comparison import Comparison, setting_of
+from .comparison import Comparison, Estimate, setting_of
 from .conditions import CLIENTS
 from .config_file import read_config
 from .fairness import mean, worst
@@ -23,7 +22,6 @@ from .reader import metric_of, open_records, relations, runs_in
 from .records import TABLES
 from .run_reader import RunsReader, read_frame
 from .schema import ExportError, RunFolderError
-from .seeds import Estimate
 from .summary import summarize
 
 if TYPE_CHECKING:
@@ -32,14 +30,11 @@ if TYPE_CHECKING:
 EVENT_FILE = "events.out.tfevents.sheafgossip"
 """TensorBoard opens files with "tfevents" in their name."""
 
-_OF_A_CLIENT = {"test_metric": 2, "train_loss": 3, "disagreement": 4}
-"""Tag -> place in a row of _ROUNDS."""
+_NEEDED = {"csv": None, "parquet": "pyarrow", "json": None, "tensorboard": "tensorboard"}
+"""Format -> package that writes it."""
 
-_ROUNDS = (
-    f"SELECT round, node, test_metric, train_loss, disagreement, wall_s FROM round WHERE {CLIENTS} ORDER BY round, node"
-)
-_PAYLOAD = "SELECT round, sum(payload_bytes) FROM traffic GROUP BY round"
-_MEMORY = f"SELECT wall_s, node, pss FROM resource WHERE {CLIENTS} ORDER BY wall_s, resource.rowid"
+Rows = tuple[Sequence[str], Iterable[Sequence[Any]]]
+"""Columns, and rows that can be read once."""
 
 
 def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
@@ -49,10 +44,10 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
     ``to`` is csv, parquet or json. JSON has a summary.json besides. "tensorboard" writes one file instead, with the
     scalars of every round; of several runs a folder each. Returns the files. Raises ExportError and RunFolderError.
     """
-    if to not in (*_WRITERS, "tensorboard"):
-        raise ExportError(f"--to {to}: allowed: {', '.join(_WRITERS)}, tensorboard")
-    if to in _NEEDS and importlib.util.find_spec(_NEEDS[to]) is None:
-        raise ExportError(f"--to {to} needs {_NEEDS[to]}: {install(to)}")
+    if to not in _NEEDED:
+        raise ExportError(f"--to {to}: allowed: {', '.join(_NEEDED)}")
+    if (package := _NEEDED[to]) and importlib.util.find_spec(package) is None:
+        raise ExportError(f"--to {to} needs {package}: {install(to)}")
     folder = Path(run_folder) / "export" if out is None else out
     if out is None and folder.is_symlink():
         raise ExportError(f"{folder}: is a symbolic link; remove it, or choose another folder with --out")
@@ -71,7 +66,12 @@ def _export(run_folder: Path, to: str, folder: Path) -> list[Path]:
     with open_records(run_folder, check=TABLES) as records:
         if to == "tensorboard":
             return _write_all(folder, {EVENT_FILE: partial(write_events, records)})
-        files = _tables(to, relations(records), partial(_Table.of, records))
+
+        def rows(name: str) -> Rows:
+            found = records.execute(f"SELECT * FROM {name}")
+            return [column for column, *_ in found.description], found
+
+        files = _tables(to, relations(records), rows, partial(read_frame, records))
         if to == "json":
             files["summary.json"] = partial(_write_summary, summarize(run_folder).as_dict())
         return _write_all(folder, files)
@@ -80,20 +80,28 @@ def _export(run_folder: Path, to: str, folder: Path) -> list[Path]:
 def _export_together(run_folder: Path, to: str, folder: Path) -> list[Path]:
     """Several runs."""
     reader = RunsReader(run_folder)
-    files = _tables(to, reader.relations, lambda name: _Table.of_frame(reader.frame(name)))
+
+    def rows(name: str) -> Rows:
+        frame = reader.frame(name)
+        return list(frame.columns), frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
+
+    files = _tables(to, reader.relations, rows, reader.frame)
     if to == "json":
         figures = [keys | summarize(run.folder).as_dict() for run, keys in zip(reader.runs, reader.keys, strict=True)]
         files["summary.json"] = partial(_write_summary, figures)
     return _write_all(folder, files)
 
 
-def _tables(to: str, names: Iterable[str], read: "Callable[[str], _Table]") -> dict[str, Callable[[Path], object]]:
+def _tables(
+    to: str, names: Iterable[str], rows: Callable[[str], Rows], frame: "Callable[[str], DataFrame]"
+) -> dict[str, Callable[[Path], object]]:
     """Returns {file: what writes it}, each table read when its file is written."""
-
-    def writer(name: str) -> Callable[[Path], object]:
-        return lambda path: _WRITERS[to](read(name), path)
-
-    return {f"{name}.{to}": writer(name) for name in names}
+    writers: dict[str, Callable[[str, Path], object]] = {
+        "csv": lambda name, path: _csv(*rows(name), path),
+        "json": lambda name, path: _json(*rows(name), path),
+        "parquet": lambda name, path: frame(name).to_parquet(path, engine="pyarrow", index=False),
+    }
+    return {f"{name}.{to}": partial(writers[to], name) for name in names}
 
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> list[Path]:
@@ -108,29 +116,6 @@ def _write_all(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> l
     return list(paths)
 
 
-def _write_summary(figures: Any, path: Path) -> None:
-    path.write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class _Table:
-    """``rows`` can be read once; ``frame`` makes the same as pandas has it."""
-
-    columns: list[str]
-    rows: Iterable[Sequence[Any]]
-    frame: "Callable[[], DataFrame]"
-
-    @classmethod
-    def of(cls, records: sqlite3.Connection, name: str) -> "_Table":
-        rows = records.execute(f"SELECT * FROM {name}")
-        return cls([column[0] for column in rows.description], rows, lambda: read_frame(records, name))
-
-    @classmethod
-    def of_frame(cls, frame: "DataFrame") -> "_Table":
-        rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
-        return cls(list(frame.columns), rows, lambda: frame)
-
-
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
     """Lets a file be there with all its rows or not at all."""
     unfinished = path.with_name(f"{path.name}.part")
@@ -139,30 +124,25 @@ def _whole(path: Path, write: Callable[[Path], object]) -> None:
     unfinished.replace(path)
 
 
-def _csv(table: _Table, path: Path) -> None:
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path, end: str = "\r\n") -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(table.columns)
-        writer.writerows(table.rows)
+        csv.writer(file, lineterminator=end).writerows([columns])
+        csv.writer(file, lineterminator=end).writerows(rows)
 
 
-def _json(table: _Table, path: Path) -> None:
+def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> None:
     """An array with one object a row, one row a line. JSON has no infinity: it becomes null, as NaN already is."""
     with path.open("w", encoding="utf-8") as file:
         file.write("[")
-        for number, row in enumerate(table.rows):
+        for number, row in enumerate(rows):
             values = (None if isinstance(value, float) and math.isinf(value) else value for value in row)
             file.write(",\n" if number else "\n")
-            file.write(json.dumps(dict(zip(table.columns, values, strict=True)), allow_nan=False))
+            file.write(json.dumps(dict(zip(columns, values, strict=True)), allow_nan=False))
         file.write("\n]\n")
 
 
-_NEEDS = {"parquet": "pyarrow", "tensorboard": "tensorboard"}
-_WRITERS: dict[str, Callable[[_Table, Path], None]] = {
-    "csv": _csv,
-    "parquet": lambda table, path: table.frame().to_parquet(path, engine="pyarrow", index=False),
-    "json": _json,
-}
+def _write_summary(figures: Any, path: Path) -> None:
+    path.write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8")
 
 
 def write_events(records: sqlite3.Connection, path: Path) -> None:
@@ -182,28 +162,33 @@ def write_events(records: sqlite3.Connection, path: Path) -> None:
 
 def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[str, float]]]:
     """Yields (round, wall seconds, {tag: value})."""
-    metric = metric_of(records)
-    payload = dict(records.execute(_PAYLOAD).fetchall())
-    samples, pss = records.execute(_MEMORY).fetchall()[::-1], dict[int, int]()  # of each client the latest
-    for round, of_round in groupby(records.execute(_ROUNDS), itemgetter(0)):
-        rows = list(of_round)
-        wall_s = max(row[-1] for row in rows)
-        known = {tag: [row[at] for row in rows if row[at] is not None] for tag, at in _OF_A_CLIENT.items()}
+    tags = ("test_metric", "train_loss", "disagreement")
+    accuracy = metric_of(records) == "accuracy"
+    payload = dict(records.execute("SELECT round, sum(payload_bytes) FROM traffic GROUP BY round").fetchall())
+    memory = f"SELECT wall_s, node, pss FROM resource WHERE {CLIENTS} ORDER BY wall_s, resource.rowid"
+    samples, pss = records.execute(memory).fetchall()[::-1], dict[int, int]()  # of each client the latest
+    query = f"SELECT round, node, wall_s, {', '.join(tags)} FROM round WHERE {CLIENTS} ORDER BY round, node"
+    for round, of_round in groupby(records.execute(query), itemgetter(0)):
+        rows = [
+            (node, wall_s, {tag: value for tag, value in zip(tags, values, strict=True) if value is not None})
+            for _, node, wall_s, *values in of_round
+        ]
+        last_s = max(wall_s for _, wall_s, _ in rows)
+        known = {tag: [own[tag] for *_, own in rows if tag in own] for tag in tags}
         scalars = {f"mean/{tag}": mean(values) for tag, values in known.items() if values}
         if known["test_metric"]:
-            scalars["worst_10/test_metric"] = worst(known["test_metric"], 0.1, higher_is_better=metric != "mse")
+            scalars["worst_10/test_metric"] = worst(known["test_metric"], 0.1, higher_is_better=accuracy)
         if round in payload:
             scalars["sum/payload_bytes"] = payload[round]
-        while samples and samples[-1][0] <= wall_s:
+        while samples and samples[-1][0] <= last_s:
             _, node, bytes_ = samples.pop()
             pss[node] = bytes_
         if pss:
             scalars["sum/pss"] = sum(pss.values())
-        yield round, wall_s, scalars
-        for row in rows:
-            own = {f"client_{row[1]:04d}/{tag}": row[at] for tag, at in _OF_A_CLIENT.items() if row[at] is not None}
+        yield round, last_s, scalars
+        for node, wall_s, own in rows:
             if own:
-                yield round, row[-1], own
+                yield round, wall_s, {f"client_{node:04d}/{tag}": value for tag, value in own.items()}
 
 
 def write_groups(path: Path, comparison: Comparison) -> None:
@@ -217,7 +202,7 @@ def write_groups(path: Path, comparison: Comparison) -> None:
         row |= {"flaw": group.flaw or None}
         for figure in AVERAGED:
             estimate = group.estimate(figure) or Estimate(math.nan, math.nan)
-            row |= {figure: _number(estimate.mean), f"{figure}_se": _number(estimate.standard_error)}
+            row |= {figure: _value(estimate.mean), f"{figure}_se": _value(estimate.standard_error)}
         rows.append(row)
     _write_rows(path, rows)
 
@@ -229,37 +214,27 @@ def write_runs(path: Path, folders: Iterable[Path], keys: Sequence[str]) -> None
 
 def _row_of_run(folder: Path, keys: Sequence[str]) -> dict[str, Any]:
     try:
-        config, run = read_config(folder), summarize(folder)
+        setting, run = setting_of(read_config(folder)), summarize(folder)
     except RunFolderError:
         return {"folder": folder.name, "status": "missing"}
-    setting = setting_of(config)
     row = {"folder": folder.name} | {key: _value(setting.get(key)) for key in keys}
     row |= {"seed": run.seed, "status": run.status, "rounds": run.rounds, "metric": run.metric}
     if run.status == "finished":
         row |= {"flaw": run.divergence.kind if run.divergence else None}
-        row |= {name: _number(figure.of(run)) for name, figure in AVERAGED.items()}
+        row |= {name: _value(figure.of(run)) for name, figure in AVERAGED.items()}
     return row
 
 
 def _value(value: Any) -> Any:
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return json.dumps(value, default=str) if isinstance(value, (bool, list, dict)) else value
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
 
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Leaves out columns of which no line has a value."""
-    titles = dict.fromkeys(title for row in rows for title, value in row.items() if value is not None)
-
-    def write(unfinished: Path) -> None:
-        with unfinished.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, titles, extrasaction="ignore", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-
+    titles = list(dict.fromkeys(title for row in rows for title, value in row.items() if value is not None))
     try:
-        _whole(path, write)
+        _whole(path, lambda file: _csv(titles, ([row.get(title) for title in titles] for row in rows), file, "\n"))
     except OSError as error:
         raise ExportError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -6,29 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Round-off must not add a client: 0.07 * 100 is a little more than 7.
-_ROUND_OFF = 1e-9
+_ROUND_OFF = 1e-9  # must not add a client: 0.07 * 100 is a little more than 7
 
 
 def mean(values: ArrayLike) -> float:
     return float(np.mean(_checked(values)))
 
 
-def variance(values: ArrayLike) -> float:
-    """Returns the population variance: the clients are all there are."""
-    with np.errstate(invalid="ignore"):  # of infinities it is not defined: nan
-        return float(np.var(_checked(values)))
-
-
-def std(values: ArrayLike) -> float:
-    """Returns the square root of the population variance."""
-    return math.sqrt(variance(values))
-
-
 def standard_error(values: ArrayLike) -> float:
     """Returns that of the mean, with the sample variance (n - 1): here the values are a sample. nan for one value."""
     checked = _checked(values)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # of infinities it is not defined: nan
         return float(np.std(checked, ddof=1) / math.sqrt(checked.size)) if checked.size > 1 else math.nan
 
 
@@ -43,7 +31,7 @@ def worst(values: ArrayLike, share: float = 0.1, higher_is_better: bool = True) 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Definitions as in the functions of this module."""
+    """``std`` and ``variance`` are those of the population: the clients are all there are."""
 
     mean: float
     std: float
@@ -54,14 +42,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: ArrayLike, *, higher_is_better: bool = True) -> "Spread":
-        return cls(
-            mean(values),
-            std(values),
-            standard_error(values),
-            variance(values),
-            worst(values, 0.1, higher_is_better),
-            worst(values, 0.2, higher_is_better),
-        )
+        tenth, fifth = (worst(values, share, higher_is_better) for share in (0.1, 0.2))
+        with np.errstate(invalid="ignore"):
+            variance = float(np.var(_checked(values)))
+        return cls(mean(values), math.sqrt(variance), standard_error(values), variance, tenth, fifth)
 
 
 def _checked(values: ArrayLike) -> np.ndarray:

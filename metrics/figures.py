@@ -6,22 +6,19 @@ Summaries, comparisons, reports, files and studies read it here, so that a new f
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from .summary import RunSummary
 from .text import UNKNOWN, metric_number, metric_text, short
 
-Values = Callable[[RunSummary], float | None]
-"""None: the run has no such figure."""
+Values = Callable[[RunSummary], float | None]  # None: the run has no such figure
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     name: str = ""
     size: float = 1.0
-    decimals: int | None = None
-    """Of a figure that stands alone; None, and in tables of several runs: three digits."""
+    decimals: int | None = None  # of a figure that stands alone; None, and in tables of several runs: three digits
 
     def text(self, value: float) -> str:
         return short(value / self.size) if self.decimals is None else f"{value / self.size:,.{self.decimals}f}"
@@ -43,11 +40,6 @@ class Figure:
     ``key`` is its name in files and in ``Group.estimate``; without one it is not averaged over seeds. ``head`` stands
     above its column where runs stand side by side; without one it has none. Where a table is too narrow, columns of the
     lowest ``rank`` leave first; 0 stays. ``note`` explains the column.
-
-    ``brief``: it belongs to the few figures that a summary shows first. ``hide``: when a summary leaves its line out.
-    ``as_metric``: better in the direction of the test metric; every other figure is better where it is lower.
-    ``exact``: one run tells it; of the others one run does not tell how much they vary. ``print`` does what the unit
-    cannot.
     """
 
     title: str
@@ -57,12 +49,12 @@ class Figure:
     head: str = ""
     rank: int = 0
     note: str = ""
-    brief: bool = False
-    hide: Literal["never", "unknown", "zero"] = "never"
+    brief: bool = False  # one of the few that a summary shows first
+    hide: Literal["never", "unknown", "zero"] = "never"  # when a summary leaves its line out
     missing: str = UNKNOWN
-    as_metric: bool = False
-    exact: bool = False
-    print: Callable[[RunSummary, float], str] | None = None
+    as_metric: bool = False  # better in the direction of the test metric; every other one is better where it is lower
+    exact: bool = False  # one run tells it; of the others one run does not tell how much they vary
+    print: Callable[[RunSummary, float], str] | None = None  # what the unit cannot
 
     @property
     def of_target(self) -> bool:
@@ -74,15 +66,13 @@ class Figure:
         if (self.hide != "never" and value is None) or (self.hide == "zero" and value == 0):
             return None
         title = self.title.format(metric=run.metric, target=target_text([run.metric], target))
-        return f"{title}, {self.unit.name}" if self.unit.name else title, self.text(run)
-
-    def text(self, run: RunSummary) -> str:
-        value = self.of(run)
         if value is None:
-            return self.missing
-        if self.print is not None:
-            return self.print(run, value)
-        return metric_text(run.metric, value) if self.unit is METRIC else self.unit.text(value)
+            text = self.missing
+        elif self.print is not None:
+            text = self.print(run, value)
+        else:
+            text = metric_text(run.metric, value) if self.unit is METRIC else self.unit.text(value)
+        return f"{title}, {self.unit.name}" if self.unit.name else title, text
 
     def column(self, metrics: Sequence[str], target: float | None = None) -> str:
         """Returns what stands above its column, on several lines; ``metrics`` are all that the runs have."""
@@ -97,22 +87,17 @@ def target_text(metrics: Sequence[str], target: float | None) -> str:
     return f"{100 * target:g} %" if list(metrics) == ["accuracy"] else f"{target:g}"
 
 
-def _part(part: str, name: str, *, needs: str | None = None) -> Values:
-    """Returns ``name`` of a part of the summary that not every run has; ``needs``: only where this is true of it."""
+def _at(path: str, needs: str = "") -> Values:
+    """Returns what stands there in a summary; None where nothing does, or where what it ``needs`` is not true."""
 
     def of(run: RunSummary) -> float | None:
-        there = getattr(run, part) if needs is None or getattr(run, needs) else None
-        return None if there is None else getattr(there, name)
+        there: Any = run if not needs or getattr(run, needs) else None
+        for name in path.split("."):
+            if there is not None:
+                there = there[name] if isinstance(there, dict) else getattr(there, name)
+        return there
 
     return of
-
-
-_final = partial(_part, "final")
-_traffic = partial(_part, "traffic", needs="measured")
-_between_hosts = partial(_part, "between_hosts", needs="measured")
-_condition = partial(_part, "conditions")
-_reached = partial(_part, "reached")
-_reached_virtually = partial(_part, "reached_virtually")
 
 
 def overhead(*kinds: str) -> Values:
@@ -124,20 +109,12 @@ OPENING = overhead("greeting", "ready", "handshake", "hello")
 """What opening connections took. Confirmations are not among it: they are sent all along."""
 
 
-def _memory(*names: str) -> Values:
-    return lambda run: sum(getattr(run.memory, name) for name in names) if run.processes_measured else None
-
-
-def _cpu(name: str) -> Values:
-    return lambda run: getattr(run, name) if run.processes_measured else None
-
-
-def _events(kind: str) -> Values:
-    return lambda run: run.conditions.events[kind] if run.conditions else None
+def _maps(run: RunSummary) -> float | None:
+    return run.memory.clients_maps + run.memory.clients_history if run.processes_measured else None
 
 
 def _vectors(name: str) -> Values:
-    return lambda run: getattr(run.conditions, name) if run.conditions and _exchanged(run) else None
+    return lambda run: getattr(run.conditions, name) if _exchanged(run) else None
 
 
 def _exchanged(run: RunSummary) -> int:
@@ -145,9 +122,8 @@ def _exchanged(run: RunSummary) -> int:
 
 
 def _with_error(run: RunSummary, mean: float) -> str:
-    return plus_minus(run.metric, mean, run.final.standard_error if run.final else math.nan) + (
-        " %" if run.metric == "accuracy" else ""
-    )
+    error = run.final.standard_error if run.final else math.nan
+    return plus_minus(run.metric, mean, error) + (" %" if run.metric == "accuracy" else "")
 
 
 def plus_minus(metric: str, mean: float, error: float) -> str:
@@ -162,92 +138,91 @@ def _with_share(run: RunSummary, count: float) -> str:
     return f"{count:,} ({100 * count / _exchanged(run):.1f} %)"
 
 
+_SENT, _RAN = "measured", "processes_measured"
 _SUM = "sum over clients"
+_COMMON = "of the model that all clients have in common"
 
 FIGURES = (
     Figure(
-        "test {metric}, mean over clients ± standard error", _final("mean"), METRIC, "test_metric", "{metric}\n± s.e.",
-        brief=True, missing="not evaluated", as_metric=True, print=_with_error,
+        "test {metric}, mean over clients ± standard error", _at("final.mean"), METRIC, "test_metric",
+        "{metric}\n± s.e.", brief=True, missing="not evaluated", as_metric=True, print=_with_error,
     ),
-    Figure("standard deviation", _final("std"), METRIC, "std"),
-    Figure("variance", _final("variance"), METRIC, "variance", print=_squared),
+    Figure("standard deviation", _at("final.std"), METRIC, "std"),
+    Figure("variance", _at("final.variance"), METRIC, "variance", print=_squared),
     Figure(
-        "mean of the worst 10% of clients", _final("worst_10"), METRIC, "worst_10", "worst\n10%", 5,
+        "mean of the worst 10% of clients", _at("final.worst_10"), METRIC, "worst_10", "worst\n10%", 5,
         brief=True, as_metric=True,
     ),
-    Figure("mean of the worst 20% of clients", _final("worst_20"), METRIC, "worst_20", as_metric=True),
+    Figure("mean of the worst 20% of clients", _at("final.worst_20"), METRIC, "worst_20", as_metric=True),
     Figure(
-        "test {metric} of the common model", lambda run: run.global_metric, METRIC, "global_metric", "common\nmodel", 7,
-        "of the model that all clients have in common", brief=True, hide="unknown", as_metric=True,
+        "test {metric} of the common model", _at("global_metric"), METRIC, "global_metric", "common\nmodel", 7, _COMMON,
+        brief=True, hide="unknown", as_metric=True,
     ),
-    Figure("messages", _traffic("messages"), COUNT),
+    Figure("messages", _at("traffic.messages", _SENT), COUNT),
     Figure(
-        "payload (vectors alone)", _traffic("payload_bytes"), MB, "payload_bytes", "payload", 10,
+        "payload (vectors alone)", _at("traffic.payload_bytes", _SENT), MB, "payload_bytes", "payload", 10,
         brief=True, exact=True,
     ),
-    Figure("messages (all frames)", _traffic("message_bytes"), MB, "message_bytes", exact=True),
-    Figure("wire (with framing)", _traffic("wire_bytes"), MB, "wire_bytes", "wire", 8, brief=True, exact=True),
-    Figure("payload between hosts", _between_hosts("payload_bytes"), MB, hide="unknown"),
-    Figure("wire between hosts", _between_hosts("wire_bytes"), MB, hide="unknown"),
+    Figure("messages (all frames)", _at("traffic.message_bytes", _SENT), MB, "message_bytes", exact=True),
+    Figure(
+        "wire (with framing)", _at("traffic.wire_bytes", _SENT), MB, "wire_bytes", "wire", 8, brief=True, exact=True,
+    ),
+    Figure("payload between hosts", _at("between_hosts.payload_bytes", _SENT), MB, hide="unknown"),
+    Figure("wire between hosts", _at("between_hosts.wire_bytes", _SENT), MB, hide="unknown"),
     Figure("opening connections", OPENING, MB),
     Figure("of which keys", overhead("handshake"), MB, hide="zero"),
     Figure("confirmations of messages", overhead("confirmation"), MB, hide="zero"),
     Figure("models for evaluation only", overhead("evaluation"), MB, hide="zero"),
     Figure("records to the collector", overhead("records"), MB),
     Figure("control lines", overhead("control"), MB),
-    Figure("TFLOP of all clients", lambda run: run.flops, TERA, "flops", "TFLOP", 2, _SUM, exact=True),
-    Figure("memory of all clients (PSS)", _memory("clients_pss"), MB, "clients_pss", "PSS", 1, _SUM, brief=True),
-    Figure("of which theta", _memory("clients_theta"), MB),
-    Figure("of which maps and their history", _memory("clients_maps", "clients_history"), MB),
-    Figure("of which buffers", _memory("clients_buffers"), MB),
-    Figure("a client's own memory (USS, median)", _memory("clients_median_uss"), MB),
-    Figure("largest client at its peak (RSS)", _memory("clients_max_peak_rss"), MB),
-    Figure("memory of the other processes (PSS)", _memory("others_pss"), MB),
-    Figure("CPU of all clients", _cpu("clients_cpu_s"), SECONDS, "clients_cpu_s", "CPU", 3, _SUM, brief=True),
-    Figure("CPU of the other processes", _cpu("others_cpu_s"), SECONDS),
-    Figure("wall time", lambda run: run.wall_s, SECONDS, "wall_s", "wall", 6, brief=True),
+    Figure("TFLOP of all clients", _at("flops"), TERA, "flops", "TFLOP", 2, _SUM, exact=True),
+    Figure("memory of all clients (PSS)", _at("memory.clients_pss", _RAN), MB, "clients_pss", "PSS", 1, _SUM, True),
+    Figure("of which theta", _at("memory.clients_theta", _RAN), MB),
+    Figure("of which maps and their history", _maps, MB),
+    Figure("of which buffers", _at("memory.clients_buffers", _RAN), MB),
+    Figure("a client's own memory (USS, median)", _at("memory.clients_median_uss", _RAN), MB),
+    Figure("largest client at its peak (RSS)", _at("memory.clients_max_peak_rss", _RAN), MB),
+    Figure("memory of the other processes (PSS)", _at("memory.others_pss", _RAN), MB),
+    Figure("CPU of all clients", _at("clients_cpu_s", _RAN), SECONDS, "clients_cpu_s", "CPU", 3, _SUM, brief=True),
+    Figure("CPU of the other processes", _at("others_cpu_s", _RAN), SECONDS),
+    Figure("wall time", _at("wall_s"), SECONDS, "wall_s", "wall", 6, brief=True),
     Figure(
-        "virtual time", _condition("virtual_s"), VIRTUAL_SECONDS, "virtual_s", "virtual", 9, "when the last one ended",
-        brief=True, hide="unknown", exact=True,
+        "virtual time", _at("conditions.virtual_s"), VIRTUAL_SECONDS, "virtual_s", "virtual", 9,
+        "when the last one ended", brief=True, hide="unknown", exact=True,
     ),
     Figure(
-        "time that clients waited", _condition("waited_share"), PERCENT, "waited_share", "waited", 4,
+        "time that clients waited", _at("conditions.waited_share"), PERCENT, "waited_share", "waited", 4,
         "share of the clients' time", hide="unknown",
     ),
-    Figure("crashes", _events("crash"), COUNT, hide="zero"),
-    Figure("restarts", _events("restart"), COUNT, hide="zero"),
-    Figure("clients that joined late", _events("join"), COUNT, hide="zero"),
-    Figure("clients that left", _events("leave"), COUNT, hide="zero"),
-    Figure("clients that died unplanned", _events("death"), COUNT, hide="zero"),
-    Figure("waits ended by the deadline", _events("timeout"), COUNT, hide="unknown"),
-    Figure("messages dropped", _events("dropped"), COUNT, hide="zero"),
+    Figure("crashes", _at("conditions.events.crash"), COUNT, hide="zero"),
+    Figure("restarts", _at("conditions.events.restart"), COUNT, hide="zero"),
+    Figure("clients that joined late", _at("conditions.events.join"), COUNT, hide="zero"),
+    Figure("clients that left", _at("conditions.events.leave"), COUNT, hide="zero"),
+    Figure("clients that died unplanned", _at("conditions.events.death"), COUNT, hide="zero"),
+    Figure("waits ended by the deadline", _at("conditions.events.timeout"), COUNT, hide="unknown"),
+    Figure("messages dropped", _at("conditions.events.dropped"), COUNT, hide="zero"),
     Figure("vectors used of an older round", _vectors("older"), COUNT, hide="unknown", print=_with_share),
     Figure("vectors used of a newer round", _vectors("newer"), COUNT, hide="unknown", print=_with_share),
     Figure("went without a vector", _vectors("missing"), COUNT, hide="unknown", print=_with_share),
+    Figure("rounds to reach {target}", _at("reached.round"), COUNT, "rounds_to_reach", "rounds", missing="not reached"),
     Figure(
-        "rounds to reach {target}", _reached("round"), COUNT, "rounds_to_reach", "rounds", missing="not reached",
-    ),
-    Figure(
-        "payload to reach {target}", _reached("payload_bytes", needs="measured"), MB, "payload_bytes_to_reach",
-        "payload", hide="unknown",
-    ),
-    Figure(
-        "wire to reach {target}", _reached("wire_bytes", needs="measured"), MB, "wire_bytes_to_reach", "wire",
+        "payload to reach {target}", _at("reached.payload_bytes", _SENT), MB, "payload_bytes_to_reach", "payload",
         hide="unknown",
     ),
-    Figure("wall time to reach {target}", _reached("wall_s"), SECONDS, "wall_s_to_reach", "wall", 11, hide="unknown"),
     Figure(
-        "virtual time to reach {target}", _reached_virtually("virtual_s"), VIRTUAL_SECONDS, "virtual_s_to_reach",
+        "wire to reach {target}", _at("reached.wire_bytes", _SENT), MB, "wire_bytes_to_reach", "wire", hide="unknown",
+    ),
+    Figure(
+        "wall time to reach {target}", _at("reached.wall_s"), SECONDS, "wall_s_to_reach", "wall", 11, hide="unknown",
+    ),
+    Figure(
+        "virtual time to reach {target}", _at("reached_virtually.virtual_s"), VIRTUAL_SECONDS, "virtual_s_to_reach",
         "virtual", missing="not reached",
     ),
     Figure(
-        "payload to reach {target} in virtual time", _reached_virtually("payload_bytes", needs="measured"), MB,
-        hide="unknown",
+        "payload to reach {target} in virtual time", _at("reached_virtually.payload_bytes", _SENT), MB, hide="unknown",
     ),
-    Figure(
-        "wire to reach {target} in virtual time", _reached_virtually("wire_bytes", needs="measured"), MB,
-        hide="unknown",
-    ),
+    Figure("wire to reach {target} in virtual time", _at("reached_virtually.wire_bytes", _SENT), MB, hide="unknown"),
 )  # fmt: skip
 AVERAGED = {figure.key: figure for figure in FIGURES if figure.key}
 """What is averaged over the runs of a group, by name."""

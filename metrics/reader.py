@@ -8,13 +8,12 @@ from pathlib import Path
 from .records import TABLES
 from .schema import PREPARED, VIEWS, RunFolderError, create_views, require_tables, require_values, require_version
 
-_BESIDE = ("-wal", "-shm", "-journal")
+_BESIDE = ("", "-wal", "-shm", "-journal")
 _LONGEST_VALUE = 4 << 20  # bytes; no record is longer
 _AT_ONCE = 100_000  # steps of SQLite's machine
+# What reading may take: a summary takes some two steps for each byte, and a second is some 50 million.
 _STEPS, _STEPS_A_BYTE = 50_000_000, 40
-"""What reading may take: a summary takes some two steps for each byte, and a second is some 50 million."""
-
-METRICS = ("accuracy", "mse")
+_METRICS = ("accuracy", "mse")
 
 
 @contextmanager
@@ -30,7 +29,11 @@ def open_records(
     path = Path(run_folder) / "run.sqlite"
     if not path.is_file():
         raise RunFolderError(f"{run_folder}: not the folder of a run: it has no run.sqlite")
-    size = _size(path)
+    size = 0
+    for file in (path.with_name(path.name + end) for end in _BESIDE):
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
+        size += file.stat().st_size if file.exists() else 0
     connection = None
     try:
         # Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not.
@@ -58,17 +61,6 @@ def open_records(
             connection.close()
 
 
-def _size(path: Path) -> int:
-    """Returns bytes, with what lies beside it. Raises RunFolderError where any of that is no plain file of the folder's
-    own."""
-    size = 0
-    for file in (path, *(path.with_name(path.name + end) for end in _BESIDE)):
-        if file.is_symlink() or (file.exists() and not file.is_file()):
-            raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
-        size += file.stat().st_size if file.exists() else 0
-    return size
-
-
 def runs_in(folder: Path) -> list[Path]:
     """Returns the run folder itself, or those below a folder of several runs, as they stand in the configuration."""
     below = sorted((path.parent for path in folder.glob("*/run.sqlite")), key=_prepared)
@@ -89,23 +81,20 @@ def _prepared(run: Path) -> tuple[str, int]:
 def metric_of(records: sqlite3.Connection) -> str:
     """Returns the name of the run's test metric. Raises RunFolderError."""
     metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
-    if metric is not None and metric not in METRICS:
-        raise RunFolderError(f"run.sqlite: metric = {metric!r:.80}; allowed: {', '.join(METRICS)}")
-    return metric or METRICS[0]
+    if metric is not None and metric not in _METRICS:
+        raise RunFolderError(f"run.sqlite: metric = {metric!r:.80}; allowed: {', '.join(_METRICS)}")
+    return metric or _METRICS[0]
 
 
 def relations(records: sqlite3.Connection) -> list[str]:
     """Returns the names of the tables and views of a run that this one has; whatever else is in the file is not
-    ours."""
+    ours. Older runs lack tables and columns that views add up."""
     found = {name for (name,) in records.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}
-    tables = sorted(found & {"meta", *TABLES})
-    return tables + [view for view in sorted(VIEWS) if _works(records, view)]
-
-
-def _works(records: sqlite3.Connection, view: str) -> bool:
-    """Tells whether the run has what it adds up: older runs lack columns."""
-    try:
-        records.execute(f"SELECT * FROM {view} LIMIT 0")
-    except sqlite3.OperationalError:
-        return False
-    return True
+    names = sorted(found & {"meta", *TABLES})
+    for view in sorted(VIEWS):
+        try:
+            records.execute(f"SELECT * FROM {view} LIMIT 0")
+            names.append(view)
+        except sqlite3.OperationalError:
+            continue
+    return names

@@ -7,12 +7,12 @@ imports nothing of ours and nothing heavy.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgpack
 
-LAUNCHER, COLLECTOR, FORK_SERVER = -1, -2, -3
-"""Node numbers of the processes that are not clients."""
+LAUNCHER, COLLECTOR, FORK_SERVER = -1, -2, -3  # node numbers of the processes that are not clients
+LARGEST_NODE = 1_000_000
 
 MAX_BATCH_BYTES = 4 << 20
 """A longer message on the metrics plane is refused by its receiver; writers split before it."""
@@ -20,9 +20,6 @@ MAX_BATCH_BYTES = 4 << 20
 
 class MalformedRecords(ValueError):
     """Bytes on the metrics plane that are no batch of records."""
-
-
-LARGEST_NODE = 1_000_000
 
 
 def sender_of(node: int, incarnation: int) -> int:
@@ -35,10 +32,7 @@ def node_of(sender: int) -> int:
 
 
 class NodeRecord(NamedTuple):
-    """A process of the run.
-
-    ``address`` is where its data socket is bound; ``degree`` counts its neighbours, of all rounds and both directions.
-    """
+    """A process of the run."""
 
     node: int
     role: str
@@ -46,76 +40,55 @@ class NodeRecord(NamedTuple):
     parameters: int
     train_samples: int
     test_samples: int
-    degree: int
+    degree: int  # neighbours, of all rounds and both directions
     host: str
     pid: int
-    address: str
+    address: str  # where its data socket is bound
 
 
 class RoundRecord(NamedTuple):
-    """A client after a round (round 0: before the first exchange). ``test_*`` are None when not evaluated.
-
-    The last columns belong to algorithms on restriction maps, and tell of the moment when the round began:
-    ``disagreement`` is sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2); ``objective`` the client's part of the objective,
-    train_loss + lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2, so that the sum over clients counts each edge once;
-    ``gradient_norm`` its part of that objective's gradient norm, where the local work is one full gradient step.
-
-    Where a scenario tells time: ``virtual_s`` is when the round ended, ``idle_s`` how long the client waited for its
-    neighbours in it, ``waited_for`` the one that came last.
-
-    ``global_metric`` is that of the model that all clients have in common, on the client's test samples. With a server,
-    it and ``test_*`` are of the models that the client would have if the run ended with the round.
-    """
+    """A client after a round (round 0: before the first exchange). With a server, ``test_*`` and ``global_metric`` are
+    of the models that the client would have if the run ended with the round."""
 
     node: int
     round: int
     train_loss: float | None
-    test_loss: float | None
+    test_loss: float | None  # None when not evaluated, the metric too
     test_metric: float | None
     theta_norm: float
     wall_s: float
-    virtual_s: float | None = None
-    disagreement: float | None = None
-    objective: float | None = None
-    gradient_norm: float | None = None
-    idle_s: float | None = None
-    waited_for: int | None = None
-    global_metric: float | None = None
+    virtual_s: float | None = None  # when the round ended, where a scenario tells time
+    disagreement: float | None = None  # sqrt(sum_j ||P_ij theta_i - P_ji theta_j||^2) as the round began
+    objective: float | None = None  # train_loss + lam/4 sum_j ||...||^2: the sum over clients counts each edge once
+    gradient_norm: float | None = None  # the client's part of the objective's, where a round is one full gradient step
+    idle_s: float | None = None  # how long the client waited for its neighbours
+    waited_for: int | None = None  # the neighbour that came last
+    global_metric: float | None = None  # of the model that all clients have in common, on the client's test samples
 
 
 class EdgeRecord(NamedTuple):
-    """The map P_ij of client i = ``node`` for its neighbour j, in a round.
-
-    ``disagreement`` is ||P_ij theta_i - P_ji theta_j|| as the round began (None: the client went without that
-    neighbour), ``map_norm`` ||P_ij||_F as it ended.
-    ``error_bound`` bounds what a rank cap may have cost all of the client's maps together (0 where maps are exact).
-    Where edges have weights, ``weight`` is that of the round, a factor on the map, and ``cosine`` how similar the
-    updates of its two ends are estimated to be.
-    """
+    """The map P_ij of client i = ``node`` for its neighbour j, in a round."""
 
     node: int
     neighbour: int
     round: int
-    disagreement: float | None
-    map_norm: float
-    error_bound: float
-    weight: float | None = None
-    cosine: float | None = None
+    disagreement: float | None  # ||P_ij theta_i - P_ji theta_j|| as the round began; None: the client went without
+    map_norm: float  # ||P_ij||_F as the round ended
+    error_bound: float  # of what a rank cap may have cost all of the client's maps together; 0 where maps are exact
+    weight: float | None = None  # a factor on the map in this round, where edges have weights
+    cosine: float | None = None  # how similar the updates of the edge's two ends are estimated to be
 
 
 class TrafficRecord(NamedTuple):
-    """What ``src`` sent to ``dst`` in a round.
-
-    Payload: the vectors alone; message: all frames; wire: with ZMTP framing.
-    """
+    """What ``src`` sent to ``dst`` in a round."""
 
     src: int
     dst: int
     round: int
     messages: int
-    payload_bytes: int
-    message_bytes: int
-    wire_bytes: int
+    payload_bytes: int  # the vectors alone
+    message_bytes: int  # all frames
+    wire_bytes: int  # with ZMTP framing
 
 
 class OverheadRecord(NamedTuple):
@@ -131,11 +104,7 @@ class OverheadRecord(NamedTuple):
 
 
 class ResourceRecord(NamedTuple):
-    """A process at a moment: bytes of memory, CPU seconds since its start, bytes of a client's own state.
-
-    ``state_bytes`` is the sum of the columns after it: theta; what restriction maps began as, or their matrices; the
-    history of their updates; gradient, velocity and vectors that came early. All are 0 for what is not a client.
-    """
+    """A process at a moment: bytes of memory, CPU seconds since its start, bytes of a client's own state."""
 
     node: int
     wall_s: float
@@ -144,24 +113,21 @@ class ResourceRecord(NamedTuple):
     uss: int
     peak_rss: int
     cpu_s: float
-    state_bytes: int
+    state_bytes: int  # the sum of the columns after it; all are 0 for what is not a client
     theta_bytes: int = 0
-    map_bytes: int = 0
-    history_bytes: int = 0
-    buffer_bytes: int = 0
+    map_bytes: int = 0  # what restriction maps began as, or their matrices
+    history_bytes: int = 0  # of their updates
+    buffer_bytes: int = 0  # gradient, velocity and vectors that came early
 
 
 class WorkRecord(NamedTuple):
-    """What one part of a client's work has taken by a moment, since the client's start.
-
-    ``part`` is start, gradient, maps, exchange, waiting, evaluation, records or io; ``elapsed_s`` are wall seconds.
-    """
+    """What one part of a client's work has taken by a moment, since the client's start."""
 
     node: int
     wall_s: float
-    part: str
+    part: str  # start, gradient, maps, exchange, waiting, evaluation, records or io
     cpu_s: float
-    elapsed_s: float
+    elapsed_s: float  # wall seconds
     flops: int
 
 
@@ -186,19 +152,16 @@ class KernelRecord(NamedTuple):
 
 
 class UsedRecord(NamedTuple):
-    """What a client used of a neighbour in one exchange of a round, in runs with a scenario.
-
-    ``used_round`` is the round of the neighbour's message: the same round, an older or a newer one; None: it went
-    without.
-    """
+    """What a client used of a neighbour in one exchange of a round, in runs with a scenario."""
 
     node: int
     round: int
     phase: int
     neighbour: int
-    used_round: int | None
+    used_round: int | None  # that of the neighbour's message: the same, an older or a newer one; None: it went without
 
 
+# The position in this list is the record's tag on the wire: append, never reorder.
 Record = (
     NodeRecord
     | RoundRecord
@@ -213,18 +176,27 @@ Record = (
 )
 
 TABLES: dict[str, type[Record]] = {
-    "node": NodeRecord,
-    "round": RoundRecord,
-    "traffic": TrafficRecord,
-    "overhead": OverheadRecord,
-    "resource": ResourceRecord,
-    "event": EventRecord,
-    "edge": EdgeRecord,
-    "kernel": KernelRecord,
-    "work": WorkRecord,
-    "used": UsedRecord,
+    record_class.__name__.removesuffix("Record").lower(): record_class for record_class in get_args(Record)
 }
-"""Table name -> record class. The position in this table is the record's tag on the wire: append, never reorder."""
+"""Table name -> record class."""
+
+
+class ColumnType(NamedTuple):
+    """What a column of a type may hold in a message, and how it is declared in the database and in frames."""
+
+    fitting: frozenset[type]
+    sql: str
+    dtype: str | None
+
+
+_NUMBER, _NONE = frozenset({int, float}), frozenset({type(None)})  # a writer may give 0 for 0.0
+COLUMN_TYPES: dict[Any, ColumnType] = {  # SQLite stores NaN as NULL: a number that training computes may be missing
+    int: ColumnType(frozenset({int}), "INTEGER NOT NULL", "int64"),
+    int | None: ColumnType(frozenset({int}) | _NONE, "INTEGER", "Int64"),
+    float: ColumnType(_NUMBER, "REAL", "float64"),
+    float | None: ColumnType(_NUMBER | _NONE, "REAL", "float64"),
+    str: ColumnType(frozenset({str}), "TEXT NOT NULL", None),
+}
 
 
 def columns(record_class: type[Record]) -> dict[str, type]:
@@ -232,17 +204,9 @@ def columns(record_class: type[Record]) -> dict[str, type]:
     return get_type_hints(record_class)
 
 
-_CLASSES, _TABLE_NAMES = tuple(TABLES.values()), tuple(TABLES)
-_TAGS = {record_class: tag for tag, record_class in enumerate(_CLASSES)}
-_NUMBER = frozenset({int, float})  # a writer may give 0 for 0.0
-_FITTING: dict[Any, frozenset[type]] = {
-    int: frozenset({int}),
-    int | None: frozenset({int, type(None)}),
-    float: _NUMBER,
-    float | None: _NUMBER | {type(None)},
-    str: frozenset({str}),
-}
-_COLUMNS = tuple(tuple(_FITTING[type_] for type_ in columns(c).values()) for c in _CLASSES)
+_TABLE_NAMES = tuple(TABLES)
+_TAGS = {record_class: tag for tag, record_class in enumerate(TABLES.values())}
+_FITTING = tuple(tuple(COLUMN_TYPES[type_].fitting for type_ in columns(each).values()) for each in TABLES.values())
 _LARGEST_INTEGER = 2**63 - 1  # of a column in SQLite
 _UINT64 = b"\xcf"  # msgpack's mark before the only integers that can be larger
 
@@ -283,32 +247,30 @@ def unpack(message: bytes) -> Batch | End:
             return End({_integer(sender): _integer(count) for sender, count in body[1]})
         sender, sequence, rows = body
         if type(rows) is not list:
-            raise MalformedRecords("a batch without a list of records")
+            raise ValueError("no list of records")
         tables: dict[str, list[list]] = {}
         for row in rows:
             if not _fits(row[0], tuple(map(type, row))):
-                raise MalformedRecords(f"no record has this tag and these fields: {row!r:.200}")
+                raise ValueError(f"no record has this tag and these fields: {row!r:.200}")
             tables.setdefault(_TABLE_NAMES[row[0]], []).append(row[1:])
-        if _UINT64 in message:  # or a byte that looks like it
-            for row in rows:
-                if any(type(value) is int and value > _LARGEST_INTEGER for value in row):
-                    raise MalformedRecords(f"an integer of more than 63 bits: {row!r:.200}")
+        if _UINT64 in message and any(  # or a byte that looks like it
+            type(value) is int and value > _LARGEST_INTEGER for row in rows for value in row
+        ):
+            raise ValueError("an integer of more than 63 bits")
         return Batch(_integer(sender), _integer(sequence), tables)
-    except MalformedRecords:
-        raise
     except Exception as error:  # whatever msgpack or the shape of the data raises, the bytes are at fault
         raise MalformedRecords(f"not a batch of records: {error}") from error
 
 
 def _integer(value: object) -> int:
     if type(value) is not int:
-        raise MalformedRecords(f"expected an integer, got {type(value).__name__}")
+        raise ValueError(f"expected an integer, got {type(value).__name__}")
     return value
 
 
 @lru_cache(maxsize=1024)  # honest writers use a handful of combinations
 def _fits(tag: int, types: tuple[type, ...]) -> bool:
     """``types`` are those of the whole row, its tag included."""
-    if types[0] is not int or not 0 <= tag < len(_CLASSES) or len(types) != 1 + len(_COLUMNS[tag]):
+    if types[0] is not int or not 0 <= tag < len(_FITTING) or len(types) != 1 + len(_FITTING[tag]):
         return False
-    return all(given in allowed for given, allowed in zip(types[1:], _COLUMNS[tag], strict=True))
+    return all(given in allowed for given, allowed in zip(types[1:], _FITTING[tag], strict=True))

@@ -10,69 +10,44 @@ from typing import TYPE_CHECKING, Any
 from .comparison import differing
 from .config_file import flat, read_config, require_plain_file
 from .reader import open_records, relations, runs_in
-from .records import TABLES, columns
-from .schema import RunFolderError
+from .records import COLUMN_TYPES, TABLES, columns
+from .schema import VIEWS, RunFolderError
 
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
 
-_DTYPES: dict[Any, str] = {int: "int64", int | None: "Int64", float: "float64", float | None: "float64"}
-
-
-class _Frame:
-    """A property of the reader: one table or view, read anew at each access."""
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __get__(self, reader: "RunReader", _: type | None = None) -> "DataFrame":
-        return reader.frame(self._name)
+FRAMES = {
+    **{f"{table}s": table for table in ("node", "round", "resource", "event", "edge")},
+    **{name: name for name in ("traffic", "overhead", "work", "kernel", "used", *VIEWS)},
+}
+"""What a reader's frames are called -> table or view in the file."""
 
 
 class RunReader:
     """Reads only, and sees a run that still goes on as far as it is committed.
 
-    Nothing is kept: each access reads what is there at that moment. Raises RunFolderError.
+    Every table and view is an attribute, a frame: nodes, rounds, traffic, round_total, ... (FRAMES). Nothing is kept:
+    each access reads what is there at that moment. Raises RunFolderError.
     """
-
-    nodes = _Frame("node")
-    rounds = _Frame("round")
-    traffic = _Frame("traffic")
-    resources = _Frame("resource")
-    events = _Frame("event")
-    edges = _Frame("edge")
-    overhead = _Frame("overhead")
-    work = _Frame("work")
-    kernel = _Frame("kernel")
-    used = _Frame("used")
-
-    round_total = _Frame("round_total")
-    round_cumulative = _Frame("round_cumulative")
-    edge_total = _Frame("edge_total")
-    owner = _Frame("owner")
-    client_total = _Frame("client_total")
-    last_test_metric = _Frame("last_test_metric")
-    cpu_total = _Frame("cpu_total")
-    work_total = _Frame("work_total")
-    virtual_progress = _Frame("virtual_progress")
-    waited_total = _Frame("waited_total")
-    used_total = _Frame("used_total")
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
         with open_records(self.folder):
             pass  # a folder that is no run is refused here and not at the first table
 
+    def __getattr__(self, name: str) -> "DataFrame":
+        if name not in FRAMES:
+            raise AttributeError(f"there is no {name!r} in a run; its tables and views: {', '.join(FRAMES)}")
+        return self.frame(FRAMES[name])
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *FRAMES]
+
     def frame(self, relation: str) -> "DataFrame":
-        """A table or view by its name in the file; the properties above are all of them."""
+        """A table or view by its name in the file."""
         with open_records(self.folder, check={relation} & TABLES.keys()) as records:
             return read_frame(records, relation)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The full configuration as nested dictionaries."""
-        return read_config(self.folder)
 
     def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> "DataFrame":
         """Returns the answer to any query; ``params`` fill its ? or :name places."""
@@ -81,18 +56,26 @@ class RunReader:
         with open_records(self.folder, bounded=False) as records:
             return pandas.read_sql_query(query, records, params=params)
 
+    def _folder_with(self, what: str) -> Path:
+        return self.folder
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The full configuration as nested dictionaries."""
+        return read_config(self._folder_with("configuration"))
+
     @property
     def state_rounds(self) -> list[int]:
         """The rounds after which state was written."""
-        found = (re.fullmatch(r"round-(\d+)", path.name) for path in (self.folder / "state").glob("round-*"))
-        return sorted(int(match[1]) for match in found if match)
+        states = (self._folder_with("state") / "state").glob("round-*")
+        return sorted(int(match[1]) for path in states if (match := re.fullmatch(r"round-(\d+)", path.name)))
 
     def theta(self, round: int) -> "dict[int, np.ndarray]":
         """Returns {client: its parameters (d,)} after ``round``, of a run in progress those that have come so far."""
         from safetensors import SafetensorError
         from safetensors.numpy import safe_open
 
-        states = (self.folder / "state" / f"round-{round:06d}").glob("node-*.safetensors")
+        states = (self._folder_with("state") / "state" / f"round-{round:06d}").glob("node-*.safetensors")
         files = sorted(path for path in states if not path.stem.endswith(".sent"))  # of clients that were away
         if not files:
             there = ", ".join(map(str, self.state_rounds)) or "none"
@@ -112,7 +95,8 @@ class RunsReader(RunReader):
     """Reads all runs that lie in a folder as one, in the order of their configuration.
 
     In front of each frame stand ``run``, the name of the run's folder, and the keys that differ between runs; a key
-    that is called as a column of the frame is config.KEY there. ``runs`` are the readers of each.
+    that is called as a column of the frame is config.KEY there. ``runs`` are the readers of each, ``keys`` what stands
+    in front of the rows of each.
     """
 
     def __init__(self, folder: Path | str):
@@ -124,7 +108,6 @@ class RunsReader(RunReader):
             {"run": reader.folder.name} | {key: _cell(setting.get(key)) for key in keys}
             for reader, setting in zip(self.runs, settings, strict=True)
         ]
-        """Of each run, what stands in front of its rows."""
 
     @property
     def relations(self) -> list[str]:
@@ -154,19 +137,8 @@ class RunsReader(RunReader):
         filled = [frame for frame in frames if len(frame)] or frames[:1]
         return pandas.concat(filled, ignore_index=True)
 
-    @property
-    def config(self) -> dict[str, Any]:
-        raise self._has_several("configuration")
-
-    @property
-    def state_rounds(self) -> list[int]:
-        raise self._has_several("state")
-
-    def theta(self, round: int) -> "dict[int, np.ndarray]":
-        raise self._has_several("state")
-
-    def _has_several(self, what: str) -> RunFolderError:
-        return RunFolderError(f"{self.folder}: holds {len(self.runs)} runs, each with a {what} of its own: see .runs")
+    def _folder_with(self, what: str) -> Path:
+        raise RunFolderError(f"{self.folder}: holds {len(self.runs)} runs, each with a {what} of its own: see .runs")
 
 
 def open_run(run_folder: Path | str) -> RunReader:
@@ -185,11 +157,10 @@ def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":
     """One table or view; numbers are numbers also where all are missing. What an older run lacks is missing."""
     frame = frame_of(records, f"SELECT * FROM {relation}")
     if relation in TABLES:
-        types = columns(TABLES[relation])
-        frame = frame.astype({name: _DTYPES[types[name]] for name in frame.columns if types.get(name) in _DTYPES})
-        return frame.reindex(columns=list(dict.fromkeys([*types, *frame.columns])))
-    missing = frame.columns[frame.isna().all()]
-    return frame.astype(dict.fromkeys(missing, "float64"))
+        types = {name: COLUMN_TYPES[type_].dtype for name, type_ in columns(TABLES[relation]).items()}
+        known = {name: types[name] for name in frame.columns if types.get(name)}
+        return frame.astype(known).reindex(columns=list(dict.fromkeys([*types, *frame.columns])))
+    return frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], "float64"))
 
 
 def frame_of(records: sqlite3.Connection, query: str) -> "DataFrame":

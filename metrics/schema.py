@@ -2,11 +2,11 @@
 
 import re
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 from ..topology.errors import UserError
-from .records import LARGEST_NODE, TABLES, columns
+from .records import COLUMN_TYPES, LARGEST_NODE, TABLES, columns
 
 VERSION = "1"  # in table ``meta`` under "schema"; raised whenever a reader of the old layout would be misled
 # Other keys of ``meta``:
@@ -16,13 +16,6 @@ PREPARED = "prepared"  # when the run was prepared
 CONSTANT_METRIC = "constant_metric"  # the mean test metric of clients that predict the same for every sample
 EXTENDED_AFTER = "extended_after"  # rounds, separated by commas, that were the run's last ones until it got more
 
-_COLUMN_TYPES: dict[Any, str] = {  # SQLite stores NaN as NULL, so a number that training computes may always be missing
-    int: "INTEGER NOT NULL",
-    int | None: "INTEGER",
-    float: "REAL",
-    float | None: "REAL",
-    str: "TEXT NOT NULL",
-}
 _PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows land side by side
     "node": "node",
     "round": "round, node",
@@ -121,10 +114,11 @@ FROM used GROUP BY node, neighbour;
 """
 VIEWS = tuple(re.findall(r"CREATE VIEW IF NOT EXISTS (\w+)", _VIEWS))
 _ROW_NUMBERS = ("rowid", "oid", "_rowid_")
-_NODES = ("node", "src", "dst", "neighbour", "waited_for")
-_NUMBERS = {"round": 2**53, "used_round": 2**53, "phase": 2**31, "pid": 2**31 - 1}
+_LARGEST = {"round": 2**53, "used_round": 2**53, "phase": 2**31, "pid": 2**31 - 1}
+_BOUNDS = {column: f" AND {column} BETWEEN 0 AND {largest}" for column, largest in _LARGEST.items()}
+for _column in ("node", "src", "dst", "neighbour", "waited_for"):
+    _BOUNDS[_column] = f" AND {_column} BETWEEN {-LARGEST_NODE} AND {LARGEST_NODE - 1}"
 _LONGEST_TIME = 1e12  # seconds
-_OPTIONAL = (int | None, float | None)
 
 
 class RunFolderError(UserError):
@@ -137,12 +131,17 @@ class ExportError(UserError):
 
 def create(connection: sqlite3.Connection) -> None:
     """Creates what is missing and leaves the rest."""
-    tables = "".join(map(_table, TABLES))
+    tables = []
+    for name, record_class in TABLES.items():
+        parts = [f"{column} {COLUMN_TYPES[type_].sql}" for column, type_ in columns(record_class).items()]
+        keyed = name in _PRIMARY_KEYS
+        parts += [f"PRIMARY KEY ({_PRIMARY_KEYS[name]})"] if keyed else []
+        tables.append(f"CREATE TABLE IF NOT EXISTS {name}({', '.join(parts)}){' WITHOUT ROWID' if keyed else ''};\n")
     connection.executescript(f"""
         BEGIN;
         CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
         INSERT OR IGNORE INTO meta VALUES ('schema', '{VERSION}');
-        {tables} {_INDICES} {_VIEWS}
+        {"".join(tables)} {_INDICES} {_VIEWS}
         COMMIT;
     """)
 
@@ -186,38 +185,24 @@ def require_values(records: sqlite3.Connection, path: object, tables: Collection
     """
     for table in tables:
         there = {name for _, name, *_ in records.execute(f"PRAGMA table_info({table})")}  # older runs have fewer
-        rules = {column: rule for column, rule in _rules(table) if column in there}
-        if not rules:
-            continue
-        if records.execute(f"SELECT 1 FROM {table} WHERE NOT ({' AND '.join(rules.values())}) LIMIT 1").fetchone():
+        rules = {name: _rule(name, type_) for name, type_ in columns(TABLES[table]).items() if name in there}
+        every = " AND ".join(rules.values())
+        if every and records.execute(f"SELECT 1 FROM {table} WHERE NOT ({every}) LIMIT 1").fetchone():
             for column, rule in rules.items():
-                found = records.execute(f"SELECT {column} FROM {table} WHERE NOT ({rule}) LIMIT 1").fetchone()
+                found = records.execute(f"SELECT {column} FROM {table} WHERE NOT {rule} LIMIT 1").fetchone()
                 if found:
                     raise RunFolderError(f"{path}: {table}.{column} = {found[0]!r:.80}: no run writes such a value")
 
 
-def _rules(table: str) -> Iterator[tuple[str, str]]:
-    """Yields each column and what holds of its values, as SQL that is never NULL."""
-    for column, type_ in columns(TABLES[table]).items():
-        if type_ is str:
-            rule = f"typeof({column}) = 'text'"
-        elif type_ in (int, int | None):
-            rule = f"typeof({column}) = 'integer'"
-            if column in _NODES:
-                rule += f" AND {column} BETWEEN {-LARGEST_NODE} AND {LARGEST_NODE - 1}"
-            elif column in _NUMBERS:
-                rule += f" AND {column} BETWEEN 0 AND {_NUMBERS[column]}"
-        elif column.endswith("_s"):
-            rule = f"{column} BETWEEN {-_LONGEST_TIME} AND {_LONGEST_TIME}"
-        else:
-            rule = f"{column} <= 9e999"  # every number, infinities too, and neither text nor blob
-        nullable = type_ in _OPTIONAL or (type_ is float and not column.endswith("_s"))  # SQLite stores NaN as NULL
-        yield column, f"({column} IS NULL OR {rule})" if nullable else f"({column} IS NOT NULL AND {rule})"
-
-
-def _table(name: str) -> str:
-    parts = [f"{column} {_COLUMN_TYPES[type_]}" for column, type_ in columns(TABLES[name]).items()]
-    if name not in _PRIMARY_KEYS:
-        return f"CREATE TABLE IF NOT EXISTS {name}({', '.join(parts)});\n"
-    parts.append(f"PRIMARY KEY ({_PRIMARY_KEYS[name]})")
-    return f"CREATE TABLE IF NOT EXISTS {name}({', '.join(parts)}) WITHOUT ROWID;\n"
+def _rule(column: str, type_: Any) -> str:
+    """Returns what holds of the column's values, as SQL that is never NULL."""
+    if type_ is str:
+        rule = f"typeof({column}) = 'text'"
+    elif type_ in (int, int | None):
+        rule = f"typeof({column}) = 'integer'" + _BOUNDS.get(column, "")
+    elif column.endswith("_s"):
+        rule = f"{column} BETWEEN {-_LONGEST_TIME} AND {_LONGEST_TIME}"
+    else:
+        rule = f"{column} <= 9e999"  # every number, infinities too, and neither text nor blob
+    nullable = type_ in (int | None, float | None) or (type_ is float and not column.endswith("_s"))  # NaN is NULL
+    return f"({column} IS NULL OR {rule})" if nullable else f"({column} IS NOT NULL AND {rule})"

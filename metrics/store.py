@@ -7,14 +7,8 @@ from pathlib import Path
 from . import schema
 from .records import TABLES, Record
 
-# REPLACE: a client that goes back to a checkpoint repeats rounds, and the repetition is what the run is made of.
-_INSERT = {
-    name: f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * len(record_class._fields))})"
-    for name, record_class in TABLES.items()
-}
 _NAMES = {record_class: name for name, record_class in TABLES.items()}
-_NOT_OF_ROUNDS = ("crash", "leave", "restart", "join", "death", "drop")
-_OF_AN_INCARNATION = "timeout"  # told at its end, after its last round
+_NOT_OF_ROUNDS = "'crash', 'leave', 'restart', 'join', 'death', 'drop'"
 _CHECKPOINT_WAIT_MS = 500
 
 
@@ -46,27 +40,31 @@ class Store:
         return self._connection.in_transaction
 
     def write(self, records: Iterable[Record]) -> None:
-        tables: dict[str, list[tuple]] = {}
+        tables: dict[str, list[Record]] = {}
         for record in records:
             tables.setdefault(_NAMES[type(record)], []).append(record)
         self.write_rows(tables)
 
-    def write_rows(self, tables: Mapping[str, Iterable[Sequence]]) -> None:
-        """Writes rows by table, in the order of the columns."""
+    def write_rows(self, tables: Mapping[str, Sequence[Sequence]]) -> None:
+        """Writes rows by table, in the order of the columns.
+
+        A client that goes back to a checkpoint repeats rounds, and the repetition is what the run is made of.
+        """
         for name, rows in tables.items():
-            self._connection.executemany(_INSERT[name], rows)
+            values = ", ".join("?" * len(TABLES[name]._fields))
+            self._connection.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({values})", rows)
 
     def forget_after(self, round: int) -> None:
         """Removes what is recorded of all later rounds, and what clients told of themselves in them: it comes again.
 
-        Comings and goings stay, and so does what others did to a client. A round's events are stored before the round.
+        Comings and goings stay, and so does what others did to a client. A round's events are stored before the round;
+        a timeout is told at the end of an incarnation, after its last round.
         """
-        staying = ", ".join(f"'{kind}'" for kind in _NOT_OF_ROUNDS)
         of_node = "FROM round WHERE round.node = event.node AND round.round"
         self._connection.execute(
-            f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({staying})"
+            f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({_NOT_OF_ROUNDS})"
             f" AND (wall_s >= (SELECT min(wall_s) {of_node} > :last)"
-            f" OR kind != '{_OF_AN_INCARNATION}' AND wall_s > (SELECT coalesce(max(wall_s), -1) {of_node} <= :last))",
+            f" OR kind != 'timeout' AND wall_s > (SELECT coalesce(max(wall_s), -1) {of_node} <= :last))",
             {"last": round},
         )
         for name, record_class in TABLES.items():

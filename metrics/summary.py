@@ -10,12 +10,10 @@ from typing import Any, Literal
 from . import lock
 from .conditions import CLIENTS, Conditions, completed_rounds, conditions_of, gone_clients
 from .config_file import read_config
-from .divergence import Divergence, divergence_of
 from .fairness import Spread
 from .reader import metric_of, open_records
 from .records import COLLECTOR, LAUNCHER, TABLES
-from .schema import CONFIG_DIGEST
-from .target import Reached, ReachedVirtually, bytes_to_reach, virtual_time_to_reach
+from .schema import CONFIG_DIGEST, CONSTANT_METRIC
 from .text import label
 
 Status = Literal["running", "finished", "interrupted", "failed"]
@@ -26,6 +24,7 @@ _STATUS: dict[str, Status] = {
     "failure": "failed",
     "extend": "interrupted",  # the rounds that it is to have are not done yet
 }
+_GROWN = 100.0  # a loss that is so many times what it was at the start has diverged
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +53,75 @@ class MemoryTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSummary:
-    """``rounds`` are those that every client has completed, apart from clients that are ``gone``: they crashed, left or
-    died and did not come back. ``final`` spreads each client's last evaluation, also of those that are gone; None
-    before the first one. ``overhead_bytes``: wire bytes outside the rounds, by kind. ``flops``: of all clients; None
-    where none were counted. ``measured`` is False where the run recorded no traffic, memory, CPU time or work: these
-    figures are 0 then and mean nothing; ``processes_measured`` is False, too, where clients were threads of one process
-    for a while, and says so of memory and CPU time alone. ``reached`` belongs to the target that was asked for; None:
-    not reached, or none asked for; ``reached_virtually`` is the same in virtual time. ``conditions`` is None without a
-    scenario, ``divergence`` tells of a finished run that has learned nothing. ``global_metric``, the mean over clients
-    of the common model's last test metric, where there is no such model, and ``between_hosts``, the part of the traffic
-    that went from one host to another, where all clients ran on one.
-    """
+class Reached:
+    """The first evaluated round that was good enough, the bytes sent up to and including it, and when it was over."""
 
+    round: int
+    payload_bytes: int
+    message_bytes: int
+    wire_bytes: int
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedVirtually:
+    """The first moment in virtual time at which the clients were good enough, and the bytes of all rounds that their
+    senders had completed by then."""
+
+    virtual_s: float
+    payload_bytes: int
+    message_bytes: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A finished run has learned nothing."""
+
+    kind: Literal["diverged", "worse than a constant"]
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
     folder: str
     name: str
     algorithm: str
     seed: int
     status: Status
-    measured: bool
-    processes_measured: bool
+    measured: bool  # False: traffic, memory, CPU time and work are 0 and mean nothing
+    processes_measured: bool  # False, too, where clients were threads of one process for a while: memory and CPU time
     clients: int
-    gone: int
-    rounds: int
+    gone: int  # clients that crashed, left or died and did not come back
+    rounds: int  # that every client has completed, apart from those that are gone
     metric: str
-    final: Spread | None
+    final: Spread | None  # of each client's last evaluation, also of those that are gone
     traffic: TrafficTotal
-    overhead_bytes: dict[str, int]
+    overhead_bytes: dict[str, int]  # wire bytes outside the rounds, by kind
     memory: MemoryTotal
     clients_cpu_s: float
     others_cpu_s: float
-    flops: int | None
+    flops: int | None  # of all clients; None where none were counted
     wall_s: float
-    conditions: Conditions | None = None
-    reached: Reached | None = None
+    conditions: Conditions | None = None  # None without a scenario
+    reached: Reached | None = None  # the target that was asked for
     reached_virtually: ReachedVirtually | None = None
-    global_metric: float | None = None
-    between_hosts: TrafficTotal | None = None
+    global_metric: float | None = None  # mean over clients of the common model's last test metric, where there is one
+    between_hosts: TrafficTotal | None = None  # None where all clients ran on one
     divergence: Divergence | None = None
 
     def as_dict(self) -> dict:
         """Returns nested plain values that JSON can carry: None stands for a figure that is not defined."""
         return _finite(asdict(self))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary:
@@ -107,13 +133,16 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
     with open_records(folder, check=TABLES) as records:
         config = read_config(folder)
         name, algorithm = labels_of(folder, config)
-        metric = metric_of(records)
+        metric, status = metric_of(records), status_of(records)
+        if status == "running" and _first(records, f"SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}'"):
+            status = "running" if lock.is_held(folder) else "interrupted"  # its last event is missing
         measured = config.get("measuring", {}).get("enabled", True)
         one_process = _first(records, "SELECT count(*) FROM event WHERE node = -1 AND kind = 'engine'")
         cpu = dict(records.execute("SELECT coalesce(role = 'client', 0), sum(cpu_s) FROM cpu_total"
                                    " LEFT JOIN node USING (node) GROUP BY 1"))  # fmt: skip
         gone, conditions = gone_clients(records), conditions_of(records)
-        status = _status(folder, records)
+        evaluated = [value for (value,) in records.execute(f"SELECT test_metric FROM last_test_metric WHERE {CLIENTS}")]
+        overhead = records.execute("SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind")
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
         return RunSummary(
             folder=str(run_folder),
@@ -127,11 +156,9 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             gone=len(gone),
             rounds=max(0, completed_rounds(records, gone)),
             metric=metric,
-            final=_final(records, metric),
+            final=Spread.of(evaluated, higher_is_better=metric == "accuracy") if evaluated else None,
             traffic=_traffic(records),
-            overhead_bytes=dict(
-                records.execute("SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind")
-            ),
+            overhead_bytes=dict(overhead),
             memory=_memory(records),
             clients_cpu_s=cpu.get(1) or 0.0,
             others_cpu_s=cpu.get(0) or 0.0,
@@ -154,30 +181,15 @@ def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     return label(name), label(algorithm.get("label") or algorithm.get("name") or "?")
 
 
-def _status(folder: Path, records: sqlite3.Connection) -> Status:
-    """Takes a run for interrupted that nobody works at any more, and whose last event is missing."""
-    status = status_of(records)
-    has_lock = _first(records, f"SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}'") > 0
-    return "interrupted" if status == "running" and has_lock and not lock.is_held(folder) else status
-
-
 def status_of(records: sqlite3.Connection) -> Status:
     """Returns what the launcher said last; where that is missing, the collector, which outlives it for a moment."""
     status: Status = "running"
-    events = records.execute(
-        f"SELECT node, kind FROM event WHERE node IN (?, ?) AND kind IN ({', '.join('?' * len(_STATUS))})"
-        " ORDER BY rowid",
-        (LAUNCHER, COLLECTOR, *_STATUS),
-    )
-    for node, kind in events:
+    kinds = ", ".join(f"'{kind}'" for kind in _STATUS)
+    said = f"SELECT node, kind FROM event WHERE node IN ({LAUNCHER}, {COLLECTOR}) AND kind IN ({kinds}) ORDER BY rowid"
+    for node, kind in records.execute(said):
         if node == LAUNCHER or (kind == "interrupt" and status == "running"):
             status = _STATUS[kind]
     return status
-
-
-def _final(records: sqlite3.Connection, metric: str) -> Spread | None:
-    values = [value for (value,) in records.execute(f"SELECT test_metric FROM last_test_metric WHERE {CLIENTS}")]
-    return Spread.of(values, higher_is_better=metric == "accuracy") if values else None
 
 
 def _global_metric(records: sqlite3.Connection) -> float | None:
@@ -195,11 +207,8 @@ def _traffic(records: sqlite3.Connection, rows: str = "traffic") -> TrafficTotal
 def _between_hosts(records: sqlite3.Connection) -> TrafficTotal | None:
     if _first(records, "SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')") < 2:
         return None
-    return _traffic(
-        records,
-        "traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst"
-        " WHERE sender.host <> receiver.host",
-    )
+    ends = "traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst"
+    return _traffic(records, f"{ends} WHERE sender.host <> receiver.host")
 
 
 def _memory(records: sqlite3.Connection) -> MemoryTotal:
@@ -209,24 +218,84 @@ def _memory(records: sqlite3.Connection) -> MemoryTotal:
         " JOIN (SELECT max(rowid) AS id, max(peak_rss) AS top FROM resource GROUP BY node) ON resource.rowid = id"
         " LEFT JOIN node USING (node)"
     ).fetchall()
-    columns = list(zip(*(row for client, *row in latest if client), strict=True)) or [()] * 7
-    others = [row for client, *row in latest if not client]
-    pss, peak_rss, uss, *state = columns
-    return MemoryTotal(
-        sum(pss),
-        max(peak_rss, default=0),
-        round(median(uss)) if uss else 0,
-        sum(row[0] for row in others),
-        max((row[1] for row in others), default=0),
-        *map(sum, state),
-    )
+    clients, others = ([row for role, *row in latest if role == client] for client in (1, 0))
+    pss, top, uss, *state = zip(*clients, strict=True) if clients else [(0,)] * 7
+    other_pss, other_top, *_ = zip(*others, strict=True) if others else [(0,)] * 7
+    return MemoryTotal(sum(pss), max(top), round(median(uss)), sum(other_pss), max(other_top), *map(sum, state))
 
 
 def _first(records: sqlite3.Connection, query: str) -> Any:
     return records.execute(query).fetchone()[0]
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
+    """None: the mean test metric was never as good as ``target``. Accuracy must rise to it, mse must fall to it.
+
+    Only rounds that every client has evaluated count; a client that was away in a round, or gone for good, is left out
+    of that round's mean. Raises RunFolderError.
+    """
+    with open_records(run_folder) as records:
+        row = records.execute(
+            "SELECT round, payload_bytes, message_bytes, wire_bytes, wall_s"
+            " FROM round_cumulative JOIN (SELECT round, clients FROM round_total) USING (round)"
+            f" WHERE mean_test_metric {_good(records)} ? AND evaluated = clients AND round <= ? ORDER BY round LIMIT 1",
+            (target, completed_rounds(records, gone_clients(records))),
+        ).fetchone()
+    return Reached(*row) if row else None
+
+
+def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtually | None:
+    """Does the same with the mean that view virtual_progress has at each moment: over the clients, each
+    with its latest evaluation so far. None also where the run has no virtual time. Raises RunFolderError.
+    """
+    with open_records(run_folder) as records:
+        row = records.execute(
+            f"SELECT virtual_s FROM virtual_progress WHERE mean_test_metric {_good(records)} ?"
+            " AND evaluated >= (SELECT count(*) FROM round WHERE round = 0) ORDER BY virtual_s LIMIT 1",
+            (target,),
+        ).fetchone()
+        if row is None:
+            return None
+        sent = records.execute(
+            "SELECT total(payload_bytes), total(message_bytes), total(wire_bytes) FROM traffic"
+            " JOIN round ON round.node = src AND round.round = traffic.round WHERE virtual_s <= ?",
+            row,
+        ).fetchone()
+    return ReachedVirtually(row[0], *map(int, sent))
+
+
+def _good(records: sqlite3.Connection) -> str:
+    return "<=" if metric_of(records) == "mse" else ">="
+
+
+def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None:
+    """Judges a finished run. Worse than a constant: predicting the same for every sample would do better; where the
+    loss has grown, too, that is divergence."""
+    clients, grown = f"{CLIENTS} AND node >= 0", False
+    for name, column in (("training", "train_loss"), ("test", "test_loss")):
+        known = f"FROM round WHERE {column} IS NOT NULL AND {clients} GROUP BY node"
+        first, last = (f"SELECT node, {column} AS {end}, {end}(round) {known}" for end in ("min", "max"))
+        query = f'SELECT avg("min"), avg("max") FROM ({first}) JOIN ({last}) USING (node)'
+        start, end = records.execute(query).fetchone()  # means over clients of each one's first and last loss
+        if start is not None and end is not None:
+            if end > _GROWN * start > 0:
+                return Divergence("diverged", f"{name} loss {end:.3g}, {start:.3g} at the start")
+            grown |= end > start
+    lost = _first(
+        records,
+        f"SELECT count(*) FROM round WHERE round = (SELECT max(round) FROM round) AND round > 0 AND {clients}"
+        " AND test_loss IS NULL AND node IN (SELECT node FROM round WHERE test_loss IS NOT NULL)",
+    )
+    if lost:  # after the last round, in which all evaluate
+        return Divergence("diverged", f"the test loss of {lost} clients is not a number")
+    ours = _first(records, f"SELECT avg(test_metric) FROM last_test_metric WHERE {clients}")
+    try:
+        constant = float(_first(records, f"SELECT max(value) FROM meta WHERE key = '{CONSTANT_METRIC}'"))
+    except (TypeError, ValueError):
+        return None  # not known
+    if ours is None or not (ours < constant if metric == "accuracy" else ours > constant):
+        return None
+    why = f"test MSE {ours:.4g}, and always the mean of the targets gives {constant:.4g}"
+    if metric == "accuracy":
+        why = f"accuracy {100 * ours:.1f} %, and always the most frequent class gives {100 * constant:.1f} %"
+    return Divergence("diverged" if grown else "worse than a constant", why)

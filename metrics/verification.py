@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .reader import open_records
 from .terminal import new_table
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 _BETWEEN_CLIENTS = "kind IN ('greeting', 'ready', 'handshake', 'hello', 'evaluation')"  # of overhead
 
 
-@dataclass(frozen=True, slots=True)
-class Direction:
+class Direction(NamedTuple):
     """One direction of a connection: the wire bytes that ``src`` recorded as sent to ``dst``, and the kernel's count.
 
     ``sent`` is the kernel's count at src, ``received`` the one at dst; None: that end has no counter in the records.
@@ -37,24 +35,11 @@ class Direction:
         return f"{self.src} -> {self.dst}"
 
 
-@dataclass(frozen=True, slots=True)
-class LooseEnd:
-    """A connection of client ``node`` whose other end is at none of the clients; addresses are "address:port"."""
-
-    node: int
-    local: str
-    peer: str
-
-    def __str__(self) -> str:
-        return f"{self.node} -> ? ({self.local} to {self.peer})"
-
-
-@dataclass(frozen=True, slots=True)
-class ByteCheck:
-    """All directions of a run's connections, by src and dst, and the ends that could not be matched."""
+class ByteCheck(NamedTuple):
+    """All directions of a run's connections, by src and dst, and the ends of which no client has the other, as text."""
 
     directions: tuple[Direction, ...]
-    loose_ends: tuple[LooseEnd, ...]
+    loose_ends: tuple[str, ...]
 
     @property
     def differing(self) -> tuple[Direction, ...]:
@@ -80,19 +65,16 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
     loose = []
     for node, local, peer, bytes_sent, bytes_received in ends:
         if (other := node_at.get((peer, local))) is None:
-            loose.append(LooseEnd(node, local, peer))
+            loose.append(f"{node} -> ? ({local} to {peer})")
             continue
         sent[node, other] += bytes_sent
         received[other, node] += bytes_received
-    directions = tuple(
-        Direction(edge[0], edge[1], counted.get(edge, 0), sent.get(edge), received.get(edge))
-        for edge in sorted(counted.keys() | sent.keys())
-    )
-    return ByteCheck(directions, tuple(loose))
+    edges = sorted(counted.keys() | sent.keys())
+    directions = (Direction(*at, counted.get(at, 0), sent.get(at), received.get(at)) for at in edges)
+    return ByteCheck(tuple(directions), tuple(loose))
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(NamedTuple):
     """A run over tcp, held against the kernel and against the same run over ipc.
 
     ``differing_over_ipc`` are the directed edges on which the two runs recorded different bytes.
@@ -105,17 +87,15 @@ class Verified:
     @property
     def complaints(self) -> list[str]:
         """Texts for the user, each naming the connections at fault; none when all agrees."""
-        check, found = self.comparison, []
-        if not check.directions:
-            found.append("no connection was recorded")
-        if check.differing:
-            found.append(f"the recorded bytes are not the kernel's on {', '.join(map(str, check.differing))}")
-        if check.loose_ends:
-            found.append(f"no client has the other end of {', '.join(map(str, check.loose_ends))}")
-        if self.differing_over_ipc:
-            edges = ", ".join(f"{src} -> {dst}" for src, dst in self.differing_over_ipc)
-            found.append(f"the recorded bytes over ipc are not those over tcp on {edges}")
-        return [f"{self.name}: {text}" for text in found]
+        check = self.comparison
+        edges = [f"{src} -> {dst}" for src, dst in self.differing_over_ipc]
+        faults = {
+            "the recorded bytes are not the kernel's on": list(map(str, check.differing)),
+            "no client has the other end of": check.loose_ends,
+            "the recorded bytes over ipc are not those over tcp on": edges,
+        }
+        found = [] if check.directions else [f"{self.name}: no connection was recorded"]
+        return found + [f"{self.name}: {text} {', '.join(which)}" for text, which in faults.items() if which]
 
 
 def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: bool = False) -> Verified:
@@ -130,24 +110,23 @@ def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: b
 def _bytes_by_edge(run_folder: Path | str, *, wire: bool) -> set[tuple]:
     """Returns every row of traffic; with ``wire`` its framing too, and what else went over the connections. The first
     two columns are the edge."""
-    traffic = "SELECT src, dst, round, '', messages, payload_bytes, message_bytes, {} FROM traffic"
-    overhead = f"SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}"
+    framed = "wire_bytes" if wire else "0"
+    query = f"SELECT src, dst, round, '', messages, payload_bytes, message_bytes, {framed} FROM traffic"
+    if wire:
+        other = f"SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}"
+        query += f" UNION ALL {other}"
     with open_records(run_folder) as records:
-        if not wire:
-            return set(records.execute(traffic.format(0)))
-        return set(records.execute(f"{traffic.format('wire_bytes')} UNION ALL {overhead}"))
+        return set(records.execute(query))
 
 
 def render_runs(verified: Sequence[Verified]) -> "Table":
     """Shows a line a run, with the sums over its connections."""
     table = _table("connec-\ntions", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived", "same\nover ipc", "")
     for run in verified:
-        directions = run.comparison.directions
-        sums = (sum(getattr(each, count) or 0 for each in directions) for count in ("counted", "sent", "received"))
+        _, _, *counts = zip(*run.comparison.directions, strict=True) if run.comparison.directions else [()] * 5
+        sums = (f"{sum(filter(None, count)):,}" for count in counts)
         same = "no" if run.differing_over_ipc else "yes"
-        table.add_row(
-            run.name, f"{run.comparison.connections}", *map("{:,}".format, sums), same, _mark(bool(run.complaints))
-        )
+        table.add_row(run.name, f"{run.comparison.connections}", *sums, same, _mark(bool(run.complaints)))
     return table
 
 
@@ -156,11 +135,10 @@ def render_directions(verified: Sequence[Verified], *, every: bool) -> "Table | 
     table = _table("from -> to", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived", "")
     for run in verified:
         for direction in run.comparison.directions if every else run.comparison.differing:
-            counts = (direction.counted, direction.sent, direction.received)
-            texts = ("none" if count is None else f"{count:,}" for count in counts)
-            table.add_row(run.name, str(direction), *texts, _mark(not direction.agrees))
+            counts = ("none" if count is None else f"{count:,}" for count in direction[2:])
+            table.add_row(run.name, str(direction), *counts, _mark(not direction.agrees))
         for end in run.comparison.loose_ends:
-            table.add_row(run.name, str(end), "", "", "", _mark(True))
+            table.add_row(run.name, end, "", "", "", _mark(True))
     return table if table.row_count else None
 
 

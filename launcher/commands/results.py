@@ -4,13 +4,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...metrics import comparison_table, summary_table
-from ...metrics.comparison import Comparison
+from ...metrics.comparison import Comparison, Group, summarize_all
 from ...metrics.export import export as write_tables
 from ...metrics.export import write_groups
 from ...metrics.reader import runs_in
 from ...metrics.schema import ExportError
-from ...metrics.seeds import Group, summarize_all
+from ...metrics.tables import render_comparison, render_summary
 from ...metrics.terminal import news, say, show, width
 from ..config.sections import ConfigError
 from ..run.folder import relative
@@ -23,7 +22,7 @@ def summary(folders: Sequence[Path], target: float | None, as_json: bool, every:
         seeds = [group.as_dict() for group in groups if len(group.runs) > 1]
         say(json.dumps({"target": target, "runs": runs, "seeds": seeds}, indent=2))
     else:
-        show(summary_table.render(groups, target, width(), every=every))
+        show(render_summary(groups, target, width(), every=every))
 
 
 def compare(folders: Sequence[Path], target: float | None, to_csv: Path | None) -> None:
@@ -38,7 +37,7 @@ def compare(folders: Sequence[Path], target: float | None, to_csv: Path | None) 
 
 
 def show_comparison(comparison: Comparison, target: float | None = None) -> None:
-    for part in comparison_table.render(comparison, target, width()):
+    for part in render_comparison(comparison, target, width()):
         show(part)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from ...metrics.seeds import summarize_all
-from ...metrics.summary_table import render
+from ...metrics.comparison import summarize_all
+from ...metrics.tables import render_summary
 from ...metrics.terminal import say, show, width
 from ...metrics.watch.progress import Place
 from ...topology.errors import UserError
@@ -92,7 +92,7 @@ class _Resumed(_Follower):
 
 
 def _show(folders: Sequence[Path], results: Sequence[Finished], root: Path, *, several: bool) -> int:
-    show(render(summarize_all(folders), width=width()))
+    show(render_summary(summarize_all(folders), width=width()))
     show(f"{'run folders in' if several else 'run folder'}: {relative(root)}")
     for result in results:
         tell(result.prepared.folder, result.outcome, result.prepared.config.label if several else "")

@@ -6,9 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean
 
-from ...metrics.comparison import Comparison
+from ...metrics.comparison import Comparison, summarize_all
 from ...metrics.export import write_groups, write_runs
-from ...metrics.seeds import summarize_all
 from ...metrics.terminal import say, show
 from ...metrics.text import duration
 from ..run.banner import Banner

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import open_run
+from ..comparison import Group, summarize_all
 from ..names import read_owners
 from ..run_reader import RunReader
-from ..seeds import Group, summarize_all
 from ..summary import RunSummary
 from ..text import label
 

@@ -7,10 +7,9 @@ from html import escape
 from pathlib import Path
 
 from ..comparison import differing, setting_of
-from ..comparison_table import value_text
 from ..config_file import config_text
 from ..names import client_name, read_owners
-from ..summary_table import caption_of, columns_of, size_of
+from ..tables import caption_of, columns_of, size_of, value_text
 from ..text import label
 from .drawn import Drawn
 from .learning import worst_clients

@@ -6,11 +6,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sheafgossip.metrics.comparison import Comparison, differing, setting_of, short_names
-from sheafgossip.metrics.comparison_table import render
+from sheafgossip.metrics.comparison import Comparison, differing, setting_of, short_names, summarize_all
 from sheafgossip.metrics.export import write_groups, write_runs
 from sheafgossip.metrics.schema import ExportError
-from sheafgossip.metrics.seeds import summarize_all
+from sheafgossip.metrics.tables import render_comparison
 
 CONFIG = 'seed = {seed}\nname = "{name}"\n[algorithm]\nname = "sheaf-fmtl"\ngamma = {gamma}\n[training]\nalpha = 0.1\n'
 
@@ -38,7 +37,7 @@ def compare(make_run):
 
 def shown(comparison, target=None, width=80) -> str:
     console = Console(width=width, file=StringIO(), highlight=False)
-    for part in render(comparison, target, width):
+    for part in render_comparison(comparison, target, width):
         console.print(part, soft_wrap=isinstance(part, str))
     return console.file.getvalue()
 

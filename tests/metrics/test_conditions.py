@@ -10,6 +10,7 @@ from rich.console import Console
 from made import event as at_wall
 from made import node, sent, write
 from sheafgossip.metrics import open_run
+from sheafgossip.metrics.comparison import summarize_all
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.records import (
     LAUNCHER,
@@ -19,10 +20,8 @@ from sheafgossip.metrics.records import (
     RoundRecord,
     UsedRecord,
 )
-from sheafgossip.metrics.seeds import summarize_all
-from sheafgossip.metrics.summary import summarize
-from sheafgossip.metrics.summary_table import render
-from sheafgossip.metrics.target import ReachedVirtually, bytes_to_reach, virtual_time_to_reach
+from sheafgossip.metrics.summary import ReachedVirtually, bytes_to_reach, summarize, virtual_time_to_reach
+from sheafgossip.metrics.tables import render_summary
 
 
 def done(client, number, virtual_s, metric=None, idle_s=0.0, waited_for=None, wall_s=0.0) -> RoundRecord:
@@ -42,7 +41,7 @@ def folder(tmp_path):
 
 def shown(folder, target=None, width=80) -> str:
     console = Console(width=width, file=StringIO())
-    console.print(render(summarize_all([folder], target), target, every=True))
+    console.print(render_summary(summarize_all([folder], target), target, every=True))
     return console.file.getvalue()
 
 
@@ -192,8 +191,8 @@ def test_several_runs_are_compared_by_virtual_time_in_80_columns(folder, make_ru
     run = folder(*PROGRESS)
     groups = summarize_all([run, make_run("plain")], 0.6)
     console = Console(width=80, file=StringIO())
-    console.print(render(groups))
-    console.print(render(groups, 0.6))
+    console.print(render_summary(groups))
+    console.print(render_summary(groups, 0.6))
     text = console.file.getvalue()
     assert text.count("virtual") >= 2
     assert "…" not in text

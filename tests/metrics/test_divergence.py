@@ -8,16 +8,14 @@ import pytest
 from rich.console import Console
 
 from made import write
-from sheafgossip.metrics.comparison import Comparison
-from sheafgossip.metrics.comparison_table import render as render_comparison
+from sheafgossip.metrics.comparison import Comparison, summarize_all
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.export import write_groups, write_runs
 from sheafgossip.metrics.records import RoundRecord
 from sheafgossip.metrics.report.methods import methods_of
 from sheafgossip.metrics.report.page import page
-from sheafgossip.metrics.seeds import summarize_all
 from sheafgossip.metrics.summary import summarize
-from sheafgossip.metrics.summary_table import render
+from sheafgossip.metrics.tables import render_comparison, render_summary
 
 CONFIG = 'seed = {seed}\nclients = 2\n[algorithm]\nname = "{name}"\n'
 
@@ -51,8 +49,8 @@ def test_a_loss_that_has_grown_a_hundredfold_is_told_and_marked_in_every_table(l
     line = "finished, but diverged: test loss 5e+17, 2 at the start"
     assert (remarks_on(bad), remarks_on(good)) == ([line], [])
     groups = summarize_all([good, bad])
-    assert "finished, but diverged" in text(render(summarize_all([bad])))
-    assert "local (diverged)" in text(render(groups))
+    assert "finished, but diverged" in text(render_summary(summarize_all([bad])))
+    assert "local (diverged)" in text(render_summary(groups))
     assert "local (diverged)" in text(*render_comparison(Comparison.of(groups)))
     methods = methods_of([good, bad])
     assert "Finished, but local (seed 0): diverged" in page(methods, [], [(method, []) for method in methods])
@@ -67,7 +65,7 @@ def test_a_loss_that_has_grown_a_hundredfold_is_told_and_marked_in_every_table(l
 
 def test_of_several_seeds_it_is_told_how_many_diverged(learned):
     folders = [learned(f"local-{seed}", (2.0, loss), (2.0, loss), seed=seed) for seed, loss in enumerate((1, 900, 0.5))]
-    assert "(3 seeds, 1 diverged)" in text(render(summarize_all(folders)))
+    assert "(3 seeds, 1 diverged)" in text(render_summary(summarize_all(folders)))
 
 
 def test_who_has_diverged_is_best_in_nothing(learned):

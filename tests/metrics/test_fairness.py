@@ -7,24 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sheafgossip.metrics.fairness import Spread, mean, standard_error, std, variance, worst
+from sheafgossip.metrics.fairness import Spread, mean, worst
 
-values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
+clients = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 close = {"rel": 1e-6, "abs": 1e-6}
 
 
-@given(values)
-def test_mean_and_deviation_are_those_of_the_population(given_values):
-    assert mean(given_values) == pytest.approx(statistics.fmean(given_values), **close)
-    assert std(given_values) == pytest.approx(statistics.pstdev(given_values), **close)
-    assert variance(given_values) == pytest.approx(std(given_values) ** 2, **close)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
-def test_standard_error_uses_the_sample_deviation(given_values):
-    expected = statistics.stdev(given_values) / math.sqrt(len(given_values))
-    assert standard_error(given_values) == pytest.approx(expected, **close)
-    assert math.isnan(standard_error(given_values[:1]))
+@given(clients)
+def test_deviation_is_that_of_the_population_and_the_standard_error_that_of_a_sample(values):
+    spread = Spread.of(values)
+    assert spread.mean == pytest.approx(statistics.fmean(values), **close)
+    assert spread.std == pytest.approx(statistics.pstdev(values), **close)
+    assert spread.variance == pytest.approx(spread.std**2, **close)
+    expected = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    assert spread.standard_error == pytest.approx(expected, nan_ok=True, **close)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +30,7 @@ def test_worst_takes_the_share_of_the_clients_rounded_up(clients, share, taken):
     assert worst(range(clients), share) == mean(range(taken))
 
 
-@given(values, st.floats(0.01, 1.0), st.randoms())
+@given(clients, st.floats(0.01, 1.0), st.randoms())
 def test_worst_is_never_better_than_the_mean_and_of_everyone_the_mean_in_whatever_order(values, share, random):
     assert worst(values, share) <= mean(values) + 1e-6
     assert worst(values, share, higher_is_better=False) >= mean(values) - 1e-6
@@ -42,7 +38,7 @@ def test_worst_is_never_better_than_the_mean_and_of_everyone_the_mean_in_whateve
     assert worst(random.sample(values, len(values)), share) == worst(values, share)
 
 
-def test_a_spread_holds_the_figures_of_the_functions():
+def test_a_spread_holds_the_worst_clients_in_the_direction_of_the_metric():
     spread = Spread.of([1.0, 2.0, 3.0, 4.0, 10.0], higher_is_better=False)
     assert (spread.mean, spread.variance, spread.worst_10, spread.worst_20) == (4.0, 10.0, 10.0, 10.0)
     with pytest.raises(ValueError, match="one value a client"):

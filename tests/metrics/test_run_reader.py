@@ -21,7 +21,7 @@ from sheafgossip.metrics.records import RoundRecord
 from sheafgossip.metrics.run_reader import RunReader
 from sheafgossip.metrics.schema import ExportError, RunFolderError
 from sheafgossip.metrics.store import Store
-from sheafgossip.metrics.target import Reached
+from sheafgossip.metrics.summary import Reached
 
 TABLES = {"nodes": "node", "rounds": "round", "resources": "resource", "events": "event", "edges": "edge"}
 TABLES |= {name: name for name in ("traffic", "overhead", "work", "kernel", "used")}

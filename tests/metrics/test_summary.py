@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from made import START, done, event, node, write
+from sheafgossip.metrics.comparison import Group, summarize_all
 from sheafgossip.metrics.figures import AVERAGED, FIGURES
 from sheafgossip.metrics.records import (
     COLLECTOR,
@@ -18,9 +19,8 @@ from sheafgossip.metrics.records import (
     TrafficRecord,
     WorkRecord,
 )
-from sheafgossip.metrics.seeds import Group, summarize_all
 from sheafgossip.metrics.summary import summarize
-from sheafgossip.metrics.summary_table import render
+from sheafgossip.metrics.tables import render_summary
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_names_come_from_the_configuration_else_from_the_folder(run, tmp_path):
 
 def shown(groups, target=None, width=80, *, every=False) -> str:
     console = Console(width=width, file=StringIO())
-    console.print(render(groups, target, width, every=every))
+    console.print(render_summary(groups, target, width, every=every))
     return console.file.getvalue()
 
 

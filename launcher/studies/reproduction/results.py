@@ -8,8 +8,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Literal
 
 from ....metrics import open_run
+from ....metrics.comparison import Group, summarize_all
 from ....metrics.figures import AVERAGED, target_text
-from ....metrics.seeds import Group, summarize_all
 from ....metrics.text import UNKNOWN, short
 from ...run.earlier import PlannedRun, has_diverged, is_finished
 from ..folders import slug
