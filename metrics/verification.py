@@ -70,7 +70,7 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
         sent[node, other] += bytes_sent
         received[other, node] += bytes_received
     edges = sorted(counted.keys() | sent.keys())
-    directions = (Direction(*at, counted.get(at, 0), sent.get(at), received.get(at)) for at in edges)
+    directions = (Direction(at[0], at[1], counted.get(at, 0), sent.get(at), received.get(at)) for at in edges)
     return ByteCheck(tuple(directions), tuple(loose))
 
 
