@@ -1,6 +1,6 @@
 """The command line: commands and their options.
 
-What a command does is a function in ``commands``, which is imported only when the command is called."""
+What a command does is the function of its name in ``commands``, which is imported only when the command is called."""
 
 if __name__ == "__main__":  # before what is heavy is imported; this module is, too, under its own name
     from . import entry
@@ -8,6 +8,9 @@ if __name__ == "__main__":  # before what is heavy is imported; this module is, 
     entry.main()
 
 import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,10 +25,9 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at configurations.")
 topology_app = typer.Typer(help="Look at graphs.")
-app.add_typer(config_app, name="config")
-app.add_typer(topology_app, name="topology")
 encoder_app = typer.Typer(help="Encoders for FLT.")
-app.add_typer(encoder_app, name="encoder")
+for _name, _group in {"config": config_app, "topology": topology_app, "encoder": encoder_app}.items():
+    app.add_typer(_group, name=_name)
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The error of a command line that cannot be understood; its name depends on the version of typer."""
@@ -48,6 +50,20 @@ Plain = Annotated[bool, typer.Option("--plain", help="Progress as a line now and
 Target = Annotated[
     float | None, typer.Option(help="Also what it took to reach this test metric: accuracy 0 to 1, or mse.")
 ]
+OutFolder = Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")]
+
+
+def _command(module: str, group: typer.Typer = app, name: str | None = None) -> Callable[..., Callable[..., Any]]:
+    """Declares a command: a function of its options and its help; that of the same name in ``module`` does it."""
+
+    def declare(options: Callable[..., None]) -> Callable[..., Any]:
+        @wraps(options)
+        def call(**given: Any) -> Any:
+            return getattr(import_module(f".commands.{module}", __package__), options.__name__)(**given)
+
+        return group.command(name)(call)
+
+    return declare
 
 
 @app.callback(invoke_without_command=True)
@@ -66,54 +82,48 @@ def about(
         raise typer.Exit(2)
 
 
-@app.command()
+@_command("run")
 def run(
-    config: ConfigFile,
-    set_: Overrides = None,
+    file: ConfigFile,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME, numbered.")] = None,
     quiet: Quiet = False,
     plain: Plain = False,
     force: Annotated[bool, typer.Option(help="Start even where memory seems too small.")] = False,
     engine: Engines = "local",
     address: Address = None,
-) -> int:
+) -> None:
     """Start the clients, let them learn, and show what it came to.
 
     A file with compare tables describes several runs; they go one after the other and end in one table. The same
     command with the same --out goes on where it was: finished runs are kept.
     """
-    from .commands.run import run
-
-    return run(config, set_ or [], out, quiet, plain, force, engine, address)
 
 
-@app.command()
+@_command("sweep")
 def sweep(
-    config: ConfigFile,
+    file: ConfigFile,
     grid: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUES", help="Values to try, e.g. algorithm.gamma=0.01,0.03; may be repeated."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many seeds, from the file's seed on.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
-    set_: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
+    overrides: Overrides = None,
+    out: OutFolder = None,
     quiet: Quiet = False,
-) -> int:
+) -> None:
     """Run all combinations of values, each with a number of seeds.
 
     What is shown are means with standard errors over seeds.
     The same command with the same --out goes on where it was: finished runs are kept.
     """
-    from .commands.sweep import sweep
-
-    return sweep(config, grid or [], seeds, jobs, set_ or [], out, quiet)
 
 
-@app.command()
+@_command("plan")
 def plan(
-    config: ConfigFile,
-    set_: Overrides = None,
+    file: ConfigFile,
+    overrides: Overrides = None,
     picture: Annotated[
         Path | None, typer.Option(help="Save the timeline of all clients as a picture: .svg, .png or .pdf.")
     ] = None,
@@ -124,12 +134,9 @@ def plan(
     Also how long it takes in all. A file with compare tables describes several runs; they are shown one after the
     other.
     """
-    from .commands.plan import plan
-
-    plan(config, set_ or [], picture, lines)
 
 
-@app.command()
+@_command("run")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
     rounds: Annotated[
@@ -139,31 +146,25 @@ def resume(
     plain: Plain = False,
     engine: Engines = "local",
     address: Address = None,
-) -> int:
+) -> None:
     """Take up an interrupted run after its last complete checkpoint.
 
     It ends as if nothing had happened.
     """
-    from .commands.run import resume
-
-    return resume(folder, rounds, quiet, plain, engine, address)
 
 
-@app.command("watch")
-def watch_command(
+@_command("watch")
+def watch(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
     plain: Plain = False,
-) -> int:
+) -> None:
     """Look at a run that goes on in another terminal, until it ends.
 
     The run takes no notice of it. The exit code is that of the run. Ctrl-C ends the looking, and leaves the run alone.
     """
-    from .commands.watch import watch
-
-    return watch(folder, plain)
 
 
-@app.command()
+@_command("results")
 def summary(
     folders: RunFolders,
     target: Target = None,
@@ -174,12 +175,9 @@ def summary(
 
     Finished runs that differ only in seed and name are one line: means, with standard errors over runs.
     """
-    from .commands.results import summary
-
-    summary(folders, target, as_json, every)
 
 
-@app.command()
+@_command("results")
 def compare(
     folders: RunFolders,
     target: Target = None,
@@ -189,12 +187,9 @@ def compare(
 
     A folder of several runs stands for all of them. Finished runs that differ only in seed and name are one.
     """
-    from .commands.results import compare
-
-    compare(folders, target, to_csv)
 
 
-@app.command()
+@_command("results")
 def report(
     folders: RunFolders,
     out: Annotated[
@@ -210,12 +205,9 @@ def report(
 
     A folder of several runs stands for all of them; runs that differ only in their seed are one method.
     """
-    from .commands.results import report
-
-    report(folders, out, figures)
 
 
-@app.command()
+@_command("results")
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
@@ -227,12 +219,9 @@ def export(
 
     Of a folder of several runs each file holds all of them, with a column for each key in which they differ.
     """
-    from .commands.results import export
-
-    export(folder, to, out)
 
 
-@app.command()
+@_command("reproduce")
 def reproduce(
     what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, fedsak1, all, ...")] = None,
     small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
@@ -242,24 +231,19 @@ def reproduce(
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
-    set_: Overrides = None,
+    overrides: Overrides = None,
     listed: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
     quiet: Quiet = False,
-) -> int:
+) -> None:
     """Run a published table or figure again, beside the paper's.
 
     Our figures are printed beside those of the paper.
 
     Interrupted, it goes on where it was: the same command takes finished runs as they are.
     """
-    from .commands.reproduce import listing, reproduce
-
-    if what is None or listed:
-        return listing()
-    return reproduce(what, small, data_root, seeds, rounds, out, set_ or [], quiet)
 
 
-@app.command()
+@_command("verify")
 def verify(
     floats: Annotated[
         list[int] | None,
@@ -269,33 +253,24 @@ def verify(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show every connection, not only those that differ.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to keep the runs in; by default none are kept.")] = None,
-) -> int:
+) -> None:
     """Hold recorded bytes against the kernel's own counters.
 
     The runs are small, and each TCP connection of theirs is compared.
     """
-    from .commands.verify import verify
-
-    return verify(floats or [], every, out)
 
 
-@app.command()
-def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> int:
+@_command("theory")
+def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
     """Hold a run against the convergence bound of Sheaf-FMTL.
 
     That is Theorem 1 of its paper, for convex problems.
     """
-    from .commands.theory import theory
-
-    return theory(folder)
 
 
-@config_app.command("show")
-def config_show(config: ConfigFile, set_: Overrides = None) -> None:
+@_command("inputs", config_app, "show")
+def show_configuration(file: ConfigFile, overrides: Overrides = None) -> None:
     """Print the resolved configuration, every key included."""
-    from .commands.inputs import show_configuration
-
-    show_configuration(config, set_ or [])
 
 
 @config_app.command("schema")
@@ -306,35 +281,29 @@ def config_schema() -> None:
     typer.echo(describe())
 
 
-@encoder_app.command("train")
-def encoder_train(
-    config: ConfigFile,
+@_command("inputs", encoder_app, "train")
+def train_encoder(
+    file: ConfigFile,
     out: Annotated[Path, typer.Option(help="File of the encoder, such as encoder.safetensors.")],
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 20,
     embedding: Annotated[
         int | None, typer.Option(min=1, help="Numbers it makes of an image; by default algorithm.embedding, or 128.")
     ] = None,
-    set_: Overrides = None,
+    overrides: Overrides = None,
 ) -> None:
     """Train an encoder on the images of [data], and save it for algorithm.encoder of FLT.
 
     With --set data.dataset=... it learns from another data set than that of the run.
     """
-    from .commands.inputs import train
-
-    train(config, set_ or [], out, epochs, embedding)
 
 
-@topology_app.command("show")
-def topology_show(
-    config: ConfigFile,
-    set_: Overrides = None,
+@_command("inputs", topology_app, "show")
+def show_topology(
+    file: ConfigFile,
+    overrides: Overrides = None,
     picture: Annotated[Path | None, typer.Option(help="Save a picture of the graph: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Print figures of the configuration's graph, and save a picture of it if asked."""
-    from .commands.inputs import show_topology
-
-    show_topology(config, set_ or [], picture)
 
 
 def main() -> None:
@@ -344,22 +313,19 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         sys.exit(130)
-    except UserError as error:
-        say(f"error: {error}", err=True)
+    except (UserError, OSError, _UsageError) as error:
+        say(f"error: {_in_one_line(error)}", err=True)
         sys.exit(2)
-    except OSError as error:  # what the system refuses, such as a name that is too long
+
+
+def _in_one_line(error: Any) -> str:
+    """Raises what is neither the user's mistake nor what the system refuses, such as a name that is too long."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
         if error.filename is None:
-            raise
-        say(f"error: {' '.join(f'{error.filename}: {error.strerror}'.splitlines())}", err=True)
-        sys.exit(2)
-    except _UsageError as error:
-        say(f"error: {_usage_message(error)}", err=True)
-        sys.exit(2)
-
-
-def _usage_message(error: Any) -> str:
-    """Returns what typer says of a command line, in one line, and where to read on."""
+            raise error
+        return " ".join(f"{error.filename}: {error.strerror}".splitlines())
     text = " ".join(error.format_message().split()).rstrip(".")
-    for theirs, ours in (("Value error, ", ""), ("Input should be", "must be")):
-        text = text.replace(theirs, ours)
+    text = text.replace("Value error, ", "").replace("Input should be", "must be")
     return f"{text[0].lower()}{text[1:]}; see {error.ctx.command_path if error.ctx else 'sheafgossip'} --help"

@@ -8,15 +8,15 @@ from ..config.files import load
 from ..config.sections import ConfigError
 
 
-def show_configuration(file: Path, overrides: Sequence[str]) -> None:
-    for config in load(file, overrides):
+def show_configuration(file: Path, overrides: Sequence[str] | None) -> None:
+    for config in load(file, overrides or ()):
         print(config.to_toml())
 
 
-def show_topology(file: Path, overrides: Sequence[str], picture: Path | None) -> None:
+def show_topology(file: Path, overrides: Sequence[str] | None, picture: Path | None) -> None:
     from ..prepare.graphs import draw_graphs, figures_of
 
-    config = load(file, overrides)[0]
+    config = load(file, overrides or ())[0]
     graphs = draw_graphs(config)
     figures = figures_of(config, graphs)
     if picture is not None:
@@ -31,9 +31,9 @@ def show_topology(file: Path, overrides: Sequence[str], picture: Path | None) ->
         print(f"{name:<30}{value}")
 
 
-def train(file: Path, overrides: Sequence[str], out: Path, epochs: int, embedding: int | None) -> None:
-    from ..prepare.encoders import train_encoder
+def train_encoder(file: Path, overrides: Sequence[str] | None, out: Path, epochs: int, embedding: int | None) -> None:
+    from ..prepare import encoders
 
-    for epoch, error in train_encoder(load(file, overrides)[0], epochs, embedding, out):
+    for epoch, error in encoders.train_encoder(load(file, overrides or ())[0], epochs, embedding, out):
         say(f"epoch {epoch}: mean squared error {error:.5f}")
     say(f"encoder: {out}")

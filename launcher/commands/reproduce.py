@@ -6,35 +6,31 @@ from pathlib import Path
 from ...metrics.terminal import say, show
 from ..prepare.prepared import Prepared
 from ..run.display import Display, style
-from ..run.earlier import PlannedRun
 from ..run.folder import relative
-from ..studies.reproduction.parts import Part, names, parts_of, titles, with_data
+from ..studies.reproduction.parts import names, parts_of, titles, with_data
 from ..studies.reproduction.pictures import draw
 from ..studies.reproduction.results import planned, remarks, render, results
 from ..studies.runner import Finished, Observer, run_missing
 from .ending import INTERRUPTED, exit_code, tell
 
 
-def listing() -> int:
-    for name in names():
-        for title in titles(name):
-            say(f"{name:<9}{title}")
-    return 0
-
-
 def reproduce(
-    what: str,
+    what: str | None,
     small: bool,
     data_root: Path | None,
     seeds: int | None,
     rounds: int | None,
     out: Path,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | None,
+    listed: bool,
     quiet: bool,
 ) -> int:
     """Makes the runs that are missing of a table or figure and shows it beside the paper's. Returns the exit code."""
-    overrides = [*overrides, *([f"rounds={rounds}"] if rounds else [])]
-    parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=overrides))
+    if what is None or listed:
+        say("\n".join(f"{name:<9}{title}" for name in names() for title in titles(name)))
+        return 0
+    changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
+    parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=changed))
     runs = {part.stem: planned(part, seeds, out.resolve()) for part in parts}
     with Display(style(quiet=quiet)) as display:
         ended = run_missing([run for each in runs.values() for run in each], _Follower(display), accept_diverged=True)
@@ -45,7 +41,13 @@ def reproduce(
         say("the same command goes on with the runs that are left", err=True)
         return code
     for part in parts:
-        _show(part, runs[part.stem], overrides, out.resolve())
+        found = results(part, runs[part.stem])
+        say(part.about.title)
+        show(render(part, found))
+        say(remarks(part, found, changed))
+        for path in draw(part, found, out.resolve()):
+            say(f"written: {relative(path)}")
+        say("")
     for line in left_out:
         say(line)
     show(f"run folders in: {relative(out.resolve())}")
@@ -64,13 +66,3 @@ class _Follower(Observer):
         self._display.end()
         if finished.outcome.status == "finish":
             self._display.tell(f"{finished.prepared.folder.name}: finished")
-
-
-def _show(part: Part, runs: Sequence[PlannedRun], overrides: list[str], out: Path) -> None:
-    found = results(part, runs)
-    say(part.about.title)
-    show(render(part, found))
-    say(remarks(part, found, overrides))
-    for path in draw(part, found, out):
-        say(f"written: {relative(path)}")
-    say("")

@@ -25,7 +25,7 @@ from .ending import INTERRUPTED, exit_code, tell
 
 def run(
     file: Path,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | None,
     out: Path | None,
     quiet: bool,
     plain: bool,
@@ -36,7 +36,7 @@ def run(
     """Makes the runs of a configuration file one after the other and shows their results. Returns the exit code."""
     if address is not None and engine != "ray":
         raise UserError(f"--address {address}: is where a Ray cluster is; add --engine ray, or leave it out")
-    configs = load(file, overrides)
+    configs = load(file, overrides or ())
     before = begun_folder(out, configs)
     root_folder = nullcontext(before) if before else new_folder(out, file)
     with root_folder as root, _display(quiet, plain, engine) as display:
@@ -54,7 +54,7 @@ def run(
 def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, engine: EngineName, address: str | None) -> int:
     """Takes up an interrupted run, shows it and its result. Returns the exit code."""
     with _display(quiet, plain, engine) as display:
-        result = take_up(folder.resolve(), _Resumed(display, [folder]), Means(engine, address), rounds=rounds)
+        result = take_up(folder.resolve(), _Follower(display), Means(engine, address), rounds=rounds)
     return _show([result.prepared.folder], [result], result.prepared.folder, several=False)
 
 
@@ -63,32 +63,29 @@ def _display(quiet: bool, plain: bool, engine: EngineName) -> Display:
 
 
 class _Follower(Observer):
-    """Tells of each run that starts, one of those in ``folders``, and shows it from then on."""
+    """Tells of each run that starts, one of those in ``folders``, and shows it from then on; without folders, of the
+    one that ``sheafgossip resume`` takes up."""
 
-    def __init__(self, display: Display, folders: Sequence[Path]):
+    def __init__(self, display: Display, folders: Sequence[Path] = ()):
         self._display, self._folders, self._banner = display, folders, Banner()
 
     def begins(self, prepared: Prepared) -> Display:
-        display = self._display
-        display.tell("\n".join(self._banner.lines(prepared)))
-        if (need := need_of(prepared)).worth_telling:
-            display.tell(need.text)
-        if prepared.resumed_at:
-            display.tell(f"{prepared.folder.name}: going on after round {prepared.resumed_at}")
-        place = Place(1 + self._folders.index(prepared.folder), len(self._folders))
-        display.follow(prepared.folder, place, anew=bool(prepared.resumed_at))
+        display, resumed_at, place = self._display, prepared.resumed_at, Place()
+        banner = "\n".join(self._banner.lines(prepared))
+        if not self._folders:
+            display.tell(f"going on after round {resumed_at} of {prepared.config.rounds}\n{banner}")
+        else:
+            display.tell(banner)
+            if (need := need_of(prepared)).worth_telling:
+                display.tell(need.text)
+            if resumed_at:
+                display.tell(f"{prepared.folder.name}: going on after round {resumed_at}")
+            place = Place(1 + self._folders.index(prepared.folder), len(self._folders))
+        display.follow(prepared.folder, place, anew=bool(resumed_at) or not self._folders)
         return display
 
     def has_ended(self, finished: Finished) -> None:
         self._display.end()
-
-
-class _Resumed(_Follower):
-    def begins(self, prepared: Prepared) -> Display:
-        self._display.tell(f"going on after round {prepared.resumed_at} of {prepared.config.rounds}")
-        self._display.tell("\n".join(self._banner.lines(prepared)))
-        self._display.follow(prepared.folder, anew=True)
-        return self._display
 
 
 def _show(folders: Sequence[Path], results: Sequence[Finished], root: Path, *, several: bool) -> int:

@@ -18,6 +18,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -62,8 +63,6 @@ class TheoryCheck:
 
     @property
     def verdict(self) -> str:
-        if self.bound is None:
-            return ""
         if self.holds:
             return "the bound holds"
         if self.curved_limit is not None and self.alpha >= self.curved_limit:
@@ -74,21 +73,20 @@ class TheoryCheck:
         return "the bound is BROKEN"
 
 
-def theory(run_folder: Path) -> int:
+def theory(folder: Path) -> int:
     """Shows the comparison. Returns the exit code: 1 where the bound is broken."""
-    check = check_theorem(run_folder)
+    check = check_theorem(folder)
+    curved, fixed = "unknown, no edges on record", "0: the maps are fixed; the bound is that of the models' steps alone"
+    if check.curved_limit is not None:
+        curved = f"{check.curved_limit:.6g}, which the theorem leaves out"
     rows = {
         "rounds K": f"{check.rounds}",
         "objective at the start": f"{check.start_objective:.6g}",
         "smoothness L of the losses": f"{check.smoothness:.6g}",
         "largest ||theta|| (D)": f"{check.radius:.6g}",
         "alpha (limit 2/(N L))": f"{check.alpha:g} ({check.alpha_limit:.6g})",
-        "and 2/(L + lam sigma^2)": "unknown, no edges on record"
-        if check.curved_limit is None
-        else f"{check.curved_limit:.6g}, which the theorem leaves out",
-        "eta (limit 2/(lam D^2))": f"{check.eta:g} ({check.eta_limit:.6g})"
-        if check.eta
-        else "0: the maps are fixed; the bound is that of the models' steps alone",
+        "and 2/(L + lam sigma^2)": curved,
+        "eta (limit 2/(lam D^2))": f"{check.eta:g} ({check.eta_limit:.6g})" if check.eta else fixed,
         "averaged ||gradient||^2": f"{check.averaged_gradient:.6g}",
         "bound of Theorem 1": "none: a step size is above its limit" if check.bound is None else f"{check.bound:.6g}",
     }
@@ -104,12 +102,12 @@ def check_theorem(run_folder: Path) -> TheoryCheck:
     with open_records(run_folder, check=("round",)) as records:
         config = _suitable(run_folder)
         met = records.execute(
-            "SELECT sum(gradient_norm * gradient_norm), sum(objective), count(*) FROM round WHERE round >= 1"
+            "SELECT sum(gradient_norm * gradient_norm), sum(objective) FROM round WHERE round >= 1"
             " GROUP BY round HAVING count(gradient_norm) = ? ORDER BY round",
             (config.clients,),
         ).fetchall()
-        radius = records.execute("SELECT max(s) FROM (SELECT sum(theta_norm * theta_norm) s FROM round GROUP BY round)")
-        squared_radius = radius.fetchone()[0]
+        radius = "SELECT max(s) FROM (SELECT sum(theta_norm * theta_norm) s FROM round GROUP BY round)"
+        squared_radius = records.execute(radius).fetchone()[0]
         squared_sigma = _squared_sigma(config, records)
     if not met or met[0][1] is None:
         raise ConfigError(f"{run_folder}: no round was completed by all clients, or none has an objective")
@@ -120,7 +118,7 @@ def check_theorem(run_folder: Path) -> TheoryCheck:
     rho = min(of_theta, of_maps)
     return TheoryCheck(
         rounds=len(met),
-        averaged_gradient=sum(squared for squared, _, _ in met) / len(met),
+        averaged_gradient=sum(squared for squared, _ in met) / len(met),
         start_objective=met[0][1],
         smoothness=smoothness,
         radius=squared_radius**0.5,
@@ -137,14 +135,6 @@ def _limit(curvature: float) -> float:
     return 2 / curvature if curvature else float("inf")
 
 
-@dataclass(frozen=True)
-class _End:
-    node: int
-    seed: int
-    theta: np.ndarray
-    neighbours: Mapping[int, Neighbour]
-
-
 def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | None:
     """The largest eigenvalue of P^T P, with the maps as they start.
 
@@ -158,11 +148,12 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
     if algorithm.compares_parameters:
         algorithm = algorithm if isinstance(algorithm, DFedU) else DFedU()
         sizes = dict.fromkeys(sizes, 1)
-    maps = {}
+    maps: dict[int, Maps] = {}
     for i in range(config.clients):
         mixing = mixing_row(graph, i, config.topology.weights)
         neighbours = {j: Neighbour(j, sizes[j], mixing.get(j, 0.0)) for j in graph.neighbours(i)}
-        maps[i] = algorithm.restriction_maps(_End(i, config.seed, np.empty(sizes[i]), neighbours))
+        client = SimpleNamespace(node=i, seed=config.seed, theta=np.empty(sizes[i]), neighbours=neighbours)
+        maps[i] = algorithm.restriction_maps(client)
     return _largest_eigenvalue(maps, [sizes[i] for i in range(config.clients)])
 
 
@@ -170,13 +161,12 @@ def _largest_eigenvalue(maps: Mapping[int, Maps], sizes: list[int]) -> float:
     """Returns that of P^T P: (P^T P theta)_i = sum_j P_ij^T (P_ij theta_i - P_ji theta_j)."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
-    ends = np.cumsum(sizes)[:-1]
+    ends, total = np.cumsum(sizes)[:-1], sum(sizes)
 
     def product(theta: np.ndarray) -> np.ndarray:
         sent = {i: maps[i].project(part) for i, part in enumerate(np.split(theta.ravel(), ends))}
         return np.concatenate([maps[i].pull_back({j: sent[i][j] - sent[j][i] for j in sent[i]}) for i in sent])
 
-    total = sum(sizes)
     if total <= 2:
         return float(np.linalg.eigvalsh(np.column_stack([product(row) for row in np.eye(total)]))[-1])
     operator = LinearOperator((total, total), matvec=product, dtype=np.float64)
@@ -204,18 +194,11 @@ def _suitable(run_folder: Path) -> RunConfig:
 
 def _smoothness(config: RunConfig, run_folder: Path, client: int) -> float:
     """Returns one client's L: the largest eigenvalue of X^T X / n, X with a column of ones, times 1/2 (softmax
-    cross-entropy) or 2 (squared error), plus l2."""
-    x = _samples(shard_path(run_folder / "shards", client))
-    inputs = np.column_stack([x.reshape(len(x), -1).astype(np.float64), np.ones(len(x))])
-    largest = float(np.linalg.norm(inputs, 2)) ** 2 / len(x)
-    return largest * (0.5 if config.model.kind == "logistic" else 2.0) + config.training.l2
-
-
-def _samples(path: Path) -> np.ndarray:
-    """x_train of a shard. Raises RunFolderError."""
+    cross-entropy) or 2 (squared error), plus l2. Raises RunFolderError."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    path = shard_path(run_folder / "shards", client)
     try:
         require_plain_file(path)
         x = load_file(path)["x_train"]
@@ -224,4 +207,6 @@ def _samples(path: Path) -> np.ndarray:
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
         raise RunFolderError(f"{path}: cannot be read as the shard of a client: {said}") from error
-    return x
+    inputs = np.column_stack([x.reshape(len(x), -1).astype(np.float64), np.ones(len(x))])
+    largest = float(np.linalg.norm(inputs, 2)) ** 2 / len(x)
+    return largest * (0.5 if config.model.kind == "logistic" else 2.0) + config.training.l2

@@ -18,8 +18,6 @@ LENGTHS = (10, 1_000, 100_000)
 """Numbers in a vector: of a short frame, of a long one, and of one that a socket does not take in one piece."""
 
 _EXCHANGES = ("two-phase", "fused")
-_LOGISTIC = 650
-"""Parameters of logistic regression on digits; a network with h hidden units has 75 h + 10."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,9 @@ class _Case:
 
     def config(self, protocol: str) -> RunConfig:
         """Eight clients with four neighbours each, and a model that is just large enough for vectors of the length."""
-        hidden = math.ceil((self.length - 10) / 75)
-        small = self.length <= _LOGISTIC
-        parameters = _LOGISTIC if small else 75 * hidden + 10
+        hidden = math.ceil((self.length - 10) / 75)  # units of a network with 75 h + 10 parameters
+        small = self.length <= 650  # as many as logistic regression on digits has
+        parameters = 650 if small else 75 * hidden + 10
         return validate(
             {
                 "name": f"{self.name}, {protocol}",
@@ -58,11 +56,11 @@ class _Case:
         )
 
 
-def verify(lengths: Sequence[int], every: bool, out: Path | None) -> int:
+def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
     """Makes the runs, kept only in ``out``, and shows the comparison. Returns the exit code."""
     temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
     with temporary if out is None else new_folder(out, Path("verify")) as root:
-        runs, verified = compare(lengths or LENGTHS, Path(root))
+        runs, verified = compare(floats or LENGTHS, Path(root))
         for run in runs:
             tell(run.prepared.folder, run.outcome, run.prepared.config.label)
     if verified:

@@ -1,7 +1,5 @@
 """How much of a run's plan is also the beginning of the plan of a longer run."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ...transport.schedule import Schedule
@@ -21,11 +19,13 @@ def same_comings_and_goings(plan: Plan, longer: Plan) -> bool:
 def can_go_on_after(round: int, plan: Plan, longer: Plan) -> bool:
     """Whether the state that a run by ``plan`` writes after the round is that of a run by ``longer``: all that has been
     used until then was the same, and every message that is used later is in it."""
-    same = min(
-        (_same_rounds(one, other) for one, other in zip(plan.schedules, longer.schedules, strict=True)), default=0
-    )
-    return _latest_used(longer.schedules, round) <= same and all(
-        _keeps_enough(one, other, round) for one, other in zip(plan.schedules, longer.schedules, strict=True)
+    pairs = list(zip(plan.schedules, longer.schedules, strict=True))
+    used, before = round, -1  # up to which round anything counts: messages may be newer than where they are used
+    while used > before:
+        before = used
+        used = max([used, *(int(schedule.uses[:used].max(initial=0)) for schedule in longer.schedules)])
+    return used <= min((_same_rounds(*pair) for pair in pairs), default=0) and not any(
+        ((other.needed[:round] > round) & ~(one.needed[:round] > round)).any() for one, other in pairs
     )
 
 
@@ -38,17 +38,3 @@ def _same_rounds(one: Schedule, other: Schedule) -> int:
         both_missing = (ours != ours) & (theirs != theirs)
         differ |= ((ours != theirs) & ~both_missing).any(axis=1)
     return int(differ.argmax()) if differ.any() else rounds
-
-
-def _latest_used(schedules: Sequence[Schedule], round: int) -> int:
-    """The latest round of which anything has to do with the clients' first ``round`` rounds: messages may be newer than
-    the round in which they are used."""
-    latest, before = round, -1
-    while latest > before:
-        before = latest
-        latest = max([latest, *(int(schedule.uses[:latest].max(initial=0)) for schedule in schedules)])
-    return latest
-
-
-def _keeps_enough(one: Schedule, other: Schedule, round: int) -> bool:
-    return not ((other.needed[:round] > round) & ~(one.needed[:round] > round)).any()

@@ -1,10 +1,8 @@
 """Faults drawn at random: how often is given, where and when follows from a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
@@ -47,6 +45,11 @@ def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], ro
     """What strikes a client may come together, in this order: it joins late, crashes, perhaps comes back, leaves. Each
     lasting fault takes a fifth of the rounds, from a random one on."""
     faults: list[Fault] = []
+
+    def span(rng: np.random.Generator) -> tuple[int, int]:
+        first = int(rng.integers(1, rounds + 1))
+        return first, min(rounds, first + max(1, rounds // 5) - 1)
+
     for client in range(clients):
         rng = generator(seed, "chaos: clients", client)
         joins, crashes, leaves, is_slow = (rng.random(4) < [rates.join, rates.crash, rates.leave, rates.slow]).tolist()
@@ -59,26 +62,17 @@ def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], ro
         if leaves:
             faults.append(Fault("leave", (client,), at_round=last))
         if is_slow:
-            faults.append(Fault("slow", (client,), rounds=_span(rng, rounds)))
+            faults.append(Fault("slow", (client,), rounds=span(rng)))
     for number, edge in enumerate(edges):
         rng = generator(seed, "chaos: edges", number)
         if rng.random() < rates.cut:
-            faults.append(Fault("cut", edges=(edge,), rounds=_span(rng, rounds)))
+            faults.append(Fault("cut", edges=(edge,), rounds=span(rng)))
     rng = generator(seed, "chaos: partition")
     if rng.random() < rates.partition and clients > 1:
         order = rng.permutation(clients).tolist()
         halves = tuple(sorted(order[: clients // 2])), tuple(sorted(order[clients // 2 :]))
-        faults.append(Fault("partition", groups=halves, rounds=_span(rng, rounds)))
-    of_messages: tuple[tuple[Literal["loss", "duplicate", "delay", "reorder"], float], ...] = (
-        ("loss", rates.loss),
-        ("duplicate", rates.duplicate),
-        ("delay", rates.delay),
-        ("reorder", rates.reorder),
-    )
-    faults += [Fault(kind, probability=rate) for kind, rate in of_messages if rate]
+        faults.append(Fault("partition", groups=halves, rounds=span(rng)))
+    for kind in get_args(Literal["loss", "duplicate", "delay", "reorder"]):
+        if rate := getattr(rates, kind):
+            faults.append(Fault(kind, probability=rate))
     return tuple(faults)
-
-
-def _span(rng: np.random.Generator, rounds: int) -> tuple[int, int]:
-    first = int(rng.integers(1, rounds + 1))
-    return first, min(rounds, first + max(1, rounds // 5) - 1)

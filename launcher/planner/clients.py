@@ -2,62 +2,57 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from heapq import heappop
 
-from .draws import latencies, losses, strikes
+from ...transport.schedule import Schedule
+from .draws import latencies, strikes
 from .plan import Incarnation
-from .scenario import Fault, Link, Scenario
+from .scenario import Link, Scenario
+from .schedules import empty_schedule
 from .scripts import Step, Wait
 
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
 
 
+@dataclass(slots=True)
 class Mail:
     """What one neighbour has sent in one phase, by the round of the message."""
 
-    __slots__ = ("arrived", "freshest", "under_way")
-
-    def __init__(self) -> None:
-        self.under_way: list[tuple[float, int]] = []  # heap of (arrival, round)
-        self.arrived: set[int] = set()
-        self.freshest = 0
+    under_way: list[tuple[float, int]] = field(default_factory=list)  # heap of (arrival, round)
+    arrived: set[int] = field(default_factory=set)
+    freshest: int = 0
 
     def take_in(self, now: float) -> None:
-        under_way = self.under_way
-        while under_way and under_way[0][0] <= now:
-            _, round = heappop(under_way)
+        while self.under_way and self.under_way[0][0] <= now:
+            _, round = heappop(self.under_way)
             self.arrived.add(round)
-            if round > self.freshest:
-                self.freshest = round
+            self.freshest = max(self.freshest, round)
 
     def first_from(self, round: int) -> float:
         """When a message of at least this round arrives, of those under way; -inf: has arrived; inf: none does."""
         if self.freshest >= round:
             return -math.inf
-        first = math.inf
-        for arrival, number in self.under_way:
-            if number >= round and arrival < first:
-                first = arrival
-        return first
+        return min((arrival for arrival, number in self.under_way if number >= round), default=math.inf)
 
 
+@dataclass(slots=True, eq=False)
 class PendingWait:
     """A wait that has begun."""
 
-    __slots__ = ("awaited", "began", "end", "needed", "ready", "step")
-
-    def __init__(self, step: Wait, began: float, needed: int, awaited: list[bool]):
-        self.step = step
-        self.began = began
-        self.needed = needed  # the round that every neighbour has to get to
-        self.awaited = awaited  # by neighbour: whether the wait is for it
-        self.ready: list[float] = []  # by neighbour: when it needs no more waiting for, as far as is known
-        self.end = math.inf
+    step: Wait
+    began: float
+    needed: int  # the round that every neighbour has to get to
+    awaited: list[bool]  # by neighbour: whether the wait is for it
+    ready: list[float] = field(default_factory=list)  # by neighbour: when it needs no more waiting for, as far as known
+    end: float = math.inf
 
 
 class Client:
-    def __init__(self, number: int):
+    def __init__(self, scenario: Scenario, number: int):
         self.number = number
+        self.schedule: Schedule = empty_schedule(scenario, number)
+        self.asked = self.schedule.uses > 0  # which messages it waits for
         self.neighbours: list[Client] = []
         self.channels: list[Channel] = []  # to the neighbours, in the same order
         self.mail: list[list[Mail]] = []  # by phase, then by neighbour
@@ -84,50 +79,42 @@ class Channel:
     fault of kind "reorder" says otherwise."""
 
     def __init__(self, scenario: Scenario, src: int, dst: Client):
-        shape = scenario.rounds, scenario.phases
-        link = scenario.links.get((src, dst.number), Link())
+        drawn = (scenario.rounds, scenario.phases), scenario.seed
+        edge = src, dst.number
+        link = scenario.links.get(edge, Link())
         self.to = dst
         self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
-        self.latency = latencies(link.latency, shape, scenario.seed, src, dst.number).tolist()
-        self.lost = losses(link.loss, shape, scenario.seed, src, dst.number).tolist() if link.loss else None
-        self.bandwidth = link.bandwidth
-        self.bytes = scenario.message_bytes[src, dst.number]
-        self.opening = scenario.star.opening if scenario.star else 0
-        self.free = 0.0
-        self.last_arrival = 0.0
-        self.faults: list[tuple[Fault, list[list[bool]]]] = [
-            (fault, strikes(fault, number, shape, scenario.seed, src, dst.number).tolist())
+        self._latency = latencies(link.latency, *drawn, *edge).tolist()
+        self._lost = strikes(link.loss, *drawn, "loss", *edge).tolist() if link.loss else None
+        self._bandwidth, self._uplink = link.bandwidth, scenario.uplink
+        self._bytes, self._opening = scenario.message_bytes[edge], scenario.star.opening if scenario.star else 0
+        self._free = self._last_arrival = 0.0
+        self._faults = [
+            (fault, strikes(fault.probability, *drawn, "fault", number, *edge).tolist())
             for number, fault in enumerate(scenario.faults)
-            if fault.kind in _OF_LINKS and fault.hits(src, dst.number)
+            if fault.kind in _OF_LINKS and fault.hits(*edge)
         ]
 
-    def size(self, round: int, phase: int) -> int:
-        return self.bytes[phase if round == 1 else self.opening + phase]
-
-    def faults_of(self, round: int, phase: int, now: float) -> list[Fault]:
-        """The faults that hit a message."""
-        return [fault for fault, draws in self.faults if draws[round - 1][phase] and fault.active(round, now)]
-
-    def carry(self, round: int, phase: int, left: float, faults: list[Fault]) -> tuple[float, int]:
-        """When a message that has left the uplink at ``left`` arrives, and how often."""
-        begins = left if left > self.free else self.free
-        self.free = begins + self.size(round, phase) / self.bandwidth
-        arrived = self.free + self.latency[round - 1][phase]
-        copies = 0 if self.lost and self.lost[round - 1][phase] else 1
-        in_order = True
+    def carry(self, round: int, phase: int, now: float, free: float) -> tuple[float, float, int] | None:
+        """When a message has left the uplink, which is ``free`` from then on, when it arrives, and how often; None
+        where the link is cut."""
+        row = round - 1
+        faults = [fault for fault, draws in self._faults if draws[row][phase] and fault.active(round, now)]
+        if any(fault.kind in ("cut", "partition") for fault in faults):
+            return None
+        size = self._bytes[phase if round == 1 else self._opening + phase]
+        left = free + size / self._uplink
+        self._free = max(left, self._free) + size / self._bandwidth
+        arrived = self._free + self._latency[row][phase]
+        copies = 0 if self._lost and self._lost[row][phase] else 1
         for fault in faults:
             match fault.kind:
-                case "delay":
+                case "delay" | "reorder":
                     arrived += fault.delay_s
-                case "reorder":
-                    arrived += fault.delay_s
-                    in_order = False
                 case "duplicate" if copies:
                     copies = 2
                 case "loss":
                     copies = 0
-        if in_order:
-            if arrived < self.last_arrival:
-                arrived = self.last_arrival
-            self.last_arrival = arrived
-        return arrived, copies
+        if not any(fault.kind == "reorder" for fault in faults):
+            arrived = self._last_arrival = max(arrived, self._last_arrival)
+        return left, arrived, copies

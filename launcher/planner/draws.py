@@ -7,7 +7,7 @@ import numpy as np
 
 from ...topology.randomness import generator
 from .plan import PlanError
-from .scenario import Fault, Latency, Scenario, Stragglers
+from .scenario import Latency, Scenario, Stragglers
 
 _MOST_SPELLS = 50_000
 
@@ -81,8 +81,7 @@ def _factors(stragglers: Stragglers, rounds: int, seed: int, client: int) -> np.
     return np.ones(rounds)
 
 
-Shape = tuple[int, int]
-"""(rounds, phases)"""
+Shape = tuple[int, int]  # (rounds, phases)
 
 
 def latencies(latency: Latency, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
@@ -95,15 +94,8 @@ def latencies(latency: Latency, shape: Shape, seed: int, src: int, dst: int) -> 
     return latency.seconds * np.exp(latency.sigma * rng.standard_normal(shape))
 
 
-def losses(probability: float, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
-    """Which messages of a directed edge are lost, bool."""
-    if not probability:
-        return np.zeros(shape, bool)
-    return generator(seed, "loss", src, dst).random(shape) < probability
-
-
-def strikes(fault: Fault, number: int, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
-    """Which messages of a directed edge the ``number``-th fault of the scenario may hit, bool."""
-    if fault.probability >= 1:
-        return np.ones(shape, bool)
-    return generator(seed, "fault", number, src, dst).random(shape) < fault.probability
+def strikes(probability: float, shape: Shape, seed: int, purpose: str, *key: int) -> np.ndarray:
+    """Which messages of a directed edge are lost, or hit by a fault, bool; ``key`` ends with the edge."""
+    if probability in (0, 1):
+        return np.full(shape, probability == 1)
+    return generator(seed, purpose, *key).random(shape) < probability

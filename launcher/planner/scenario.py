@@ -122,8 +122,12 @@ class Fault(Section):
     restart_after_s: NotNegative | None = None
     """crash, leave: the same in seconds."""
 
+    @property
+    def happens_once(self) -> bool:
+        return self.kind in ("crash", "leave", "join")
+
     def __post_init__(self) -> None:
-        if self.kind in ("crash", "leave", "join"):
+        if self.happens_once:
             if (self.at_round is None) == (self.at_s is None):
                 raise ValueError(f"a {self.kind} needs either at_round or at_s")
             if self.rounds or self.seconds:
@@ -216,6 +220,9 @@ class Scenario:
     def learners(self) -> int:
         """The server does no local work."""
         return self.clients - (self.star is not None)
+
+    def of_kind(self, *kinds: str) -> list[Fault]:
+        return [fault for fault in self.faults if fault.kind in kinds]
 
     @property
     def phases(self) -> int:

@@ -63,7 +63,7 @@ def gossip(phases: int, client: "Client", now: float) -> Iterator[Step]:
 
 
 def server(star: Star, client: "Client", now: float) -> Iterator[Step]:
-    """It waits for the round's participants, then answers."""
+    """Waits for the round's participants, then answers."""
     opening = star.opening if client.round == 1 else 0
     for phase in range(opening):
         yield Send(phase)

@@ -8,7 +8,7 @@ numbers.
 import math
 from collections.abc import Callable
 from heapq import heappop, heappush
-from itertools import starmap
+from itertools import count, starmap
 from typing import Any
 
 from ...transport.freshness import chosen_round, needed_round
@@ -16,10 +16,9 @@ from .clients import Channel, Client, PendingWait
 from .draws import ComputeTimes
 from .plan import Incarnation, Plan, PlanError, SentMessage
 from .scenario import Fault, Scenario
-from .schedules import Rows, schedules_of, with_evaluations
+from .schedules import complete, show_answers
 from .scripts import Compute, Send, Wait, scripts_of
 
-_CUTTING = ("cut", "partition")
 _FIRST, _STEP = 0, 1  # at one moment: restarts and news of crashes, then what clients do
 
 
@@ -34,26 +33,25 @@ class _Simulation:
         self.execution = scenario.execution
         self.star = scenario.star
         self.scripts = scripts_of(scenario)
-        self.clients = [Client(i) for i in range(scenario.clients)]
+        self.clients = [Client(scenario, i) for i in range(scenario.clients)]
         for client, numbers in zip(self.clients, scenario.neighbours, strict=True):
             client.neighbours = [self.clients[j] for j in numbers]
             if scenario.phases:
                 client.channels = [Channel(scenario, client.number, other) for other in client.neighbours]
             client.forget(scenario.phases)
         self.compute_times = ComputeTimes(scenario)
-        self.rows = [Rows(scenario, i) for i in range(scenario.clients)]
         self.sent: list[tuple[int, int, int, int, float, float, float, int]] = []  # fields of SentMessage
         self.events: list[tuple[float, int, str, str]] = []
         self.synchronous = True
         self.withheld = 0
-        self.ends = [fault for fault in scenario.faults if fault.kind in ("crash", "leave")]
-        self.fired: set[tuple[int, int]] = set()  # (number of the fault, client)
+        # What is still to strike, of each client
+        self.ends = [[f for f in scenario.of_kind("crash", "leave") if i in f.clients] for i in range(scenario.clients)]
         self._heap: list[tuple[float, int, int, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._count = 0
+        self._count = count()
 
     def play(self) -> Plan:
         for client in self.clients:
-            joins = [fault for fault in self.scenario.faults if fault.kind == "join" and client.number in fault.clients]
+            joins = [fault for fault in self.scenario.of_kind("join") if client.number in fault.clients]
             if joins:
                 self._come_later(client, joins[0])
             else:
@@ -62,10 +60,11 @@ class _Simulation:
             now, _, number, _, action, arguments = heappop(self._heap)
             action(self.clients[number], now, *arguments)
         self._refuse_endless()
-        schedules = schedules_of(self.rows)
+        schedules = tuple(client.schedule for client in self.clients)
         incarnations = tuple(tuple(client.incarnations) for client in self.clients)
+        complete(schedules)
         if self.star is not None:
-            schedules = with_evaluations(schedules, incarnations, self.star.opening)
+            show_answers(schedules, incarnations, self.star.opening)
         return Plan(
             schedules=schedules,
             incarnations=incarnations,
@@ -74,16 +73,15 @@ class _Simulation:
             conditions=tuple(
                 (fault.seconds[0] if fault.seconds else None, fault.text)
                 for fault in self.scenario.faults
-                if fault.kind not in ("crash", "leave", "join")
+                if not fault.happens_once
             ),
             synchronous=self.synchronous,
             withheld=self.withheld,
-            asked=None if self.star is None else tuple(rows.array(rows.asked, bool) for rows in self.rows),
+            asked=None if self.star is None else tuple(client.asked for client in self.clients),
         )
 
     def _at(self, when: float, order: int, client: Client, action: Callable[..., None], *arguments: Any) -> None:
-        self._count += 1
-        heappush(self._heap, (when, order, client.number, self._count, action, arguments))
+        heappush(self._heap, (when, order, client.number, next(self._count), action, arguments))
 
     def _refuse_endless(self) -> None:
         for client in self.clients if self.star is None else self.clients[::-1]:  # the server holds up all others
@@ -91,10 +89,10 @@ class _Simulation:
                 pairs = zip(client.neighbours, client.wait.ready, strict=True)
                 silent = [other.number for other, ready in pairs if ready == math.inf]
                 is_server = self.star is not None and client is self.clients[-1]
-                who = "the server" if is_server else f"client {client.number}"
                 raise PlanError(
-                    f"{who} would wait for ever in round {client.round} for a message of client "
-                    f"{', '.join(map(str, silent))}; set time.deadline_s, and time.silence to 'stale' or 'skip'"
+                    f"{'the server' if is_server else f'client {client.number}'} would wait for ever in round "
+                    f"{client.round} for a message of client {', '.join(map(str, silent))}; set time.deadline_s, and "
+                    "time.silence to 'stale' or 'skip'"
                 )
 
     # -- a round -------------------------------------------------------------------------------------------------------
@@ -105,7 +103,7 @@ class _Simulation:
         for other in client.neighbours:
             if other.back_from_round is not None and client.round >= other.back_from_round:
                 self._come_back(other, now, other.back_from_round)
-        self.rows[client.number].start[client.round - 1] = now
+        client.schedule.start[client.round - 1] = now
         client.begun = client.round
         client.script = self.scripts[client.number](client, now)
         self._go_on(client, now)
@@ -119,64 +117,52 @@ class _Simulation:
                 case Wait():
                     return self._wait(client, now, step)
                 case Compute():
-                    return self._compute(client, now)
-        return self._end_round(client, now)
-
-    def _end_round(self, client: Client, now: float) -> None:
-        self.rows[client.number].end[client.round - 1] = now
+                    seconds = self.compute_times(client.number, client.round, now)
+                    client.schedule.compute[client.round - 1] = seconds
+                    return self._at(now + seconds, _STEP, client, self._go_on)
+        client.schedule.end[client.round - 1] = now
         client.incarnation.last, client.incarnation.end_s = client.round, now
         client.round += 1
-        if client.round <= self.scenario.rounds:
-            if self.star is None:
-                self._start_round(client, now)
-            else:  # a client may have nothing to do for many rounds
-                self._at(now, _STEP, client, self._start_round)
-            return
-        client.finished = True
-        for channel in client.channels:
-            self._look_again(client, now, channel)
+        if client.round > self.scenario.rounds:
+            client.finished = True
+            for channel in client.channels:
+                self._look_again(client, now, channel)
+        elif self.star is None:
+            self._start_round(client, now)
+        else:  # a client may have nothing to do for many rounds
+            self._at(now, _STEP, client, self._start_round)
+        return None
 
     # -- its steps -----------------------------------------------------------------------------------------------------
 
-    def _compute(self, client: Client, now: float) -> None:
-        seconds = self.compute_times(client.number, client.round, now)
-        self.rows[client.number].compute[client.round - 1] = seconds
-        self._at(now + seconds, _STEP, client, self._go_on)
-
     def _send(self, client: Client, now: float, step: Send) -> None:
         phase, to = step
-        rows, number, round = self.rows[client.number], client.number, client.round
-        index, uplink = rows.index(round, phase) - 1, self.scenario.uplink
+        own, round, row = client.schedule, client.round, client.round - 1
         left = max(now, client.uplink_free)
-        for channel in client.channels:
-            index += 1
-            other = channel.to
+        for place, channel in enumerate(client.channels):
+            other, there = channel.to, channel.place
             if to is not None and other.number not in to:
                 continue
-            if not other.here:
+            if other.here:
+                theirs, number = other.schedule, other.incarnation.number
+                own.to_life[row, phase, place] = theirs.into_life[row, phase, there] = number
+            if not other.here or (carried := channel.carry(round, phase, now, left)) is None:
                 self.synchronous = False
                 self.withheld += 1
                 continue
-            rows.to_life[index] = other.incarnation.number
-            faults = channel.faults_of(round, phase, now) if channel.faults else []
-            if faults and any(fault.kind in _CUTTING for fault in faults):
-                self.synchronous = False
-                self.withheld += 1
-                continue
-            left += channel.size(round, phase) / uplink
-            arrived, copies = channel.carry(round, phase, left, faults)
-            self.sent.append((number, other.number, round, phase, now, left, arrived, copies))
+            left, arrived, copies = carried
+            self.sent.append((client.number, other.number, round, phase, now, left, arrived, copies))
             if not copies:
                 continue
-            rows.copies[index] = copies
-            rows.delays_out[index] = arrived - now
-            heappush(other.mail[phase][channel.place].under_way, (arrived, round))
+            own.copies[row, phase, place] = theirs.comes[row, phase, there] = copies
+            theirs.delays[row, phase, there] = arrived - now
+            heappush(other.mail[phase][there].under_way, (arrived, round))
             wait = other.wait
-            if wait is None or arrived >= wait.ready[channel.place]:
+            if wait is None or arrived >= wait.ready[there]:
                 continue
             overtakes = round > 1 and phase == wait.step.overtaken_by
             if overtakes or (phase == wait.step.phase and round >= wait.needed):
-                wait.ready[channel.place] = arrived
+                wait.ready[there] = arrived
                 self._plan_end(other, wait, max(wait.ready))
         client.uplink_free = left
 
@@ -223,37 +209,30 @@ class _Simulation:
         if client.wait is not wait or not (deadline or now == wait.end):
             return
         client.wait = None
-        rows, row, round = self.rows[client.number], client.round - 1, client.round
+        own, step, round, row = client.schedule, wait.step, client.round, client.round - 1
         last = max(wait.ready, default=now)
         if last > now:
-            rows.deadlines[row] += 1
+            own.deadlines[row] += 1
         if now > wait.began:
-            rows.idle[row] += now - wait.began
+            own.idle[row] += now - wait.began
             place = next(place for place, ready in enumerate(wait.ready) if ready > now or ready == last)
-            rows.waited_for[row] = client.neighbours[place].number
-        index, staleness, silence = rows.index(round, wait.step.phase), self.execution.staleness, self.execution.silence
-        for mail, is_awaited in zip(client.mail[wait.step.phase], wait.awaited, strict=True):
+            own.waited_for[row] = client.neighbours[place].number
+        for place, mail in enumerate(client.mail[step.phase]):
             mail.take_in(now)
-            if is_awaited:
-                used = chosen_round(round, mail.freshest, round in mail.arrived, staleness, silence)
-                if used != round:
-                    self.synchronous = False
-                    if wait.step.own_round_only:
-                        used = 0
-                rows.asked[index] = True
-                rows.uses[index] = used
-            index += 1
+            if wait.awaited[place]:
+                has_own = round in mail.arrived
+                used = chosen_round(round, mail.freshest, has_own, self.execution.staleness, self.execution.silence)
+                self.synchronous &= used == round
+                own.uses[row, step.phase, place] = used if used == round or not step.own_round_only else 0
+                client.asked[row, step.phase, place] = True
         self._go_on(client, now)
 
     # -- crashes, restarts, late joins ---------------------------------------------------------------------------------
 
     def _dies(self, client: Client, now: float) -> bool:
-        for number, fault in enumerate(self.ends):
-            if client.number not in fault.clients or (number, client.number) in self.fired:
-                continue
-            due = client.round >= fault.at_round if fault.at_round is not None else now >= (fault.at_s or 0.0)
-            if due:
-                self.fired.add((number, client.number))
+        for fault in self.ends[client.number]:
+            if client.round >= fault.at_round if fault.at_round is not None else now >= (fault.at_s or 0.0):
+                self.ends[client.number].remove(fault)
                 self._go(client, now, fault)
                 return True
         return False
@@ -293,21 +272,21 @@ class _Simulation:
         client.back_from_round = None
         if round > self.scenario.rounds:
             return
-        before = list(client.incarnations)
-        state = _last_state(before, self.scenario.checkpoint_every) if before else None
-        client.incarnation = Incarnation(len(before) + 1, round, now, last=round - 1, state_round=state)
+        state = _last_state(client.incarnations, self.scenario.checkpoint_every)
+        is_first = not client.incarnations
+        client.incarnation = Incarnation(len(client.incarnations) + 1, round, now, last=round - 1, state_round=state)
         client.incarnations.append(client.incarnation)
         client.round, client.here, client.gone_since = round, True, math.inf
         is_client_of_server = self.star is not None and client is not self.clients[-1]
         client.listens_in = round if is_client_of_server and round > 1 and state != round - 1 else 0
         client.forget(self.scenario.phases)
         detail = f"from round {round}" + (f", with the state of round {state}" if state is not None else "")
-        self.events.append((now, client.number, "restart" if before else "join", detail))
+        self.events.append((now, client.number, "join" if is_first else "restart", detail))
         self._at(now, _STEP, client, self._start_round)
 
 
 def _last_state(incarnations: list[Incarnation], every: int) -> int | None:
     """The last round of which a client's state has been written; None where it came late and has written none."""
     due = (round for each in reversed(incarnations) for round in range(each.last, each.first - 1, -1))
-    at_start = 0 if incarnations[0].first == incarnations[0].number == 1 else None
+    at_start = 0 if incarnations and incarnations[0].first == incarnations[0].number == 1 else None
     return next((round for round in due if every and round % every == 0), at_start)

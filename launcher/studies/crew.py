@@ -5,13 +5,12 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from ...topology.errors import UserError
-from ...transport.control import ControlClosed
 from .. import interrupts
 from ..config.sections import ConfigError
 from ..prepare.assignments import Site
@@ -53,24 +52,21 @@ def prepare(runs: Sequence[PlannedRun]) -> list[Prepared]:
     """
     new = [run for run in runs if not run.folder.exists()]
     again = [run for run in runs if run not in new and not run.has_checkpoint]
-    made: list[PlannedRun] = []
     prepared: list[Prepared] = []
     nowhere = Path("/nowhere")  # the job that takes a run up knows where its sockets are
-    try:
+    with ExitStack() as undo:
         for run in (*new, *again):
+            if run in new:
+                undo.callback(clear, run.folder)
             clear(run.folder)
-            made.append(run)
-            with Claim(run.folder, still_going_on(run.folder)):
-                prepared.append(prepare_run(run.config, run.folder, Site(nowhere, f"ipc://{nowhere}")))
-    except BaseException as error:
-        for each in made:
-            if each in new:
-                clear(each.folder)
-        if isinstance(error, UserError):
-            raise ConfigError(f"{run.name}: {error}") from None
-        if isinstance(error, OSError | sqlite3.Error):
-            raise ConfigError(f"{run.folder}: cannot be written: {reason(error)}") from error
-        raise
+            try:
+                with Claim(run.folder, still_going_on(run.folder)):
+                    prepared.append(prepare_run(run.config, run.folder, Site(nowhere, f"ipc://{nowhere}")))
+            except UserError as error:
+                raise ConfigError(f"{run.name}: {error}") from None
+            except (OSError, sqlite3.Error) as error:
+                raise ConfigError(f"{run.folder}: cannot be written: {reason(error)}") from error
+        undo.pop_all()
     return prepared
 
 
@@ -92,41 +88,24 @@ class Crew:
         try:
             while waiting or self._busy:
                 while waiting and len(self._busy) < self._size:
-                    self._begin(waiting.popleft())
+                    job = self._idle.pop() if self._idle else Job(self._lock)
+                    self._busy[job] = waiting[0], time.monotonic()
+                    job.take_up(waiting.popleft().folder)
                 for job in select.select(list(self._busy), [], [])[0]:
-                    for each in self._receive(job):
-                        ended.append(each)
-                        done(each)
+                    for outcome in job.outcomes():
+                        ended.append(self._ended(job, outcome))
+                        done(ended[-1])
         except KeyboardInterrupt:
             with interrupts.deferred():  # once is enough
-                ended += self._interrupt()
+                for job in self._busy:
+                    job.interrupt()
+                ended += [self._ended(job, job.last_outcome() or Outcome("interrupt")) for job in list(self._busy)]
         return ended
-
-    def _begin(self, run: PlannedRun) -> None:
-        job = self._idle.pop() if self._idle else Job(self._lock)
-        self._busy[job] = run, time.monotonic()
-        with suppress(ControlClosed):  # listening to it will tell
-            job.take_up(run.folder)
-
-    def _receive(self, job: Job) -> list[Ended]:
-        """The end of its run, if that is what has come."""
-        try:
-            outcomes = job.line.receive_some()
-        except ControlClosed:
-            job.close()
-            return [self._ended(job, Outcome("failure", ("the process that led this run has died",)))]
-        self._idle += [job for _ in outcomes]
-        return [self._ended(job, outcome) for outcome in outcomes]
-
-    def _interrupt(self) -> list[Ended]:
-        for job in self._busy:
-            job.interrupt()
-        outcomes = {job: job.last_outcome() or Outcome("interrupt") for job in self._busy}
-        self._idle += outcomes
-        return [self._ended(job, outcome) for job, outcome in outcomes.items()]
 
     def _ended(self, job: Job, outcome: Outcome) -> Ended:
         run, since = self._busy.pop(job)
+        if not job.is_closed:
+            self._idle.append(job)
         return Ended(run, outcome, time.monotonic() - since)
 
     def __enter__(self) -> Self:

@@ -20,11 +20,8 @@ from ...transport.lifetime import end_with_parent
 from .. import interrupts
 from ..run.run import Outcome
 
-_END_S = 60.0
-"""How long a job may take to end its run, most of all to store what has piled up."""
-
-_GRACE_S = 10.0
-"""How long it may take to end itself after that."""
+_END_S = 60.0  # for its run to end, most of all to store what has piled up
+_GRACE_S = 10.0  # for itself to end after that
 
 
 @dataclass(frozen=True)
@@ -48,12 +45,23 @@ class Job:
             )
         self.line = Control(ours, {"Outcome": Outcome})
 
+        self.is_closed = False
+
     def fileno(self) -> int:
         return self.line.fileno()
 
     def take_up(self, folder: Path) -> None:
-        """Asks for a run that is prepared or was interrupted. Raises ControlClosed."""
-        self.line.send(TakeUp(str(folder)))
+        """Asks for a run that is prepared or was interrupted."""
+        with suppress(ControlClosed):  # listening to it will tell
+            self.line.send(TakeUp(str(folder)))
+
+    def outcomes(self) -> list[Outcome]:
+        """The end of its run, if that is what has come."""
+        try:
+            return self.line.receive_some()
+        except ControlClosed:
+            self.close()
+            return [Outcome("failure", ("the process that led this run has died",))]
 
     def interrupt(self) -> None:
         """Its run, if it has one, ends as after Ctrl-C; then it ends itself."""
@@ -70,6 +78,7 @@ class Job:
 
     def close(self) -> None:
         """Waits for its end, and makes it end if that takes long."""
+        self.is_closed = True
         self.line.close()
         try:
             self._process.wait(_GRACE_S)
@@ -78,7 +87,11 @@ class Job:
             self._process.wait()
 
 
-def _work(line: Control) -> None:
+def main(line_number: int, parent: int) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
+    interrupts.heed(lasting=True)
+    end_with_parent(parent)
+    line = Control(socket.socket(fileno=line_number), {"TakeUp": TakeUp})
     from ..processes.engines import open_engine
     from .runner import take_up
 
@@ -92,13 +105,6 @@ def _work(line: Control) -> None:
                 line.send(outcome)
                 if outcome.status == "interrupt":
                     return
-
-
-def main(line: int, parent: int) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
-    interrupts.heed(lasting=True)
-    end_with_parent(parent)
-    _work(Control(socket.socket(fileno=line), {"TakeUp": TakeUp}))
 
 
 if __name__ == "__main__":
