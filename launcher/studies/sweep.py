@@ -19,16 +19,13 @@ from ..run.earlier import PlannedRun, configuration, missing_of
 from .folders import slug
 
 _MOST_RUNS = 100_000
-_EXAMPLE = 'for example --grid "algorithm.gamma=0.01,0.03"'
 _NOT_HERE = {
     "seed": "how many seeds there are is told by --seeds",
     "name": "it changes nothing in a run",
     "compare": "[[compare]] tables are written in the file",
 }
 
-
-Grids = Mapping[str, tuple[Any, ...]]
-"""{key: the values that a sweep tries}"""
+Grids = Mapping[str, tuple[Any, ...]]  # {key: the values that a sweep tries}
 
 
 def parse_grids(texts: Sequence[str]) -> Grids:
@@ -37,7 +34,9 @@ def parse_grids(texts: Sequence[str]) -> Grids:
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not key or not values:
-            raise ConfigError(f"--grid {text}: write it as key=value,value, {_EXAMPLE}")
+            raise ConfigError(
+                f'--grid {text}: write it as key=value,value, for example --grid "algorithm.gamma=0.01,0.03"'
+            )
         if key in _NOT_HERE:
             raise ConfigError(f"--grid {text}: {key} cannot be swept: {_NOT_HERE[key]}")
         if key in grids:
@@ -78,27 +77,28 @@ class Plan:
 
     def missing(self) -> list[PlannedRun]:
         """Returns the runs that have not finished. Raises ConfigError where the folder holds anything that belongs to
-        another sweep, RunFolderError where a run still goes on."""
-        if self.out.exists():
-            self._require_own_folder()
-        return missing_of(self.runs)
+        another sweep, RunFolderError where a run still goes on.
 
-    def _require_own_folder(self) -> None:
-        """Runs of other values or seeds may be there: a sweep can grow, and shrink. Files beside the runs too."""
-        there = sorted(path for path in self.out.iterdir() if path.name != lock.NAME)
-        planned = {run.folder for run in self.runs}
-        own = [path for path in there if path in planned or self._is_kin(path)]
-        runs = [path for path in there if (path / "config.toml").exists() or (path / "run.sqlite").exists()]
-        foreign = [path for path in runs if path not in own] or ([] if own else there)
-        if foreign:
-            raise ConfigError(f"--out {self.out}: {foreign[0].name} is no part of this sweep; choose another folder")
+        Runs of other values or seeds may be there: a sweep can grow, and shrink. Files beside the runs too.
+        """
+        there = sorted(path for path in self.out.iterdir() if path.name != lock.NAME) if self.out.exists() else []
+        own = [path for path in there if path in [run.folder for run in self.runs] or self._is_kin(path)]
+        for path in there:
+            is_run = (path / "config.toml").exists() or (path / "run.sqlite").exists()
+            if path not in own and (is_run or not own):
+                raise ConfigError(f"--out {self.out}: {path.name} is no part of this sweep; choose another folder")
+        return missing_of(self.runs)
 
     def _is_kin(self, folder: Path) -> bool:
         """Whether a run would be one of this sweep if there were more values or seeds."""
+
+        def without_keys(config: RunConfig) -> dict[str, Any]:
+            return {key: value for key, value in _flat(config).items() if key not in self.keys}
+
         config = configuration(folder)
         if config is None or folder.name != self.naming(config):
             return False
-        return any(_without(config, self.keys) == _without(run.config, self.keys) for run in self.runs)
+        return any(without_keys(config) == without_keys(run.config) for run in self.runs)
 
 
 def plan(file: Path, overrides: Sequence[str], grids: Grids, seeds: int, out: Path) -> Plan:
@@ -143,7 +143,3 @@ def _short(value: Any) -> str:
 
 def _flat(config: RunConfig) -> dict[str, Any]:
     return setting_of(tomllib.loads(config.to_toml()))
-
-
-def _without(config: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
-    return {key: value for key, value in _flat(config).items() if key not in keys}

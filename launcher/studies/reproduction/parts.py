@@ -7,7 +7,6 @@ in ``-small.toml`` at the small one.
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -24,8 +23,8 @@ Column = Literal[
     "accuracy", "mse", "worst_10", "sent", "wall", "tflop", "memory", "busiest", "rounds_to", "kbit_to",
     "rounds_past_local", "norm_least", "norm_median", "norm_most", "norm_change",
 ]  # fmt: skip
-_SMALL = "-small"
-_PUBLISHED = "published"
+_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "vehicle": "Vehicle", "har": "HAR", "school": "School",
+          "gleam": "GLEAM"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,7 @@ def paper_folder() -> Path:
 
 def names() -> list[str]:
     """table4, table5, ..., figure6."""
-    stems = {path.stem.partition("-")[0] for path in paper_folder().glob("*.toml")} - {_PUBLISHED}
+    stems = {path.stem.partition("-")[0] for path in paper_folder().glob("*.toml")} - {"published"}
     return sorted(stems, key=lambda stem: (not stem.startswith("table"), stem))
 
 
@@ -91,7 +90,16 @@ def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Seque
         raise ConfigError(f"{what}: not among what can be reproduced: {', '.join(names())}")
     if small and data_root is not None:
         raise ConfigError("--data-root is for the paper's size; leave it out with --small, which needs no files")
-    return [_part(path, data_root, overrides) for path in _files(what, small)]
+    published = tomllib.loads((paper_folder() / "published.toml").read_text())
+    parts = []
+    for path in _files(what, small):
+        about, configs = _about(path), load(path, overrides)
+        if data_root is not None:
+            below = data_root / configs[0].data.dataset
+            root = (below if below.is_dir() else data_root).resolve()
+            configs = [each.but(data={"root": root}) for each in configs]
+        parts.append(Part(path.stem, about, published.get(about.published or path.stem, {}), tuple(configs)))
+    return parts
 
 
 def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
@@ -109,10 +117,6 @@ def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
     return there, [f"{part.about.title}: left out: {problem}" for part in parts if (problem := problems[part.stem])]
 
 
-_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "vehicle": "Vehicle", "har": "HAR", "school": "School",
-          "gleam": "GLEAM"}  # fmt: skip
-
-
 def _problem(config: RunConfig) -> str | None:
     """Why the data cannot be had."""
     if config.data.dataset in _NAMES and config.data.root is None:
@@ -126,17 +130,7 @@ def _problem(config: RunConfig) -> str | None:
 
 def _files(what: str, small: bool) -> list[Path]:
     found = [*paper_folder().glob(f"{what}.toml"), *paper_folder().glob(f"{what}-*.toml")]
-    return sorted((path for path in found if path.stem.endswith(_SMALL) == small), key=lambda path: path.stem)
-
-
-def _part(path: Path, data_root: Path | None, overrides: Sequence[str]) -> Part:
-    configs = load(path, overrides)
-    if data_root is not None:
-        below = data_root / configs[0].data.dataset
-        root = (below if below.is_dir() else data_root).resolve()
-        configs = [each.but(data={"root": root}) for each in configs]
-    about = _about(path)
-    return Part(path.stem, about, _published().get(about.published or path.stem, {}), tuple(configs))
+    return sorted((path for path in found if path.stem.endswith("-small") == small), key=lambda path: path.stem)
 
 
 def _about(path: Path) -> ReproductionSection:
@@ -144,8 +138,3 @@ def _about(path: Path) -> ReproductionSection:
         return as_section(ReproductionSection, read(path)["reproduction"])
     except ValidationError as error:
         raise ConfigError(f"{path}: [reproduction]: {error}") from None
-
-
-@cache
-def _published() -> dict[str, dict[str, dict[str, float | str]]]:
-    return tomllib.loads((paper_folder() / f"{_PUBLISHED}.toml").read_text())

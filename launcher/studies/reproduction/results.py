@@ -89,34 +89,24 @@ def rounds_past(results: list[Result], result: Result, alone: str) -> int | None
     return int(above["round"].iloc[0]) if len(above) else None
 
 
-_TITLES = {
-    "accuracy": "accuracy %",
-    "mse": "MSE",
-    "worst_10": "worst\n10%",
-    "sent": "sent\nMB",
-    "wall": "time\ns",
-    "tflop": "TFLOP",
-    "memory": "memory\nMB",
-    "busiest": "kB",
-    "rounds_to": "rounds\nto {target}",
-    "kbit_to": "kbit\nto {target}",
-    "rounds_past_local": "rounds to\npass Local",
-    "norm_least": "least\nnorm",
-    "norm_median": "median\nnorm",
-    "norm_most": "largest\nnorm",
-    "norm_change": "largest\nchange %",
+_COLUMNS = {
+    "accuracy": ("accuracy %", "test_metric"),
+    "mse": ("MSE", "test_metric"),
+    "worst_10": ("worst\n10%", "worst_10"),
+    "sent": ("sent\nMB", "payload_bytes"),
+    "wall": ("time\ns", "wall_s"),
+    "tflop": ("TFLOP", "flops"),
+    "memory": ("memory\nMB", "clients_pss"),
+    "busiest": ("kB", ""),
+    "rounds_to": ("rounds\nto {target}", "rounds_to_reach"),
+    "kbit_to": ("kbit\nto {target}", ""),
+    "rounds_past_local": ("rounds to\npass Local", ""),
+    "norm_least": ("least\nnorm", ""),
+    "norm_median": ("median\nnorm", ""),
+    "norm_most": ("largest\nnorm", ""),
+    "norm_change": ("largest\nchange %", ""),
 }
-_OURS = {
-    "accuracy": "test_metric",
-    "mse": "test_metric",
-    "worst_10": "worst_10",
-    "sent": "payload_bytes",
-    "wall": "wall_s",
-    "tflop": "flops",
-    "memory": "clients_pss",
-    "rounds_to": "rounds_to_reach",
-}
-"""Which of the figures of a run a column shows; the others are computed here."""
+"""A column's title, and which of the figures of a run it shows; the others are computed here."""
 
 
 def render(part: Part, results: list[Result]) -> "Table":
@@ -128,67 +118,62 @@ def render(part: Part, results: list[Result]) -> "Table":
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)  # 80 columns hold the widest
     table.add_column("", overflow="fold")
     endings = about.across or ("",)
-    of_column = {column: [line.get(column) for line in part.published.values()] for column in about.columns}
-    said = [column for column in about.columns if any(figure is not None for figure in of_column[column])]
+    said = {column for line in part.published.values() for column in line}
+    target = target_text(["mse" if "mse" in about.columns else "accuracy"], about.target or 0.0)
     for ending in endings:
         for column in about.columns:
             above = f"{ending}\n" if ending and column == about.columns[0] else ""
-            titles = [f"{above}{_title(part, column)}\npaper", "ours"] if column in said else [_title(part, column)]
-            for title in titles:
-                table.add_column(title, justify="right", vertical="bottom", no_wrap=True)
-    by_name = {result.name: result for result in results}
-    heading = ""
+            title = above + _COLUMNS[column][0].format(target=target)
+            for each in [f"{title}\npaper", "ours"] if column in said else [title]:
+                table.add_column(each, justify="right", vertical="bottom", no_wrap=True)
+    by_name, heading = {result.name: result for result in results}, ""
     for line in dict.fromkeys(_without(name, endings) for name in by_name):
-        cells, label = [], line
+        label = line
         if about.across:
             above, _, value = line.rpartition(" ")
             label = f"  {value}"
             if above != heading:
                 table.add_row(heading := above)
-        names = [f"{line} {ending}" if ending else line for ending in endings]
-        for name in names:
-            for column in about.columns:
-                if column in said:
-                    cells.append(_published(part, name, column))
-                result = by_name[name]
-                if result.group is None:
-                    cells.append(result.ended if column == about.columns[0] else UNKNOWN)
-                else:
-                    cells.append(_ours(results, result, result.group, column))
-        flaws = (group.flaw for name in names if (group := by_name[name].group))
-        table.add_row(" ".join([label, *(f"({flaw})" for flaw in flaws if flaw)]), *cells)
+        runs = [by_name[f"{line} {ending}" if ending else line] for ending in endings]
+        cells = [cell for run in runs for column in about.columns for cell in _cells(part, results, run, column, said)]
+        flaws = [f"({run.group.flaw})" for run in runs if run.group and run.group.flaw]
+        table.add_row(" ".join([label, *flaws]), *cells)
     return table
+
+
+def _cells(part: Part, results: list[Result], run: Result, column: str, said: set[str]) -> list[str]:
+    """The paper's figure, where there is a column for it, and ours."""
+    published = part.published.get(run.name, {}).get(column, "")
+    if run.group is not None:
+        ours = _ours(results, run, run.group, column)
+    else:
+        ours = run.ended if column == part.about.columns[0] else UNKNOWN
+    return [published if isinstance(published, str) else f"{published:g}", ours] if column in said else [ours]
 
 
 def remarks(part: Part, results: list[Result], changed: list[str]) -> str:
     """How to read the figures, and what differs from the paper."""
-    notes = [*_sizes(results), *part.about.notes]
+    notes = list(part.about.notes)
+    if runs := [run for result in results if result.group for run in result.group.runs]:
+        clients, rounds, seeds = ({getattr(run, what) for run in runs} for what in ("clients", "rounds", "seed"))
+        over = "clients" if len(seeds) == 1 else f"{len(seeds)} seeds"
+        of_all = f"{' / '.join(map(str, sorted(clients)))} clients, {' / '.join(map(str, sorted(rounds)))} rounds"
+        notes.insert(0, f"ours: {of_all}; ± is the standard error over {over}")
     differs = [*part.about.differs, *(f"{key} (from the command line)" for key in changed)]
-    return "\n".join([*_list("To read it:", notes), *_list("Not as in the paper:", differs)])
-
-
-def _list(heading: str, lines: list[str]) -> list[str]:
-    indented = [fill(line, 100, initial_indent="  - ", subsequent_indent="    ") for line in lines]
-    return ["", heading, *indented] if lines else []
-
-
-def _title(part: Part, column: str) -> str:
-    metric = "mse" if "mse" in part.about.columns else "accuracy"
-    return _TITLES[column].format(target=target_text([metric], part.about.target or 0.0))
+    lines: list[str] = []
+    for heading, texts in (("To read it:", notes), ("Not as in the paper:", differs)):
+        indented = [fill(text, 100, initial_indent="  - ", subsequent_indent="    ") for text in texts]
+        lines += ["", heading, *indented] if texts else []
+    return "\n".join(lines)
 
 
 def _without(name: str, endings: tuple[str, ...]) -> str:
     return next((name.removesuffix(f" {ending}") for ending in endings if ending and name.endswith(ending)), name)
 
 
-def _published(part: Part, name: str, column: str) -> str:
-    figure = part.published.get(name, {}).get(column)
-    return "" if figure is None else figure if isinstance(figure, str) else f"{figure:g}"
-
-
 def _ours(results: list[Result], result: Result, group: Group, column: str) -> str:
-    if column in _OURS:
-        figure = AVERAGED[_OURS[column]]
+    if of_a_run := _COLUMNS[column][1]:
+        figure = AVERAGED[of_a_run]
         return group.text(figure).replace(" ± ", "±") if group.estimate(figure.key) else UNKNOWN
     if column == "kbit_to":
         estimate = group.estimate("payload_bytes_to_reach")
@@ -202,15 +187,3 @@ def _ours(results: list[Result], result: Result, group: Group, column: str) -> s
     change = 100 * (norms.norm / norms.norm_after_round_1 - 1).abs().max()
     return short({"norm_least": norms.norm.min(), "norm_median": norms.norm.median(), "norm_most": norms.norm.max(),
                    "norm_change": change}[column])  # fmt: skip
-
-
-def _sizes(results: list[Result]) -> list[str]:
-    runs = [run for result in results if result.group for run in result.group.runs]
-    if not runs:
-        return []
-    clients, rounds, seeds = ({getattr(run, what) for run in runs} for what in ("clients", "rounds", "seed"))
-    over = "clients" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    return [
-        f"ours: {' / '.join(map(str, sorted(clients)))} clients, {' / '.join(map(str, sorted(rounds)))} rounds; "
-        f"± is the standard error over {over}"
-    ]
