@@ -1,71 +1,89 @@
-"""Synchronous plans in which nothing goes wrong are a max-plus recursion, written here once more, on matrices."""
+"""Plans in which nothing goes wrong are recursions, written here once more; with a server, too."""
 
-import math
+import dataclasses
+import random
+from collections import defaultdict
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from sheafgossip.launcher.planner import Compute, Latency, Link, Scenario, simulate
+from sheafgossip.launcher.planner import Compute, Execution, Latency, Link, Scenario, simulate
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies
 
-from .test_planner_laws import scenarios
+from .scenarios import scenario_of
 
 
-class MaxPlus:
-    """Rounds of all clients at once."""
+class Network:
+    """Each uplink, then each link, carries one message after the other; none overtakes another."""
 
-    def __init__(self, scenario):
-        self.scenario, n = scenario, scenario.clients
-        self.linked = np.zeros((n, n), bool)
-        self.bandwidth = np.full((n, n), math.inf)
-        self.bytes = np.zeros((scenario.phases, n, n))
-        self.latency = np.zeros((scenario.rounds, scenario.phases, n, n))
-        for (src, dst), link in scenario.links.items():
-            self.linked[src, dst] = True
-            self.bandwidth[src, dst] = link.bandwidth
-            self.bytes[:, src, dst] = scenario.message_bytes[src, dst]
-            drawn = latencies(link.latency, (scenario.rounds, scenario.phases), scenario.seed, src, dst)
-            self.latency[:, :, src, dst] = drawn
-        self.uplink_free = np.zeros(n)
-        self.link_free = np.zeros((n, n))
-        self.arrived = np.zeros((n, n))
+    def __init__(self, scenario: Scenario):
+        self.scenario, shape = scenario, (scenario.rounds, scenario.phases)
+        self.opening = scenario.star.opening if scenario.star else 0
+        self.links = {edge: scenario.links.get(edge, Link()) for edge in scenario.message_bytes}
+        self.latency = {edge: latencies(each.latency, shape, scenario.seed, *edge) for edge, each in self.links.items()}
+        self.uplink_free, self.link_free, self.arrived = (defaultdict(float) for _ in range(3))
 
-    def exchange(self, row, phase, sent):
-        """When each client has the messages of all its neighbours, each having sent its own at ``sent``."""
-        bytes = self.bytes[phase]
-        left = np.maximum(sent, self.uplink_free)[:, None] + bytes.cumsum(axis=1) / self.scenario.uplink
-        self.uplink_free = left[:, -1]
-        self.link_free = np.maximum(left, self.link_free) + bytes / self.bandwidth
-        self.arrived = np.maximum(self.link_free + self.latency[row, phase], self.arrived)
-        return np.maximum(sent, np.where(self.linked, self.arrived, -math.inf).max(axis=0))
-
-    def play(self):
-        """(K, n) each: starts, computing times, ends, idle times."""
-        times, rows = ComputeTimes(self.scenario), []
-        now = np.zeros(self.scenario.clients)
-        for row in range(self.scenario.rounds):
-            start = now
-            met = self.exchange(row, 0, start) if self.scenario.phases else start
-            compute = np.array([times(i, row + 1, moment) for i, moment in enumerate(met.tolist())])
-            worked = met + compute
-            now = self.exchange(row, 1, worked) if self.scenario.phases == 2 else worked
-            rows.append((start, compute, now, (met - start) + (now - worked)))
-        return map(np.array, zip(*rows, strict=True))
+    def arrival(self, src: int, dst: int, round: int, phase: int, sent: float) -> float:
+        edge = src, dst
+        size = self.scenario.message_bytes[edge][phase if round == 1 else self.opening + phase]
+        self.uplink_free[src] = max(sent, self.uplink_free[src]) + size / self.scenario.uplink
+        self.link_free[edge] = max(self.uplink_free[src], self.link_free[edge]) + size / self.links[edge].bandwidth
+        self.arrived[edge] = max(self.link_free[edge] + self.latency[edge][round - 1, phase], self.arrived[edge])
+        return self.arrived[edge]
 
 
-@settings(deadline=None, max_examples=120)
-@given(scenarios(calm=True))
-def test_a_synchronous_plan_is_a_max_plus_recursion(scenario):
-    plan = simulate(scenario)
-    start, compute, end, idle = MaxPlus(scenario).play()
-    for i, schedule in enumerate(plan.schedules):
-        for expected, planned in ((start, schedule.start), (compute, schedule.compute), (end, schedule.end)):
-            np.testing.assert_allclose(planned, expected[:, i], rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(schedule.idle, idle[:, i], rtol=1e-9, atol=1e-9)
-        own = np.arange(1, scenario.rounds + 1)[:, None, None]
-        np.testing.assert_array_equal(schedule.uses, np.broadcast_to(own, schedule.uses.shape))
+recursion = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+randoms = st.randoms(use_true_random=False)
+
+
+@recursion
+@given(randoms)
+def test_a_synchronous_plan_is_a_max_plus_recursion(rng: random.Random):
+    scenario = dataclasses.replace(scenario_of(rng, calm=True), execution=Execution())
+    network, works, everyone = Network(scenario), ComputeTimes(scenario), range(scenario.clients)
+    plan, now = simulate(scenario), np.zeros(scenario.clients)
+    for round in range(1, scenario.rounds + 1):
+        start, idle = now, np.zeros(scenario.clients)
+        for phase in range(max(1, scenario.phases)):
+            if scenario.phases:
+                there = {(i, j): network.arrival(i, j, round, phase, now[i]) for i, j in scenario.message_bytes}
+                met = np.array([max([now[i], *(there[j, i] for j in scenario.neighbours[i])]) for i in everyone])
+                idle += met - now
+                now = met
+            if phase == 0:
+                compute = np.array([works(i, round, now[i]) for i in everyone])
+                now = now + compute
+        for i, planned in enumerate(plan.schedules):
+            of_round = [each[round - 1] for each in (planned.start, planned.compute, planned.end, planned.idle)]
+            np.testing.assert_allclose(of_round, [start[i], compute[i], now[i], idle[i]], rtol=1e-9, atol=1e-9)
+            assert (planned.uses[round - 1] == round).all()
     assert plan.synchronous
-    assert len(plan.messages) == scenario.rounds * scenario.phases * len(scenario.links)
+    assert len(plan.messages) == scenario.rounds * scenario.phases * len(scenario.message_bytes)
+
+
+@recursion
+@given(randoms)
+def test_where_nothing_goes_wrong_a_round_ends_with_the_last_upload(rng: random.Random):
+    scenario = scenario_of(rng, calm=True, server=True)
+    server, star, network, works = scenario.clients - 1, scenario.star, Network(scenario), ComputeTimes(scenario)
+    ready, now, ends = dict.fromkeys(range(server), 0.0), 0.0, []
+    for phase in range(star.opening):
+        ready = {i: max(ready[i], network.arrival(server, i, 1, phase, now)) for i in ready}
+        now = max(network.arrival(i, server, 1, phase, ready[i]) for i in ready)
+    for round in range(1, scenario.rounds + 1):
+        phase = star.opening if round == 1 else 0
+        worked = {i: ready[i] + works(i, round, ready[i]) for i in star.participants[round - 1]}
+        now = max([now, *(network.arrival(i, server, round, phase, worked[i]) for i in worked)])
+        ends.append(now)
+        ready |= worked
+        ready |= {i: network.arrival(server, i, round, phase, now) for i in sorted(star.receivers[round - 1])}
+    plan = simulate(scenario)
+    np.testing.assert_allclose(plan.schedules[server].end, ends, rtol=1e-9)
+    assert [plan.schedules[i].end[-1] for i in range(server)] == pytest.approx([ready[i] for i in range(server)])
+    assert plan.synchronous
+    assert not plan.withheld
 
 
 def test_two_clients_by_hand():

@@ -1,0 +1,103 @@
+"""Random scenarios, drawn by a number's random.Random, or by Hypothesis, which then finds the simplest that fails."""
+
+import math
+import random
+from collections.abc import Sequence
+
+from sheafgossip.launcher.planner import Compute, Execution, Fault, Latency, Link, Scenario, Star, Stragglers
+
+STEP_S = 0.01
+ONCE = ("crash", "leave", "join")
+OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
+
+
+def scenario_of(
+    rng: random.Random,
+    *,
+    calm: bool,
+    server: bool = False,
+    deadlines: Sequence[float] = (0.5, 3, 100),
+    rounds: int = 16,
+) -> Scenario:
+    """``calm``: nothing is lost, and no wait is bounded. ``deadlines`` to choose from, ``rounds`` at most."""
+    clients, rounds = rng.randint(1 + server, 5), rng.randint(1, rounds)
+    neighbours = (*[(clients,)] * clients, tuple(range(clients))) if server else _graph(rng, clients)
+    edges = [(i, j) for i, others in enumerate(neighbours) for j in others]
+    phases, opening = (1, rng.randint(0, 2)) if server else (rng.randint(not calm, 3), 0)
+    nbytes = {edge: tuple(rng.choice([100, 777, 2000]) for _ in range(opening + phases)) for edge in edges}
+    alike = _link(rng, calm)
+    return Scenario(
+        seed=rng.randrange(1000),
+        rounds=rounds,
+        neighbours=neighbours,
+        message_bytes=nbytes,
+        execution=Execution(
+            staleness=0 if server else rng.choice([0, 0, 1, 2, 4, 8, 16, math.inf]),
+            silence=rng.choice(["wait", "stale", "skip"]),
+            deadline_s=math.inf if calm else STEP_S * rng.choice(deadlines),
+            notice_s=STEP_S * rng.choice([0, 1, 5]),
+        ),
+        compute=Compute(
+            step_s=rng.choice([0.0, STEP_S, STEP_S, 1.37 * STEP_S]),
+            steps=(*(rng.randint(1, 3) for _ in range(clients)), *[0] * server),
+            slowdown=(*(rng.choice([1.0, 1.0, 3.0]) for _ in range(clients)), *[1.0] * server),
+            stragglers=Stragglers(
+                rng.choice(["none", "none", "fixed", "lognormal", "exponential", "pareto", "on-off"]),
+                fraction=rng.choice([0.3, 0.5, 1.0]),
+                on_s=10 * STEP_S,
+                off_s=20 * STEP_S,
+            ),
+            trace={(rng.randrange(clients), rng.randint(1, rounds)): 5.0 for _ in range(rng.randint(0, 2))},
+        ),
+        links={edge: alike if rng.random() < 0.5 else _link(rng, calm) for edge in edges if rng.random() < 0.9},
+        uplink=rng.choice([math.inf, math.inf, 1e6, 1e5]),
+        faults=() if calm else tuple(_fault(rng, edges, clients, rounds) for _ in range(rng.randint(0, 5))),
+        checkpoint_every=rng.randint(0, 3),
+        star=_star(rng, clients, rounds, opening) if server else None,
+    )
+
+
+def _graph(rng: random.Random, clients: int) -> tuple[tuple[int, ...], ...]:
+    pairs = {(rng.randrange(i), i) for i in range(1, clients)}
+    pairs |= {(i, j) for j in range(clients) for i in range(j) if rng.random() < 0.4}
+    return tuple(tuple(sorted({a + b - i for a, b in pairs if i in (a, b)})) for i in range(clients))
+
+
+def _link(rng: random.Random, calm: bool) -> Link:
+    """Latencies of up to a hundred rounds."""
+    seconds = rng.choice([0.0, STEP_S, STEP_S * 10 ** rng.uniform(-1, 2)])
+    latency = Latency(rng.choice(["fixed", "uniform", "lognormal"]), seconds, seconds * rng.uniform(1, 3))
+    return Link(latency, rng.choice([math.inf, math.inf, 1e6, 1e5]), 0.0 if calm else rng.choice([0.0, 0.0, 0.2]))
+
+
+def _fault(rng: random.Random, edges: list[tuple[int, int]], clients: int, rounds: int) -> Fault:
+    kind = rng.choice((*ONCE, "crash", "slow", *OF_LINKS))
+    first, since = rng.randint(1, rounds), STEP_S * rng.choice([0, 1, 3, 10, 30])
+    spans = [
+        {},
+        {"rounds": (first, first + rng.randint(0, 5))},
+        {"seconds": (since, since + STEP_S * rng.choice([1, 20]))},
+    ]
+    more = rng.choice([{"at_round": first}, {"at_round": first}, {"at_s": since}] if kind in ONCE else spans)
+    if kind == "crash":
+        more |= rng.choice(
+            [{}, {"restart_after": rng.randint(0, 3)}, {"restart_after_s": STEP_S * rng.choice([0, 2, 9])}]
+        )
+    if kind == "partition":
+        own = rng.randrange(clients)
+        more |= {"groups": ((own,), tuple(j for j in range(clients) if j != own))}
+    elif kind in (*ONCE, "slow") or rng.random() < 0.5:
+        more |= {"clients": (rng.randrange(clients),)}
+    elif edges and rng.random() < 0.5:
+        more |= {"edges": (rng.choice(edges),)}
+    if kind in OF_LINKS:
+        more |= {"probability": rng.choice([0.3, 1.0])}
+    return Fault(kind, factor=10.0, delay_s=rng.uniform(0, 20) * STEP_S, **more)
+
+
+def _star(rng: random.Random, clients: int, rounds: int, opening: int) -> Star:
+    everyone = frozenset(range(clients))
+    drawn = [frozenset(rng.sample(range(clients), rng.randint(1, clients))) for _ in range(rounds)]
+    if rng.random() < 0.3:
+        drawn = [everyone] * rounds
+    return Star(tuple(drawn), (*drawn[1:], everyone) if rng.random() < 0.7 else tuple(drawn), opening)
