@@ -19,9 +19,9 @@ from common import options, spread, table, write
 from sheafgossip.topology.generators import TopologySpec, draw
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import NoClock
-from sheafgossip.transport.connections import Options
-from sheafgossip.transport.control import Control
-from sheafgossip.transport.endpoint import Endpoint, Identity
+from sheafgossip.transport.connections import Identity, Options
+from sheafgossip.transport.control import Control, Place
+from sheafgossip.transport.endpoint import Endpoint
 from sheafgossip.transport.peers import Peers
 
 FORK = multiprocessing.get_context("fork")
@@ -34,11 +34,11 @@ def ours(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exc
     control, launcher = map(Control, socket.socketpair())
     vector = np.ones(numbers, np.float32)
     endpoint = Endpoint(zmq.Context(), Identity(node, 1), control, Options(vector.nbytes))
-    endpoint.bind(f"ipc://{folder}/{node}")
+    endpoint.connections.bind(f"ipc://{folder}/{node}")
     channels = Channels(node, {j: Channel((numbers,), (numbers,)) for j in neighbours}, vector.dtype)
     peers = Peers(NoClock(endpoint, channels, timeout=60))
     time.sleep(0.5)
-    endpoint.connect({j: f"ipc://{folder}/{j}" for j in neighbours}, time.monotonic() + 60)
+    endpoint.connect([Place(j, f"ipc://{folder}/{j}", 1, "") for j in neighbours], time.monotonic() + 60)
     peers.clock.begin(1)
 
     def exchange() -> None:

@@ -21,18 +21,12 @@ class Presence:
     def __init__(self, node: int) -> None:
         """``node`` is the client's own number."""
         self._node = node
-        self.linked: dict[int, int] = {}
-        """{neighbour: the incarnation of it that this client is linked up with}"""
-        self.died: dict[int, float] = {}
-        """Neighbours that died unexpectedly, and when that was heard."""
-        self.left: dict[int, int] = {}
-        """Neighbours that have ended, as planned or not, and in which incarnation."""
-        self.finished: dict[int, float] = {}
-        """Neighbours that have sent their last message, and when that was heard."""
-        self.first_rounds: dict[int, int] = {}
-        """Of neighbours that have come later than the others."""
-        self.latecomers: frozenset[int] = frozenset()
-        """Neighbours that may connect after the others have met."""
+        self.linked: dict[int, int] = {}  # {neighbour: the incarnation of it that this client is linked up with}
+        self.died: dict[int, float] = {}  # unexpectedly, and when that was heard
+        self.left: dict[int, int] = {}  # ended, as planned or not, and in which incarnation
+        self.finished: dict[int, float] = {}  # have sent their last message, and when that was heard
+        self.first_rounds: dict[int, int] = {}  # of neighbours that have come later than the others
+        self.latecomers: frozenset[int] = frozenset()  # may connect after the others have met
 
     def is_there(self, node: int) -> bool:
         return node in self.linked and node not in self.died and node not in self.left

@@ -8,12 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ...metrics.config_file import require_plain_file
 from ...topology import Graph
 from ...transport.codecs import Format
-from ...transport.envelope import Header, pack_header
+from ...transport.envelope import pack_header
 from ...transport.wire import message_wire_bytes
 from ..config.sections import ConfigError, RunConfig
 from ..planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, Star, simulate
@@ -98,9 +96,9 @@ def scenario_of(
 
 def _wire_bytes(config: RunConfig, edge: Edge, phase: int, format: Format) -> int:
     """Returns the bytes of a message of the last round: headers grow by a byte or two until then."""
-    tensors = tuple(np.broadcast_to(np.zeros(1, dtype), (length,)) for dtype, length in format.shapes)
-    header = pack_header(Header(1 << 62, *edge, config.rounds, phase), tensors)
-    return message_wire_bytes([len(header), *(tensor.nbytes for tensor in tensors)], sealed=config.transport.keyed)
+    header = pack_header(1 << 62, *edge, config.rounds, phase, tuple((dtype, (n,)) for dtype, n in format.shapes))
+    tensors = (dtype.itemsize * length for dtype, length in format.shapes)
+    return message_wire_bytes([len(header), *tensors], sealed=config.transport.keyed)
 
 
 def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:

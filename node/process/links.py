@@ -10,10 +10,10 @@ from ...transport.clock import Clock, NoClock
 from ...transport.clock_planned import PlannedClock
 from ...transport.clock_scheduled import Rules
 from ...transport.clock_wall import WallClock
-from ...transport.connections import Options
+from ...transport.connections import Identity, Options
 from ...transport.constants import CONSTANTS
 from ...transport.control import Control
-from ...transport.endpoint import Endpoint, Identity
+from ...transport.endpoint import Endpoint
 from ...transport.kernel import KernelCounters
 from ...transport.keys import KeyPair, Ring
 from ...transport.limits import bound_connections, bound_memory, keep_own_files

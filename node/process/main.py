@@ -15,9 +15,10 @@ from ...transport import array_file
 from ...transport.channel import Channels
 from ...transport.clock_wall import DEADLINES
 from ...transport.codecs import CannotEncode
+from ...transport.connections import CannotListen
 from ...transport.constants import CONSTANTS
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
-from ...transport.endpoint import CannotListen, NeighbourTimeout, Stopped
+from ...transport.endpoint import NeighbourTimeout, Stopped
 from ...transport.failpoints import failpoint
 from ...transport.peers import Peers
 from ...transport.stopwatch import Stopwatch
@@ -86,7 +87,7 @@ class _ClientProcess:
             self._prepare()  # before neighbours come: none of them is to wait
             recorder = links.recorder()
             may_come_at_work = assignment.transport.keyed and assignment.clock != "none"
-            address = self.endpoint.bind(assignment.deployment.address, hurry=not may_come_at_work)
+            address = self.endpoint.connections.bind(assignment.deployment.address, hurry=not may_come_at_work)
             links.limit_resources()
             self.control.send(Bound(address, links.public_key))
             failpoint("bound")
@@ -139,18 +140,16 @@ class _ClientProcess:
 
     def _meet(self, met: Sequence[Place]) -> None:
         """``met`` are the neighbours that are there."""
-        addresses = {place.node: place.address for place in met}
-        incarnations = {place.node: place.incarnation for place in met}
         more = self.assignment.clock != "none"
         self.endpoint.connections.learn({place.node: place.key for place in met}, more=more)
         if more:
             self.endpoint.presence.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
         timeout = self.assignment.transport.timeout
         try:
-            hello = self.endpoint.connect(addresses, time.monotonic() + timeout, incarnations)
+            hellos = self.endpoint.connect(met, time.monotonic() + timeout)
         except NeighbourTimeout as error:
             raise NotMet(f"{error} within transport.timeout = {timeout:g} s") from None
-        self.reporter.tell_links(hello.items())  # a neighbour that left meanwhile may have opened no connection
+        self.reporter.tell_links(hellos)  # a neighbour that left meanwhile may have opened no connection
         self.control.send(Ready())
         failpoint("ready")
         self.epoch = self._wait_for(Go).epoch

@@ -13,9 +13,9 @@ import zmq
 
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import NoClock
-from sheafgossip.transport.connections import Options
-from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control
-from sheafgossip.transport.endpoint import Endpoint, Identity, NeighbourTimeout
+from sheafgossip.transport.connections import Identity, Options
+from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
+from sheafgossip.transport.endpoint import Endpoint, NeighbourTimeout
 from sheafgossip.transport.kernel import KernelCounters
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
 from sheafgossip.transport.peers import Peers
@@ -48,7 +48,9 @@ class Client:
         return self.endpoint.receive(time.monotonic() + PATIENCE)
 
     def connect(self, addresses: Mapping[int, str], seconds: float = PATIENCE) -> dict[int, int]:
-        return self.endpoint.connect(addresses, time.monotonic() + seconds)
+        """Returns {neighbour: wire bytes of the hello sent}."""
+        places = [Place(node, address, 1, "") for node, address in addresses.items()]
+        return dict(self.endpoint.connect(places, time.monotonic() + seconds))
 
     def listen_until(self, happened: Callable[[], object]) -> None:
         """Lets the endpoint take in what comes, none of which is a message."""
@@ -93,7 +95,7 @@ class Network:
             keys = Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours}, more)
         options = Options(max_frame, keys=keys, kernel=kernel)
         endpoint = Endpoint(context or self.context, Identity(node, RUN), control, options)
-        client = Client(endpoint, endpoint.bind("tcp://127.0.0.1:*"), control, launcher, context)
+        client = Client(endpoint, endpoint.connections.bind("tcp://127.0.0.1:*"), control, launcher, context)
         self.clients.append(client)
         return client
 

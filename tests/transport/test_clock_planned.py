@@ -249,7 +249,7 @@ def test_a_neighbour_that_has_begun_its_next_life_meanwhile_is_answered(network)
     client.endpoint.presence.latecomers = frozenset({0})
     second = network.puppet(client, identity_of(0, 2))
     second.send(network.header(src=0, dst=1))
-    client.endpoint.connect({0: "never used"}, time.monotonic() + 10, {0: 1})
+    client.connect({0: "never used"})
     assert second.recv_multipart()
     assert client.endpoint.presence.linked == {0: 2}
 
@@ -272,7 +272,7 @@ def test_the_end_that_connects_meets_a_neighbour_at_its_new_address(network):
     again = network.client(1)
     first.launcher.send(NeighbourCame(Place(1, again.address, 2, ""), 1))
     network.in_parallel(
-        lambda: again.endpoint.connect({0: "never used"}, time.monotonic() + 10),
+        lambda: again.connect({0: "never used"}),
         lambda: [peers.clock.idle() for _ in range(3) if first.endpoint.presence.linked[1] != 2],
     )
     assert first.endpoint.presence.linked[1] == 2

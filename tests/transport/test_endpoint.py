@@ -61,7 +61,7 @@ def test_a_neighbour_that_binds_later_is_still_reached(network):
 
     def bind_late():
         time.sleep(0.15)
-        other.endpoint.bind(later)
+        other.endpoint.connections.bind(later)
         return other.connect({0: client.address})
 
     met = network.in_parallel(lambda: client.connect({1: later}), bind_late)
