@@ -18,7 +18,7 @@ from common import options, spread, table, write
 
 from sheafgossip.topology.generators import TopologySpec, draw
 from sheafgossip.transport.channel import Channel, Channels
-from sheafgossip.transport.clock import NoClock
+from sheafgossip.transport.clock import Clock
 from sheafgossip.transport.connections import Identity, Options
 from sheafgossip.transport.control import Control, Place
 from sheafgossip.transport.endpoint import Endpoint
@@ -36,7 +36,7 @@ def ours(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exc
     endpoint = Endpoint(zmq.Context(), Identity(node, 1), control, Options(vector.nbytes))
     endpoint.connections.bind(f"ipc://{folder}/{node}")
     channels = Channels(node, {j: Channel((numbers,), (numbers,)) for j in neighbours}, vector.dtype)
-    peers = Peers(NoClock(endpoint, channels, timeout=60))
+    peers = Peers(Clock(endpoint, channels, timeout=60))
     time.sleep(0.5)
     endpoint.connect([Place(j, f"ipc://{folder}/{j}", 1, "") for j in neighbours], time.monotonic() + 60)
     peers.clock.begin(1)

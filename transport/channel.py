@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from .envelope import Rejected
 @dataclass(frozen=True, slots=True)
 class Channel:
     """What may travel on one edge in a round: the lengths of the vectors, message by message, in each direction. In the
-    first round ``opens`` and ``opened`` come before them."""
+    first round ``opens`` and ``opened`` come before them; those travel as they are, the others by the ``codec``."""
 
     sends: tuple[int, ...]
     receives: tuple[int, ...]
@@ -22,8 +23,6 @@ class Channel:
     may_be_quiet: bool = False
     """Whether an exchange may pass without a vector."""
     codec: Codec | None = None
-    """Of the vectors of a round, in both directions; None: they travel as they are, as those that come before always
-    do."""
     exact: tuple[int, ...] = ()
     """Message by message, numbers at the end that the codec leaves as they are; by default none."""
     is_shown: bool = False
@@ -36,15 +35,19 @@ class Channel:
         return self.opened + self.receives if round == 1 else self.receives
 
     def sent_as(self, round: int, dtype: np.dtype) -> tuple[Format, ...]:
-        return self._formats(self.opens if round == 1 else (), self.sends, dtype)
+        return _formats(self.codec, dtype, self.opens if round == 1 else (), self.sends, self.exact)
 
     def received_as(self, round: int, dtype: np.dtype) -> tuple[Format, ...]:
-        return self._formats(self.opened if round == 1 else (), self.receives, dtype)
+        return _formats(self.codec, dtype, self.opened if round == 1 else (), self.receives, self.exact)
 
-    def _formats(self, before: tuple[int, ...], lengths: tuple[int, ...], dtype: np.dtype) -> tuple[Format, ...]:
-        exact = lengths if self.codec is None else self.exact or (0,) * len(lengths)
-        sizes = zip(before + lengths, before + exact, strict=True)
-        return tuple(Format(self.codec, dtype, length, last) for length, last in sizes)
+
+@lru_cache(maxsize=256)
+def _formats(
+    codec: Codec | None, dtype: np.dtype, before: tuple[int, ...], lengths: tuple[int, ...], exact: tuple[int, ...]
+) -> tuple[Format, ...]:
+    as_they_are = lengths if codec is None else exact or (0,) * len(lengths)
+    sizes = zip(before + lengths, before + as_they_are, strict=True)
+    return tuple(Format(codec, dtype, length, last) for length, last in sizes)
 
 
 class Channels:
@@ -57,33 +60,34 @@ class Channels:
         self._node = node
         self._channels = channels
         self._seed = seed
+        self._sent = {j: (c.sent_as(2, self.dtype), c.sent_as(1, self.dtype)) for j, c in channels.items()}
+        self._received = {j: (c.received_as(2, self.dtype), c.received_as(1, self.dtype)) for j, c in channels.items()}
         self._owed: dict[tuple[int, int], np.ndarray] = {}  # (neighbour, message of a round): what was left out of it
 
     def __getitem__(self, node: int) -> Channel:
         return self._channels[node]
 
     def encode(self, node: int, round: int, phase: int, vector: np.ndarray) -> Tensors:
-        """What travels of a vector. Raises ValueError where it is not as announced, and CannotEncode."""
-        channel = self._channels[node]
-        announced = channel.sent_in(round)
-        if vector.dtype != self.dtype or vector.shape != announced[phase : phase + 1]:
+        """What travels of a vector: with what earlier ones have left out; what this one leaves out is noted in turn.
+
+        Raises ValueError where it is not as announced, and CannotEncode.
+        """
+        formats = self._sent[node][round == 1]
+        if phase >= len(formats) or vector.shape != (formats[phase].length,) or vector.dtype != self.dtype:
             raise ValueError(
                 f"message {phase} of a round to client {node} was announced with the lengths "
-                f"{announced} ({self.dtype}), not as {vector.dtype} {vector.shape}"
+                f"{self[node].sent_in(round)} ({self.dtype}), not as {vector.dtype} {vector.shape}"
             )
-        return (vector,) if channel.codec is None else self._encode(node, round, phase, vector)
-
-    def _encode(self, node: int, round: int, phase: int, vector: np.ndarray) -> Tensors:
-        """Adds what earlier vectors have left out; what this one leaves out is noted in turn."""
-        channel = self._channels[node]
-        format = channel.sent_as(round, self.dtype)[phase]
+        format = formats[phase]
+        if format.codec is None:
+            return (vector,)
 
         def draws() -> np.random.Generator:
             return generator(self._seed, "rounding", self._node, node, round, phase)
 
         if not format.owes:
             return format.encode(vector, draws)
-        key = node, phase - len(channel.opens) * (round == 1)
+        key = node, phase - len(self[node].opens) * (round == 1)
         vector = vector + self._owed.get(key, 0)
         tensors = format.encode(vector, draws)
         self._owed[key] = vector - format.decode(tensors)
@@ -91,34 +95,23 @@ class Channels:
 
     def as_heard(self, node: int, round: int, phase: int, vector: np.ndarray) -> np.ndarray:
         """The vector as the neighbour will get it; not for codecs that leave out entries."""
-        if self._channels[node].codec is None:
-            return vector
-        return self.sent(node, round, phase, self._encode(node, round, phase, vector))
+        return self.sent(node, round, phase, self.encode(node, round, phase, vector))
 
     def sent(self, node: int, round: int, phase: int, tensors: Tensors) -> np.ndarray:
         """What the neighbour makes of an own message."""
-        channel = self._channels[node]
-        return tensors[0] if channel.codec is None else channel.sent_as(round, self.dtype)[phase].decode(tensors)
+        return self._sent[node][round == 1][phase].decode(tensors)
 
     def is_shown(self, node: int, round: int, phase: int) -> bool:
         """Whether a neighbour's message is a server's answer to be evaluated only."""
-        channel = self._channels[node]
-        return channel.is_shown and phase == len(channel.received_in(round))
+        return self._channels[node].is_shown and phase == len(self._received[node][round == 1])
 
     def decode(self, node: int, round: int, phase: int, tensors: Tensors) -> np.ndarray:
         """The vector of a neighbour's message. Raises Rejected unless it is one that the channel announces."""
-        channel = self._channels[node]
+        formats = self._received[node][round == 1]
         phase -= self.is_shown(node, round, phase)
-        if channel.codec is not None:
-            formats = channel.received_as(round, self.dtype)[phase : phase + 1]
-            if not formats:
-                raise Rejected("wrong shape")
-            return formats[0].decode(tensors)
-        if len(tensors) != 1 or tensors[0].shape != channel.received_in(round)[phase : phase + 1]:
+        if phase >= len(formats):
             raise Rejected("wrong shape")
-        if tensors[0].dtype != self.dtype:
-            raise Rejected("wrong dtype")
-        return tensors[0]
+        return formats[phase].decode(tensors)
 
     def state(self) -> dict[str, np.ndarray]:
         """{"owed.NEIGHBOUR.MESSAGE": what codecs have left out so far}"""

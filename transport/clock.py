@@ -6,8 +6,7 @@ Where a run has a scenario, clock_planned.py and clock_wall.py say otherwise.
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,8 +33,7 @@ class Use(NamedTuple):
     used: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
+class Waited(NamedTuple):
     """A round's seconds spent waiting, the neighbour that came last, and when the round ended in virtual seconds."""
 
     idle_s: float | None = None
@@ -44,18 +42,23 @@ class Waited:
 
 
 class Clock:
-    """``round`` is the present one; ``sent`` and ``taken`` count each neighbour's messages in it so far."""
+    """That of a run without a scenario: every message is sent, and each exchange uses those of its own round.
 
-    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float):
+    A message is taken in when its round and phase lie ahead, by ``ahead`` rounds at most: a neighbour that is waited
+    for in every round is never more than one round ahead. ``round`` is the present one; ``sent`` and ``taken`` count
+    each neighbour's messages in it so far.
+    """
+
+    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, *, ahead: int = 1):
         self.endpoint = endpoint
         self.channels = channels
         self.outgoing = Outgoing(endpoint)
         self.neighbours = channels.neighbours
-        self.round = 0
-        self.begun_in = 1
+        self.round, self.begun_in = 0, 1
         self.sent = dict.fromkeys(self.neighbours, 0)
         self.taken = dict.fromkeys(self.neighbours, 0)
-        self._timeout = timeout
+        self.timeout = timeout
+        self._ahead = ahead
         self._deadlines = 0
         self._inbox: dict[Key, np.ndarray] = {}
 
@@ -81,7 +84,11 @@ class Clock:
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round}; ``bounded``: by the deadline of the run's scenario."""
-        raise NotImplementedError
+        wanted = {(node, self.round, self.taken[node]): node for node in nodes}
+        self._wait_for_all(wanted.keys())
+        for node in nodes:
+            self.taken[node] += 1
+        return {node: self._inbox.pop(key) for key, node in wanted.items()}
 
     def left_out(self) -> bool:
         return False
@@ -94,11 +101,15 @@ class Clock:
         return True
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
-        raise NotImplementedError
+        key = node, self.round, phase
+        self._wait_for_all({key})
+        return self._inbox.pop(key)
 
     def idle(self) -> None:
         """Takes in what comes while there is nothing to do, until the launcher says something, or a second at most."""
-        raise NotImplementedError
+        message = self.endpoint.receive_or_hear(time.monotonic() + 1)
+        if message is not None:
+            self._store(message)
 
     def sleep(self, elapsed_s: float) -> None:
         """Called after the round's local work, which took so long: the slow ones of a scenario take longer."""
@@ -119,51 +130,7 @@ class Clock:
     def memory_bytes(self) -> int:
         return sum(vector.nbytes for vector in self._inbox.values())
 
-    @contextmanager
-    def _parts_of_wait(self, missing: Callable[[], Collection[Key]]) -> Iterator[Iterator[float]]:
-        """The parts of a wait of the timeout. The launcher hears of a long one, and of its good end."""
-        due = CONSTANTS.tell_wait_s
-
-        def tell(seconds: float) -> None:
-            nonlocal due
-            if seconds >= due:
-                due = 2 * seconds
-                self.endpoint.say(Waiting(sorted(missing()), self.round, [*self.sent.items()], seconds))
-
-        yield parts_of(self._timeout, tell)
-        if due > CONSTANTS.tell_wait_s:
-            self.endpoint.say(WaitOver())
-
-    def _complain(self, silent: Iterable[int]) -> NoReturn:
-        raise NeighbourTimeout(
-            f"client {names_of(silent)} sent nothing for {self._timeout:g} s in round {self.round}"
-        ) from None
-
-
-class NoClock(Clock):
-    """Every message is sent, and each exchange uses those of its own round.
-
-    A message is taken in when its round and phase lie ahead, by ``ahead`` rounds at most: a neighbour that is waited
-    for in every round is never more than one round ahead.
-    """
-
-    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, *, ahead: int = 1):
-        super().__init__(endpoint, channels, timeout)
-        self._ahead = ahead
-
-    def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
-        wanted = {(node, self.round, self.taken[node]): node for node in nodes}
-        self._wait_for(wanted.keys())
-        for node in nodes:
-            self.taken[node] += 1
-        return {node: self._inbox.pop(key) for key, node in wanted.items()}
-
-    def take_shown(self, node: int, phase: int) -> np.ndarray | None:
-        key = node, self.round, phase
-        self._wait_for({key})
-        return self._inbox.pop(key)
-
-    def _wait_for(self, wanted: Collection[Key]) -> None:
+    def _wait_for_all(self, wanted: Collection[Key]) -> None:
         missing = wanted - self._inbox.keys()
         if not missing:
             return
@@ -175,27 +142,37 @@ class NoClock(Clock):
                     return
                 except NeighbourTimeout:
                     continue
-            self._complain(node for node, _, _ in missing)
-
-    def idle(self) -> None:
-        message = self.endpoint.receive_or_hear(time.monotonic() + 1)
-        if message is not None:
-            self._store(message)
+            raise silence_of((node for node, _, _ in missing), self)
 
     def _store(self, message: Message) -> Key | None:
         """Returns under which key it is stored; None: it was dropped."""
         key = src, round, phase = message[:3]
         now = self.round
+        is_over = round < now or (round == now and phase < self.taken[src])
         try:
-            if (
-                round < now
-                or (round == now and phase < self.taken[src])
-                or round > now + self._ahead
-                or key in self._inbox
-            ):
+            if is_over or round > now + self._ahead or key in self._inbox:
                 raise Rejected(OUT_OF_TURN)
             self._inbox[key] = self.channels.decode(src, round, phase, message.tensors)
         except Rejected as rejected:
             self.endpoint.reject(rejected)
             return None
         return key
+
+    @contextmanager
+    def _parts_of_wait(self, missing: Callable[[], Collection[Key]]) -> Iterator[Iterator[float]]:
+        """The parts of a wait of the timeout. The launcher hears of a long one, and of its good end."""
+        due = CONSTANTS.tell_wait_s
+
+        def tell(seconds: float) -> None:
+            nonlocal due
+            if seconds >= due:
+                due = 2 * seconds
+                self.endpoint.say(Waiting(sorted(missing()), self.round, [*self.sent.items()], seconds))
+
+        yield parts_of(self.timeout, tell)
+        if due > CONSTANTS.tell_wait_s:
+            self.endpoint.say(WaitOver())
+
+
+def silence_of(nodes: Iterable[int], clock: Clock) -> NeighbourTimeout:
+    return NeighbourTimeout(f"client {names_of(nodes)} sent nothing for {clock.timeout:g} s in round {clock.round}")

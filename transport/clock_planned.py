@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .channel import Channels
-from .clock import Key, Use, Waited
+from .clock import Key, Use, Waited, silence_of
 from .clock_scheduled import LAST_WORDS_S, NO_VECTOR, Rules, ScheduledClock
 from .codecs import Tensors
 from .endpoint import Endpoint, names_of
@@ -19,31 +19,29 @@ class StoredMessages:
 
     def __init__(self, schedule: Schedule, every: int):
         """``every`` so many rounds there is a checkpoint; 0: there are none."""
-        self._needed = schedule.needed
+        self._needed, self._every = schedule.needed, every
         self._place = {node: place for place, node in enumerate(schedule.neighbours.tolist())}
-        self._every = every
         self._vectors: dict[Key, np.ndarray] = {}  # (neighbour, round, phase)
+
+    def _last_use(self, node: int, round: int, phase: int) -> int:
+        return int(self._needed[round - 1, phase, self._place[node]])
 
     def add(self, node: int, round: int, phase: int, vector: np.ndarray, now: int) -> None:
         """Stores a message of this round, if its receiver will use it after a checkpoint to come; ``now`` is the
         present round."""
-        needed = self._needed[round - 1, phase, self._place[node]]
-        if self._every and -(-max(round, now) // self._every) * self._every < needed:
-            self._vectors[node, round, phase] = vector.copy()
+        key = node, round, phase
+        if self._every and -(-max(round, now) // self._every) * self._every < self._last_use(*key):
+            self._vectors[key] = vector.copy()
 
     def state(self, round: int) -> dict[str, np.ndarray]:
         """{"sent.NEIGHBOUR.ROUND.PHASE": vector} of the messages of rounds up to this one that are used after it."""
-        stored = {}
-        for (node, number, phase), vector in self._vectors.items():
-            if number <= round < self._needed[number - 1, phase, self._place[node]]:
-                stored[f"sent.{node}.{number}.{phase}"] = vector
-        return stored
+        needed = ((key, vector) for key, vector in self._vectors.items() if key[1] <= round < self._last_use(*key))
+        return {"sent.{}.{}.{}".format(*key): vector for key, vector in needed}
 
     def forget(self, round: int) -> None:
         """The checkpoint of this round is written: what no later one needs can go."""
-        for node, number, phase in list(self._vectors):
-            if round + self._every >= self._needed[number - 1, phase, self._place[node]]:
-                del self._vectors[node, number, phase]
+        for key in [key for key in self._vectors if round + self._every >= self._last_use(*key)]:
+            del self._vectors[key]
 
     def memory_bytes(self) -> int:
         return sum(vector.nbytes for vector in self._vectors.values())
@@ -52,7 +50,6 @@ class StoredMessages:
 class PlannedClock(ScheduledClock):
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
-        self._every = rules.checkpoint_every
         self.stored = StoredMessages(schedule, rules.checkpoint_every)
         self._restored: set[Key] = set()  # those in the inbox that were not sent to this process
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
@@ -62,7 +59,7 @@ class PlannedClock(ScheduledClock):
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
-        if self._every:
+        if self._rules.checkpoint_every:
             sent = self.channels.sent(node, self.round, phase, tensors) if tensors else NO_VECTOR
             self.stored.add(node, self.round, phase, sent, self.round)
         copies, incarnation = self._copies(node, phase), self.schedule.to_life[self.round - 1, phase, self._place[node]]
@@ -83,24 +80,23 @@ class PlannedClock(ScheduledClock):
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
         vectors: dict[int, np.ndarray] = {}
-        keys: dict[int, Key] = {}
+        keys: list[Key] = []
         for node in nodes:
             phase = self.taken[node]
-            used = int(self.schedule.uses[self.round - 1, phase, self._place[node]])
-            keys[node] = node, used, phase
-            if used:
-                self._wait_for(keys[node])
-        for node, key in keys.items():
-            self.taken[node] += 1
+            keys.append((node, int(self.schedule.uses[self.round - 1, phase, self._place[node]]), phase))
+            if keys[-1][1]:
+                self._wait_for(keys[-1])
+        for key in keys:
+            self.taken[key[0]] += 1
             if (vector := self._use(key)) is not None:
-                vectors[node] = vector
+                vectors[key[0]] = vector
         return vectors
 
     def _use(self, key: Key) -> np.ndarray | None:
         """The vector, or what takes its place; it is thrown away unless the plan has a further use for it."""
         node, used, phase = key
-        vector = self._inbox.get(key)
-        if vector is None and used and self._rules.silence == "stale":  # it died before it could send that
+        vector, is_stale = self._inbox.get(key), self._rules.silence == "stale"
+        if vector is None and used and is_stale:  # it died before it could send that
             used, vector = self._latest.get((node, phase), (0, None))
         if vector is not None and not vector.size:
             vector = None
@@ -110,7 +106,7 @@ class PlannedClock(ScheduledClock):
                 self._restored.remove(key)
             else:
                 self._taken_out(node)
-        if vector is not None and self._rules.silence == "stale":
+        if vector is not None and is_stale:
             self._latest[node, phase] = used, vector
         self._used.append(Use(phase, node, None if vector is None else used))
         return vector
@@ -132,7 +128,7 @@ class PlannedClock(ScheduledClock):
                         return
                 if key in self._inbox:
                     return
-            self._complain([key[0]])
+            raise silence_of([key[0]], self)
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         self._came[node] += 1
@@ -143,41 +139,47 @@ class PlannedClock(ScheduledClock):
 
     def drain(self, incarnation: int, since: int) -> None:
         """Waits for every message that the plan sends to this incarnation from rounds after ``since``, used or not."""
-        schedule = self.schedule
-        mine = (schedule.into_life == incarnation) & (np.arange(len(schedule.start)) >= since)[:, None, None]
-        expected = (schedule.comes * mine).sum(axis=(0, 1))
+        comes, into = self.schedule.comes[since:], self.schedule.into_life[since:]
+        expected = (comes * (into == incarnation)).sum(axis=(0, 1))
         self._until(
-            lambda: all(
-                self._came[node] >= expected[place] or self._is_gone(node) for node, place in self._place.items()
-            ),
+            lambda: all(self._came[j] >= expected[place] or self._is_gone(j) for j, place in self._place.items()),
             f"client {names_of(self.neighbours)} sent too few messages before this client's end",
         )
 
+    def restore(self, node: int, round: int, phase: int, vector: np.ndarray, incarnation: int) -> None:
+        """A neighbour's message from before the run was interrupted; it is not under way any more."""
+        into = self.schedule.into_life[round - 1, phase, self._place[node]]
+        if into == incarnation and self._is_needed(node, round, phase):
+            self._inbox[node, round, phase] = vector
+            self._restored.add((node, round, phase))
+
     # -- for evaluation ------------------------------------------------------------------------------------------------
 
+    def _shows(self, node: int, round: int) -> int:
+        """The incarnation of the client, at one end of the edge, that is shown the server's answer; 0: none is."""
+        return int(self.schedule.shows[round - 1, self._place[node]])
+
     def lacks_answer(self, node: int, *, answered: bool) -> bool:
-        row, place = self.round - 1, self._place[node]
         if not self.channels[node].is_shown:  # this is the server
-            return bool(self.schedule.shows[row, place])
-        return not self.schedule.uses[row, len(self.channels[node].received_in(self.round)) - 1, place]
+            return self._shows(node, self.round) > 0
+        last = len(self.channels[node].received_in(self.round)) - 1
+        return not self.schedule.uses[self.round - 1, last, self._place[node]]
 
     def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
-        incarnation = int(self.schedule.shows[self.round - 1, self._place[node]])
+        incarnation = self._shows(node, self.round)
         return incarnation > 0 and self._reach(node, incarnation) and self._make_room(node, 1)
 
     def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        if round >= self.round and self.schedule.shows[round - 1, self._place[node]]:
+        if round >= self.round and self._shows(node, round):
             self._inbox[node, round, phase] = vector
         else:
             self._taken_out(node)
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
-        if not self.schedule.shows[self.round - 1, self._place[node]]:
-            return None
         key = node, self.round, phase
-        self._wait_for(key)
-        vector = self._inbox.pop(key, None)
-        if vector is not None:
+        if self._shows(node, self.round):
+            self._wait_for(key)
+        if (vector := self._inbox.pop(key, None)) is not None:
             self._taken_out(node)
             self._shown_in = self.round
         return vector
@@ -195,13 +197,6 @@ class PlannedClock(ScheduledClock):
 
     def deadlines_passed(self) -> int:
         return int(self.schedule.deadlines[self.begun_in - 1 : self.round - 1].sum())
-
-    def restore(self, node: int, round: int, phase: int, vector: np.ndarray, incarnation: int) -> None:
-        """A neighbour's message from before the run was interrupted; it is not under way any more."""
-        into = self.schedule.into_life[round - 1, phase, self._place[node]]
-        if into == incarnation and self._is_needed(node, round, phase):
-            self._inbox[node, round, phase] = vector
-            self._restored.add((node, round, phase))
 
     def memory_bytes(self) -> int:
         return super().memory_bytes() + self.stored.memory_bytes()

@@ -27,18 +27,13 @@ NO_VECTOR = np.empty(0)
 class Rules:
     """What is done about messages that are late or missing. Those after ``checkpoint_every`` are the wall clock's."""
 
-    silence: str = "skip"
-    """What takes the place of a vector that does not come: "stale", the last one, else none."""
-    bounded: bool = True
-    """Whether messages are confirmed, and so many at most are under way."""
-    checkpoint_every: int = 0
-    """Rounds."""
-    staleness: float = 0.0
-    """Rounds that a message may be behind."""
+    silence: str = "skip"  # what takes the place of a vector that does not come: "stale", the last one, else none
+    bounded: bool = True  # whether messages are confirmed, and so many at most are under way
+    checkpoint_every: int = 0  # rounds
+    staleness: float = 0.0  # rounds that a message may be behind
     deadline_s: float = math.inf
     is_server: bool = False
-    listens_in: int = 0
-    """The first round of a server's client that comes back or late: in it the client only listens. 0: none."""
+    listens_in: int = 0  # the first round of a server's client that comes back or late, in which it only listens; or 0
 
 
 class ScheduledClock(Clock):
@@ -54,6 +49,11 @@ class ScheduledClock(Clock):
             self._flows[node] = Flow(most, tell_every(channels[node].received_in(1), size))
         self._used: list[Use] = []
 
+    def next_round(self) -> Sequence[Use]:
+        super().next_round()
+        used, self._used = self._used, []
+        return used
+
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
@@ -63,7 +63,7 @@ class ScheduledClock(Clock):
             phase = self.sent[node]
             self.sent[node] += 1
             for _ in range(self.clear_to_send(node, phase, ())):
-                self.outgoing.send_beside(CONFIRMATION, [node], self.round, phase)
+                self.outgoing.send([node], self.round, phase, beside=CONFIRMATION)
         return quiet
 
     def _copies(self, node: int, phase: int) -> int:
@@ -75,7 +75,7 @@ class ScheduledClock(Clock):
         if self._rules.bounded:
             self._until(
                 lambda: flow.has_room(copies) or self._is_gone(node),
-                f"client {node} has taken nothing for {self._timeout:g} s, in round {self.round}",
+                f"client {node} has taken nothing for {self.timeout:g} s, in round {self.round}",
             )
         flow.sent += copies
         return not self._is_gone(node)
@@ -88,7 +88,7 @@ class ScheduledClock(Clock):
         """Takes in messages until ``reached``. Raises NeighbourTimeout."""
         if reached():
             return
-        for until in parts_of(self._timeout):
+        for until in parts_of(self.timeout):
             while time.monotonic() < until:
                 self._listen(until)
                 if reached():
@@ -116,20 +116,16 @@ class ScheduledClock(Clock):
         if round == 0 and not tensors:
             self._note_greeting_or_confirmation(message)
             return
+        is_shown = self.channels.is_shown(node, round, phase)
         try:
-            if not 1 <= round <= len(self.schedule.start):
+            if not 1 <= round <= len(self.schedule.start) or phase >= self.schedule.comes.shape[1] + is_shown:
                 raise Rejected(OUT_OF_TURN)
-            if self.channels.is_shown(node, round, phase):
-                self._take_in_shown(node, round, phase, self.channels.decode(node, round, phase, tensors))
-                return
-            if phase >= self.schedule.comes.shape[1]:
-                raise Rejected(OUT_OF_TURN)
-            silent = not tensors and self.channels[node].may_be_quiet
-            vector = NO_VECTOR if silent else self.channels.decode(node, round, phase, tensors)
+            is_quiet = not tensors and self.channels[node].may_be_quiet and not is_shown
+            vector = NO_VECTOR if is_quiet else self.channels.decode(node, round, phase, tensors)
         except Rejected as rejected:
             self.endpoint.reject(rejected)
         else:
-            self._take_in(node, round, phase, vector)
+            (self._take_in_shown if is_shown else self._take_in)(node, round, phase, vector)
 
     def _note_greeting_or_confirmation(self, message: Message) -> None:
         """Both have round 0; a confirmation's phase is the number of messages that were taken so far."""
@@ -153,9 +149,4 @@ class ScheduledClock(Clock):
     def _taken_out(self, node: int) -> None:
         """A message of the neighbour takes no memory any more."""
         if self._rules.bounded and (count := self._flows[node].take()) and node in self._presence.linked:
-            self.outgoing.send_beside(CONFIRMATION, [node], 0, count)
-
-    def next_round(self) -> Sequence[Use]:
-        super().next_round()
-        used, self._used = self._used, []
-        return used
+            self.outgoing.send([node], 0, count, beside=CONFIRMATION)

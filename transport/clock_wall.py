@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from .channel import Channels
-from .clock import Use, Waited
+from .clock import Use, Waited, silence_of
 from .clock_scheduled import Rules, ScheduledClock
 from .codecs import Tensors
 from .constants import CONSTANTS
@@ -117,7 +117,7 @@ class WallClock(ScheduledClock):
                 self.outgoing.send([node], round, phase, tensors)
                 self._flows[node].sent += 1
         if node in self._shown_last:
-            self.outgoing.send_beside(EVALUATION, [node], *self._shown_last[node])
+            self.outgoing.send([node], *self._shown_last[node], EVALUATION)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class WallClock(ScheduledClock):
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
         began = time.monotonic()
-        deadline, parts = began + (self._rules.deadline_s if bounded else math.inf), parts_of(self._timeout)
+        deadline, parts = began + (self._rules.deadline_s if bounded else math.inf), parts_of(self.timeout)
         until = next(parts)
         phases = {node: self.taken[node] for node in nodes}
         while True:
@@ -150,7 +150,7 @@ class WallClock(ScheduledClock):
                 self._deadlines += bool(waiting)
                 break
             if now >= until and (until := next(parts, -math.inf)) < now:
-                self._complain(waiting)
+                raise silence_of(waiting, self)
             self._longest_for = waiting[0]
             self._listen(min(deadline, until, now + LAST_WORDS_S))
         self._idle_s += now - began
@@ -203,7 +203,7 @@ class WallClock(ScheduledClock):
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         """The answer of this round, or the first one after it, be it shown or come too late to be used."""
-        for until in parts_of(self._timeout):
+        for until in parts_of(self.timeout):
             while (now := time.monotonic()) < until:
                 known = self._shown | dict(self._arrivals.answers(node, len(self.channels[node].opened)))
                 known = {round: vector for round, vector in known.items() if round >= self.round}
@@ -213,7 +213,7 @@ class WallClock(ScheduledClock):
                 if self._is_silent(node):
                     return None
                 self._listen(min(until, now + LAST_WORDS_S))
-        self._complain([node])
+        raise silence_of([node], self)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

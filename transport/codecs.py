@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from .envelope import Rejected
+from .envelope import Layout, Rejected, layout_of
 
 CodecName = Literal["none", "float16", "bfloat16", "int8", "top-k"]
 Tensors = tuple[np.ndarray, ...]
@@ -34,11 +35,11 @@ class Codec:
     owes: ClassVar[bool] = False
     """Whether it leaves out entries, which the sender adds to the next vector then."""
 
-    def __init__(self, dtype: np.dtype):
-        self.dtype = np.dtype(dtype)
-
     wire: ClassVar[str] = ""
     """The type of the numbers that travel, where there is one for each."""
+
+    def __init__(self, dtype: np.dtype):
+        self.dtype = np.dtype(dtype)
 
     def shapes(self, length: int) -> tuple[Shape, ...]:
         """Of the tensors that take the place of a vector of so many numbers."""
@@ -172,53 +173,46 @@ def codec(name: CodecName, dtype: np.dtype, keep: float) -> Codec | None:
     return TopK(dtype, keep) if name == "top-k" else _ROUNDING[name](dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Format:
-    """How a message of ``length`` numbers travels: its last ``exact`` ones as they are, in a tensor of their own."""
+    """How a message of ``length`` numbers travels: its last ``exact`` ones (without a codec all) as they are, in a
+    tensor of their own."""
 
     codec: Codec | None
     dtype: np.dtype
     length: int
     exact: int
 
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        first = self.codec.shapes(self._encoded) if self.codec and self._encoded else ()
-        return first + (((self.dtype, self.exact),) if self.exact else ())
-
-    @property
-    def _encoded(self) -> int:
-        """Numbers that the codec gets; 0 without one."""
-        return self.length - self.exact
-
-    @property
-    def payload_bytes(self) -> int:
-        return sum(dtype.itemsize * length for dtype, length in self.shapes)
+    @cached_property
+    def layout(self) -> Layout:
+        as_they_are = ((self.dtype, (self.exact,)),)
+        if self.codec is None or self.exact == self.length:
+            return as_they_are
+        shapes = self.codec.shapes(self.length - self.exact)
+        return tuple((dtype, (length,)) for dtype, length in shapes) + (as_they_are if self.exact else ())
 
     @property
     def owes(self) -> bool:
-        return self.codec is not None and self.codec.owes and self._encoded > 0
+        return self.codec is not None and self.codec.owes and self.exact < self.length
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         """Raises CannotEncode where the numbers cannot be sent so."""
-        if self.codec is None or not self._encoded:
+        if self.codec is None or self.exact == self.length:
             return (vector,)
         if not np.isfinite(vector).all():
             raise CannotEncode(f"it is not finite, and cannot be sent as {self.codec.name}; lower training.alpha")
-        first, last = np.split(vector, [self._encoded])
-        return self.codec.encode(first, draws) + ((last,) if self.exact else ())
+        end = self.length - self.exact
+        return self.codec.encode(vector[:end], draws) + ((vector[end:],) if self.exact else ())
 
     def decode(self, tensors: Tensors) -> np.ndarray:
         """A read-only vector of ``length`` numbers. Raises Rejected unless the tensors are as announced."""
-        shapes = self.shapes
-        if len(tensors) != len(shapes) or any(t.shape != (n,) for t, (_, n) in zip(tensors, shapes, strict=True)):
-            raise Rejected("wrong shape")
-        if any(t.dtype != dtype for t, (dtype, _) in zip(tensors, shapes, strict=True)):
-            raise Rejected("wrong dtype")
-        if self.codec is None or not self._encoded:
+        if layout_of(tensors) != self.layout:
+            fits = [tensor.shape for tensor in tensors] == [shape for _, shape in self.layout]
+            raise Rejected("wrong dtype" if fits else "wrong shape")
+        if self.codec is None or self.exact == self.length:
             return tensors[0]
-        count = len(shapes) - bool(self.exact)
-        vector = self.codec.decode(tensors[:count], self._encoded)
+        coded = tensors[:-1] if self.exact else tensors
+        vector = self.codec.decode(coded, self.length - self.exact)
         if self.exact:
             vector = np.concatenate([vector, _finite(tensors[-1])])
         vector.flags.writeable = False

@@ -1,5 +1,6 @@
 """What a client sends, counted: the traffic of its rounds, and messages beside it."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -29,33 +30,28 @@ class Traffic(NamedTuple):
 class Outgoing:
     def __init__(self, endpoint: Endpoint):
         self._endpoint = endpoint
-        self._traffic: dict[int, tuple[int, int, int, int]] = {}
-        self._beside: dict[tuple[str, int], tuple[int, int]] = {}
+        self._sent: defaultdict[str, dict[int, tuple[int, int, int, int]]] = defaultdict(dict)  # by kind and neighbour
 
-    def send(self, nodes: Iterable[int], round: int, phase: int, tensors: Tensors) -> None:
-        traffic = self._traffic
+    def send(self, nodes: Iterable[int], round: int, phase: int, tensors: Tensors = (), beside: str = "") -> None:
+        """``beside`` is the kind of a message that is no traffic of the round."""
+        sent = self._sent[beside]
         for node, more in self._endpoint.send(nodes, round=round, phase=phase, tensors=tensors).items():
-            messages, payload, message, wire = traffic.get(node, (0, 0, 0, 0))
-            traffic[node] = messages + 1, payload + more.payload, message + more.message, wire + more.wire
-
-    def send_beside(self, kind: str, nodes: Iterable[int], round: int, phase: int, tensors: Tensors = ()) -> None:
-        for node, more in self._endpoint.send(nodes, round=round, phase=phase, tensors=tensors).items():
-            messages, wire_bytes = self._beside.get((kind, node), (0, 0))
-            self._beside[kind, node] = messages + 1, wire_bytes + more.wire
+            messages, payload, message, wire = sent.get(node, (0, 0, 0, 0))
+            sent[node] = messages + 1, payload + more.payload, message + more.message, wire + more.wire
 
     def close_round(self) -> dict[int, Traffic]:
-        traffic, self._traffic = self._traffic, {}
+        traffic = self._sent.pop("", {})
         return {node: Traffic(*traffic[node]) for node in sorted(traffic)}
 
     def beside(self, kind: str) -> dict[int, tuple[int, int]]:
-        return {node: self._beside[each, node] for each, node in sorted(self._beside) if each == kind}
+        """{neighbour: messages of this kind sent to it beside the traffic, and their wire bytes}"""
+        return {node: (messages, wire) for node, (messages, _, _, wire) in sorted(self._sent[kind].items())}
 
     def state(self, neighbours: Sequence[int]) -> dict[str, np.ndarray]:
         shown = self.beside(EVALUATION)
         return {SHOWN: np.array([shown.get(node, (0, 0)) for node in neighbours])} if shown else {}
 
     def load(self, state: Mapping[str, np.ndarray], neighbours: Sequence[int]) -> None:
-        if SHOWN in state:
-            for node, (messages, wire_bytes) in zip(neighbours, state[SHOWN].tolist(), strict=True):
-                if messages:
-                    self._beside[EVALUATION, node] = messages, wire_bytes
+        for node, (messages, wire) in zip(neighbours, state[SHOWN].tolist() if SHOWN in state else (), strict=False):
+            if messages:
+                self._sent[EVALUATION][node] = messages, 0, 0, wire

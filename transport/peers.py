@@ -113,7 +113,7 @@ class Peers:
                 if self.clock.clear_to_show(node, last + 1, tensors):
                     shared.setdefault((id(tensors[0]), last + 1), (tensors, []))[1].append(node)
             for (_, phase), (tensors, nodes) in shared.items():
-                self._outgoing.send_beside(EVALUATION, nodes, self.round, phase, tensors)
+                self._outgoing.send(nodes, self.round, phase, tensors, EVALUATION)
 
     def shown(self, node: int) -> np.ndarray | None:
         """The server's answer of this round, read-only, once it has been shown; None: it will not be.

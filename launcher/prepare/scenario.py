@@ -96,8 +96,8 @@ def scenario_of(
 
 def _wire_bytes(config: RunConfig, edge: Edge, phase: int, format: Format) -> int:
     """Returns the bytes of a message of the last round: headers grow by a byte or two until then."""
-    header = pack_header(1 << 62, *edge, config.rounds, phase, tuple((dtype, (n,)) for dtype, n in format.shapes))
-    tensors = (dtype.itemsize * length for dtype, length in format.shapes)
+    header = pack_header(1 << 62, *edge, config.rounds, phase, format.layout)
+    tensors = (dtype.itemsize * length for dtype, (length,) in format.layout)
     return message_wire_bytes([len(header), *tensors], sealed=config.transport.keyed)
 
 

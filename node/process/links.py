@@ -6,7 +6,7 @@ import zmq
 
 from ...metrics.recorder import Recorder
 from ...transport.channel import Channels
-from ...transport.clock import Clock, NoClock
+from ...transport.clock import Clock
 from ...transport.clock_planned import PlannedClock
 from ...transport.clock_scheduled import Rules
 from ...transport.clock_wall import WallClock
@@ -65,7 +65,7 @@ class Links:
         if self._schedule is None:
             everyone = self._traits.partners == "all" and not self._traits.silent_edges
             ahead = 1 if everyone and not assignment.periods else assignment.run.rounds
-            return NoClock(self.endpoint, channels, timeout, ahead=ahead)
+            return Clock(self.endpoint, channels, timeout, ahead=ahead)
         rules = Rules(time.silence, incarnation.bounded, assignment.checkpoints.every)
         if assignment.clock == "virtual":
             self.planned = PlannedClock(self.endpoint, channels, timeout, self._schedule, rules)

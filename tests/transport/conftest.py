@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from sheafgossip.transport.channel import Channel, Channels
-from sheafgossip.transport.clock import NoClock
+from sheafgossip.transport.clock import Clock
 from sheafgossip.transport.connections import Identity, Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
 from sheafgossip.transport.endpoint import Endpoint, NeighbourTimeout
@@ -40,7 +40,7 @@ class Client:
         self, channels: Mapping[int, Channel], *, round: int = 1, dtype="f4", timeout: float = 10, ahead=1, seed=5
     ) -> Peers:
         """Its neighbours in a run without a clock."""
-        peers = Peers(NoClock(self.endpoint, Channels(self.endpoint.node, channels, dtype, seed), timeout, ahead=ahead))
+        peers = Peers(Clock(self.endpoint, Channels(self.endpoint.node, channels, dtype, seed), timeout, ahead=ahead))
         peers.clock.begin(round)
         return peers
 

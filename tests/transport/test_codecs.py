@@ -137,8 +137,8 @@ def test_a_message_weighs_what_is_announced_and_its_exact_numbers_stay(name, dty
     form = Format(of(name, dtype), np.dtype(dtype), length, exact)
     vector = np.random.default_rng(0).standard_normal(length).astype(dtype)
     tensors = form.encode(vector, draws())
-    assert [(t.dtype, t.shape) for t in tensors] == [(d, (n,)) for d, n in form.shapes]
-    assert sum(t.nbytes for t in tensors) == form.payload_bytes == closed_form(name, length, exact, itemsize)
+    assert tuple((t.dtype, t.shape) for t in tensors) == form.layout
+    assert sum(t.nbytes for t in tensors) == closed_form(name, length, exact, itemsize)
     received = form.decode(tensors)
     assert received.dtype == vector.dtype
     assert received.shape == vector.shape
@@ -211,7 +211,7 @@ def test_other_tensors_than_announced_are_rejected(name):
 @given(st.sampled_from(NAMES), st.sampled_from(["f4", "f8"]), st.binary(min_size=200, max_size=200))
 def test_whatever_bytes_come_in_they_are_finite_numbers_or_rejected(name, dtype, data):
     form = Format(of(name, dtype, keep=0.3), np.dtype(dtype), 9, 1)
-    tensors = [np.frombuffer(data[20 * i :], d, n) for i, (d, n) in enumerate(form.shapes)]
+    tensors = [np.frombuffer(data[20 * i :], d, n) for i, (d, (n,)) in enumerate(form.layout)]
     try:
         with np.errstate(invalid="ignore"):  # of casts of signalling NaNs
             received = form.decode(tuple(tensors))
