@@ -21,9 +21,25 @@ import zmq
 
 from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
-from ..transport.keys import PROOF, KeyPair, Ring, ZapHandler, authenticated_number, listen_with, next_event
-from ..transport.lifetime import allow_open_files, end_with_parent, stop_requests
-from ..transport.limits import bound_connections, bound_memory, half_of_all_memory, keep_own_files, limit_handshake
+from ..transport.keys import (
+    PROOF,
+    KeyPair,
+    Ring,
+    ZapHandler,
+    authenticated_number,
+    limit_handshake,
+    listen_with,
+    next_event,
+)
+from ..transport.limits import (
+    allow_open_files,
+    bound_connections,
+    bound_memory,
+    end_with_parent,
+    half_of_all_memory,
+    keep_own_files,
+    stop_requests,
+)
 from .records import (
     COLLECTOR,
     LAUNCHER,

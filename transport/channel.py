@@ -108,9 +108,10 @@ class Channels:
     def decode(self, node: int, round: int, phase: int, tensors: Tensors) -> np.ndarray:
         """The vector of a neighbour's message. Raises Rejected unless it is one that the channel announces."""
         formats = self._received[node][round == 1]
-        phase -= self.is_shown(node, round, phase)
         if phase >= len(formats):
-            raise Rejected("wrong shape")
+            if not self.is_shown(node, round, phase):
+                raise Rejected("wrong shape")
+            phase -= 1
         return formats[phase].decode(tensors)
 
     def state(self) -> dict[str, np.ndarray]:

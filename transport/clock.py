@@ -49,6 +49,9 @@ class Clock:
     each neighbour's messages in it so far.
     """
 
+    asks = False
+    """Whether it is to be asked before each message is sent."""
+
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, *, ahead: int = 1):
         self.endpoint = endpoint
         self.channels = channels

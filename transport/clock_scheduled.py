@@ -37,6 +37,8 @@ class Rules:
 
 
 class ScheduledClock(Clock):
+    asks = True
+
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout)
         self.schedule = schedule

@@ -10,8 +10,18 @@ import zmq
 from .constants import CONSTANTS
 from .envelope import MAX_HEADER_BYTES
 from .kernel import KernelCounters
-from .keys import CLOSED, OPENED, PROOF, Ring, ZapHandler, authenticated_number, dial_with, listen_with, next_event
-from .limits import limit_handshake
+from .keys import (
+    CLOSED,
+    OPENED,
+    PROOF,
+    Ring,
+    ZapHandler,
+    authenticated_number,
+    dial_with,
+    limit_handshake,
+    listen_with,
+    next_event,
+)
 from .presence import Presence, identity_of
 from .stopwatch import Stopwatch
 from .wire import HANDSHAKE_FRAME, SEAL_BYTES

@@ -12,22 +12,17 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils import z85
 
-CLOSED = int(
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-OPENED = int(zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED)
-"""A monitor's events of these two kinds have a descriptor as their value, DISCONNECTED too."""
-
-PROOF = OPENED | CLOSED | int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-"""The events that ``ZapHandler.refused`` wants to see."""
-
 _DISCONNECTED, _SUCCEEDED = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _BROKEN_OFF = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+CLOSED = _DISCONNECTED | _BROKEN_OFF | int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+OPENED = int(zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED)
+"""A monitor's events of these two kinds have a descriptor as their value, DISCONNECTED too."""
+PROOF = OPENED | CLOSED | _SUCCEEDED
+"""The events that ``ZapHandler.refused`` wants to see."""
+
 _ANSWERED_AT_ONCE = 256
 _WAITING = 1024  # requests with keys that are not known yet; the oldest get no answer then, and have to come again
+_HANDSHAKE_MS = 10_000  # enough on a busy machine; for libzmq's own 30 s others could hold a descriptor
 _DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where there is no handler
 
 
@@ -45,8 +40,7 @@ class KeyPair:
 
     @classmethod
     def make(cls) -> "KeyPair":
-        public, secret = zmq.curve_keypair()
-        return cls(public.decode(), secret.decode())
+        return cls(*(half.decode() for half in zmq.curve_keypair()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +57,21 @@ class Ring:
 
 def listen_with(socket: zmq.Socket, own: KeyPair) -> None:
     """To be called before ``bind``; what the socket binds from then on asks for keys."""
-    _carry(socket, own)
+    socket.curve_publickey, socket.curve_secretkey = own.public.encode(), own.secret.encode()
     socket.curve_server = 1
     socket.zap_domain = _DOMAIN
 
 
 def dial_with(socket: zmq.Socket, own: KeyPair, other: str) -> None:
     """To be called before each ``connect``: only the owner of the public key ``other`` can answer."""
-    _carry(socket, own)
+    socket.curve_publickey, socket.curve_secretkey = own.public.encode(), own.secret.encode()
     socket.curve_server = 0
     socket.curve_serverkey = other.encode()
 
 
-def _carry(socket: zmq.Socket, own: KeyPair) -> None:
-    socket.curve_publickey = own.public.encode()
-    socket.curve_secretkey = own.secret.encode()
+def limit_handshake(socket: zmq.Socket) -> None:
+    """Closes connections that are not opened soon; to be called before ``bind``."""
+    socket.handshake_ivl = _HANDSHAKE_MS
 
 
 def next_event(monitor: zmq.Socket) -> tuple[int, int]:
@@ -102,8 +96,7 @@ class ZapHandler:
         self.waiting: deque[list[bytes]] = deque()
         """Requests with a key that is not known yet."""
         self._unproven: set[int] = set()  # descriptors of connections whose handshake may not be over
-        self._proven = 0  # how many of them have succeeded: libzmq does not tell which
-        self._failed = False
+        self._proven, self._failed = 0, False  # how many of them have succeeded: libzmq does not tell which
         self.socket = context.socket(zmq.ROUTER)  # it need not answer in the order of requests
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
@@ -151,9 +144,8 @@ class ZapHandler:
         """Given every event of a socket's monitor: whether this ends a connection without a right key.
 
         Connections that speak another protocol are only reported as opened and closed. Where handshakes of others are
-        under way at that moment, it is those that have not succeeded that are taken to close; and one that is broken
-        off may be that of an unauthenticated peer, or of another who has ended. ``sure``: only what has a wrong key
-        counts.
+        under way then, those that have not succeeded are taken to close; and one that is broken off may be that of an
+        unauthenticated peer, or of another who has ended. ``sure``: only what has a wrong key counts.
         """
         refused = False
         if kind & OPENED:

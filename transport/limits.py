@@ -1,4 +1,5 @@
-"""What those who connect to a process can make it take at most: open files, and memory.
+"""What every process of a run needs: to end with its parent or when asked to, enough open files for itself, and a bound
+to the files and memory that those who connect to it can take.
 
 ZeroMQ bounds neither connections nor the frames of a message. The system does, for the whole process. This module
 imports nothing of ours: the collector needs it too.
@@ -8,37 +9,57 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
+import socket
 import sys
 from pathlib import Path
 
-import zmq
-
-_CLONE_FILES = 0x400
-
-_UNAUTHENTICATED = 256
-"""Connections of unauthenticated peers that a process tolerates at a time."""
-
-_HANDSHAKE_MS = 10_000
-"""Time enough to open a connection on a busy machine; for libzmq's own 30 s others could hold a descriptor."""
-
-_STATUS = Path("/proc/self/status")
+_PR_SET_PDEATHSIG, _CLONE_FILES = 1, 0x400
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_UNAUTHENTICATED = 256  # connections of unauthenticated peers that a process tolerates at a time
 
 
-def limit_handshake(socket: zmq.Socket) -> None:
-    """Closes connections that are not opened soon; to be called before ``bind``."""
-    socket.handshake_ivl = _HANDSHAKE_MS
+def end_with_parent(parent: int | None, how: signal.Signals = signal.SIGTERM) -> None:
+    """Asks the kernel for ``how`` when the thread that started this process ends. SystemExit if it already has.
+
+    ``parent`` is the process number the starter knows itself by; None skips that check.
+    """
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
+    if parent is not None and os.getppid() != parent:  # it died before the kernel was asked
+        sys.exit(f"the parent process {parent} has ended")
+
+
+def stop_requests() -> socket.socket:
+    """A socket that becomes readable on SIGTERM, for a poller: a handler that raises could break a write in two.
+
+    Ctrl-C and the end of a terminal reach every process of it; the launcher decides what they mean, here they are
+    ignored.
+    """
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writing.detach())
+    return reading
+
+
+def allow_open_files(count: int | None = None) -> None:
+    """So many at most; without, as many as the system lets this process have: a line or connection to every client
+    takes one each."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = most if count is None else count if most == resource.RLIM_INFINITY else min(count, most)
+    with contextlib.suppress(ValueError, OSError):  # some systems promise more than they allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
 
 
 def bound_connections(count: int) -> None:
     """Limits connections to so many, and some of unauthenticated peers, from now on: to be called when all else that
     others need is open."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
-    wanted = lowest + count + _UNAUTHENTICATED
-    few = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    with contextlib.suppress(ValueError, OSError):  # some systems promise more than they allow
-        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+    allow_open_files(lowest + count + _UNAUTHENTICATED)
 
 
 def keep_own_files() -> None:
@@ -46,14 +67,15 @@ def keep_own_files() -> None:
     take what this thread needs, however many they are. To be called when all sockets are there and bound: they are
     known to both; what either side opens later, the other does not see. Linux only.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).unshare(_CLONE_FILES)
+    if _LIBC is not None:
+        _LIBC.unshare(_CLONE_FILES)
 
 
 def bound_memory(more: int) -> None:
     """Limits memory to so many bytes more than this process has now; more ends it with SIGABRT. Linux only."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
-        fields = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmData:")).split()
+        status = Path("/proc/self/status").read_text().splitlines()
+        fields = next(line for line in status if line.startswith("VmData:")).split()
         limit = int(fields[1]) * 1024 + more
         resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 

@@ -14,13 +14,12 @@ Vectors = Mapping[int, np.ndarray]
 
 
 class Exchanged(NamedTuple):
-    """What a client exchanged in a round."""
+    """What a client exchanged in a round, with each neighbour that something was sent to; ``used`` where a scenario
+    decides which messages are."""
 
     round: int
     sent: dict[int, Traffic]
-    """Of each neighbour that something was sent to."""
     used: Sequence[Use]
-    """Where a scenario decides which messages are used."""
 
 
 class Peers:
@@ -69,7 +68,8 @@ class Peers:
             phase = sent[node]
             tensors = self._channels.encode(node, round, phase, vector)
             sent[node] += 1
-            for copy in range(clock.clear_to_send(node, phase, tensors)):
+            copies = clock.clear_to_send(node, phase, tensors) if clock.asks else 1
+            for copy in range(copies):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
         for (_, phase, _copy), (tensors, nodes) in shared.items():  # one vector for many neighbours is copied once
             self._outgoing.send(nodes, round, phase, tensors)

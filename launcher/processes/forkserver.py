@@ -47,7 +47,7 @@ from ...transport.control import (
     TellAll,
 )
 from ...transport.failpoints import failpoint, this_is
-from ...transport.lifetime import allow_open_files, end_with_parent
+from ...transport.limits import allow_open_files, end_with_parent
 from .. import interrupts, one_thread
 from . import private_folder
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...topology.errors import UserError
 from ...transport.control import Control, ControlClosed
-from ...transport.lifetime import end_with_parent
+from ...transport.limits import end_with_parent
 from .. import interrupts
 from ..run.run import Outcome
 

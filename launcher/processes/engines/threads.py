@@ -24,7 +24,7 @@ from ....node.process.libraries import libraries_for
 from ....node.process.main import live
 from ....transport import failpoints
 from ....transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, ControlClosed, Exited, Failed, FromClient, Stop
-from ....transport.lifetime import allow_open_files
+from ....transport.limits import allow_open_files
 from ... import interrupts, one_thread
 from .. import private_folder
 from .base import Engine, EngineError, Message
