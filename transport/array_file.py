@@ -1,8 +1,6 @@
-"""Files of arrays: safetensors that are there whole or not at all, and that tell whether they still are as written.
-
-The SHA-256 of the whole file, with zeros in its own place, stands first in the file's metadata. Other programs read
-such a file as any other of its kind.
-"""
+"""Files of arrays: safetensors that are there whole or not at all, and that tell whether they still are as written: the
+SHA-256 of the whole file, with zeros in its own place, stands first in its metadata. Any reader of safetensors can read
+them."""
 
 import hashlib
 import json
@@ -32,9 +30,7 @@ class DamagedFile(Exception):
 
 class ArrayFile:
     """What a file of these arrays holds, byte by byte; ``digest`` is the same for the same arrays and metadata.
-
-    Contiguous arrays are not copied.
-    """
+    Contiguous arrays are not copied."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None):
         """Raises TypeError for arrays that are not of numbers."""
@@ -76,15 +72,11 @@ class ArrayFile:
                 unfinished.unlink()
             raise
         if lasting:
-            _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
 
 def digest_of(path: Path) -> str | None:

@@ -20,8 +20,7 @@ class Channel:
     receives: tuple[int, ...]
     opens: tuple[int, ...] = ()
     opened: tuple[int, ...] = ()
-    may_be_quiet: bool = False
-    """Whether an exchange may pass without a vector."""
+    may_be_quiet: bool = False  # whether an exchange may pass without a vector
     codec: Codec | None = None
     exact: tuple[int, ...] = ()
     """Message by message, numbers at the end that the codec leaves as they are; by default none."""

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,65 +25,46 @@ DEADLINES = "deadlines"
 
 
 class Arrivals:
-    """Messages of neighbours, by neighbour and phase: those under way for as long as their delay lasts, and those that
-    have arrived and may still be used."""
+    """A neighbour's messages of one phase: those under way while their delay lasts, and those that have arrived and may
+    still be used."""
 
     def __init__(self) -> None:
-        self.coming: defaultdict[tuple[int, int], list[tuple[float, int, np.ndarray]]] = defaultdict(list)
-        """(time.monotonic() of its arrival, round, vector), in order."""
-        self.there: defaultdict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
-        """{round: vector}"""
+        self.coming: list[
+            tuple[float, int, np.ndarray]
+        ] = []  # (time.monotonic() of its arrival, round, vector), in order
+        self.there: dict[int, np.ndarray] = {}  # {round: vector}
 
-    def add(self, node: int, phase: int, round: int, vector: np.ndarray, arrival: float) -> None:
+    @property
+    def freshest(self) -> int:
+        return max(self.there, default=0)
+
+    def add(self, round: int, vector: np.ndarray, arrival: float) -> None:
         """A message does not overtake those before it."""
-        coming = self.coming[node, phase]
-        coming.append((max(arrival, coming[-1][0]) if coming else arrival, round, vector))
+        self.coming.append((max(arrival, self.coming[-1][0]) if self.coming else arrival, round, vector))
 
-    def proceed(self, now: float, round: int, staleness: float) -> tuple[float, list[int]]:
-        """Lets arrive what is due in this round; returns when the next message is, and whose messages were removed,
-        one by one, since they have come twice or cannot be used any more."""
-        next_, removed = math.inf, []
-        for (node, phase), coming in self.coming.items():
-            there = self.there[node, phase]
-            while coming and coming[0][0] <= now:
-                _, number, vector = coming.pop(0)
-                if number not in there:
-                    there[number] = vector
-                else:
-                    removed.append(node)
-            next_ = min(next_, coming[0][0] if coming else math.inf)
-            freshest = max(there, default=0)
-            for number in list(there):
-                if not can_be_used(number, round, freshest, staleness):
-                    del there[number]
-                    removed.append(node)
-        return next_, removed
-
-    def freshest(self, node: int, phase: int) -> int:
-        return max(self.there[node, phase], default=0)
-
-    def answers(self, node: int, opened: int) -> Iterator[tuple[int, np.ndarray]]:
-        """(round, vector) of a server's answers; in the first round ``opened`` messages come before it."""
-        for phase in {0, opened}:  # the answer is message 0 of a round, but for what comes before it in the first
-            coming = [(round, vector) for _, round, vector in self.coming[node, phase]]
-            for round, vector in (*coming, *self.there[node, phase].items()):
-                if phase == (opened if round == 1 else 0):
-                    yield round, vector
+    def proceed(self, now: float, round: int, staleness: float) -> int:
+        """Lets arrive what is due in this round; returns how many messages were removed, since they have come twice or
+        cannot be used any more."""
+        before = len(self.coming) + len(self.there)
+        while self.coming and self.coming[0][0] <= now:
+            _, number, vector = self.coming.pop(0)
+            self.there.setdefault(number, vector)
+        freshest = self.freshest
+        for number in [each for each in self.there if not can_be_used(each, round, freshest, staleness)]:
+            del self.there[number]
+        return before - len(self.coming) - len(self.there)
 
     def memory_bytes(self) -> int:
-        coming = sum(vector.nbytes for queue in self.coming.values() for _, _, vector in queue)
-        return coming + sum(vector.nbytes for there in self.there.values() for vector in there.values())
+        return sum(vector.nbytes for vector in (*(vector for _, _, vector in self.coming), *self.there.values()))
 
 
 class WallClock(ScheduledClock):
-    """A message counts as arrived when its link's delay has passed since it came in; what is lost is not sent.
-
-    What a client waits for, at most until the deadline, and what it uses then are the rule of freshness.py.
-    """
+    """A message counts as arrived when its link's delay has passed since it came in; what is lost is not sent. What a
+    client waits for, at most until the deadline, and what it uses then are the rule of freshness.py."""
 
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
-        self._arrivals = Arrivals()
+        self._arrivals: defaultdict[tuple[int, int], Arrivals] = defaultdict(Arrivals)  # by neighbour and phase
         life = schedule.to_life
         self._comes_later = ((life > 1) | (life[:1] == 0)).any(axis=(0, 1))
         self._sent_last: dict[tuple[int, int], tuple[int, Tensors]] = {}  # (neighbour, phase): round, what was sent
@@ -123,18 +104,19 @@ class WallClock(ScheduledClock):
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         delay = float(self.schedule.delays[round - 1, phase, self._place[node]])
-        self._arrivals.add(node, phase, round, vector, time.monotonic() + delay)
+        self._arrivals[node, phase].add(round, vector, time.monotonic() + delay)
 
     def _let_arrive(self) -> float:
-        next_, removed = self._arrivals.proceed(time.monotonic(), self.round, self._rules.staleness)
-        for node in removed:
-            self._taken_out(node)
-        return next_
+        now = time.monotonic()
+        for (node, _), arrivals in self._arrivals.items():
+            for _ in range(arrivals.proceed(now, self.round, self._rules.staleness)):
+                self._taken_out(node)
+        return min((arrivals.coming[0][0] for arrivals in self._arrivals.values() if arrivals.coming), default=math.inf)
 
     def left_out(self) -> bool:
         """The first round of a client that comes back, or late; and rounds that the server has closed already."""
         self._let_arrive()
-        latest = max((max(there, default=0) for there in self._arrivals.there.values()), default=0)
+        latest = max((arrivals.freshest for arrivals in self._arrivals.values()), default=0)
         return self.round == self._rules.listens_in or latest >= self.round > 1
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
@@ -158,15 +140,15 @@ class WallClock(ScheduledClock):
         return {node: vector for node, vector in vectors.items() if vector is not None}
 
     def _has_enough(self, node: int, phase: int) -> bool:
-        arrivals = self._arrivals
-        if arrivals.freshest(node, phase) >= needed_round(self.round, self._rules.staleness):
+        arrivals = self._arrivals[node, phase]
+        if arrivals.freshest >= needed_round(self.round, self._rules.staleness):
             return True
         opened = len(self.channels[node].opened)
-        if self.round == 1 and phase >= opened > 0 and arrivals.freshest(node, phase - opened) > 1:
+        if self.round == 1 and phase >= opened > 0 and self._arrivals[node, phase - opened].freshest > 1:
             return True  # what comes after an opening is message 0 of later rounds
         first = self._presence.first_rounds.get(node, 1)
         early = self.round < first or (self._rules.is_server and self.round == first > 1)
-        return (early or self._is_silent(node)) and not arrivals.coming[node, phase]
+        return (early or self._is_silent(node)) and not arrivals.coming
 
     def _is_silent(self, node: int) -> bool:
         """Whether nothing more is to be expected of it."""
@@ -174,8 +156,9 @@ class WallClock(ScheduledClock):
 
     def _choose(self, node: int, phase: int) -> np.ndarray | None:
         self.taken[node] += 1
-        there, rules = self._arrivals.there[node, phase], self._rules
-        used = chosen_round(self.round, max(there, default=0), self.round in there, rules.staleness, rules.silence)
+        arrivals, rules = self._arrivals[node, phase], self._rules
+        there = arrivals.there
+        used = chosen_round(self.round, arrivals.freshest, self.round in there, rules.staleness, rules.silence)
         vector = there[used] if used and there[used].size else None  # without numbers: it had nothing to say
         if vector is not None and phase == len(self.channels[node].received_in(self.round)) - 1:
             self._answered_in = self.round
@@ -205,15 +188,26 @@ class WallClock(ScheduledClock):
         """The answer of this round, or the first one after it, be it shown or come too late to be used."""
         for until in parts_of(self.timeout):
             while (now := time.monotonic()) < until:
-                known = self._shown | dict(self._arrivals.answers(node, len(self.channels[node].opened)))
-                known = {round: vector for round, vector in known.items() if round >= self.round}
-                if known:
+                known = self._shown | self._answers(node)
+                first = min((round for round in known if round >= self.round), default=None)
+                if first is not None:
                     self._shown = {round: vector for round, vector in self._shown.items() if round > self.round}
-                    return known[min(known)]
+                    return known[first]
                 if self._is_silent(node):
                     return None
                 self._listen(min(until, now + LAST_WORDS_S))
         raise silence_of([node], self)
+
+    def _answers(self, node: int) -> dict[int, np.ndarray]:
+        """{round: the server's answer}, of those that have come: message 0 of a round, and what opens the first comes
+        before it."""
+        answers: dict[int, np.ndarray] = {}
+        opened = len(self.channels[node].opened)
+        for phase in {0, opened}:
+            arrivals = self._arrivals[node, phase]
+            come = {round: vector for _, round, vector in arrivals.coming} | arrivals.there
+            answers |= {round: vector for round, vector in come.items() if phase == (opened if round == 1 else 0)}
+        return answers
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -239,4 +233,4 @@ class WallClock(ScheduledClock):
 
     def memory_bytes(self) -> int:
         shown = sum(vector.nbytes for vector in self._shown.values())
-        return super().memory_bytes() + self._arrivals.memory_bytes() + shown
+        return shown + sum(arrivals.memory_bytes() for arrivals in self._arrivals.values())

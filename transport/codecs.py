@@ -32,11 +32,9 @@ class Codec:
     """
 
     name: ClassVar[CodecName]
-    owes: ClassVar[bool] = False
-    """Whether it leaves out entries, which the sender adds to the next vector then."""
+    owes: ClassVar[bool] = False  # whether it leaves out entries, which the sender adds to the next vector then
 
-    wire: ClassVar[str] = ""
-    """The type of the numbers that travel, where there is one for each."""
+    wire: ClassVar[str] = ""  # the type of the numbers that travel, where there is one for each
 
     def __init__(self, dtype: np.dtype):
         self.dtype = np.dtype(dtype)

@@ -103,18 +103,15 @@ class Leaving(ControlMessage):
 
 class Failed(ControlMessage):
     text: str
-    cause: str = ""
-    """What many clients may fail of at once: told once for all of them."""
+    cause: str = ""  # what many clients may fail of at once: told once for all of them
 
 
 class Waiting(ControlMessage):
     """A client has waited for long, in this round."""
 
-    wanted: Sequence[tuple[int, int, int]]
-    """Sender, round and phase of each missing message."""
+    wanted: Sequence[tuple[int, int, int]]  # sender, round and phase of each missing message
     round: int
-    sent: Sequence[tuple[int, int]]
-    """(neighbour, messages sent to it in this round)"""
+    sent: Sequence[tuple[int, int]]  # (neighbour, messages sent to it in this round)
     seconds: float
 
 
@@ -160,13 +157,10 @@ class Exited(ControlMessage):
     """A client's process has ended."""
 
     node: int
-    status: int | None
-    """None: there never was one."""
-    told: tuple[int, int] = (0, 0)
-    """Messages and bytes of its control line, to the client and from it."""
-    heard: tuple[int, int] = (0, 0)
-    parent: int | None = None
-    """The process that forked it, by its number in the records; None: the launcher's own fork server."""
+    status: int | None  # None: there never was one
+    told: tuple[int, int] = (0, 0)  # messages and bytes of its control line, to the client
+    heard: tuple[int, int] = (0, 0)  # and from it
+    parent: int | None = None  # the process that forked it, by its number in the records; None: the own fork server
 
 
 Words = Mapping[str, type]

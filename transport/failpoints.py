@@ -16,17 +16,14 @@ from .constants import chosen
 
 VARIABLE = "SHEAFGOSSIP_FAILPOINTS"
 
-_FORM = re.compile(r"(?P<point>[a-z ]+)@(?P<process>[a-z0-9 -]+)(:(?P<time>\d+))?=(kill|delay (?P<delay>[0-9.]+))")
+_FORM = re.compile(r"([a-z ]+)@([a-z0-9 -]+)(?::(\d+))?=(?:kill|delay ([0-9.]+))")
 
 
 class Failure(NamedTuple):
     point: str
-    process: str
-    """launcher, fork server, collector, or a client's name as that of its files."""
-    time: int
-    """Which of the times that the process gets there, from 1; 0: each."""
-    delay: float | None
-    """Seconds; None: the process is killed."""
+    process: str  # launcher, fork server, collector, or a client's name as that of its files
+    time: int  # which of the times that the process gets there, from 1; 0: each
+    delay: float | None  # seconds; None: the process is killed
 
 
 def parse(text: str) -> tuple[Failure, ...]:
@@ -36,10 +33,8 @@ def parse(text: str) -> tuple[Failure, ...]:
         match = _FORM.fullmatch(part)
         if match is None:
             raise ValueError(f"{part!r}: write POINT@PROCESS=kill or POINT@PROCESS:TIME=delay SECONDS")
-        delay = match["delay"]
-        failures.append(
-            Failure(match["point"], match["process"], int(match["time"] or 0), None if delay is None else float(delay))
-        )
+        point, process, time, delay = match.groups()
+        failures.append(Failure(point, process, int(time or 0), float(delay) if delay else None))
     return tuple(failures)
 
 

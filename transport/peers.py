@@ -48,8 +48,7 @@ class Peers:
 
         A neighbour that the run's scenario leaves out in this exchange is missing from the result. ``quiet`` are those
         that get none, and of whom none is expected, which they know; where a scenario may have them know something else
-        they are told, and may be heard all the same. Raises NeighbourTimeout when one stays silent for longer than the
-        timeout.
+        they are told, and may be heard all the same. Raises NeighbourTimeout.
         """
         with self._stopwatch.during("exchange"):
             self._send(vectors)

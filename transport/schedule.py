@@ -19,45 +19,25 @@ class Schedule:
     seconds, NaN for rounds that the client does not take part in.
     """
 
-    neighbours: np.ndarray
-    """(g,)"""
-    uses: np.ndarray
-    """(K, P, g) int32: round of the neighbour's message that is used; 0: none."""
-    copies: np.ndarray
-    """(K, P, g) uint8: how often the own message is sent: 0 where it is lost or the neighbour is not there."""
-    to_life: np.ndarray
-    """(K, P, g) uint8: the incarnation of the neighbour that it is meant for; 0: the neighbour is not there."""
-    needed: np.ndarray
-    """(K, P, g) int32: the last round in which the neighbour uses it; 0: never."""
-    comes: np.ndarray
-    """(K, P, g) uint8: how often the neighbour's message of its round k is sent to this client."""
-    into_life: np.ndarray
-    """(K, P, g) uint8: the own incarnation that it is meant for."""
-    keep: np.ndarray
-    """(K, P, g) int32: the last own round in which the neighbour's message of its round k is used; 0: never."""
-    delays: np.ndarray
-    """(K, P, g) float64: seconds from sending to arrival of the neighbour's message of its round k."""
-    start: np.ndarray
-    """(K,) float64"""
-    end: np.ndarray
-    """(K,) float64"""
-    compute: np.ndarray
-    """(K,) float64: seconds of the local work."""
-    idle: np.ndarray
-    """(K,) float64: seconds spent waiting for messages."""
-    waited_for: np.ndarray
-    """(K,) int32: the neighbour that came last, -1: none had to be waited for."""
-    deadlines: np.ndarray
-    """(K,) uint8: waits of the round that the deadline ended."""
-    shows: np.ndarray
-    """(K, g) uint8: where one end is a server, the incarnation of its client that does a round without the server's
-    answer: it is shown for evaluation. 0 elsewhere."""
-    shown_at: np.ndarray
-    """(K,) float64: when the server has that answer; NaN without a server."""
-    backlog: np.ndarray
-    """(g,) int32: own messages to the neighbour that wait for their last use at once, at most."""
-    backlog_in: np.ndarray
-    """(g,) int32: the same of the neighbour's messages to this client."""
+    neighbours: np.ndarray  # (g,)
+    uses: np.ndarray  # (K, P, g) int32: round of the neighbour's message that is used; 0: none
+    copies: np.ndarray  # (K, P, g) uint8: how often the own message is sent; 0: it is lost, or nobody is there
+    to_life: np.ndarray  # (K, P, g) uint8: the neighbour's incarnation that it is meant for; 0: nobody is there
+    needed: np.ndarray  # (K, P, g) int32: the last round in which the neighbour uses it; 0: never
+    comes: np.ndarray  # (K, P, g) uint8: how often the neighbour's message of its round k is sent to this client
+    into_life: np.ndarray  # (K, P, g) uint8: the own incarnation that it is meant for
+    keep: np.ndarray  # (K, P, g) int32: last own round in which the neighbour's message of round k is used; 0: never
+    delays: np.ndarray  # (K, P, g) float64: seconds from sending to arrival of the neighbour's message of its round k
+    start: np.ndarray  # (K,) float64
+    end: np.ndarray  # (K,) float64
+    compute: np.ndarray  # (K,) float64: seconds of the local work
+    idle: np.ndarray  # (K,) float64: seconds spent waiting for messages
+    waited_for: np.ndarray  # (K,) int32: the neighbour that came last, -1: none had to be waited for
+    deadlines: np.ndarray  # (K,) uint8: waits of the round that the deadline ended
+    shows: np.ndarray  # (K, g) uint8: a server's client's incarnation that is only shown the round's answer; 0: none is
+    shown_at: np.ndarray  # (K,) float64: when the server has that answer; NaN without a server
+    backlog: np.ndarray  # (g,) int32: own messages to the neighbour that wait for their last use at once, at most
+    backlog_in: np.ndarray  # (g,) int32: the same of the neighbour's messages to this client
 
     def most_kept(self, every: int) -> np.ndarray:
         """(g,): own messages to each neighbour that are stored at once for checkpoints every so many rounds, at most.

@@ -46,7 +46,7 @@ class Stopwatch:
         return before
 
     def during(self, part: str) -> "_During":
-        """``with watch.during("exchange"):`` gives the time back to the part before at the end."""
+        """A context in which time is ``part``'s."""
         return _During(self, part)
 
     def blocked_for(self, seconds: float) -> None:

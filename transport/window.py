@@ -29,10 +29,8 @@ _QUEUE = 1000
 class Flow:
     """Messages to and from one neighbour, counted since the two processes have met."""
 
-    limit: int
-    """Own messages that may be under way."""
-    tell_every: int
-    """The neighbour's messages that are taken out before it is told."""
+    limit: int  # own messages that may be under way
+    tell_every: int  # the neighbour's messages that are taken out before it is told
     sent: int = 0
     confirmed: int = 0
     taken: int = 0

@@ -5,19 +5,17 @@ from collections.abc import Iterable
 
 GREETING_BYTES = 64
 """Each end of a new connection opens with a greeting (signature, version, security mechanism, filler)."""
+SEAL_BYTES = 8 + 8 + 16 + 1
+"""What keys add to each frame, which then is the box of a MESSAGE command: its name, a nonce, a tag, flags."""
+HANDSHAKE_FRAME = 512
+"""What a frame must be allowed to have for a connection with keys to open: INITIATE has 257 bytes and an identity."""
+PUSH_READY_BYTES = 2 + (1 + 5) + (1 + 11 + 4 + 4)
+"""The READY command of a PUSH socket: Socket-Type = PUSH, and no Identity (see ``ready_bytes``)."""
 
 
 def frame_bytes(length: int) -> int:
     """Wire bytes of one message frame: a flag byte, a length of 1 or 8 bytes, the body."""
     return length + 2 if length <= 255 else length + 9
-
-
-SEAL_BYTES = 8 + 8 + 16 + 1
-"""What keys add to each frame, which then is the box of a MESSAGE command: its name, a nonce, a tag, flags."""
-
-
-HANDSHAKE_FRAME = 512
-"""What a frame must be allowed to have for a connection with keys to open: INITIATE has 257 bytes and an identity."""
 
 
 def message_wire_bytes(lengths: Iterable[int], *, sealed: bool = False) -> int:
@@ -32,10 +30,6 @@ def ready_bytes(identity: bytes) -> int:
     Identity (1 + 8 + 4 + its length).
     """
     return 2 + (1 + 5) + (1 + 11 + 4 + 6) + (1 + 8 + 4 + len(identity))
-
-
-PUSH_READY_BYTES = 2 + (1 + 5) + (1 + 11 + 4 + 4)
-"""The same command of a PUSH socket: Socket-Type = PUSH, and no Identity."""
 
 
 def handshake_bytes(ready: int, *, connects: bool) -> int:

@@ -19,7 +19,7 @@ def test_a_test_chooses_some():
         ("windows=1", "no such constant; allowed are window"),
         ("linger_s", "must be a number"),
         ("burst=0.5", "must be a number"),
-        ("linger_s=-1", "must not be below 0"),
+        ("linger_s=-1", "and not below 0"),
     ],
 )
 def test_what_is_no_constant_is_refused(text, said):
