@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import sqlite3
@@ -13,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,13 +207,15 @@ def load_cores() -> Iterator[Callable[[], None]]:
 # -- runs that are disturbed -------------------------------------------------------------------------------------------
 
 
-def until(reached: Callable[[], object], process: subprocess.Popen | None = None, seconds: float = 150) -> None:
+def until(
+    reached: Callable[[], object], process: subprocess.Popen | None = None, seconds: float = 150, every_s: float = 0.02
+) -> None:
     """Waits until it is reached, while the process goes on."""
     deadline = time.monotonic() + seconds
     while not reached():
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, f"not reached within {seconds} s"
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 @dataclass
@@ -273,7 +275,17 @@ class Going:
     def end(self, seconds: float = 100, typed: str | bytes | None = None) -> tuple[int, str]:
         """(exit code, everything printed) of a command that ends by itself within ``seconds``."""
         out, err = self.process.communicate(typed, timeout=seconds)
-        return self.process.returncode, out + err if err else out
+        return self.process.returncode, (out or "") + err if err else out
+
+    def ends(self, code: int, act: Callable[[], object] = lambda: None, seconds: float = 100) -> str:
+        """What it has said when it ends by itself, after ``act``, as it must: with ``code``, and leaving no process."""
+        processes = self.processes()
+        act()
+        found, said = self.end(seconds)
+        assert found == code, said
+        assert "Traceback" not in (said or "")
+        assert alive(processes) == []
+        return said
 
 
 def default_signals() -> None:
@@ -319,7 +331,7 @@ def cut(start: Callable[..., Going], monkeypatch: pytest.MonkeyPatch) -> Callabl
     the one before is on record of all clients, but for those that are ``away`` then."""
 
     def cut(text: str, round: int, away: int = 0) -> RunFolder:
-        every = int("".join(*re.findall(r"\[checkpoints\]\nevery = (\d+)|checkpoints\.every = (\d+)", text)))
+        every = tomllib.loads(text)["checkpoints"]["every"]
         number = 1 + round // every  # there is one of round 0
         with monkeypatch.context() as patch:
             patch.setenv("SHEAFGOSSIP_FAILPOINTS", f"state renamed@node-0000:{number}=delay 150")

@@ -1,26 +1,49 @@
-"""What is there of runs from before, so that the same command goes on where it was."""
+"""Runs from before: how far each is, and how it is taken up, from the last round of which everything is there and sound.
+
+A run can be given more rounds than it began with: from where it can go on as if it had had them from the start.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from ...metrics import lock
+from ...metrics.config_file import flat, parse, read_text
 from ...metrics.reader import open_records
-from ...metrics.schema import RunFolderError
-from ...metrics.summary import summarize
+from ...metrics.records import LAUNCHER, EventRecord
+from ...metrics.schema import CONFIG, EXTENDED_AFTER, RunFolderError
+from ...metrics.store import Store
+from ...metrics.summary import status_of, summarize
+from ...node.algorithms.server import ServerAlgorithm
 from ...topology.errors import UserError
-from ..config.sections import ConfigError, RunConfig
-from .folder import STORING_S, Claim, remove_empty, require_plain
-from .resumption import read_config, read_run, still_going_on
+from ...transport.array_file import DamagedFile, digest_of
+from ...transport.failpoints import failpoint
+from ..config.sections import ConfigError, RunConfig, validate
+from ..planner.agreement import can_go_on_after, same_comings_and_goings
+from ..prepare.prepared import Prepared, write_down
+from .folder import (
+    STORING_S,
+    Claim,
+    digest_of_config,
+    fact,
+    own_files,
+    recorded_digest,
+    remove_empty,
+    require_plain,
+    unfinished_files,
+)
+from .incarnations import Incarnations, rounds_of
+from .origin import machine
 
 _ASK_EVERY_S = 0.1
+_SHOWN, _LONGEST_VALUE = 5, 60  # keys that are told of those that were changed, and characters of a value
+_BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part", lock.NAME}  # what preparing writes first
 
 Stage = Literal["missing", "begun", "finished"]
-
-_BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part", lock.NAME}
-"""What preparing a run writes first."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +60,25 @@ class PlannedRun:
         return self.folder.name
 
 
+# -- how far runs are --------------------------------------------------------------------------------------------------
+
+
 def missing_of(runs: Sequence[PlannedRun], *, accept_diverged: bool = False) -> list[PlannedRun]:
     """Returns those that have not finished, and changes nothing. With ``accept_diverged`` a run that diverged counts as
-    finished: it would only diverge again.
+    finished: it would only diverge again. Raises ConfigError where a folder holds something else, RunFolderError where
+    a run still goes on.
 
-    Raises ConfigError where a folder holds something else, RunFolderError where a run still goes on.
+    Where the seconds of a local step were measured when a run began, it keeps them: runs are compared on the same ones.
     """
-    stages = [stage(run.config, run.folder) for run in runs]
-    return [
-        PlannedRun(_as_begun(run.config, run.folder), run.folder, has_checkpoint(run.folder))
-        for run, found in zip(runs, stages, strict=True)
-        if found != "finished" and not (accept_diverged and found == "begun" and has_diverged(run.folder))
-    ]
+    missing = []
+    for run, found in [(run, stage(run.config, run.folder)) for run in runs]:
+        if found != "finished" and not (accept_diverged and found == "begun" and has_diverged(run.folder)):
+            begun = configuration(run.folder) if _is_measured(run.config) else None
+            rounds = (path.name.removeprefix("round-") for path in run.folder.glob("state/round-*"))
+            can_go_on = any(round.isdigit() and int(round) for round in rounds)
+            has_checkpoint = can_go_on and (run.folder / "config.toml").exists()
+            missing.append(PlannedRun(begun or run.config, run.folder, has_checkpoint))
+    return missing
 
 
 def begin_anew(runs: Iterable[PlannedRun]) -> None:
@@ -58,10 +88,13 @@ def begin_anew(runs: Iterable[PlannedRun]) -> None:
             clear(run.folder)
 
 
-def _as_begun(config: RunConfig, folder: Path) -> RunConfig:
-    """With the seconds of a local step that were measured when it began: runs are compared on the same ones."""
-    there = configuration(folder)
-    return config if there is None or not _is_measured(config) else there
+def clear(folder: Path) -> None:
+    """Removes what a run has written in the folder, if it is there. Raises RunFolderError."""
+    if folder.exists():
+        require_plain(folder)
+        with Claim(folder, still_going_on(folder)) as claim:
+            claim.clear()
+        remove_empty(folder)
 
 
 def _is_measured(config: RunConfig) -> bool:
@@ -71,14 +104,15 @@ def _is_measured(config: RunConfig) -> bool:
 def stage(config: RunConfig, folder: Path) -> Stage:
     """How far this very run is, in this folder.
 
-    Raises ConfigError where the folder holds something else, RunFolderError where the run still goes on.
+    Raises ConfigError where the folder holds something else, RunFolderError where the run still goes on, or its
+    collector is not done in time.
     """
     if not folder.exists():
         return "missing"
     there = configuration(folder)
-    if there is None and folder.is_dir() and {path.name for path in folder.iterdir()} <= _BEFORE_ITS_CONFIGURATION:
-        return "begun"
     if there is None:
+        if folder.is_dir() and {path.name for path in folder.iterdir()} <= _BEFORE_ITS_CONFIGURATION:
+            return "begun"
         raise ConfigError(f"{folder}: holds something else than a run; choose another --out")
     if (there.but(compute={"step_s": None}) if _is_measured(config) else there) != config:
         raise ConfigError(f"{folder}: holds a run of another configuration; remove it, or choose another --out")
@@ -86,7 +120,11 @@ def stage(config: RunConfig, folder: Path) -> Stage:
         return "finished"
     if (folder / "run.sqlite").exists():
         read_run(folder)
-    require_free(folder)
+    deadline = time.monotonic() + STORING_S
+    while lock.is_held(folder):
+        if time.monotonic() > deadline:
+            raise still_going_on(folder)
+        time.sleep(_ASK_EVERY_S)
     return "begun"
 
 
@@ -99,6 +137,7 @@ def configuration(folder: Path) -> RunConfig | None:
 
 
 def is_finished(folder: Path) -> bool:
+    """False, too, where its records cannot be read."""
     try:
         return summarize(folder).status == "finished"
     except RunFolderError:
@@ -114,25 +153,213 @@ def has_diverged(folder: Path) -> bool:
     return any("is not finite" in (detail or "") for (detail,) in failures)
 
 
-def has_checkpoint(folder: Path) -> bool:
-    """Whether there is one of a later round than 0, and the configuration that belongs to it."""
-    rounds = (path.name.removeprefix("round-") for path in folder.glob("state/round-*"))
-    return (folder / "config.toml").exists() and any(round.isdigit() and int(round) for round in rounds)
+def still_going_on(folder: Path) -> RunFolderError:
+    return RunFolderError(f"{folder}: this run is still going on")
 
 
-def clear(folder: Path) -> None:
-    """Removes what a run has written in the folder, if it is there. Raises RunFolderError."""
-    if folder.exists():
-        require_plain(folder)
-        with Claim(folder, still_going_on(folder)) as claim:
-            claim.clear()
-        remove_empty(folder)
+# -- the configuration of a run ----------------------------------------------------------------------------------------
 
 
-def require_free(folder: Path) -> None:
-    """Raises RunFolderError where the run still goes on, or its collector is not done in time."""
-    deadline = time.monotonic() + STORING_S
-    while lock.is_held(folder):
-        if time.monotonic() > deadline:
-            raise still_going_on(folder)
-        time.sleep(_ASK_EVERY_S)
+def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
+    """The configuration of a run that can be taken up, or be given so many ``rounds``. Raises RunFolderError,
+    ConfigError."""
+    require_plain(folder)
+    finished = _has_finished(folder)
+    if finished and rounds is None:
+        raise RunFolderError(
+            f"{folder}: this run is finished; there is nothing to resume (--rounds N gives it more rounds)"
+        )
+    config = _as_it_began(folder, read_config(folder), rounds)
+    if rounds is not None and rounds < (least := config.rounds + finished):
+        raise RunFolderError(f"{folder}: --rounds {rounds}: the run has {config.rounds}; allowed is {least} or more")
+    return config
+
+
+def _has_finished(folder: Path) -> bool:
+    """Raises RunFolderError."""
+    with open_records(folder) as records:
+        return status_of(records) == "finished"
+
+
+def _as_it_began(folder: Path, config: RunConfig, rounds: int | None) -> RunConfig:
+    """The configuration that the run began with. Raises RunFolderError where ``config`` is now another, but for the
+    number of rounds where that is what is wanted."""
+    if recorded_digest(folder) in (None, digest_of_config(folder)):
+        return config
+    text = fact(folder, CONFIG)
+    changed = f"{folder}: config.toml was changed since the run began"
+    if text is None:
+        raise RunFolderError(f"{changed}; nothing can go on from there")
+    before = validate(parse(text))
+    old, new = (flat(parse(each.to_toml())) for each in (before, config))
+    keys = [key for key in old | new if old.get(key) != new.get(key)]
+    if keys and not (keys == ["rounds"] and config.rounds == rounds):
+        told = "; ".join(f"{key} = {_value(new.get(key))}, was {_value(old.get(key))}" for key in keys[:_SHOWN])
+        told += f"; and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+        hint = f" (sheafgossip resume --rounds {config.rounds} extends it)" if config.rounds > before.rounds else ""
+        raise RunFolderError(f"{changed}: {told}; nothing can go on from there{hint}")
+    return before
+
+
+def _value(value: object) -> str:
+    text = "not set" if value is None else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Raises RunFolderError, ConfigError."""
+    try:
+        return validate(parse(read_text(folder / "config.toml")))
+    except OSError as error:
+        raise RunFolderError(f"{folder}: config.toml cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RunFolderError(f"{folder}: config.toml is not valid TOML: {error}") from None
+
+
+# -- taking a run up ---------------------------------------------------------------------------------------------------
+
+
+def require_sound_records(folder: Path) -> None:
+    """Raises RunFolderError. To be asked where nobody writes."""
+    with open_records(folder) as records:
+        records.execute("PRAGMA cell_size_check = ON")
+        (found,) = records.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise RunFolderError(f"{folder}: run.sqlite is damaged: {' '.join(str(found).split())}")
+
+
+def taken_up(prepared: Prepared) -> Prepared:
+    """The run, to go on after the last round that every client has completed, written down and recorded.
+
+    What was half written when it was interrupted is removed, and so is what was recorded of the rounds after that one:
+    they are done again, and until then the records would tell of two runs at once. Raises RunFolderError.
+    """
+    folder = prepared.folder
+    for path in unfinished_files(folder):
+        path.unlink()
+    completed = rounds_of(prepared)
+    with open_records(folder) as records:
+        told = records.execute(
+            "SELECT node, kind, virtual_s, detail FROM event "
+            "WHERE kind IN ('crash', 'leave', 'restart', 'join', 'scenario')"
+        ).fetchall()
+    was, now = {key: fact(folder, key) for key in machine()}, machine()
+    moved = (f"{key} {now[key]} (was {was[key]})" for key in now if was[key] not in (None, now[key]))
+    prepared = replace(prepared, told=tuple(told), moved=", ".join(moved))
+    signed = recorded_digest(folder) is not None
+    for round in checkpoints(prepared, last_recorded(prepared)):
+        resumed = replace(prepared, resumed_at=round, went_on_s=_wall_s_after(round, folder))
+        incarnations = Incarnations(resumed)
+        if incarnations.all_have_left() and all(
+            _is_sound(path, signed=signed) for path in incarnations.files(completed)
+        ):
+            break
+    else:
+        round, resumed = -1, prepared
+    store = Store(folder / "run.sqlite")
+    failpoint("rows kept")
+    store.forget_after(round)
+    store.close()
+    failpoint("rows forgotten")
+    return resumed
+
+
+def _is_sound(path: Path, *, signed: bool) -> bool:
+    """``signed``: it must have a digest, as all files of its run do."""
+    try:
+        return digest_of(path) is not None or not signed
+    except (FileNotFoundError, DamagedFile):
+        return False
+
+
+def last_recorded(prepared: Prepared) -> int:
+    """The last round that, with all before it, is on record of every client that completes it; -1: none is. Raises
+    RunFolderError."""
+    completed = rounds_of(prepared)
+    recorded = np.zeros_like(completed)
+    processes, rounds = recorded.shape
+    with open_records(prepared.folder) as records:
+        for node, round in records.execute("SELECT node, round FROM round WHERE node >= 0"):
+            if not isinstance(node, int) or not isinstance(round, int) or node >= processes or not 0 <= round < rounds:
+                raise RunFolderError(
+                    f"{prepared.folder}: run.sqlite tells of round {round!r} of client {node!r}, which config.toml does"
+                    " not have"
+                )
+            recorded[node, round] = True
+    missing = ~(recorded | ~completed).all(axis=0)
+    return (int(missing.argmax()) if missing.any() else len(missing)) - 1
+
+
+def checkpoints(prepared: Prepared, last: int, *, at_its_end: bool = False) -> list[int]:
+    """The rounds up to ``last`` after which state was written, the latest first, that of the last round of all only
+    where the run went on after it, or ``at_its_end``."""
+    every, rounds = prepared.config.checkpoints.every, prepared.config.rounds
+    found = {*_extended_after(prepared.folder), *(range(every, rounds, every) if every else ())}
+    return sorted((round for round in found | ({rounds} if at_its_end else set()) if 0 < round <= last), reverse=True)
+
+
+def _extended_after(folder: Path) -> list[int]:
+    """The rounds at whose end the run was given more."""
+    return [int(round) for round in (fact(folder, EXTENDED_AFTER) or "").split(",") if round.isdecimal()]
+
+
+def _wall_s_after(round: int, folder: Path) -> float:
+    """Seconds that the run had taken when it had completed that round."""
+    with open_records(folder) as records:
+        return records.execute("SELECT max(wall_s) FROM round WHERE round = ?", [round]).fetchone()[0] or 0.0
+
+
+# -- more rounds -------------------------------------------------------------------------------------------------------
+
+
+def extended(was: Prepared, will: Prepared) -> Prepared:
+    """``will``: the same run with more rounds. It is written down, with a round to go on after; what is recorded of
+    later ones is forgotten. Raises RunFolderError, and leaves all as it was, where none of its checkpoints is one of
+    the longer run, too.
+    """
+    folder, rounds = was.folder, was.config.rounds
+    there = checkpoints(was, last_recorded(was), at_its_end=True)
+    fitting = [round for round in there if _is_common(round, was, will)]
+    if not fitting and (there or _has_finished(folder)):
+        why = _why_not(was, will, at_its_end=bool(there))
+        raise RunFolderError(f"{folder}: cannot be extended to {will.config.rounds} rounds: {why}")
+    after = max(fitting, default=0)
+    ends = [round for round in [*_extended_after(folder), rounds] if round <= after]
+    text = f"from {rounds} to {will.config.rounds} rounds, going on after round {after}"
+    event = EventRecord(_wall_s_after(after, folder), None, LAUNCHER, "extend", text)
+    store = write_down(will)
+    store.describe(**{EXTENDED_AFTER: ",".join(map(str, ends))})
+    store.write([event])
+    store.forget_ends(rounds)
+    store.forget_after(after or -1)
+    store.close()
+    if after < rounds:  # the state after its last round, which the longer run may not come by
+        for path in own_files(folder):
+            if path.parent.name == was.assignments[0].state(rounds).parent.name:
+                path.unlink()
+    return will
+
+
+def _is_common(round: int, was: Prepared, will: Prepared) -> bool:
+    if round == was.config.rounds and _ends_otherwise(was.config):
+        return False
+    if was.plan is None or will.plan is None:
+        return True
+    return same_comings_and_goings(was.plan, will.plan) and can_go_on_after(round, was.plan, will.plan)
+
+
+def _ends_otherwise(config: RunConfig) -> bool:
+    """Whether a run's last round is unlike the same round of a longer run: all clients download in it."""
+    return isinstance(config.algorithm, ServerAlgorithm) and config.algorithm.last_round_differs
+
+
+def _why_not(was: Prepared, will: Prepared, *, at_its_end: bool) -> str:
+    if was.plan and will.plan and not same_comings_and_goings(was.plan, will.plan):
+        return "faults are drawn for the number of rounds, and fall otherwise in so many"
+    if not at_its_end:
+        why = "not all clients came to its end"
+    elif _ends_otherwise(was.config):
+        why = f"in round {was.config.rounds} all clients download, as it was the last one"
+    else:
+        why = "in so many rounds clients would have used other messages, or at other times"
+    return f"{why}, and there is no checkpoint before that; start a run of {will.config.rounds} rounds"

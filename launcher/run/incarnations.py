@@ -17,34 +17,31 @@ class Incarnations:
 
     def __init__(self, prepared: Prepared):
         self._prepared = prepared
-        self._told = {(node, kind, virtual_s) for node, kind, virtual_s, _ in prepared.told}
+        self._resumed_at = prepared.resumed_at
+        self._on_wall_clock = prepared.config.time.clock == "wall"
+        self._told = Counter(event[:3] for event in prepared.told)
         self._left: dict[int, list[Incarnation]] = {}
-        self._over: list[tuple[int, str, float | None]] = []
+        self._over: Counter[tuple[int, str, float | None]] = Counter()
         for node in range(len(prepared.assignments)):
             self._left[node] = []
             for incarnation in _planned(prepared, node):
                 if self._goes_on(node, incarnation):
                     self._left[node].append(incarnation)
                 else:
-                    self._over.append((node, incarnation.ending, incarnation.end_s))
-
-    @property
-    def _on_wall_clock(self) -> bool:
-        return self._prepared.config.time.clock == "wall"
+                    self._over[node, incarnation.ending, incarnation.end_s] += 1
 
     def _goes_on(self, node: int, incarnation: Incarnation) -> bool:
         """Whether it has rounds to come, or at least messages to get."""
-        resumed_at, plan = self._prepared.resumed_at, self._prepared.plan
-        if incarnation.last > resumed_at or plan is None or not resumed_at:
+        plan = self._prepared.plan
+        if incarnation.last > self._resumed_at or plan is None or not self._resumed_at:
             return True
         if self._on_wall_clock:  # nobody waits for what comes to a client that has gone
             return False
         schedule = plan.schedules[node]
-        return bool(((schedule.comes > 0) & (schedule.into_life == incarnation.number))[resumed_at:].any())
+        return bool(((schedule.comes > 0) & (schedule.into_life == incarnation.number))[self._resumed_at :].any())
 
     def _there_at_first(self, incarnation: Incarnation) -> bool:
-        resumed_at = self._prepared.resumed_at
-        return incarnation.first <= resumed_at if resumed_at else incarnation.number == incarnation.first == 1
+        return incarnation.first <= self._resumed_at or incarnation.number == incarnation.first == 1
 
     def first(self) -> Iterator[Assignment]:
         """Yields the assignments of the clients that are there when the run begins."""
@@ -76,7 +73,7 @@ class Incarnations:
         """What it takes to go on from the round at which the run is taken up: the state of each client in it; of who is
         away, what it had sent before; and what those begin from who come later. ``completed`` is that of rounds_of.
         """
-        resumed_at = self._prepared.resumed_at
+        resumed_at = self._resumed_at
         for assignment, rounds in zip(self._prepared.assignments, completed, strict=True):
             if rounds[resumed_at]:
                 yield assignment.state(resumed_at)
@@ -90,25 +87,27 @@ class Incarnations:
     def all_have_left(self) -> bool:
         """Whether it is on record that those whose incarnations are over have ended: before that they may not have
         written all that neighbours need of them. On the wall clock they write nothing."""
-        return self._on_wall_clock or not Counter(self._over) - Counter(each[:3] for each in self._prepared.told)
+        return self._on_wall_clock or self._over <= self._told
 
     def pause_s(self, node: int, since: float) -> float:
         """Planned seconds from ``since`` until the client's next incarnation."""
         return max(0.0, self._left[node][0].start_s - since) if self._left[node] else 0.0
 
     def _assignment(self, node: int, incarnation: Incarnation) -> Assignment:
-        base, resumed_at, plan = self._prepared.assignments[node], self._prepared.resumed_at, self._prepared.plan
+        base, resumed_at, plan = self._prepared.assignments[node], self._resumed_at, self._prepared.plan
         following = self._left[node][0].first - 1 if self._left[node] else self._prepared.config.rounds
         over_ipc = base.deployment.address.startswith("ipc://")
         suffix = f".{incarnation.number}" if incarnation.number > 1 and over_ipc else ""
         first, state_round = incarnation.first, incarnation.state_round
         if resumed_at and incarnation.first <= resumed_at:
             first, state_round = resumed_at + 1, resumed_at if incarnation.last > resumed_at else None
+        # one whose end is on record has told all that it had to tell: it only gets what is still on its way to it
+        is_told_of = incarnation.last <= resumed_at and (node, incarnation.ending, incarnation.end_s) in self._told
         part = AssignedIncarnation(
             number=incarnation.number,
             first_round=first,
             last_round=incarnation.last,
-            begun_in=first if self._is_told_of(node, incarnation) else incarnation.first,
+            begun_in=first if is_told_of else incarnation.first,
             ending=incarnation.ending,
             absent_until=following if incarnation.ending != "finish" else 0,
             state_round=state_round,
@@ -117,13 +116,6 @@ class Incarnations:
         )
         deployment = replace(base.deployment, address=base.deployment.address + suffix)
         return replace(base, deployment=deployment, incarnation=part)
-
-    def _is_told_of(self, node: int, incarnation: Incarnation) -> bool:
-        """Whether its end is on record, and so all that it had to tell: it only gets what is still on its way to it."""
-        return (
-            incarnation.last <= self._prepared.resumed_at
-            and (node, incarnation.ending, incarnation.end_s) in self._told
-        )
 
 
 def _planned(prepared: Prepared, node: int) -> Sequence[Incarnation]:

@@ -12,11 +12,10 @@ from ...transport.failpoints import failpoint
 from .. import interrupts
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
-from ..processes.engines import Engine, EngineError
+from ..processes.engines.base import Engine, EngineError
 from .clients import Clients
 from .folder import unfinished_files
-from .journal import Journal
-from .outcome import Outcome, last_line
+from .journal import Journal, Outcome, last_line
 
 _LISTEN_S = 0.25
 
@@ -27,20 +26,18 @@ class _Failure(Exception):
 
 class Run:
     """Drives one prepared run on an engine. ``watch`` is called a few times a second while the clients work, and with
-    a text where something else takes long."""
+    a text where something else takes long. ``lock`` is the descriptor of the folder's: the collector holds it, too,
+    until all is stored."""
 
     def __init__(self, prepared: Prepared, engine: Engine, watch: Callable[..., None], lock: int | None = None):
-        """``lock`` is the descriptor of the folder's: the collector holds it, too, until all is stored."""
         self.prepared, self._lock = prepared, lock
-        self._engine = engine
-        self._watch = watch
+        self._engine, self._watch = engine, watch
         self.clients = Clients(prepared, engine)
 
     def __call__(self) -> Outcome:
         """Raises nothing but what is a fault of this program; no client is left running in any case."""
         self._started = time.monotonic()
-        for _ in self._engine.overhead():  # what went before is not this run's
-            pass
+        list(self._engine.overhead())  # what went before is not this run's
         interrupts.check()
         with CollectorProcess(self.prepared, self._lock) as self._collector:
             self.prepared = self._collector.found(self.prepared)
@@ -60,13 +57,11 @@ class Run:
 
     def _with_causes(self, outcome: Outcome, lost: str | None) -> Outcome:
         """``lost``: why records are missing."""
-        missing = (f"records of this run are missing: {lost}",) if lost else ()
+        causes = (f"records of this run are missing: {lost}",) if lost else ()
         if outcome.status == "failure":
-            causes = self.clients.failures.causes(self.prepared, self.clients.waits.hopeless)
-            return Outcome("failure", (*causes, *outcome.causes, *missing))
-        if outcome.status == "interrupt" or not missing:
-            return Outcome(outcome.status, missing)
-        return Outcome("failure", missing)
+            of_clients = self.clients.failures.causes(self.prepared, self.clients.waits.hopeless)
+            causes = (*of_clients, *outcome.causes, *causes)
+        return Outcome("failure" if causes and outcome.status == "finish" else outcome.status, causes)
 
     def _attempt(self) -> Outcome:
         try:
@@ -128,11 +123,10 @@ class Run:
 
     def _listen_once(self, seconds: float) -> bool:
         """Waits for messages of the engine and acts on them; False when none came."""
-        if not self._engine.wait(seconds):
-            return False
-        for message in self._engine.receive():
-            self.clients.take(message)
-        return True
+        if came := self._engine.wait(seconds):
+            for message in self._engine.receive():
+                self.clients.take(message)
+        return came
 
     def _stop_clients(self, reason: str) -> None:
         deaths = dict(self.clients.failures.deaths)  # those who end from here on are no cause of anything
@@ -148,9 +142,8 @@ class Run:
 
     def _final_resources(self) -> Iterator[Record]:
         if self.prepared.config.measuring.enabled and not self._engine.shares_process:
-            now = self._journal.now
-            yield sample(LAUNCHER, now)
-            yield from self._engine.final_resources(now)
+            yield sample(LAUNCHER, self._journal.now)
+            yield from self._engine.final_resources(self._journal.now)
 
     def _overhead(self) -> Iterator[Record]:
         """What the planes beside the data cost: they are complete only now that everyone has left."""

@@ -4,6 +4,7 @@ A client waits until it has a message of everyone that it exchanges with. Where 
 the next has not sent, none of them ever will. Who waits for one at work may only have to be patient.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -20,19 +21,19 @@ _NAMED = 6
 
 
 class News(NamedTuple):
-    node: int
-    """Who waits."""
+    node: int  # who waits
     text: str
-    hopeless: bool
-    """Whether nothing can come of it any more."""
+    hopeless: bool  # nothing can come of it any more
 
 
 @dataclass(frozen=True)
 class Wait:
-    """The wait of a client in this ``round`` that has sent so many messages in it to each neighbour."""
+    """The wait of a client in this ``round`` that has sent so many messages in it to each neighbour.
+
+    ``wanted`` is {neighbour: round and phase of the message that is waited for}.
+    """
 
     wanted: dict[int, tuple[int, int]]
-    """{neighbour: round and phase of the message that is waited for}"""
     round: int
     sent: dict[int, int]
 
@@ -46,8 +47,9 @@ class Wait:
 
 
 class Waits:
+    """``name`` is how a client is called."""
+
     def __init__(self, name: Callable[[int], str]):
-        """``name`` is how a client is called."""
         self._name = name
         self._waits: dict[int, Wait] = {}
         self._seconds: dict[int, float] = {}
@@ -68,11 +70,9 @@ class Waits:
         if not self._waits or self.hopeless or now < self._changed + _SETTLED_S:
             return None
         self.hopeless = self._circle() or self._for_one_of(done)
-        if self.hopeless:
-            return self.hopeless
         seconds = max(self._seconds.values())
-        if seconds < 2 * self._told_s:  # who learns slowly does so in every round
-            return None
+        if self.hopeless or seconds < 2 * self._told_s:  # who learns slowly does so in every round
+            return self.hopeless
         news = self._at_work(seconds)
         self._told_s = seconds if news else self._told_s
         return news
@@ -84,9 +84,9 @@ class Waits:
             circle = error.args[1][::-1]
             pairs = [f"{self._name(i)} for {self._name(j)}" for i, j in pairwise(circle)]
             more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
-            round = self._waits[circle[0]].round
-            text = f"waits in a circle where nobody sends what the other waits for, in round {round}"
-            return News(circle[0], f"{text}: {', '.join(pairs[:_NAMED])}{more}", hopeless=True)
+            text = "waits in a circle where nobody sends what the other waits for, in round"
+            text = f"{text} {self._waits[circle[0]].round}: {', '.join(pairs[:_NAMED])}{more}"
+            return News(circle[0], text, hopeless=True)
         return None
 
     def _owing(self, node: int) -> Iterator[int]:
@@ -104,10 +104,10 @@ class Waits:
 
     def _at_work(self, seconds: float) -> News | None:
         """Tells for whom most wait, among those who wait for nobody."""
-        waiting: dict[int, list[int]] = {}
-        for node, wait in sorted(self._waits.items()):
-            for whom in wait.wanted.keys() - self._waits.keys():
-                waiting.setdefault(whom, []).append(node)
+        waiting = defaultdict[int, list[int]](list)
+        for node in sorted(self._waits):
+            for whom in self._waits[node].wanted.keys() - self._waits.keys():
+                waiting[whom].append(node)
         if not waiting:
             return None
         whom, nodes = max(waiting.items(), key=lambda item: len(item[1]))

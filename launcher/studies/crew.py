@@ -16,9 +16,8 @@ from ..config.sections import ConfigError
 from ..prepare.assignments import Site
 from ..prepare.preparation import prepare_run
 from ..prepare.prepared import Prepared
-from ..run.earlier import PlannedRun, clear
+from ..run.earlier import PlannedRun, clear, still_going_on
 from ..run.folder import Claim
-from ..run.resumption import still_going_on
 from ..run.run import Outcome
 from .folders import reason
 from .job import Job

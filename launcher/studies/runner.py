@@ -19,9 +19,17 @@ from ..prepare.memory import check_resources, need_of
 from ..prepare.preparation import once_for_alike, prepare_run, work_out
 from ..prepare.prepared import Prepared
 from ..processes.engines import Engine, EngineName, open_engine
-from ..run.earlier import PlannedRun, begin_anew, missing_of
+from ..run.earlier import (
+    PlannedRun,
+    begin_anew,
+    extended,
+    missing_of,
+    read_run,
+    require_sound_records,
+    still_going_on,
+    taken_up,
+)
 from ..run.folder import STORING_S, Claim, own_files, require_plain
-from ..run.resumption import extended, read_run, require_sound_records, still_going_on, taken_up
 from ..run.run import Outcome, Run
 from .folders import cannot_be_written, folders_of, reason, require_empty
 

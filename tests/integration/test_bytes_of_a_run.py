@@ -47,9 +47,8 @@ def test_every_row_follows_from_the_sizes(run_in_threads, case):
 
 
 def test_vectors_between_different_models_follow_the_smaller_one(run_in_threads):
-    settings = '[algorithm]\nname = "sheaf-fmtl"\ngamma = 0.1\nstart_scale = 0.1\n'
     model = '[model]\nkind = "mlp"\nhidden = [12]\nmix = [{ kind = "logistic" }]'
-    folder = run_in_threads(CONFIG + settings + model)
+    folder = run_in_threads(f"{CONFIG}[algorithm]\n{CASES['sheaf-fmtl'][0]}\n{model}")
     sizes = dict(folder.rows("SELECT node, parameters FROM node WHERE role = 'client'"))
     assert set(sizes.values()) == {D, 64 * 12 + 12 + 12 * 10 + 10}
     for (i, j, _), row in folder.sent().items():
@@ -84,45 +83,31 @@ def test_connections_hellos_records_and_control_lines_are_rows_of_their_own(run)
 
 def test_planned_time_is_that_of_the_bytes_really_sent(run_in_threads):
     """Two clients, a second a step, 1,000 bytes a second each way: int8 takes a third of the time of float32."""
-    timed = """
-clients = 2
-rounds = 4
-topology.kind = "ring"
-data.samples = 100
-evaluation.every = 0
-algorithm.name = "dfedu"
-time.clock = "virtual"
-compute.step_s = 1.0
-links.bandwidth = 1000.0
-"""
+    timed = 'time.clock = "virtual"\ncompute.step_s = 1.0\nlinks.bandwidth = 1000.0\nalgorithm.name = "dfedu"\n'
     ends = {}
     for codec in ("none", "int8"):
-        folder = run_in_threads(timed, f"transport.codec={codec}")
+        small = ("clients=2", "topology.kind=ring", "data.samples=100", f"transport.codec={codec}")
+        folder = run_in_threads(timed + CONFIG.replace("p = 0.4", ""), *small)
         (wire,) = {row[3] for row in folder.payload().values()}
-        ends[codec] = folder.rows("SELECT max(virtual_s) FROM round")[0][0]
+        ((ends[codec],),) = folder.rows("SELECT max(virtual_s) FROM round")
         assert ends[codec] == pytest.approx(4 * (1 + wire / 1000), rel=1e-6)
     assert ends["none"] - 4 > 3.5 * (ends["int8"] - 4)
 
 
-INT8_VECTORS = """
-clients = 6
-rounds = 30
-[topology]
-p = 0.5
-[data]
-samples = 300
-rotations = [0, 90]
-[evaluation]
-every = 0
-[transport]
-codec = "int8"
-[algorithm]
-"""
+INT8_VECTORS = (
+    "clients=6",
+    "rounds=30",
+    "topology.p=0.5",
+    "data.samples=300",
+    "data.rotations=[0, 90]",
+    "transport.codec=int8",
+)
 
 
 def test_both_ends_of_a_selective_edge_decide_alike(run_in_threads):
     """Edges become quiet, and each end knows without a word when the other one is: or they would wait for ever."""
-    folder = run_in_threads(INT8_VECTORS + 'name = "selective-sheaf"\nlisten = 4\nprobe_every = 5\nsure = 0.5')
+    settings = 'name = "selective-sheaf"\nlisten = 4\nprobe_every = 5\nsure = 0.5'
+    folder = run_in_threads(f"{CONFIG}[algorithm]\n{settings}", *INT8_VECTORS)
     found = {(i, j, k): row for i, j, k, *row in folder.rows("SELECT node, neighbour, round, weight, cosine FROM edge")}
     assert all(row == found[j, i, k] for (i, j, k), row in found.items())
     assert len({weight for weight, _ in found.values()}) == 2
@@ -130,8 +115,7 @@ def test_both_ends_of_a_selective_edge_decide_alike(run_in_threads):
 
 
 def test_both_ends_of_a_fused_edge_follow_the_same_disagreement(run_in_threads):
-    settings = 'name = "sheaf-fmtl"\nexchange = "fused"\ngamma = 0.1\nstart_scale = 0.1'
-    folder = run_in_threads(INT8_VECTORS + settings)
+    folder = run_in_threads(f'{CONFIG}[algorithm]\n{CASES["sheaf-fmtl"][0]}\nexchange = "fused"', *INT8_VECTORS)
     found = {(i, j, k): r for i, j, k, r in folder.rows("SELECT node, neighbour, round, disagreement FROM edge")}
     assert found
     for (i, j, k), r in found.items():

@@ -5,7 +5,7 @@ By default one kind of damage to each file; SHEAFGOSSIP_DAMAGE=all does all of t
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from foreign import sheafgossip
 from runs import RunFolder, assert_same_states
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.processes.engines import Engine, open_engine
+from sheafgossip.launcher.processes.engines import open_engine
 from sheafgossip.launcher.studies.runner import take_up
 from sheafgossip.metrics.schema import RunFolderError
 
@@ -23,26 +23,14 @@ ROUNDS, LAST = 12, 10
 CONFIG = f"""
 clients = 3
 rounds = {ROUNDS}
-[topology]
-kind = "ring"
-[data]
-samples = 60
-[compute]
-step_s = 0.01
-[time]
-clock = "virtual"
-staleness = 2
-[links]
-latency_s = 0.02
-[checkpoints]
-every = 4
-[algorithm]
-name = "d-psgd"
-[[faults]]
-kind = "crash"
-clients = [1]
-at_round = 7
-restart_after = 3
+topology.kind = "ring"
+data.samples = 60
+compute.step_s = 0.01
+time = {{clock = "virtual", staleness = 2}}
+links.latency_s = 0.02
+checkpoints.every = 4
+algorithm.name = "d-psgd"
+faults = [{{kind = "crash", clients = [1], at_round = 7, restart_after = 3}}]
 """
 
 
@@ -70,80 +58,77 @@ def folder(interrupted, tmp_path) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with open_engine("threads") as opened:
-        yield opened
+def take_it_up(whole) -> Iterator[Callable[[RunFolder], int | str]]:
+    """Returns the round after which a run went on, to the same end, or the line with which it was refused."""
+    with open_engine("threads") as engine:
+
+        def take_it_up(folder: RunFolder) -> int | str:
+            try:
+                ended = take_up(folder.path, engine)
+            except (ConfigError, RunFolderError) as error:
+                assert "\n" not in str(error)  # noqa: PT017
+                return str(error)
+            assert ended.outcome.status == "finish", ended.outcome.causes
+            assert_same_states(folder, whole, ROUNDS)
+            return ended.prepared.resumed_at
+
+        yield take_it_up
 
 
-def zeros(path: Path) -> None:
-    content = bytearray(path.read_bytes())
+def zeros(content: bytes) -> bytes:
     middle = len(content) // 2
-    content[middle : middle + 4096] = bytes(len(content[middle : middle + 4096]))
-    path.write_bytes(content)
+    return content[:middle] + bytes(len(content[middle : middle + 4096])) + content[middle + 4096 :]
 
 
-def halved(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+def halved(content: bytes) -> bytes:
+    return content[: len(content) // 2]
 
 
-def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    if content:
-        content[len(content) * 2 // 3] ^= 64
-    path.write_bytes(content)
+def flipped(content: bytes) -> bytes:
+    place = len(content) * 2 // 3
+    return content[:place] + bytes(byte ^ 64 for byte in content[place : place + 1]) + content[place + 1 :]
 
 
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
+def damage(file: Path, kind: Callable[[bytes], bytes | None]) -> None:
+    content = kind(file.read_bytes())
+    file.unlink() if content is None else file.write_bytes(content)
 
 
-DAMAGES = [zeros, flipped, halved, emptied, Path.unlink]
+DAMAGES = [zeros, flipped, halved, lambda _: b"", lambda _: None]
 ALL = os.environ.get("SHEAFGOSSIP_DAMAGE") == "all"
-
-
-def take_it_up(folder: RunFolder, engine: Engine, whole: RunFolder) -> int | str:
-    """The round after which the run went on, to the same end, or the line with which it was refused."""
-    try:
-        ended = take_up(folder.path, engine)
-    except (ConfigError, RunFolderError) as error:
-        assert "\n" not in str(error)  # noqa: PT017
-        return str(error)
-    assert ended.outcome.status == "finish", ended.outcome.causes
-    assert_same_states(folder, whole, ROUNDS)
-    return ended.prepared.resumed_at
 
 
 @pytest.mark.parametrize(
     "part", ["config.toml", "run.sqlite*", "shards/*", "plan/*", "state/*4/*", "state/*8/*", "log/*"]
 )
 def test_a_run_whose_files_are_damaged_in_turn_ends_with_the_same_bits_or_in_one_line(
-    whole, interrupted, engine, tmp_path, part
+    interrupted, take_it_up, tmp_path, part
 ):
     files = [path.relative_to(interrupted.path) for path in sorted(interrupted.path.glob(part))]
     assert files
-    every = [(file, damage) for file in files for damage in DAMAGES]
+    every = [(file, kind) for file in files for kind in DAMAGES]
     some = [(file, DAMAGES[(number + len(part)) % len(DAMAGES)]) for number, file in enumerate(files)]
-    for number, (file, damage) in enumerate(every if ALL else some[:3]):
+    for number, (file, kind) in enumerate(every if ALL else some[:3]):
         folder = interrupted.copy(tmp_path / f"{number}")
-        damage(folder.path / file)
-        take_it_up(folder, engine, whole)
+        damage(folder.path / file, kind)
+        take_it_up(folder)
 
 
 def test_a_run_goes_on_from_its_last_checkpoint_and_where_one_is_damaged_from_the_one_before(
-    whole, interrupted, folder, engine, tmp_path
+    interrupted, folder, take_it_up, tmp_path
 ):
-    assert take_it_up(folder, engine, whole) == 8
+    assert take_it_up(folder) == 8
     for file in sorted((interrupted.path / "state" / "round-000008").iterdir()):
         damaged = interrupted.copy(tmp_path / file.stem)
-        zeros(damaged.path / "state" / "round-000008" / file.name)
-        assert take_it_up(damaged, engine, whole) == 4
+        damage(damaged.path / "state" / "round-000008" / file.name, zeros)
+        assert take_it_up(damaged) == 4
 
 
-def test_a_run_from_before_there_were_digests_goes_on(whole, folder, engine):
+def test_a_run_from_before_there_were_digests_goes_on(folder, take_it_up):
     folder.alter("DELETE FROM meta WHERE key = 'config_sha256'")
     for path in folder.path.glob("*/**/*.safetensors"):
         save_file({name: array.copy() for name, array in load_file(path).items()}, path)
-    assert take_it_up(folder, engine, whole) == 8
+    assert take_it_up(folder) == 8
 
 
 @pytest.mark.parametrize(
@@ -156,17 +141,16 @@ def test_a_run_from_before_there_were_digests_goes_on(whole, folder, engine):
     ],
 )
 def test_what_cannot_be_gone_on_with_ends_the_command_with_2_and_one_line(folder, file, content, line):
-    if file == "run.sqlite":
-        (folder.path / "run.sqlite-wal").unlink()
-        (folder.path / "run.sqlite-shm").unlink()
+    for path in folder.path.glob(f"{file}-*"):
+        path.unlink()
     (folder.path / file).write_bytes(content)
     code, _, said = sheafgossip("resume", folder.path)
     assert (code, said.count("\n")) == (2, 1), said
     assert line in said
 
 
-def test_records_of_a_client_that_there_is_not_are_refused_in_one_line(whole, folder, engine):
+def test_records_of_a_client_that_there_is_not_are_refused_in_one_line(folder, take_it_up):
     folder.alter("UPDATE round SET node = 70 WHERE node = 2")
-    assert take_it_up(folder, engine, whole) == (
+    assert take_it_up(folder) == (
         f"{folder.path}: run.sqlite tells of round 0 of client 70, which config.toml does not have"
     )

@@ -4,58 +4,61 @@ import re
 
 import pytest
 
-CONFIG = """
+from foreign import sheafgossip
+from runs import RunFolder
+
+LINEAR = """
 clients = 4
 rounds = 12
-[data]
-dataset = "synthetic"
-task = "regression"
-[model]
-kind = "linear"
-[algorithm]
-name = "local"
+data = {dataset = "synthetic", task = "regression"}
+model.kind = "linear"
+algorithm.name = "local"
 """
-
-
-@pytest.mark.parametrize("alpha", [5.0, 0.05])
-def test_a_run_whose_loss_grows_ends_with_0_and_is_told_to_have_diverged(start, alpha):
-    going = start(CONFIG, "--set", f"training.alpha={alpha}")
-    out, err = going.process.communicate(timeout=100)
-    assert going.process.returncode == 0, err
-    assert ("finished, but diverged: " in err) == ("finished, but diverged" in out) == (alpha > 1)
-    if alpha < 1:
-        assert "diverged" not in out + err
-        assert float(going.folder.rows("SELECT value FROM meta WHERE key = 'constant_metric'")[0][0]) > 0.1
-
-
 CODED = """
 clients = 4
 rounds = 30
-[data]
-samples = 200
-[evaluation]
-every = 0
-[transport]
-codec = "{codec}"
-[algorithm]
+data.samples = 200
+evaluation.every = 0
 """
+MAPS = 'algorithm = {name = "sheaf-fmtl", gamma = 0.1, start_scale = 1e6, eta = 0.0}\ntransport.codec = "float16"'
+FAST = 'algorithm.name = "fedavg"\ntraining.alpha = 1e38\nmodel = {kind = "mlp", hidden = [8]}\ntransport.codec = '
+PULLED = 'algorithm = {name = "dfedu", lam = 1e6}\nmodel = {kind = "mlp", hidden = [8]}'
 
 
-def test_a_number_that_does_not_fit_ends_the_run_with_a_line_that_says_so(start):
-    settings = 'name = "sheaf-fmtl"\ngamma = 0.1\nstart_scale = 1e6\neta = 0.0'
-    code, said = start(CODED.format(codec="float16") + settings).end()
-    assert code == 1
-    assert "too large for float16; choose another transport.codec" in said
-    assert "Traceback" not in said
-    assert re.search(
-        r"client \d failed in round \d+: a vector of client \d cannot be sent in round \d+: a number is", said
-    )
+@pytest.fixture
+def ended(tmp_path):
+    def ended(text: str, code: int) -> str:
+        """What is said of a run that must end with this code."""
+        (tmp_path / "config.toml").write_text(text)
+        words = ("run", tmp_path / "config.toml", "--out", tmp_path / "run", "--engine", "threads")
+        found, out, err = sheafgossip(*words)
+        assert found == code, err
+        assert "Traceback" not in err
+        assert code or ("finished, but diverged" in out) == ("finished, but diverged: " in err)
+        return err
+
+    return ended
 
 
-@pytest.mark.parametrize("codec", ["bfloat16", "int8"])
-def test_divergence_under_a_codec_is_told_as_without_one(start, codec):
-    settings = 'name = "fedavg"\n[training]\nalpha = 1e38\n[model]\nkind = "mlp"\nhidden = [8]'
-    code, said = start(CODED.format(codec=codec) + settings).end()
-    assert code == 1
-    assert "Traceback" not in said
-    assert re.search(r"theta of client \d is not finite after round \d+: .*lower training.alpha", said)
+def test_a_run_whose_loss_grows_ends_with_0_and_is_told_to_have_diverged(ended):
+    assert "finished, but diverged: " in ended(f"{LINEAR}training.alpha = 5.0", 0)
+
+
+def test_one_that_learns_is_not(ended, tmp_path):
+    assert "diverged" not in ended(f"{LINEAR}training.alpha = 0.05", 0)
+    ((constant,),) = RunFolder(tmp_path / "run").rows("SELECT value FROM meta WHERE key = 'constant_metric'")
+    assert float(constant) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MAPS, r"failed in round \d+: a vector of client \d cannot be sent in round \d+: a number is .* too large "
+         r"for float16; choose another transport.codec"),
+        (FAST + '"bfloat16"', r"theta of client \d is not finite after round \d+: .*lower training.alpha"),
+        (FAST + '"int8"', r"theta of client \d is not finite after round \d+: .*lower training.alpha"),
+        (PULLED, r"is not finite after round .*algorithm.lam"),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_none_or_do_not_fit_end_the_run_with_a_line_that_says_so(ended, text, said):
+    assert re.search(said, ended(CODED + text, 1))

@@ -7,29 +7,19 @@ import pytest
 import foreign
 from runs import RunFolder, assert_same_states
 
-CONFIG = """
+RUN = """
 clients = 3
 rounds = 8
-[topology]
-kind = "ring"
-[data]
-samples = 60
-[checkpoints]
-every = 2
-[compute]
-slowdown = [1.0, 2.0, 1.0]
-[time]
-clock = "virtual"
-[[compare]]
-name = "first"
-algorithm = {name = "local"}
-[[compare]]
-name = "second"
-algorithm = {name = "d-psgd"}
-[[compare]]
-name = "third"
-algorithm = {name = "dfedu"}
+topology.kind = "ring"
+data.samples = 60
+checkpoints.every = 2
+compare = [
+    {name = "first", algorithm.name = "local"},
+    {name = "second", algorithm.name = "d-psgd"},
+    {name = "third", algorithm.name = "dfedu"},
+]
 """
+TIMED = 'compute.slowdown = [1.0, 2.0, 1.0]\ntime.clock = "virtual"\n'
 NAMES = ("first", "second", "third")
 
 
@@ -43,41 +33,37 @@ def sheafgossip(*words: object, code: int = 0) -> str:
 def finished(tmp_path_factory):
     """The file, and the folder of its runs."""
     root = tmp_path_factory.mktemp("compare")
-    (root / "c.toml").write_text(CONFIG)
-    sheafgossip("run", root / "c.toml", "--out", root / "out")
+    (root / "c.toml").write_text(RUN + TIMED)
+    sheafgossip("run", root / "c.toml", "--out", root / "out", "--engine", "threads")
     return root / "c.toml", root / "out"
 
 
 @pytest.fixture
-def interrupted(finished, tmp_path):
-    """As they are when the second run was interrupted after round 5, before the third had begun."""
+def out(finished, tmp_path):
+    """A copy of that folder."""
+    return shutil.copytree(finished[1], tmp_path / "out")
+
+
+def test_the_same_command_makes_the_runs_that_are_missing_to_the_same_bits(finished, out):
+    """The second one was interrupted after round 5, before the third had begun."""
     config, whole = finished
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
     RunFolder(out / "second").cut_after(5)
     RunFolder(out / "third").alter("DELETE FROM round; DELETE FROM event; DELETE FROM node")
     shutil.rmtree(out / "third" / "state")
-    return config, out
-
-
-def test_the_same_command_makes_the_runs_that_are_missing_to_the_same_bits(finished, interrupted):
-    config, out = interrupted
     said = sheafgossip("run", config, "--out", out)
     assert "1 of 3 runs finished before" in said
     assert "second: going on after round 4" in said
     for name in NAMES:
-        assert_same_states(RunFolder(out / name), RunFolder(finished[1] / name), 8)
+        assert_same_states(RunFolder(out / name), RunFolder(whole / name), 8)
         assert name in said  # in one table
-        assert (out / name / "config.toml").read_text() == (finished[1] / name / "config.toml").read_text()
+        assert (out / name / "config.toml").read_text() == (whole / name / "config.toml").read_text()
     starts = "SELECT count(*) FROM event WHERE kind = 'start'"
     assert [RunFolder(out / name).rows(starts)[0][0] for name in NAMES] == [1, 2, 1]
     assert "3 of 3 runs finished before" in sheafgossip("run", config, "--out", out)
 
 
-def test_a_folder_that_holds_other_runs_is_refused_and_left_alone(finished, tmp_path):
-    config, whole = finished
-    out = tmp_path / "out"
-    shutil.copytree(whole, out)
+def test_a_folder_that_holds_other_runs_is_refused_and_left_alone(finished, out):
+    config, _ = finished
     said = sheafgossip("run", config, "--set", "training.alpha=0.3", "--out", out, code=2)
     assert "holds a run of another configuration" in said
     (out / "second").rename(out / "mine")
@@ -86,13 +72,10 @@ def test_a_folder_that_holds_other_runs_is_refused_and_left_alone(finished, tmp_
 
 
 def test_ctrl_c_tells_how_to_go_on(start):
-    endless = CONFIG.partition("[compute]")[0].replace("rounds = 8", "rounds = 1000000")
-    going = start(endless + "[[compare]]" + CONFIG.partition("[[compare]]")[2])
+    going = start(RUN.replace("rounds = 8", "rounds = 1000000"))
     out, going.folder = going.folder.path, RunFolder(going.folder.path / "first")
     going.until_round(1)
-    going.signal()
-    code, said = going.end(60)
-    assert code == 130
+    said = going.ends(130, going.signal, seconds=60)
     assert f"the same command with --out {out} goes on with what is missing" in said
 
 

@@ -1,8 +1,10 @@
 """A run over two hosts with addresses of their own, and a third that has no keys: network namespaces at one bridge."""
 
 import contextlib
+import ctypes
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,11 +20,11 @@ import psutil
 import pytest
 import zmq
 
-from runs import CLI, assert_same_states, until
+from runs import CLI, RunFolder, assert_same_states, until
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair
 
-from .test_keys import dial, enter, forger, meanwhile, network, within
+from .test_keys import dial, forger, meanwhile
 
 pytest.importorskip("ray", reason="needs ray, of the extra ray")
 pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
@@ -32,45 +34,69 @@ BIN = Path(sys.executable).parent
 CONFIG = """
 clients = 8
 rounds = 300
-[topology]
-kind = "ring"
-[data]
-samples = 400
-[training]
-work = "steps"
-steps = 5
-[algorithm]
-name = "d-psgd"
-[evaluation]
-every = 0
-[transport]
-protocol = "tcp"
-[measuring]
-kernel = true
+topology.kind = "ring"
+data.samples = 400
+training = {work = "steps", steps = 5}
+algorithm.name = "d-psgd"
+evaluation.every = 0
+transport.protocol = "tcp"
+measuring.kernel = true
 """
+
+
+def enter(namespace: str) -> None:
+    """Takes this thread, and what it starts, into a network namespace."""
+    with Path(namespace).open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
+            raise OSError(ctypes.get_errno(), namespace)
+
+
+@contextlib.contextmanager
+def within(namespace: str) -> Iterator[None]:
+    with Path("/proc/thread-self/ns/net").open() as before:
+        enter(namespace)
+        try:
+            yield
+        finally:
+            ctypes.CDLL(None).setns(before.fileno(), 0)
+
+
+def on(namespace: str, *command: str) -> list[str]:
+    return ["ip", "netns", "exec", Path(namespace).name, *command]
 
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[dict[str, str]]:
     """{address: network namespace} of three hosts, and under "" the namespace of the bridge between them."""
-    prefix = f"sg{os.getpid()}"
-    names = dict(zip((FIRST, SECOND, THIRD, ""), (f"{prefix}{end}" for end in "abcs"), strict=True))
-    commands = [f"ip netns add {name}" for name in names.values()]
-    commands += [f"ip -n {names['']} link add bridge type bridge", f"ip -n {names['']} link set bridge up"]
+    names = {address: f"sg{os.getpid()}{number}" for number, address in enumerate((FIRST, SECOND, THIRD, ""))}
+    between = names[""]
+    commands = [f"netns add {name}" for name in names.values()]
+    commands += [f"-n {between} link add bridge type bridge", f"-n {between} link set bridge up"]
     for port, (address, name) in enumerate(list(names.items())[:3]):
         commands += [
-            f"ip link add eth0 netns {name} type veth peer name port{port} netns {names['']}",
-            f"ip -n {names['']} link set port{port} master bridge up",
-            f"ip -n {name} address add {address}/24 dev eth0",
-            f"ip -n {name} link set lo up",
-            f"ip -n {name} link set eth0 up",
+            f"link add eth0 netns {name} type veth peer name port{port} netns {between}",
+            f"-n {between} link set port{port} master bridge up",
+            f"-n {name} address add {address}/24 dev eth0",
+            f"-n {name} link set lo up",
+            f"-n {name} link set eth0 up",
         ]
-    with network(names.values(), commands):
-        yield names
+    try:
+        for command in commands:
+            try:
+                subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                pytest.skip(f"no network namespaces here: {error}")
+        yield {address: f"/run/netns/{name}" for address, name in names.items()}
+    finally:
+        for name in names.values():
+            with contextlib.suppress(OSError):
+                subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
-def on(namespace: str, *command: str) -> list[str]:
-    return ["ip", "netns", "exec", namespace, *command]
+HOW_MANY = (
+    f"import ray; ray.init('{FIRST}:6379', log_to_driver=False, logging_level='ERROR', _node_ip_address='{FIRST}');"
+    "print(sum(node['Alive'] for node in ray.nodes()))"
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,17 +116,10 @@ def cluster(hosts, ray_folder) -> Iterator[str]:
         yield f"{FIRST}:6379"
     finally:
         for node in nodes:
-            family = psutil.Process(node.pid).children(recursive=True)
-            for process in (*family, node):
+            for process in (*psutil.Process(node.pid).children(recursive=True), node):
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             node.wait()
-
-
-HOW_MANY = (
-    f"import ray; ray.init('{FIRST}:6379', log_to_driver=False, logging_level='ERROR', _node_ip_address='{FIRST}');"
-    "print(sum(node['Alive'] for node in ray.nodes()))"
-)
 
 
 def answers(address: str) -> bool:
@@ -111,7 +130,7 @@ def answers(address: str) -> bool:
 
 
 class Wiretap:
-    """Keeps what crosses a namespace's bridge: {(source, destination): the bytes of that way of a TCP connection}."""
+    """Keeps what crosses a bridge: {(source, destination): the bytes of a TCP connection in that direction}."""
 
     def __init__(self, namespace: str):
         with within(namespace):
@@ -163,7 +182,7 @@ class Attacker:
     replayed: int = 0
 
     def __call__(self, over: threading.Event) -> None:
-        enter(f"/run/netns/{self.namespace}")
+        enter(self.namespace)
         known: set[int] = set()
         with zmq.Context() as context:
             sockets = []
@@ -191,55 +210,45 @@ def forgers(context: zmq.Context, node: int, address: str) -> list[zmq.Socket]:
     return [forger(context, kind, address, keys, messages, b"node-%04d" % sender) for keys in all_keys]
 
 
-def collector_of(launcher: int) -> str | None:
-    """Where the collector below a process listens."""
+def collector_of(launcher: int) -> dict[int, str]:
+    """Where the collector below a process listens, in its own network namespace."""
     for process in psutil.Process(launcher).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if "sheafgossip.metrics.collector" in process.cmdline():
-                return listening(Path(f"/proc/{process.pid}"))
-    return None
-
-
-def listening(process: Path) -> str | None:
-    """In the process's own network namespace."""
-    inodes = {str(file.readlink()) for file in (process / "fd").iterdir()}
-    for line in (process / "net" / "tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-            address, port = fields[1].split(":")
-            return f"tcp://{socket.inet_ntoa(bytes.fromhex(address)[::-1])}:{int(port, 16)}"
-    return None
+            if "sheafgossip.metrics.collector" not in process.cmdline():
+                continue
+            place = Path(f"/proc/{process.pid}")
+            inodes = {str(file.readlink()) for file in (place / "fd").iterdir()}
+            for fields in map(str.split, (place / "net" / "tcp").read_text().splitlines()[1:]):
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                    address, port = fields[1].split(":")
+                    return {-2: f"tcp://{socket.inet_ntoa(bytes.fromhex(address)[::-1])}:{int(port, 16)}"}
+    return {}
 
 
 def test_a_run_spans_two_hosts_and_a_third_one_without_keys_changes_nothing(run_in_threads, hosts, cluster, tmp_path):
     quiet = run_in_threads(CONFIG, "measuring.kernel=false")
-    config, folder = tmp_path / "config.toml", tmp_path / "attacked"
+    config, attacked = tmp_path / "config.toml", RunFolder(tmp_path / "attacked")
     config.write_text(CONFIG)
-    attacked = type(quiet)(folder)
-    words = [*CLI, "run", str(config), "--out", str(folder), "--quiet", "--engine", "ray", "--address", cluster]
+    words = [*CLI, "run", str(config), "--out", str(attacked.path), "--quiet", "--engine", "ray", "--address", cluster]
     process = subprocess.Popen(on(hosts[FIRST], *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     attacker = Attacker(hosts[THIRD], Wiretap(hosts[""]))
     with meanwhile(attacker):
         while process.poll() is None:
-            with contextlib.suppress(Exception):
-                rows = attacked.rows("SELECT node, address FROM node WHERE node >= 0 AND address <> ''")
-                attacker.addresses |= dict(rows)
-            with contextlib.suppress(psutil.Error, OSError):
-                if (collector := collector_of(process.pid)) is not None:
-                    attacker.addresses[-2] = collector
+            with contextlib.suppress(sqlite3.Error, psutil.Error, OSError):
+                attacker.addresses |= collector_of(process.pid)
+                attacker.addresses |= attacked.rows("SELECT node, address FROM node WHERE node >= 0 AND address <> ''")
             time.sleep(0.05)
     printed, _ = process.communicate()
     assert process.returncode == 0, printed
     assert len(attacker.addresses) == 9
     assert attacker.replayed > 9
-    where = dict(attacked.rows("SELECT node, address FROM node WHERE node >= 0"))
-    at_hosts = [sum(address.startswith(f"tcp://{host}:") for address in where.values()) for host in (FIRST, SECOND)]
-    assert at_hosts == [4, 4]
+    where = [address for (address,) in attacked.rows("SELECT address FROM node WHERE node >= 0")]
+    assert [sum(f"//{host}:" in address for address in where) for host in (FIRST, SECOND)] == [4, 4]
     assert_same_states(attacked, quiet, 300)
     assert attacked.payload() == quiet.payload()
     rounds = "SELECT node, round, theta_norm, train_loss FROM round ORDER BY 1, 2"
     assert attacked.rows(rounds) == quiet.rows(rounds)
-    comparison = compare_with_kernel(folder)
+    comparison = compare_with_kernel(attacked.path)
     assert comparison.connections == 8
     counted = [way for way in comparison.directions if way.sent is not None]  # a flood may hide a connection's opening
     assert counted

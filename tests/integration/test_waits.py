@@ -12,16 +12,7 @@ ROUND = """
 client.learn()
 next_, before = (client.node + 1) % client.clients, (client.node - 1) % client.clients
 """
-SMALL = """
-clients = 4
-rounds = 3
-[topology]
-kind = "ring"
-[algorithm]
-name = "added"
-[transport]
-timeout = 300.0
-"""
+SMALL = 'clients = 4\nrounds = 3\ntopology.kind = "ring"\nalgorithm.name = "added"\ntransport.timeout = 300.0\n'
 TO_ONE_ONLY = "peers.exchange({next_: client.theta})"
 ONE_IS_FORGOTTEN = "client.node == 2 and peers.receive([before])"
 ONE_IS_LATE = "client.node == 1 and __import__('time').sleep(600); peers.exchange({next_: client.theta}, [before])"
@@ -38,25 +29,22 @@ def told(folder: RunFolder) -> list[tuple[int, str]]:
 def waiting(begin, tmp_path, with_round):
     """Starts a run in which somebody waits."""
 
-    def waiting(body: str, *options: str, config: str = SMALL) -> Going:
+    def waiting(body: str, *options: str) -> Going:
         environment = with_round(ROUND + body) | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.5"}
-        (tmp_path / "mine.toml").write_text(config)
+        (tmp_path / "mine.toml").write_text(SMALL)
         return begin("run", "mine.toml", "--out", "run", *options, cwd=tmp_path, env=environment)
 
     return waiting
 
 
-@pytest.mark.parametrize("engine", ["local", "threads"])
-def test_an_exchange_with_one_neighbour_only_is_told_as_a_circle_of_who_waits_for_whom(waiting, engine):
-    going = waiting(TO_ONE_ONLY, "--engine", engine)
+def test_an_exchange_with_one_neighbour_only_is_told_as_a_circle_of_who_waits_for_whom(waiting):
+    going = waiting(TO_ONE_ONLY, "--engine", "threads")
     going.until(lambda: told(going.folder))
     ((node, text),) = told(going.folder)
     assert text.startswith("waits in a circle where nobody sends what the other waits for, in round 1: ")
     for i in range(4):
         assert f"client {i} for client {(i + 1) % 4}" in text
-    going.signal()
-    code, said = going.end(60)
-    assert code == 130
+    said = going.ends(130, going.signal, seconds=60)
     assert said.count(f"client {node} {text}") == 1  # a line of the progress
 
 
@@ -75,16 +63,14 @@ def test_who_waits_for_a_client_is_told_by_its_name_and_whether_it_has_done_all_
 
 
 def test_the_failure_in_the_end_says_it_first(waiting):
-    going = waiting(TO_ONE_ONLY, "--quiet", config=SMALL.replace("300.0", "3.0"))
-    _, said = going.process.communicate(timeout=100)
-    assert going.process.returncode == 1
+    _, said = waiting(TO_ONE_ONLY, "--quiet", "--set", "transport.timeout=3.0").end()
     first, second, *_ = said.splitlines()
     assert "waits in a circle" in first
     assert "sent nothing for 3 s in round 1" in second
 
 
 def test_slow_clients_of_a_wall_clock_scenario_are_no_news(start):
-    slow = '[time]\nclock = "wall"\n[compute]\nstep_s = 0.05\nslowdown = [1, 1, 1, 20]\n'
+    slow = 'time.clock = "wall"\ncompute = {step_s = 0.05, slowdown = [1, 1, 1, 20]}\n'
     environment = os.environ | {"SHEAFGOSSIP_TEST_CONSTANTS": "tell_wait_s=0.2"}
     going = start(SMALL.replace("added", "d-psgd") + slow, env=environment)
     assert going.end()[0] == 0

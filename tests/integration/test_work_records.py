@@ -2,8 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
+
+from runs import assert_same_states
 
 ROUNDS = 12
 D, D_IJ, DEGREE = 650, 65, 2  # logistic regression on digits, gamma 0.1, three clients who all know each other
@@ -11,17 +12,10 @@ HEIGHT = DEGREE * D_IJ
 CONFIG = f"""
 clients = 3
 rounds = {ROUNDS}
-[topology]
-kind = "complete"
-[data]
-samples = 300
+topology.kind = "complete"
+data.samples = 300
 """
-MAPS = """
-[algorithm]
-name = "sheaf-fmtl"
-gamma = 0.1
-start_scale = 0.1
-"""
+MAPS = ("algorithm.name=sheaf-fmtl", "algorithm.gamma=0.1", "algorithm.start_scale=0.1")
 PARTS = {"start", "gradient", "maps", "exchange", "waiting", "evaluation", "records", "io"}
 
 
@@ -29,17 +23,12 @@ def flops(folder, part: str) -> list[int]:
     return [count for (count,) in folder.rows(f"SELECT flops FROM work_total WHERE part = '{part}' ORDER BY node")]
 
 
-@pytest.fixture(params=["dense", "factored"])
-def storage(request):
-    return request.param
-
-
+@pytest.mark.parametrize("storage", ["dense", "factored"])
 def test_cpu_time_and_operations_of_a_run_with_maps(run, storage):
-    folder = run(CONFIG + MAPS + f'start = "orthogonal"\nstorage = "{storage}"')
+    folder = run(CONFIG, *MAPS, f"algorithm.storage={storage}", "algorithm.start=orthogonal")
 
     parts = folder.rows("SELECT node, part FROM work_total")
     assert set(parts) == {(node, part) for node in range(3) for part in PARTS}
-
     shares = folder.rows(
         "SELECT sum(work_total.cpu_s) / cpu_total.cpu_s FROM work_total JOIN cpu_total USING (node) GROUP BY node"
     )
@@ -48,9 +37,9 @@ def test_cpu_time_and_operations_of_a_run_with_maps(run, storage):
     assert folder.rows("SELECT count(*) FROM work WHERE cpu_s < 0 OR elapsed_s < 0 OR flops < 0") == [(0,)]
 
     samples = folder.rows("SELECT train_samples, test_samples FROM node WHERE role = 'client' ORDER BY node")
-    way = 2 * 64 * 10  # of one sample through the one layer
-    assert flops(folder, "gradient") == [ROUNDS * train * 2 * way for train, _ in samples]
-    assert flops(folder, "evaluation") == [(ROUNDS + 1) * test * way for _, test in samples]
+    layer = 2 * 64 * 10  # of one sample through the one layer
+    assert flops(folder, "gradient") == [ROUNDS * train * 2 * layer for train, _ in samples]
+    assert flops(folder, "evaluation") == [(ROUNDS + 1) * test * layer for _, test in samples]
     assert flops(folder, "exchange") == [0] * 3
     if storage == "dense":  # project, pull back, project, update
         by_hand = ROUNDS * 4 * 2 * HEIGHT * D
@@ -60,18 +49,9 @@ def test_cpu_time_and_operations_of_a_run_with_maps(run, storage):
     assert flops(folder, "maps") == [by_hand] * 3
 
 
-def test_operations_follow_the_steps_that_were_taken(run):
-    text = '[model]\nkind = "cnn"\nfilters = [4]\n[training]\nwork = "steps"\nsteps = 3\nbatch_size = 16\n'
-    folder = run(CONFIG + text + '[algorithm]\nname = "d-psgd"\n')
-    convolution, last = 2 * 6 * 6 * 4 * 9, 2 * (3 * 3 * 4) * 10  # 8x8 -> 6x6 -> 3x3
-    assert folder.rows("SELECT DISTINCT train_samples FROM node WHERE role = 'client'") == [(75,)]
-    samples = 7 * 75 + 16  # 36 steps; a pass takes five, and the fifth is short
-    assert flops(folder, "gradient") == [samples * (3 * last + 2 * convolution)] * 3
-    assert flops(folder, "maps") == [0] * 3
-
-
+@pytest.mark.parametrize("storage", ["dense", "factored"])
 def test_memory_of_the_state_by_part(run, storage):
-    folder = run(CONFIG + MAPS + f'start = "gaussian"\nstorage = "{storage}"\n[training]\nmomentum = 0.5')
+    folder = run(CONFIG, *MAPS, f"algorithm.storage={storage}", "algorithm.start=gaussian", "training.momentum=0.5")
     state = folder.rows(
         "SELECT theta_bytes, map_bytes, history_bytes, buffer_bytes, state_bytes FROM resource WHERE node >= 0 "
         "GROUP BY node HAVING wall_s = max(wall_s)"
@@ -82,12 +62,20 @@ def test_memory_of_the_state_by_part(run, storage):
     assert folder.rows("SELECT sum(state_bytes) FROM resource WHERE node < 0") == [(0,)]
 
 
-def test_without_measuring_a_run_learns_the_same_and_records_its_rounds_alone(run):
-    measured = run(CONFIG + MAPS)
-    alone = run(CONFIG + MAPS + "[measuring]\nenabled = false")
+def test_operations_follow_the_steps_that_were_taken(run_in_threads):
+    steps = ("training.work=steps", "training.steps=3", "training.batch_size=16", "algorithm.name=d-psgd")
+    folder = run_in_threads(CONFIG, "model.kind=cnn", "model.filters=[4]", *steps)
+    convolution, last = 2 * 6 * 6 * 4 * 9, 2 * (3 * 3 * 4) * 10  # 8x8 -> 6x6 -> 3x3
+    assert folder.rows("SELECT DISTINCT train_samples FROM node WHERE role = 'client'") == [(75,)]
+    samples = 7 * 75 + 16  # 36 steps; a pass takes five, and the fifth is short
+    assert flops(folder, "gradient") == [samples * (3 * last + 2 * convolution)] * 3
+    assert flops(folder, "maps") == [0] * 3
+
+
+def test_without_measuring_a_run_learns_the_same_and_records_its_rounds_alone(run, run_in_threads):
+    alone = run(CONFIG, *MAPS, "measuring.enabled=false")
     for table in ("traffic", "resource", "edge", "work", "kernel"):
         assert alone.rows(f"SELECT count(*) FROM {table}") == [(0,)]
     assert alone.rows("SELECT count(*) FROM round") == [(3 * (ROUNDS + 1),)]
     assert alone.rows("SELECT kind FROM event ORDER BY wall_s") == [("start",), ("finish",)]
-    for node, theta in measured.theta(ROUNDS).items():
-        np.testing.assert_array_equal(theta, alone.theta(ROUNDS)[node])
+    assert_same_states(alone, run_in_threads(CONFIG, *MAPS), ROUNDS)

@@ -11,7 +11,7 @@ from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unf
 from sheafgossip.launcher.studies.folders import new_folder
 from sheafgossip.metrics.schema import RunFolderError
 
-OWN = [
+OWN = {
     "config.toml",
     "run.sqlite",
     "run.sqlite-wal",
@@ -20,79 +20,70 @@ OWN = [
     "log/collector.log",
     "state/round-000004/node-0001.safetensors",
     "state/round-000004/sent-0001.safetensors",
-]
-UNFINISHED = [
+}
+UNFINISHED = {
     "plan/node-12345.safetensors.part",
     "state/round-000004/node-0002.part",
     "state/round-1000000/node-0002.safetensors.part",
-]
-FOREIGN = ["notes.md", "state/notes.md", "state/round-000004/thesis.part", "log/mine.log", "plan/node-1.safetensors"]
+}
+FOREIGN = {"notes.md", "state/notes.md", "state/round-000004/thesis.part", "log/mine.log", "plan/node-1.safetensors"}
 
 
 @pytest.fixture
 def run_folder(tmp_path):
     folder = tmp_path / "run"
-    for name in (*OWN, *UNFINISHED, *FOREIGN):
+    for name in OWN | UNFINISHED | FOREIGN:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
     return folder
 
 
-def test_what_a_run_wrote_is_told_from_other_files(run_folder):
-    assert {path.relative_to(run_folder).as_posix() for path in own_files(run_folder)} == {*OWN, *UNFINISHED}
-    assert {path.relative_to(run_folder).as_posix() for path in unfinished_files(run_folder)} == {*UNFINISHED}
+def below(folder, paths):
+    return {path.relative_to(folder).as_posix() for path in paths if path.is_file()}
 
 
-def test_a_file_that_a_run_renames_meanwhile_is_no_obstacle(run_folder, monkeypatch):
-    listed = list(folder._below(run_folder))
-    (run_folder / UNFINISHED[1]).rename(run_folder / OWN[-2])
-    monkeypatch.setattr(folder, "_below", lambda of: listed)
-    require_plain(run_folder)
-
-
-def test_clearing_a_folder_leaves_what_this_program_did_not_write(run_folder):
+def test_clearing_a_folder_leaves_what_this_program_did_not_write_and_follows_no_link(run_folder, tmp_path):
+    assert below(run_folder, own_files(run_folder)) == OWN | UNFINISHED
+    assert below(run_folder, unfinished_files(run_folder)) == UNFINISHED
+    document = tmp_path / "home" / "node-0007.safetensors"
+    document.parent.mkdir()
+    document.write_text("irreplaceable")
+    (run_folder / "state" / "round-000008").symlink_to(document.parent)
     with Claim(run_folder, RunFolderError()) as claim:
         claim.clear()
-    left = {path.relative_to(run_folder).as_posix() for path in run_folder.rglob("*") if path.is_file()}
-    assert left == {*FOREIGN}
-
-
-def test_clearing_a_folder_follows_no_link(run_folder, tmp_path):
-    (tmp_path / "home" / "round-000004").mkdir(parents=True)
-    document = tmp_path / "home" / "round-000004" / "node-0001.safetensors"
-    document.write_text("irreplaceable")
-    (run_folder / "state").rename(run_folder / "other")
-    (run_folder / "state").symlink_to(tmp_path / "home")
+    assert below(run_folder, run_folder.rglob("*")) == FOREIGN
+    (run_folder / "shards").symlink_to(document.parent)
     with Claim(run_folder, RunFolderError()) as claim:
         claim.clear()
     assert document.read_text() == "irreplaceable"
 
 
-@pytest.mark.parametrize("name", ["state", "shards", "state/round-000004", OWN[0], OWN[5], OWN[7], "lock", "log/x"])
-def test_a_link_below_a_run_folder_is_refused_in_one_line(run_folder, tmp_path, name):
-    place = run_folder / name
-    if place.exists():
-        place.rename(tmp_path / "moved")
-    place.symlink_to(tmp_path / "moved")
-    with pytest.raises(RunFolderError, match=rf"^\S+: {name} is a symbolic link; [^\n]*$"):
-        require_plain(run_folder)
+def test_a_file_that_a_run_renames_meanwhile_is_no_obstacle(run_folder, monkeypatch):
+    listed = list(folder._below(run_folder))
+    (run_folder / "state/round-000004/node-0002.part").rename(run_folder / "state/round-000004/node-0002.safetensors")
+    monkeypatch.setattr(folder, "_below", lambda of: listed)
+    require_plain(run_folder)
+
+
+ROUND = "state/round-000004"
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("log", "no folder"), ("log/node-0001.log", "no file"), ("lock", "no file")]
+    ("name", "put", "what"),
+    [
+        *((name, "link", "a symbolic link") for name in ("state", "shards", ROUND, "lock", "log/x", *sorted(OWN)[::3])),
+        *(("log", "pipe", "no folder"), ("log/node-0001.log", "pipe", "no file"), ("lock", "pipe", "no file")),
+        ("config.toml", "folder", "no file"),
+    ],
 )
-def test_so_is_anything_but_files_and_folders(run_folder, tmp_path, name, what):
-    if (run_folder / name).exists():
-        (run_folder / name).rename(tmp_path / "moved")
-    os.mkfifo(run_folder / name)
-    with pytest.raises(RunFolderError, match=rf"^\S+: {name} is {what};"):
-        require_plain(run_folder)
-
-
-def test_a_folder_in_place_of_a_file_is_refused(run_folder):
-    (run_folder / "config.toml").unlink()
-    (run_folder / "config.toml").mkdir()
-    with pytest.raises(RunFolderError, match=r"config\.toml is no file"):
+def test_anything_but_files_and_folders_of_a_run_is_refused_in_one_line(run_folder, tmp_path, name, put, what):
+    place = run_folder / name
+    if place.exists():
+        place.rename(tmp_path / "moved")
+    {"link": lambda: place.symlink_to(tmp_path / "moved"), "pipe": lambda: os.mkfifo(place), "folder": place.mkdir}[
+        put
+    ]()
+    with pytest.raises(RunFolderError, match=rf"^\S+: {name} is {what}; [^\n]*$"):
         require_plain(run_folder)
 
 
@@ -124,16 +115,13 @@ def test_a_new_folder_that_nothing_was_written_to_goes_again_and_others_stay(tmp
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["b"]
 
 
-def test_a_folder_that_another_works_in_is_not_taken(tmp_path):
+def test_a_folder_that_another_works_in_is_not_taken_nor_one_that_a_link_promises(tmp_path):
     folder = tmp_path / "run"
     with Claim(folder, ConfigError()):
         with new_folder(folder, tmp_path / "a.toml"), pytest.raises(ConfigError, match="at work"):
             Claim(folder, ConfigError("at work"), wait_s=0)
         assert folder.exists()
     assert not folder.exists()
-
-
-def test_a_link_that_leads_nowhere_is_no_folder_to_work_in(tmp_path):
     (tmp_path / "run").symlink_to(tmp_path / "nowhere" / "at" / "all")
     with pytest.raises(FileNotFoundError):
         Claim(tmp_path / "run", ConfigError())
