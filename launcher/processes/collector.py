@@ -21,33 +21,27 @@ from ...metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, Record, pack
 from ...transport.constants import CONSTANTS
 from ...transport.keys import KeyPair
 from ..prepare.prepared import Prepared
-from .engines import EngineError
+from .engines.base import EngineError
 
 _GRACE_S, _STANDSTILL_S = CONSTANTS.stop_grace_s, CONSTANTS.standstill_s
-
 _LOOK_EVERY_S = 0.5
-
 _ZMQ_THREADS = 2
-
 _COLLECTOR = ("-m", "sheafgossip.metrics.collector")
-
 _NOWHERE = "tcp://127.0.0.1:1"
 """Where a collector is that could not listen: the run ends as soon as it looks after it."""
 
 
 class CollectorProcess:
-    """A context manager: leaving it ends the collector in any case."""
+    """A context manager: leaving it ends the collector in any case. ``lock`` is a descriptor for it to hold, too."""
 
     def __init__(self, prepared: Prepared, lock: int | None = None):
-        """``lock`` is a descriptor for the collector to hold, too."""
         endpoint, own = prepared.assignments[0].deployment.records, KeyPair.make() if prepared.keyed_records else None
         command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
         command += [f"--launcher-key={own.public}"] if own else []  # a key may begin with a dash
         if endpoint.startswith("tcp://"):
             command += ["--connections", str(4 * len(prepared.assignments) + 8)]  # of later incarnations, too
-        if not prepared.config.measuring.enabled:
-            command += ["--no-resources"]
+        command += [] if prepared.config.measuring.enabled else ["--no-resources"]
         _require_threads()
         self.log = prepared.folder / "log" / "collector.log"
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
@@ -59,12 +53,13 @@ class CollectorProcess:
         finally:
             os.close(log)
         assert self._process.stdin
-        assert self._process.stdout
+        assert isinstance(self._process.stdout, io.BufferedReader)
+        self._keys, self._said = self._process.stdin, self._process.stdout
         if not own:
-            self._process.stdin.close()
+            self._keys.close()
         self._address, self._key = endpoint, ""
         if not endpoint.startswith("ipc://"):  # whose port is its own choice, and whose keys it makes itself
-            _, self._address, *key = self._process.stdout.readline().decode().split() or ("", _NOWHERE)
+            _, self._address, *key = self._said.readline().decode().split() or ("", _NOWHERE)
             self._key = "".join(key)
         self._stored, self._unread = 0, b""
         self._context = zmq.Context()
@@ -73,19 +68,19 @@ class CollectorProcess:
 
     def found(self, prepared: Prepared) -> Prepared:
         """The run, with the address where its records go, and whose public key is to be found there."""
-        where, key = self._address, self._key
-        assignments = (
-            replace(each, deployment=replace(each.deployment, records=where, records_key=key))
-            for each in prepared.assignments
-        )
+
+        def told(deployment: Any) -> Any:
+            return replace(deployment, records=self._address, records_key=self._key)
+
+        assignments = (replace(each, deployment=told(each.deployment)) for each in prepared.assignments)
         return replace(prepared, assignments=tuple(assignments))
 
     def let_in(self, node: int, key: str) -> None:
         """Tells the collector a writer's public key, before that writer learns that it may come."""
-        if self._key and self._process.stdin:
+        if self._key:
             with contextlib.suppress(OSError):  # that it has ended is noticed elsewhere
-                self._process.stdin.write(json.dumps([node, key]).encode() + b"\n")
-                self._process.stdin.flush()
+                self._keys.write(json.dumps([node, key]).encode() + b"\n")
+                self._keys.flush()
 
     @property
     def alive(self) -> bool:
@@ -100,9 +95,7 @@ class CollectorProcess:
 
     def stored(self) -> int:
         """Batches that have been stored so far."""
-        line = self._process.stdout
-        assert isinstance(line, io.BufferedReader)
-        while select.select([line], [], [], 0)[0] and (read := line.read1(1 << 16)):
+        while select.select([self._said], [], [], 0)[0] and (read := self._said.read1(1 << 16)):
             *lines, self._unread = (self._unread + read).split(b"\n")
             for word, _, number in (each.partition(b" ") for each in lines):
                 self._stored = int(number) if word == b"stored" else self._stored
@@ -158,20 +151,18 @@ class CollectorProcess:
     def __exit__(self, *_: object) -> None:
         if self.alive:
             self._stop("")
-        for line in (self._process.stdin, self._process.stdout):
+        for line in (self._keys, self._said):
             with contextlib.suppress(OSError):
-                if line:
-                    line.close()
+                line.close()
         self._context.destroy(linger=0)
 
 
 def _require_threads() -> None:
     """Those that ZeroMQ is about to need: it ends the whole process where it does not get them. Raises EngineError."""
     done = threading.Event()
-    threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(_ZMQ_THREADS)]
     try:
-        for thread in threads:
-            thread.start()
+        for _ in range(_ZMQ_THREADS):
+            threading.Thread(target=done.wait, daemon=True).start()
     except RuntimeError as error:
         raise EngineError(f"{error}: no more processes or threads are allowed (ulimit -u, pids.max)") from error
     finally:

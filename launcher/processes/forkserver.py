@@ -9,8 +9,6 @@ thread before they are loaded, and the threads of the warm-up have ended. An all
 keep one (jemalloc, where scikit-learn finds pyarrow), and sees to it itself when a process forks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno
@@ -28,24 +26,12 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ...node.assignment import Assignment, name_of
+from ...transport import control
 from ...transport.constants import CONSTANTS
-from ...transport.control import (
-    FROM_LAUNCHER,
-    TO_LAUNCHER,
-    Control,
-    ControlClosed,
-    Exited,
-    Failed,
-    Fork,
-    FromClient,
-    Kill,
-    StepTimed,
-    Tell,
-    TellAll,
-)
+from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient
 from ...transport.failpoints import failpoint, this_is
 from ...transport.limits import allow_open_files, end_with_parent
 from .. import interrupts, one_thread
@@ -54,45 +40,41 @@ from . import private_folder
 Live = Callable[[Assignment, Control], int]
 """The life of a client, which ends with the exit status of its process; minus a signal that is to end it."""
 
-_FORKED_AT_ONCE = CONSTANTS.forked_at_once
-
 
 class ForkServer:
     """The launcher's handle. A context manager: leaving it ends the fork server and every client it still has.
 
     ``sockets`` is a private folder for the run's Unix sockets; it goes when the fork server ends, however that happens.
+    ``libraries`` are modules that it had better load before it is asked to fork.
     """
 
     def __init__(self, libraries: Iterable[str] = ()) -> None:
-        """``libraries`` are modules that it had better load before it is asked to fork."""
         with interrupts.deferred():
             ours, theirs = socket.socketpair()
             self.sockets, self._lock = private_folder.make()
             try:
                 with theirs:
-                    self._process = self._begin(theirs.fileno(), libraries)
+                    arguments = (theirs.fileno(), os.getpid(), self.sockets, *libraries)
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", __name__, *map(str, arguments)],
+                        pass_fds=[theirs.fileno(), self._lock],
+                        env=os.environ | one_thread.VARIABLES,
+                        stdin=subprocess.DEVNULL,
+                        start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
+                    )
             except OSError:
                 private_folder.remove(self.sockets)
                 raise
         self.pid = self._process.pid
-        self.control = Control(ours, TO_LAUNCHER, attentive=True)
-
-    def _begin(self, line: int, libraries: Iterable[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", __name__, f"{line}", f"{os.getpid()}", f"{self.sockets}", *libraries],
-            pass_fds=[line, self._lock],
-            env=os.environ | one_thread.VARIABLES,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
-        )
+        self.control = Control(ours, control.TO_LAUNCHER, attentive=True)
 
     def fork(self, assignments: Iterable[dict[str, Any]], calibrate: int = 0) -> None:
         """Forks clients, or processes that only time so many local steps of theirs."""
         waiting = iter(assignments)
-        while batch := list(itertools.islice(waiting, _FORKED_AT_ONCE)):
+        while batch := list(itertools.islice(waiting, CONSTANTS.forked_at_once)):
             self.control.send(Fork(batch, calibrate))
 
-    def __enter__(self) -> ForkServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,9 +91,8 @@ class ForkServer:
 
 
 class _Server:
-    def __init__(self, control: Control, live: Live):
-        self._control = control
-        self._live = live
+    def __init__(self, launcher: Control, live: Live):
+        self._launcher, self._live = launcher, live
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, Control] = {}
@@ -122,7 +103,7 @@ class _Server:
         signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):  # only their wake-up is wanted: a handler must not raise
             signal.signal(number, lambda *_: None)
-        self._selector.register(control, selectors.EVENT_READ, self._heed_launcher)
+        self._selector.register(launcher, selectors.EVENT_READ, self._heed_launcher)
         self._selector.register(self._wake, selectors.EVENT_READ, self._wake_up)
 
     def serve(self) -> None:
@@ -138,16 +119,16 @@ class _Server:
                 os.waitpid(pid, 0)
 
     def _heed_launcher(self) -> None:
-        for message in self._control.receive_some():
+        for message in self._launcher.receive_some():
             match message:
                 case Fork(assignments, calibrate):
                     self._fork(assignments, calibrate)
-                case Tell(node, words):
+                case control.Tell(node, words):
                     self._tell(node, words)
-                case TellAll(words):
+                case control.TellAll(words):
                     for node in list(self._clients):
                         self._tell(node, words)
-                case Kill():
+                case control.Kill():
                     self._kill()
 
     def _tell(self, node: int, message: object) -> None:
@@ -176,24 +157,20 @@ class _Server:
                 if pid == 0:
                     _become_client(part, theirs, self._pid, self._live, calibrate)
                 pids.append(pid)
-        except OSError as error:
-            self._tell_unforked(parts[len(pids) :], error)
+        except OSError as error:  # what is to be done about the others is the launcher's to say
+            text = f"no process could be made for it: {error.strerror}"
+            if error.errno == errno.EAGAIN:
+                text += "; this user or container may have no more (ulimit -u, pids.max)"
+            self._launcher.send(FromClient(parts[len(pids)].node, Failed(text)))
+            for part in parts[len(pids) :]:
+                self._launcher.send(Exited(part.node, None))
         failpoint("forked")
         for part, (ours, theirs), pid in zip(parts, lines, pids, strict=False):
             theirs.close()
             node = part.node
-            client = self._clients[node] = Control(ours, TO_LAUNCHER)
+            client = self._clients[node] = Control(ours, control.TO_LAUNCHER)
             self._nodes[pid] = node, client
             self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, node))
-
-    def _tell_unforked(self, parts: list[Assignment], error: OSError) -> None:
-        """The system lets no more processes be: what is to be done about the others is the launcher's to say."""
-        text = f"no process could be made for it: {error.strerror}"
-        if error.errno == errno.EAGAIN:
-            text += "; this user or container may have no more (ulimit -u, pids.max)"
-        self._control.send(FromClient(parts[0].node, Failed(text)))
-        for part in parts:
-            self._control.send(Exited(part.node, None))
 
     def _relay(self, node: int) -> None:
         client = self._clients.get(node)
@@ -201,7 +178,7 @@ class _Server:
             return
         try:
             for message in client.receive_some():
-                self._control.send(FromClient(node, message))
+                self._launcher.send(FromClient(node, message))
         except ControlClosed:
             self._selector.unregister(client)
             client.close()
@@ -214,9 +191,6 @@ class _Server:
             signals = self._wake.recv(4096)
         if signal.SIGTERM in signals:
             raise ControlClosed
-        self._reap()
-
-    def _reap(self) -> None:
         while self._nodes:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -225,7 +199,7 @@ class _Server:
             while node in self._clients:  # its last words first
                 self._relay(node)
             code = os.waitstatus_to_exitcode(status)
-            self._control.send(Exited(node, code, astuple(line.sent), astuple(line.received)))
+            self._launcher.send(Exited(node, code, astuple(line.sent), astuple(line.received)))
 
     def _kill(self) -> None:
         for pid in self._nodes:
@@ -233,18 +207,12 @@ class _Server:
 
 
 def _load(libraries: Iterable[str]) -> None:
-    """Here once, and not in each client."""
-    missing = [library for library in libraries if library not in sys.modules]
-    for library in missing:
-        importlib.import_module(library)
-    if missing:
-        _freeze()
-
-
-def _freeze() -> None:
-    """A collection in a client must not touch, and so copy, the shared pages."""
-    gc.collect()
-    gc.freeze()
+    """Here once, and not in each client: there, a collection must not touch, and so copy, the shared pages."""
+    if missing := [library for library in libraries if library not in sys.modules]:
+        for library in missing:
+            importlib.import_module(library)
+        gc.collect()
+        gc.freeze()
 
 
 def _fork() -> int:
@@ -265,7 +233,7 @@ _LIBRARY = ctypes.PyDLL(None, use_errno=True)
 """Of C. Not CDLL: the interpreter's lock stays held."""
 
 
-def _become_client(assignment: Assignment, control: socket.socket, server: int, live: Live, calibrate: int) -> None:
+def _become_client(assignment: Assignment, line: socket.socket, server: int, live: Live, calibrate: int) -> None:
     """Turns the forked copy of the server into a client, or into one that only times its steps; never returns."""
     status = 1
     this_is(name_of(assignment.node))
@@ -277,17 +245,17 @@ def _become_client(assignment: Assignment, control: socket.socket, server: int, 
         os.dup2(log, 1)
         os.dup2(log, 2)
         end_with_parent(server, signal.SIGKILL)  # what it may have to say is for the log
-        line = os.dup2(control.fileno(), 3)
+        own = os.dup2(line.fileno(), 3)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
-        lines = Control(socket.socket(fileno=line), FROM_LAUNCHER)
+        launcher = Control(socket.socket(fileno=own), control.FROM_LAUNCHER)
         failpoint("born")
         if calibrate:
             from ...node.model.learner import time_of_a_step
 
-            lines.send(StepTimed(time_of_a_step(assignment, calibrate)))
+            launcher.send(control.StepTimed(time_of_a_step(assignment, calibrate)))
             status = 0
         else:
-            status = live(assignment, lines)
+            status = live(assignment, launcher)
         sys.stdout.flush()
         sys.stderr.flush()
         if status < 0:  # its part was to crash
@@ -318,9 +286,10 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
         warm_up(folder / "r")  # as short as a run's own folder: paths of sockets must not be long
     except RuntimeError as error:  # no thread, most of all
         sys.exit(f"the fork server cannot begin: {error}")
-    _freeze()
+    gc.collect()
+    gc.freeze()
     failpoint("loaded")
-    _Server(Control(socket.socket(fileno=line), FROM_LAUNCHER), live).serve()
+    _Server(Control(socket.socket(fileno=line), control.FROM_LAUNCHER), live).serve()
 
 
 if __name__ == "__main__":

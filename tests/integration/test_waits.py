@@ -63,7 +63,9 @@ def test_who_waits_for_a_client_is_told_by_its_name_and_whether_it_has_done_all_
 
 
 def test_the_failure_in_the_end_says_it_first(waiting):
-    _, said = waiting(TO_ONE_ONLY, "--quiet", "--set", "transport.timeout=3.0").end()
+    going = waiting(TO_ONE_ONLY, "--quiet", "--set", "transport.timeout=3.0")
+    _, said = going.process.communicate(timeout=100)
+    assert going.process.returncode == 1
     first, second, *_ = said.splitlines()
     assert "waits in a circle" in first
     assert "sent nothing for 3 s in round 1" in second

@@ -8,7 +8,6 @@ from .local import LocalEngine
 
 __all__ = ["Engine", "EngineError", "EngineName", "LocalEngine", "open_engine"]
 
-
 EngineName = Literal["local", "threads", "ray"]
 
 

@@ -2,10 +2,13 @@
 
 All that a run writes on this host lies in a private folder, which goes when the agent ends. The agent ends when it is
 told to, when its fork server does, and when it has not heard of the launcher for a few seconds.
+
+What travels between the launcher and an agent: JSON objects, control messages, files in pieces.
 """
 
 import contextlib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,10 +21,10 @@ import zmq
 
 from ....node.algorithms import input_files
 from ....node.process.resources import sample
-from ....transport.control import FROM_LAUNCHER, ControlClosed, Fork, Go, Kill, Tell, TellAll
+from ....transport import control
+from ....transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
 from ....transport.keys import KeyPair, dial_with, next_event
 from ..forkserver import ForkServer
-from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, pack, pieces, unpack
 
 _AWAY_S = 2.0
 """For how long the launcher may be out of reach."""
@@ -30,6 +33,76 @@ _LOOK_EVERY_S = 0.5
 """For checkpoints that clients have written: the launcher gets them at once, in case this host is lost."""
 
 _QUESTIONS = 10
+_PIECE_BYTES = 256 << 10
+_MAX_FRAME_BYTES = 64 << 20
+"""The size of an object: the assignments of a hundred clients with many neighbours each are a few megabytes."""
+
+_HEARTBEAT_MS, _SILENCE_MS = 1000, 3000
+"""How often each end asks for a sign of the other, and after how long without one the connection counts as lost."""
+
+_STATES = "state/*/*.safetensors", "sent/*.safetensors"
+_ALLOWED = re.compile(
+    r"(shards|plan)/node-\d{4,7}\.safetensors|state/round-\d{6,9}/(node|sent)-\d{4,7}\.safetensors|"
+    r"sent/node-\d{4,7}\.\d{1,3}\.safetensors|"
+    rf"log/node-\d{{4,7}}\.log|({'|'.join(input_files())})\.safetensors"
+)
+
+
+class LineError(Exception):
+    """The other end said what it must not."""
+
+
+def configured(line: zmq.Socket) -> zmq.Socket:
+    """Returns either end of the line, with what both ends keep to."""
+    line.linger = 1000  # ms
+    line.maxmsgsize = _MAX_FRAME_BYTES
+    line.heartbeat_ivl, line.heartbeat_timeout = _HEARTBEAT_MS, _SILENCE_MS
+    return line
+
+
+def pack(message: Any, *piece: bytes) -> list[bytes]:
+    return [control.encode(message), *piece]
+
+
+def unpack(frames: list[bytes], words: control.Words) -> tuple[Any, bytes]:
+    """The message, and the piece of a file that came with it. Raises LineError."""
+    try:
+        message = control.decode(frames[0], words)
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        raise LineError("no JSON object") from error
+    if not isinstance(message, (dict, *words.values())) or len(frames) > 2:
+        raise LineError("no JSON object")
+    return message, frames[1] if len(frames) == 2 else b""
+
+
+def pieces(path: Path, name: str) -> Iterator[list[bytes]]:
+    """A file as messages of the line; ``name`` is its path in the run's folder."""
+    with path.open("rb") as file:
+        piece, last = file.read(_PIECE_BYTES), False
+        while not last:
+            following = file.read(_PIECE_BYTES)
+            last = not following
+            yield pack({"file": name, "last": last}, piece)
+            piece = following
+
+
+class Incoming:
+    """Puts the files of a run together in its folder; each is there whole or not at all."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def take(self, name: str, piece: bytes, *, last: bool) -> None:
+        """Raises LineError for a file that is none of a run's."""
+        if not isinstance(name, str) or _ALLOWED.fullmatch(name) is None or len(piece) > _PIECE_BYTES:
+            raise LineError(f"a file that is none of a run's: {str(name)[:60]!r}")
+        path = self.folder / name
+        unfinished = path.with_name(path.name + ".part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("ab") as file:
+            file.write(piece)
+        if last:
+            unfinished.replace(path)
 
 
 @contextlib.contextmanager
@@ -59,13 +132,10 @@ class Agent:
     def serve(self, index: int, line: str, launcher: str) -> str:
         """Until the end of the engine; returns why. ``line`` is the launcher's address, ``launcher`` its public key."""
         context = zmq.Context()
-        self._line = context.socket(zmq.DEALER)
+        self._line = configured(context.socket(zmq.DEALER))
         self._line.setsockopt(zmq.IDENTITY, b"host-%d" % index)
         dial_with(self._line, self._keys, launcher)
-        self._line.linger = 1000  # ms
         self._line.sndtimeo = 1000 * round(_AWAY_S)  # what piles up: the launcher reads at once, if it is there
-        self._line.maxmsgsize = MAX_FRAME_BYTES
-        self._line.heartbeat_ivl, self._line.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
         self._line.reconnect_ivl = 100  # ms
         monitor = self._line.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._line.connect(line)
@@ -97,28 +167,25 @@ class Agent:
         while True:
             poller.poll(round(_LOOK_EVERY_S * 1000))
             while monitor.poll(0):
-                self._note_connection(next_event(monitor)[0])
+                # before the two have met there is no hurry: the launcher may have much to prepare, and Ray ends this
+                # agent if the launcher ends meanwhile
+                if next_event(monitor)[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._met, self._away_since = True, None
+                elif self._met and self._away_since is None:
+                    self._away_since = time.monotonic()
             while self._server.control.wait(0):
                 for said in self._server.control.receive_some():
                     self._say(said)
             while self._line.poll(0):
-                message, piece = unpack(self._line.recv_multipart(), FROM_LAUNCHER)
+                message, piece = unpack(self._line.recv_multipart(), control.FROM_LAUNCHER)
                 if message == {"end": True}:
                     return "the launcher said so"
                 self._heed(message, piece)
             if (now := time.monotonic()) >= look_due:
                 look_due = now + _LOOK_EVERY_S
-                self._send_new("state/*/*.safetensors", "sent/*.safetensors")
+                self._send_new(*_STATES)
             if self._away_since is not None and now > self._away_since + _AWAY_S:
                 return "the launcher is gone"
-
-    def _note_connection(self, event: int) -> None:
-        """Before the two have met there is no hurry: the launcher may have much to prepare, and Ray ends this agent if
-        the launcher ends meanwhile."""
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._met, self._away_since = True, None
-        elif self._met and self._away_since is None:
-            self._away_since = time.monotonic()
 
     def _say(self, message: object) -> None:
         self._line.send_multipart(pack(message))
@@ -152,7 +219,7 @@ class Agent:
             case Tell() | TellAll() | Kill():
                 self._server.control.send(message)
             case {"bring_home": True}:
-                self._send_new("state/*/*.safetensors", "sent/*.safetensors")
+                self._send_new(*_STATES)
                 self._send_new("log/*.log")
                 sizes = [list(sample(0, 0.0, pid=pid)) for pid in (self._server.pid, os.getpid())]
                 self._say({"home": True, "samples": sizes, "tallies": (self._tallies() - self._before).tolist()})
@@ -174,9 +241,8 @@ class Agent:
         if self._in is None:
             return
         folder = self._in.folder
-        for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-            if path in self._sent:
-                continue
+        there = {path for pattern in patterns for path in folder.glob(pattern)}
+        for path in sorted(there - self._sent):
             self._sent.add(path)
             for frames in pieces(path, path.relative_to(folder).as_posix()):
                 self._line.send_multipart(frames)

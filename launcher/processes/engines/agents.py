@@ -20,9 +20,8 @@ from ....topology.errors import install
 from ....transport.control import TO_LAUNCHER, Exited, Tally
 from ....transport.keys import KeyPair, ZapHandler, authenticated_number, listen_with
 from ...prepare.placement import Host
-from .agent import Agent
+from .agent import Agent, Incoming, LineError, configured, pack, pieces, unpack
 from .base import EngineError, HostLost, Message
-from .line import HEARTBEAT_MS, MAX_FRAME_BYTES, SILENCE_MS, Incoming, LineError, pack, pieces, unpack
 
 _LOOK_EVERY_S = 0.25
 
@@ -35,7 +34,9 @@ def joined(address: str) -> Any:
     except ImportError:
         raise EngineError(f"--engine ray needs Ray: {install('ray')}") from None
     try:
-        _require_listener(address)  # Ray itself would try for minutes
+        host, colon, port = address.rpartition(":")
+        if colon and port.isdigit():  # where nobody listens, Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=5).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -43,18 +44,6 @@ def joined(address: str) -> Any:
             f"--engine ray --address {address}: no Ray cluster there; start one with `ray start --head` ({reason})"
         ) from None
     return ray
-
-
-def _require_listener(address: str) -> None:
-    """Raises OSError where nobody listens at HOST:PORT."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=5).close()
-
-
-def _nodes_of(ray: Any) -> list[dict[str, Any]]:
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    return sorted(alive, key=lambda node: (ipaddress.ip_address(node["NodeManagerAddress"]), node["NodeManagerPort"]))
 
 
 def _hosts_of(nodes: list[dict[str, Any]], *, alone: bool) -> Iterator[Host]:
@@ -71,43 +60,30 @@ def _hosts_of(nodes: list[dict[str, Any]], *, alone: bool) -> Iterator[Host]:
 
 @dataclass
 class AgentAt:
-    """What is known of the agent of a host."""
+    """What is known of the agent of a host. ``key`` and ``end`` are Ray's promises: of its public key (None: it is
+    known), and of why it has ended."""
 
     index: int
     host: Host
-    handle: Any
-    """Ray's handle of the actor."""
+    handle: Any  # Ray's, of the actor
     key: Any
-    """Ray's promise of its public key; None: it is known."""
     end: Any
-    """Ray's promise of why it has ended."""
-    pids: tuple[int, int] = (0, 0)
-    """Of the agent and its fork server."""
+    pids: tuple[int, int] = (0, 0)  # of the agent and its fork server
     ready: bool = False
     lost: bool = False
-    cause: str = ""
-    """Why it was lost."""
-    home: Message | None = None
-    """What it said when it had brought everything home."""
+    cause: str = ""  # why it was lost
+    home: Message | None = None  # what it said when it had brought everything home
     running: set[int] = field(default_factory=set)
     told: Tally = field(default_factory=Tally)
     heard: Tally = field(default_factory=Tally)
-    shipped: Tally = field(default_factory=Tally)
-    """Pieces of files that it was sent, and below those that it has sent."""
-    brought: Tally = field(default_factory=Tally)
-
-    @property
-    def route(self) -> bytes:
-        return b"host-%d" % self.index
+    shipped: Tally = field(default_factory=Tally)  # pieces of files that it was sent
+    brought: Tally = field(default_factory=Tally)  # those that it has sent
 
     @property
     def numbers(self) -> tuple[int, int]:
         """Those of the agent and its fork server among the processes of a run."""
-        return self.fork_server - 1, self.fork_server
-
-    @property
-    def fork_server(self) -> int:
-        return FORK_SERVER - 2 * self.index
+        fork_server = FORK_SERVER - 2 * self.index
+        return fork_server - 1, fork_server
 
     def overhead(self) -> Iterator[Record]:
         """Yields bytes of objects and files since the last call, without ZeroMQ's and the encryption's own."""
@@ -127,16 +103,26 @@ class Agents(list[AgentAt]):
 
     def __init__(self, ray: Any):
         self._ray = ray
-        self.inbox: deque[Message] = deque()
-        """What clients, and the launcher's own ear for agents, have said."""
-        self.incoming: Incoming | None = None
-        """Where files go that agents send; None: nowhere."""
+        self.inbox: deque[Message] = deque()  # what clients have said, and which hosts are lost
+        self.incoming: Incoming | None = None  # where files go that agents send; None: nowhere
         self._look_due = 0.0
-        own, nodes = ray.util.get_node_ip_address(), _nodes_of(ray)
+        nodes = sorted(
+            (node for node in ray.nodes() if node["Alive"]),
+            key=lambda node: (ipaddress.ip_address(node["NodeManagerAddress"]), node["NodeManagerPort"]),
+        )
+        own, keys = ray.util.get_node_ip_address(), KeyPair.make()
         alone = all(node["NodeManagerAddress"] == own for node in nodes)
         self.address = "127.0.0.1" if alone else own
-        keys = KeyPair.make()
-        self._listen(keys)
+        self._context = zmq.Context()
+        self._line = configured(self._context.socket(zmq.ROUTER))
+        self._authenticator = ZapHandler(self._context, {}, more=True)
+        listen_with(self._line, keys)
+        self._line.router_mandatory = True
+        self._line.sndtimeo = 10_000
+        self._poller = zmq.Poller()
+        self._poller.register(self._line, zmq.POLLIN)
+        self._poller.register(self._authenticator.socket, zmq.POLLIN)
+        self._line.bind(f"tcp://{self.address}:*")
         line = self._line.getsockopt_string(zmq.LAST_ENDPOINT)
         remote = ray.remote(num_cpus=0, max_restarts=0)(Agent)
         for index, (node, host) in enumerate(zip(nodes, _hosts_of(nodes, alone=alone), strict=True)):
@@ -145,23 +131,12 @@ class Agents(list[AgentAt]):
             key = handle.make_keys.remote()
             self.append(AgentAt(index, host, handle, key, handle.serve.remote(index, line, keys.public)))
 
-    def _listen(self, keys: KeyPair) -> None:
-        self._context = zmq.Context()
-        self._line = self._context.socket(zmq.ROUTER)
-        self._authenticator = ZapHandler(self._context, {}, more=True)
-        listen_with(self._line, keys)
-        self._line.router_mandatory = True
-        self._line.linger = 1000
-        self._line.sndtimeo = 10_000
-        self._line.maxmsgsize = MAX_FRAME_BYTES
-        self._line.heartbeat_ivl, self._line.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
-        self._poller = zmq.Poller()
-        self._poller.register(self._line, zmq.POLLIN)
-        self._poller.register(self._authenticator.socket, zmq.POLLIN)
-        self._line.bind(f"tcp://{self.address}:*")
-
     def send(self, agent: AgentAt, message: Message) -> None:
         self._send(agent, pack(message), agent.told)
+
+    def send_all(self, message: Message) -> None:
+        for agent in self:
+            self.send(agent, message)
 
     def send_file(self, agent: AgentAt, path: Path, name: str) -> None:
         """``name`` is its path in the run's folder."""
@@ -172,7 +147,7 @@ class Agents(list[AgentAt]):
         if agent.lost:
             return
         try:
-            self._line.send_multipart([agent.route, *frames])
+            self._line.send_multipart([b"host-%d" % agent.index, *frames])
         except zmq.ZMQError:
             self._lose(agent, "it is out of reach")
             return
@@ -239,7 +214,7 @@ class Agents(list[AgentAt]):
                 agent.home = message
             case Exited(node):
                 agent.running.discard(node)
-                self.inbox.append(replace(message, parent=agent.fork_server))
+                self.inbox.append(replace(message, parent=agent.numbers[1]))
             case _ if not agent.lost:
                 self.inbox.append(message)
 
@@ -277,12 +252,11 @@ class Agents(list[AgentAt]):
     def report_killed(self, agent: AgentAt) -> None:
         """Tells the end of each client of a host that is lost."""
         for node in sorted(agent.running):
-            self.inbox.append(Exited(node, -signal.SIGKILL, parent=agent.fork_server))
+            self.inbox.append(Exited(node, -signal.SIGKILL, parent=agent.numbers[1]))
         agent.running.clear()
 
     def close(self) -> None:
-        for agent in self:
-            self.send(agent, {"end": True})
+        self.send_all({"end": True})
         ends = [agent.end for agent in self if not agent.lost]
         if ends:
             self._ray.wait(ends, num_returns=len(ends), timeout=5)

@@ -34,18 +34,13 @@ class Engine(ABC):
     """Messages from clients and about them are those of the fork server, FromClient and Exited. An engine of several
     hosts adds the number of the client's fork server as ``parent``.
 
-    Every method that talks to the processes raises ControlClosed when the last host is gone.
+    Every method that talks to the processes raises ControlClosed when the last host is gone. ``sockets`` is a private
+    folder on the launcher's host for its Unix sockets; it goes with the engine.
     """
 
     sockets: Path
-    """A private folder on the launcher's host for its Unix sockets; it goes with the engine."""
-
-    spans_hosts = False
-    """Whether its hosts may be machines of their own."""
-
-    shares_process = False
-    """Whether clients are no processes of their own: then nobody's memory and CPU time is measured."""
-
+    spans_hosts = False  # whether its hosts may be machines of their own
+    shares_process = False  # whether clients are no processes: then nobody's memory and CPU time is measured
     _runs = 0
 
     def folder_for_run(self) -> Path:

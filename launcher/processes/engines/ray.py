@@ -11,17 +11,13 @@ from ....node.algorithms import input_files
 from ....node.assignment import Assignment
 from ....transport.control import ControlClosed, Fork, Kill, Tell, TellAll
 from ...prepare.placement import Host
+from .agent import Incoming
 from .agents import AgentAt, Agents, joined
 from .base import Engine, EngineError, Message
-from .line import Incoming
 from .local import time_of_a_step
 
-_ARRIVAL_S = 60.0
-"""How long agents may take to be there: Ray starts a process, which starts a fork server."""
-
-_SILENCE_S = 30.0
-"""How long a host may take for the next piece of what it brings home."""
-
+_ARRIVAL_S = 60.0  # until agents are there: Ray starts a process, which starts a fork server
+_SILENCE_S = 30.0  # how long a host may take for the next piece of what it brings home
 _FORKED_AT_ONCE = 100
 
 
@@ -61,12 +57,10 @@ class RayEngine(Engine):
         self._agents.send(self._host_of[node], Tell(node, message))
 
     def tell_all(self, message: Message) -> None:
-        for agent in self._agents:
-            self._agents.send(agent, TellAll(message))
+        self._agents.send_all(TellAll(message))
 
     def kill_all(self) -> None:
-        for agent in self._agents:
-            self._agents.send(agent, Kill())
+        self._agents.send_all(Kill())
 
     def wait(self, seconds: float) -> bool:
         return self._agents.wait(seconds)
@@ -94,7 +88,7 @@ class RayEngine(Engine):
         self._run += 1
         for agent in self._agents:
             agent.home = None
-            self._agents.send(agent, {"run": self._run})
+        self._agents.send_all({"run": self._run})
 
     def equip(self, assignments: Iterable[Assignment]) -> None:
         for assignment in assignments:
@@ -102,8 +96,7 @@ class RayEngine(Engine):
                 self._agents.send_file(self._agents[assignment.deployment.host], path, name)
 
     def bring_home(self) -> list[str]:
-        for agent in self._agents:
-            self._agents.send(agent, {"bring_home": True})
+        self._agents.send_all({"bring_home": True})
         self._agents.wait_for("home", _SILENCE_S)
         self._agents.incoming = None
         return [agent.host.name for agent in self._agents if not agent.home]
