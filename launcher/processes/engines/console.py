@@ -18,8 +18,7 @@ from ... import interrupts
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401  (``input`` then edits its line, and remembers those before)
 
-_QUIT = None
-"""In place of a question: the user has left the debugger."""
+_QUIT = None  # in place of a question: the user has left the debugger
 
 
 class Console:
@@ -77,35 +76,28 @@ class Console:
         finally:
             self._answers.put(answer)
 
-    def ask(self, question: str) -> str:
-        """Blocks until the main thread has read a line; empty at the end of the input. Raises Stopped."""
-        self._put(question)
-        answer = self._answers.get()
-        if answer is None:
-            raise Stopped("the run ends")
-        return answer
-
-    def quit(self) -> None:
-        """Ends the run, as Ctrl-C does. Raises Stopped."""
-        self._put(_QUIT)
-        raise Stopped("the debugger was left")
-
-    def _put(self, question: str | None) -> None:
+    def ask(self, question: str | None) -> str:
+        """Blocks until the main thread has read a line; empty at the end of the input. Raises Stopped; without a
+        question it does so at once, and the run ends as by Ctrl-C."""
         with self._guard:
             if not self._is_open:
                 raise Stopped("the run ends")
             self._questions.put(question)
             self._theirs.send(b"?")
+        if question is _QUIT:
+            raise Stopped("the debugger was left")
+        if (answer := self._answers.get()) is None:
+            raise Stopped("the run ends")
+        return answer
 
     @contextlib.contextmanager
     def turn(self) -> Any:
         with self._turn, waiting.suspended():
             yield
 
-    def _stop_here(self, **options: Any) -> None:
+    def _stop_here(self, *, header: object = None, **options: Any) -> None:
         """In place of ``pdb.set_trace``, which ``breakpoint()`` calls."""
         is_main = threading.current_thread() is threading.main_thread()
-        options.pop("header", None)
         (pdb.Pdb() if is_main else _Debugger(self)).set_trace(sys._getframe().f_back, **options)
 
 
@@ -153,6 +145,6 @@ class _Debugger(pdb.Pdb):
 
     def do_quit(self, arg: str) -> None:
         """Ends the run."""
-        self._console.quit()
+        self._console.ask(_QUIT)
 
     do_q = do_exit = do_EOF = do_quit

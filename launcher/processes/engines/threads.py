@@ -30,8 +30,7 @@ from .. import private_folder
 from .base import Engine, EngineError, Message
 from .console import Console
 
-_END_S = 1.0
-"""For threads that were told to end: they look at their line all the time, unless they compute or wait for a user."""
+_END_S = 1.0  # for threads told to end: they look at their line all the time, unless they compute or wait for a user
 
 NOT_MEASURED = "clients are threads of the launcher: their memory and CPU time are not measured"
 
@@ -78,22 +77,17 @@ class ThreadsEngine(Engine):
         self._console.open()
 
     def fork(self, assignments: Iterable[Assignment]) -> None:
-        parts = [_as_a_thread(assignment) for assignment in assignments]
-        for library in libraries_for(parts):
-            importlib.import_module(library)
+        parts = _as_threads(assignments)
         for place, part in enumerate(parts):
             try:
-                self._start(part)
+                client = _Client(part)
+                client.start()
             except (RuntimeError, OSError) as error:
                 self._mail.append(FromClient(part.node, Failed(f"no thread could be started for it: {error}")))
                 self._mail += (_exit_of(each.node, None) for each in parts[place:])
                 return
-
-    def _start(self, part: Assignment) -> None:
-        client = _Client(part)
-        client.start()
-        self._clients[part.node] = client
-        self._selector.register(client.line, selectors.EVENT_READ, part.node)
+            self._clients[part.node] = client
+            self._selector.register(client.line, selectors.EVENT_READ, part.node)
 
     def tell(self, node: int, message: Message) -> None:
         if node in self._clients:
@@ -123,8 +117,7 @@ class ThreadsEngine(Engine):
         spoken, self._spoken = self._spoken, []
         for node in spoken:
             try:
-                heard = self._clients[node].line.receive_some()
-                messages += (FromClient(node, message) for message in heard)
+                messages += (FromClient(node, message) for message in self._clients[node].line.receive_some())
             except ControlClosed:
                 messages.append(self._part_with(node))
         return messages
@@ -138,9 +131,7 @@ class ThreadsEngine(Engine):
         return _exit_of(node, client.status if status is None else status, client.line)
 
     def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        part = _as_a_thread(assignment)
-        for library in libraries_for([part]):
-            importlib.import_module(library)
+        (part,) = _as_threads([assignment])
         try:
             return time_of_a_step(part, steps)
         except Exception as error:
@@ -162,10 +153,15 @@ class ThreadsEngine(Engine):
             os.close(self._lock)
 
 
-def _as_a_thread(assignment: Assignment) -> Assignment:
-    """As it would have travelled to a process."""
-    message = replace(assignment, deployment=replace(assignment.deployment, shares_process=True)).to_json()
-    return Assignment.from_json(json.loads(json.dumps(message)))
+def _as_threads(assignments: Iterable[Assignment]) -> list[Assignment]:
+    """As they would have travelled to processes, with what these need loaded."""
+    parts = []
+    for each in assignments:
+        message = replace(each, deployment=replace(each.deployment, shares_process=True)).to_json()
+        parts.append(Assignment.from_json(json.loads(json.dumps(message))))
+    for library in libraries_for(parts):
+        importlib.import_module(library)
+    return parts
 
 
 def _exit_of(node: int, status: int | None, line: Control | None = None) -> Exited:
