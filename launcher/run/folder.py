@@ -14,21 +14,16 @@ from ...metrics import lock
 from ...metrics.reader import open_records
 from ...metrics.schema import CONFIG_DIGEST, RunFolderError
 
-MOMENT_S = 1.0
-"""How long who wants to work in a folder waits for those who only ask whether anybody does."""
-
-STORING_S = 5.0
-"""The same for a launcher that was killed: for so long its collector may store what it has."""
+MOMENT_S = 1.0  # how long who wants to work in a folder waits for those who only ask whether anybody does
+STORING_S = 5.0  # the same for a launcher that was killed: for so long its collector may store what it has
 
 _ATTEMPTS = 100
 _ROOMS = ("shards", "plan", "log", "state", "sent")
-_OWN = re.compile(
+_OWN = re.compile(  # all that a run writes; reports and the like are made later, by the user
     r"config\.toml(\.part)?|run\.sqlite(-wal|-shm|-journal)?|(shards|plan)/node-\d{4,}\.safetensors(\.part)?|"
     r"(state/round-\d{6,}/(node|sent)-\d{4,}|sent/node-\d{4,}\.\d+)\.(safetensors|safetensors\.part|part)|"
     r"log/(node-\d{4,}|collector)\.log"
 )
-"""All that a run writes; reports and the like are made later, by the user."""
-
 _FOLDERS = re.compile(r"shards|plan|log|sent|state|state/round-\d{6,}")
 _UNFINISHED = re.compile(r"(.*/)?(node|sent)-\d{4,}(\.\d+)?\.(safetensors\.)?part")
 

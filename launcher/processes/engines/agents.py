@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -150,9 +150,8 @@ class Agents(list[AgentAt]):
             self._line.send_multipart([b"host-%d" % agent.index, *frames])
         except zmq.ZMQError:
             self._lose(agent, "it is out of reach")
-            return
-        tally.messages += 1
-        tally.bytes += sum(map(len, frames))
+        else:
+            _count(frames, tally)
 
     def wait(self, seconds: float) -> bool:
         """Waits until something is in the inbox, or for so long; returns whether there is."""
@@ -186,18 +185,14 @@ class Agents(list[AgentAt]):
     def _receive(self) -> None:
         while self._line.poll(0):
             _, *frames = self._line.recv_multipart(copy=False)
-            if frames and (index := authenticated_number(frames[0])) is not None:  # as the authenticator has let it in
-                self._note(self[index], [frame.bytes for frame in frames])
-
-    def _note(self, agent: AgentAt, frames: list[bytes]) -> None:
-        tally = agent.brought if len(frames) > 1 else agent.heard
-        tally.messages += 1
-        tally.bytes += sum(map(len, frames))
-        try:
-            message, piece = unpack(frames, TO_LAUNCHER)
-            self._take(agent, message, piece)
-        except LineError as error:
-            self._lose(agent, str(error))
+            if not frames or (index := authenticated_number(frames[0])) is None:  # as the authenticator has let it in
+                continue
+            agent, texts = self[index], [frame.bytes for frame in frames]
+            _count(texts, agent.brought if len(texts) > 1 else agent.heard)
+            try:
+                self._take(agent, *unpack(texts, TO_LAUNCHER))
+            except LineError as error:
+                self._lose(agent, str(error))
 
     def _take(self, agent: AgentAt, message: Message, piece: bytes) -> None:
         match message:
@@ -219,10 +214,17 @@ class Agents(list[AgentAt]):
                 self.inbox.append(message)
 
     def _look_after(self) -> None:
-        self._learn_keys()
+        """Learns the keys of agents that have come, and who has ended. Agents whose keys are not known yet wait at the
+        authenticator."""
+        awaited = {agent.key: agent for agent in self if agent.key is not None and not agent.lost}
+        for promise in self._kept(awaited):
+            awaited[promise].key = None
+            with contextlib.suppress(Exception):  # an agent that could not even start: its end tells why
+                self._authenticator.learn({awaited[promise].index: self._ray.get(promise)}, more=True)
+        if awaited and all(agent.key is None for agent in self):
+            self._authenticator.learn({}, more=False)
         watched = {agent.end: agent for agent in self if not agent.lost}
-        ended, _ = self._ray.wait(list(watched), num_returns=len(watched), timeout=0) if watched else ([], [])
-        for end in ended:
+        for end in self._kept(watched):
             try:
                 cause = self._ray.get(end)
             except Exception as error:  # whatever Ray tells of an agent that did not end by itself
@@ -230,18 +232,10 @@ class Agents(list[AgentAt]):
             self._receive()  # its last messages
             self._lose(watched[end], cause)
 
-    def _learn_keys(self) -> None:
-        """Learns those of agents that have come; agents whose keys are not known yet wait at the authenticator."""
-        awaited = {agent.key: agent for agent in self if agent.key is not None and not agent.lost}
-        if not awaited:
-            return
-        known, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
-        for promise in known:
-            awaited[promise].key = None
-            with contextlib.suppress(Exception):  # an agent that could not even start: its end tells why
-                self._authenticator.learn({awaited[promise].index: self._ray.get(promise)}, more=True)
-        if all(agent.key is None for agent in self):
-            self._authenticator.learn({}, more=False)
+    def _kept(self, promises: Iterable[Any], seconds: float = 0) -> list[Any]:
+        """Those that are kept, once all are or after so long."""
+        waiting = list(promises)
+        return self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)[0] if waiting else []
 
     def _lose(self, agent: AgentAt, cause: str) -> None:
         if not agent.lost:
@@ -257,11 +251,14 @@ class Agents(list[AgentAt]):
 
     def close(self) -> None:
         self.send_all({"end": True})
-        ends = [agent.end for agent in self if not agent.lost]
-        if ends:
-            self._ray.wait(ends, num_returns=len(ends), timeout=5)
+        self._kept((agent.end for agent in self if not agent.lost), seconds=5)
         for agent in self:
             self._ray.kill(agent.handle)
         self._authenticator.close()
         self._line.close(0)
         self._context.term()
+
+
+def _count(frames: list[bytes], tally: Tally) -> None:
+    tally.messages += 1
+    tally.bytes += sum(map(len, frames))
