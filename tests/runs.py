@@ -146,8 +146,7 @@ def run_here_again(folder: RunFolder, engine: EngineName = "local", rounds: int 
 
 @contextlib.contextmanager
 def _signals_as_before() -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
@@ -197,11 +196,14 @@ def run_in_threads(tmp_path_factory) -> Callable[..., RunFolder]:
 @pytest.fixture
 def load_cores() -> Iterator[Callable[[], None]]:
     """Called, keeps every core busy until the test ends."""
-    busy: list[subprocess.Popen] = []
-    yield lambda: busy.extend(subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2))
-    for process in busy:
-        process.kill()
-        process.wait()
+    with contextlib.ExitStack() as busy:
+
+        def load_cores() -> None:
+            for _ in range(2):
+                process = busy.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+                busy.callback(process.kill)
+
+        yield load_cores
 
 
 # -- runs that are disturbed -------------------------------------------------------------------------------------------
@@ -225,22 +227,21 @@ class Going:
     process: subprocess.Popen
     folder: RunFolder
 
-    def until_round(self, round: int, seconds: float = 150, away: int = 0) -> None:
+    def until(self, reached: Callable[[], object], seconds: float = 150) -> None:
+        until(reached, self.process, seconds)
+
+    def until_round(self, round: int, away: int = 0) -> None:
         """Waits until every client has completed a round, but for those that are ``away`` in it."""
+        far = f"sum(node IN (SELECT node FROM round WHERE round = {round}))"
 
         def done() -> bool:
             with contextlib.suppress(sqlite3.Error):
-                ((clients, far),) = self.folder.rows(
-                    f"SELECT count(*), sum(node IN (SELECT node FROM round WHERE round = {round})) "
-                    "FROM node WHERE role = 'client'"
-                )
-                return clients > 0 and far >= max(1, clients - away)
+                return self.folder.rows(
+                    f"SELECT {far} >= max(1, count(*) - {away}) FROM node WHERE role = 'client'"
+                ) == [(1,)]
             return False
 
-        self.until(done, seconds)
-
-    def until(self, reached: Callable[[], object], seconds: float = 150) -> None:
-        until(reached, self.process, seconds)
+        self.until(done)
 
     def pid(self, node: int) -> int:
         """Others may be rounds ahead before a client's own records are stored."""
@@ -261,16 +262,15 @@ class Going:
     def signal(self, number: int = signal.SIGINT) -> None:
         self.process.send_signal(number)
 
-    def kill(self) -> None:
+    def kill(self, *others: psutil.Process) -> None:
         """The launcher, and with it all others."""
-        self.process.kill()
-        self.process.communicate()
-
-    def kill_everything(self) -> None:
-        for process in self.processes():
+        for process in (self.process, *others):
             with contextlib.suppress(psutil.NoSuchProcess):  # clients end by themselves once their launcher has gone
                 process.kill()
         self.process.communicate()
+
+    def kill_everything(self) -> None:
+        self.kill(*self.processes()[1:])
 
     def end(self, seconds: float = 100, typed: str | bytes | None = None) -> tuple[int, str]:
         """(exit code, everything printed) of a command that ends by itself within ``seconds``."""
@@ -368,21 +368,17 @@ def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
         package.mkdir()
         for room in ("launcher", "metrics", "topology", "transport"):
             (package / room).symlink_to(ROOT / room)
-        shutil.copytree(ROOT / "node", package / "node")
-        algorithms = package / "node" / "algorithms"
+        algorithms = Path(shutil.copytree(ROOT / "node", package / "node")) / "algorithms"
         (algorithms / "added.py").write_text(source)
         table = (algorithms / "__init__.py").read_text()
-        name = line.partition(": ")[2]
-        table = table.replace("from .local", f"from .added import {name}\nfrom .local")
+        table = table.replace("from .local", f"from .added import {line.partition(': ')[2]}\nfrom .local")
         (algorithms / "__init__.py").write_text(table.replace("] = {\n", f"] = {{\n    {line},\n"))
         return os.environ | {"PYTHONPATH": str(tmp_path)}
 
     return add
 
 
-_ADDED = '''
-"""One that does what a test wants."""
-
+_ADDED = """
 from dataclasses import dataclass
 from typing import Literal
 
@@ -397,7 +393,7 @@ class Added(Algorithm):
         return [Vector(edge.d_i)]
 
     def round(self, client, peers):
-'''
+"""
 
 
 @pytest.fixture
@@ -420,13 +416,9 @@ def ray_folder() -> Iterator[Path]:
         try:
             yield folder
         finally:
-            _end_all_of(folder)
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.Error, OSError):
+                    if process.pid != os.getpid() and process.environ().get("RAY_TMPDIR") == str(folder):
+                        process.kill()
+                        process.wait(10)
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_all_of(ray_folder: Path) -> None:
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get("RAY_TMPDIR") == str(ray_folder):
-                process.kill()
-                process.wait(10)
