@@ -26,20 +26,12 @@ from ....transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
 from ....transport.keys import KeyPair, dial_with, next_event
 from ..forkserver import ForkServer
 
-_AWAY_S = 2.0
-"""For how long the launcher may be out of reach."""
-
-_LOOK_EVERY_S = 0.5
-"""For checkpoints that clients have written: the launcher gets them at once, in case this host is lost."""
-
+_AWAY_S = 2.0  # for how long the launcher may be out of reach
+_LOOK_EVERY_S = 0.5  # for checkpoints of clients: the launcher gets them at once, in case this host is lost
 _QUESTIONS = 10
 _PIECE_BYTES = 256 << 10
-_MAX_FRAME_BYTES = 64 << 20
-"""The size of an object: the assignments of a hundred clients with many neighbours each are a few megabytes."""
-
-_HEARTBEAT_MS, _SILENCE_MS = 1000, 3000
-"""How often each end asks for a sign of the other, and after how long without one the connection counts as lost."""
-
+_MAX_FRAME_BYTES = 64 << 20  # the assignments of a hundred clients with many neighbours each are a few megabytes
+_HEARTBEAT_MS, _SILENCE_MS = 1000, 3000  # how often each end asks for a sign, and when a connection counts as lost
 _STATES = "state/*/*.safetensors", "sent/*.safetensors"
 _ALLOWED = re.compile(
     r"(shards|plan)/node-\d{4,7}\.safetensors|state/round-\d{6,9}/(node|sent)-\d{4,7}\.safetensors|"
@@ -159,7 +151,7 @@ class Agent:
 
     def _serve(self, monitor: zmq.Socket) -> str:
         self._say({"hello": True, "agent": os.getpid(), "fork_server": self._server.pid})
-        self._ask_time()
+        self._say({"time": time.monotonic()})
         poller = zmq.Poller()
         for each in (self._line, monitor, self._server.control.fileno()):
             poller.register(each, zmq.POLLIN)
@@ -190,17 +182,13 @@ class Agent:
     def _say(self, message: object) -> None:
         self._line.send_multipart(pack(message))
 
-    def _ask_time(self) -> None:
-        """A few times, one after the other: the quickest answer tells best how the two clocks differ."""
-        self._say({"time": time.monotonic()})
-
     def _heed(self, message: Any, piece: bytes) -> None:
         match message:
             case {"asked": asked, "time": there}:
                 now = time.monotonic()
                 self._clocks.append((now - asked, there - (asked + now) / 2))
-                if len(self._clocks) < _QUESTIONS:
-                    self._ask_time()
+                if len(self._clocks) < _QUESTIONS:  # the quickest answer tells best how the two clocks differ
+                    self._say({"time": time.monotonic()})
                 else:
                     self._say({"ready": True, "clock_error_s": min(self._clocks)[0] / 2})
             case {"run": number}:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from ....metrics.records import Record
 from ....node.assignment import Assignment
 from ....topology.errors import UserError
+from ....transport.control import Exited, Failed, FromClient, StepTimed
 from ...prepare.placement import Host
 
 Message = Any
@@ -59,8 +60,8 @@ class Engine(ABC):
         return (Host(socket.gethostname(), cores=os.cpu_count() or 1),)
 
     @abstractmethod
-    def fork(self, assignments: Iterable[Assignment]) -> None:
-        """Starts these clients, each on its host."""
+    def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
+        """Starts these clients, each on its host; with ``calibrate``, what only times so many local steps of theirs."""
 
     @abstractmethod
     def tell(self, node: int, message: Message) -> None: ...
@@ -79,9 +80,23 @@ class Engine(ABC):
     def receive(self) -> list[Message]:
         """What has come, perhaps nothing; to be called when ``wait`` says so."""
 
-    @abstractmethod
     def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        """Seconds that a local step of a client takes, measured in a process like the client's."""
+        """Seconds that a local step of a client takes, measured in a process like the client's. Raises EngineError."""
+        self.begin(assignment.run.folder)
+        self.equip([assignment])
+        self.fork([assignment], calibrate=steps)
+        answer, cause = None, ""
+        while True:
+            for message in self.receive() if self.wait(1.0) else ():
+                match message:
+                    case FromClient(_, StepTimed(seconds)):
+                        answer = seconds
+                    case FromClient(_, Failed(text)):
+                        cause = text
+                    case Exited():
+                        if answer is None:
+                            raise EngineError(f"a local step could not be timed: {cause or f'see {assignment.log}'}")
+                        return answer
 
     def begin(self, folder: Path) -> None:  # noqa: B027  (nothing to do where there is one host)
         """A run in this folder. Raises EngineError."""

@@ -10,7 +10,7 @@ import psutil
 from ....metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record
 from ....node.assignment import Assignment
 from ....node.process.resources import sample
-from ....transport.control import Exited, Failed, FromClient, Kill, StepTimed, Tell, TellAll
+from ....transport.control import Kill, Tell, TellAll
 from ..forkserver import ForkServer
 from .base import Engine, EngineError, Message
 
@@ -24,8 +24,8 @@ class LocalEngine(Engine):
         self.sockets = self._server.sockets
         self._before = self._tallies()
 
-    def fork(self, assignments: Iterable[Assignment]) -> None:
-        self._server.fork(assignment.to_json() for assignment in assignments)
+    def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
+        self._server.fork((assignment.to_json() for assignment in assignments), calibrate)
 
     def tell(self, node: int, message: Message) -> None:
         self._server.control.send(Tell(node, message))
@@ -41,10 +41,6 @@ class LocalEngine(Engine):
 
     def receive(self) -> list[Message]:
         return self._server.control.receive_some()
-
-    def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        self._server.fork([assignment.to_json()], calibrate=steps)
-        return time_of_a_step(self, assignment)
 
     def introductions(self) -> Iterator[Record]:
         yield NodeRecord(FORK_SERVER, "fork server", "", 0, 0, 0, 0, socket.gethostname(), self._server.pid, "")
@@ -66,19 +62,3 @@ class LocalEngine(Engine):
 
     def __exit__(self, *reason: object) -> None:
         self._server.__exit__(*reason)
-
-
-def time_of_a_step(engine: Engine, assignment: Assignment) -> float:
-    """What the process says that the engine has been asked to start for it."""
-    answer, cause = None, ""
-    while True:
-        for message in engine.receive() if engine.wait(1.0) else ():
-            match message:
-                case FromClient(_, StepTimed(seconds)):
-                    answer = seconds
-                case FromClient(_, Failed(text)):
-                    cause = text
-                case Exited():
-                    if answer is None:
-                        raise EngineError(f"a local step could not be timed: {cause or f'see {assignment.log}'}")
-                    return answer

@@ -14,7 +14,6 @@ from ...prepare.placement import Host
 from .agent import Incoming
 from .agents import AgentAt, Agents, joined
 from .base import Engine, EngineError, Message
-from .local import time_of_a_step
 
 _ARRIVAL_S = 60.0  # until agents are there: Ray starts a process, which starts a fork server
 _SILENCE_S = 30.0  # how long a host may take for the next piece of what it brings home
@@ -40,7 +39,6 @@ class RayEngine(Engine):
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
-        """With ``calibrate``, processes that only time so many local steps."""
         shares: dict[int, list[Assignment]] = {}
         for assignment in assignments:
             shares.setdefault(assignment.deployment.host, []).append(assignment)
@@ -100,12 +98,6 @@ class RayEngine(Engine):
         self._agents.wait_for("home", _SILENCE_S)
         self._agents.incoming = None
         return [agent.host.name for agent in self._agents if not agent.home]
-
-    def time_a_step(self, assignment: Assignment, steps: int) -> float:
-        self.begin(assignment.run.folder)
-        self.equip([assignment])
-        self.fork([assignment], calibrate=steps)
-        return time_of_a_step(self, assignment)
 
     # -- records -------------------------------------------------------------------------------------------------------
 

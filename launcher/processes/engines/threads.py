@@ -76,7 +76,7 @@ class ThreadsEngine(Engine):
     def begin(self, folder: object) -> None:
         self._console.open()
 
-    def fork(self, assignments: Iterable[Assignment]) -> None:
+    def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
         parts = _as_threads(assignments)
         for place, part in enumerate(parts):
             try:
