@@ -33,12 +33,12 @@ peers.exchange(dict.fromkeys(client.neighbours, client.theta))
 """
 
 
-def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, start, run_in_threads, tmp_path):
+def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, start, tmp_path):
     """As many connections as can be opened, to one client, while another holds the run up."""
     few = 1000  # open files a process may have: less than there are connections
     options = {"cwd": tmp_path, "env": with_round(WAITING)}
-    words = ("--set", "algorithm.name=added")
-    going = start(CONFIG, *words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
+    config = CONFIG.replace("d-psgd", "added")
+    going = start(config, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
 
     def address() -> str:
         with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
@@ -55,7 +55,9 @@ def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, s
             peer.connect_ex((host, int(port)))
         (tmp_path / "all are connected").touch()
         going.ends(0, seconds=150)
-    assert_same_states(going.folder, run_in_threads(CONFIG, "transport.protocol=ipc"), 150)
+    quiet = start(config, "--set", "transport.protocol=ipc", "--engine", "threads", **options)
+    quiet.ends(0, seconds=150)
+    assert_same_states(going.folder, quiet.folder, 150)
 
 
 LISTENING = """
