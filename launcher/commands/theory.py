@@ -18,7 +18,6 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -152,8 +151,7 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
     for i in range(config.clients):
         mixing = mixing_row(graph, i, config.topology.weights)
         neighbours = {j: Neighbour(j, sizes[j], mixing.get(j, 0.0)) for j in graph.neighbours(i)}
-        client = SimpleNamespace(node=i, seed=config.seed, theta=np.empty(sizes[i]), neighbours=neighbours)
-        maps[i] = algorithm.restriction_maps(client)
+        maps[i] = algorithm.restriction_maps(i, config.seed, np.empty(sizes[i]), neighbours)
     return _largest_eigenvalue(maps, [sizes[i] for i in range(config.clients)])
 
 

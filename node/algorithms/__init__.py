@@ -12,13 +12,10 @@ from .dfedu import DFedU
 from .ditto import Ditto
 from .dpsgd import DPSGD
 from .fedavg import FedAvg
-from .fedavg_c import FedAvgC
 from .fedsak import FedSAK
 from .flt.method import FLT
 from .gradient_tracking import GradientTracking
-from .hypernetworks.ghn import GHN
-from .hypernetworks.pfedhn import PFedHN
-from .hypernetworks.shn import SHN
+from .hypernetworks.methods import GHN, SHN, PFedHN
 from .local import Local
 from .pairwise import Pairwise
 from .per_fedavg import PerFedAvg
@@ -26,6 +23,7 @@ from .pfedme import PFedMe
 from .push_sum import PushSum
 from .selective_sheaf.method import SelectiveSheaf
 from .sfmtl_graph import SFMTLGraph
+from .shared_layers import FedAvgC
 from .sheaf_fmtl import SheafFMTL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

@@ -11,9 +11,7 @@ whole change takes the gradient step's place. Full gradients lead to the minimis
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ...transport.peers import Peers
-from ..client import Client
-from .base import Algorithm, Edge, State, Traits, Vector, mixing_pull
+from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector, mixing_pull
 
 
 @dataclass(frozen=True)

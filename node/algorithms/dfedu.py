@@ -3,15 +3,17 @@
 theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 from annotated_types import Ge
 
-from ..assignment import Assignment
+from ..assignment import Assignment, Neighbour
 from ..maps import IdentityMaps, Maps
 from .base import Cost, Edge, Traits, Vector
-from .sheaf_fmtl import NO_SCENARIO_WITH_A_SERVER, End, SheafAlgorithm, cost_of_saving
+from .sheaf_fmtl import NO_SCENARIO_WITH_A_SERVER, SheafAlgorithm, cost_of_saving
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ class DFedU(SheafAlgorithm):
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(edge.d_i)]
 
-    def restriction_maps(self, client: End) -> Maps:
-        a = {j: peer.weight if self.weights == "mixing" else 1.0 for j, peer in client.neighbours.items()}
-        return IdentityMaps(a, client.theta.size)
+    def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
+        a = {j: peer.weight if self.weights == "mixing" else 1.0 for j, peer in neighbours.items()}
+        return IdentityMaps(a, theta.size)
 
     def cost(self, own: Assignment) -> Cost:
         return Cost(cost_of_saving(own, [own.architecture.size] * len(own.neighbours)))  # they are not stored

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from ..client import Client
+from .base import Client
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 

@@ -9,9 +9,7 @@ one step, its whole change takes the gradient step's place.
 from dataclasses import dataclass
 from typing import Literal
 
-from ...transport.peers import Peers
-from ..client import Client
-from .base import Algorithm, Edge, Traits, Vector, mixing_pull
+from .base import Algorithm, Client, Edge, Peers, Traits, Vector, mixing_pull
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ server:    w   <- sum_k n_k/n w_k                    over the clients of the rou
 from dataclasses import dataclass
 from typing import Literal
 
-from ..client import Client
+from .base import Client
 from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
 

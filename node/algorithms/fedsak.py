@@ -18,8 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt
 
-from ..client import Client
-from .base import State
+from .base import Client, State
 from .server import Uploads
 from .shared_layers import SharedLayers
 

@@ -14,9 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...transport.peers import Peers
-from ..client import Client
-from .base import Algorithm, Edge, State, Traits, Vector, mixing_pull
+from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector, mixing_pull
 
 
 @dataclass(frozen=True)

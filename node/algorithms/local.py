@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ...transport.peers import Peers
-from ..client import Client
-from .base import Algorithm, Traits
+from .base import Algorithm, Client, Peers, Traits
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ from typing import Annotated, Literal
 
 from ...topology.graph import matchings
 from ...topology.randomness import generator
-from ...transport.peers import Peers
-from ..client import Client
-from .base import Algorithm, Edge, Facts, RunFacts, Traits, Vector
+from .base import Algorithm, Client, Edge, Facts, Peers, RunFacts, Traits, Vector
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import Gt
 
 from ...topology.section import Needs
-from ..client import Client
+from .base import Client
 from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads
 
 

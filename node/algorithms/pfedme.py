@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt
 
-from ..client import Client
+from .base import Client
 from .server import TAKES_OLD_UPLOADS, ServerAlgorithm, Uploads
 
 

@@ -15,9 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...transport.peers import Peers
-from ..client import Client
-from .base import Algorithm, Edge, State, Traits, Vector
+from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector
 
 
 @dataclass(frozen=True)

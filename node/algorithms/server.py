@@ -12,22 +12,13 @@ of the round, is not subject to a scenario, and nothing is learnt from it.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt, Le
 
 from ...topology.randomness import generator
-from ...transport.peers import Peers
-from ..client import Client
-from .base import Algorithm, Edge, State, Traits, Vector
-
-Fraction = Annotated[
-    float,
-    Gt(0),
-    Le(1),
-    "Share of the clients that take part in a round, at least one, drawn anew for each; the others pause.",
-]
+from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector
 
 Uploads = Mapping[int, np.ndarray]
 """{client: the vector it has sent}"""
@@ -41,17 +32,6 @@ TAKES_OLD_UPLOADS = replace(NEEDS_NEW_UPLOADS, tolerates="late", more_tolerant="
 """Of one that may aggregate an upload again in a later round, for one that is missing (time.silence = "stale")."""
 
 
-class Run(Protocol):
-    """Any object that tells how many clients and rounds a run has, and its seed."""
-
-    @property
-    def seed(self) -> int: ...
-    @property
-    def clients(self) -> int: ...
-    @property
-    def rounds(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class ServerAlgorithm(Algorithm):
     """A subclass writes ``aggregate``, and where they are not as here ``upload``, ``reply`` and ``download``.
@@ -59,7 +39,12 @@ class ServerAlgorithm(Algorithm):
     theta at the server is the common model w.
     """
 
-    fraction: Fraction = 1.0
+    fraction: Annotated[
+        float,
+        Gt(0),
+        Le(1),
+        "Share of the clients that take part in a round, at least one, drawn anew for each; the others pause.",
+    ] = 1.0
 
     theta_is: ClassVar[Literal["common", "own", "own beside common"]] = "common"
     """theta at a client: the common model w; a model of its own, where there is none in common; or its own with w
@@ -155,15 +140,15 @@ class ServerAlgorithm(Algorithm):
             client.theta[:] = theta
             client.state.load(state)
 
-    def participants(self, run: Run, round: int) -> list[int]:
-        """Of a round; behind the last one, all clients: everyone gets what came out."""
+    def participants(self, run: Any, round: int) -> list[int]:
+        """Of a round; behind the last one, all clients: everyone gets what came out. ``run`` is whatever tells seed,
+        clients and rounds: a client, or a configuration."""
         if self.fraction == 1 or round > run.rounds:
             return list(range(run.clients))
-        count = int(self.fraction * run.clients + 0.5)
-        rng = generator(run.seed, "participants", round)
-        return sorted(rng.permutation(run.clients)[: max(1, count)].tolist())
+        count = max(1, int(self.fraction * run.clients + 0.5))
+        return sorted(generator(run.seed, "participants", round).permutation(run.clients)[:count].tolist())
 
-    def receivers(self, run: Run, round: int) -> list[int]:
+    def receivers(self, run: Any, round: int) -> list[int]:
         """Who downloads at the end of a round."""
         return self.participants(run, round + (self.answers == "next"))
 
@@ -175,8 +160,6 @@ class ServerAlgorithm(Algorithm):
 
 def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
     """sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""
-    samples = [server.neighbours[j].samples for j in models]
-    mean = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
-    for n_k, w_k in zip(samples, models.values(), strict=True):
-        mean += n_k / sum(samples) * w_k
-    return mean
+    n = {j: server.neighbours[j].samples for j in models}
+    start = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
+    return sum((n[k] / sum(n.values()) * w_k for k, w_k in models.items()), start)

@@ -13,7 +13,7 @@ server:    a_kl    <- max(0, alpha Sim_head(k, l) + (1 - alpha) Sim_repr(k, l)) 
 phi_k and h_k travel to the server, phi_k and h_Cj (of the classes of client k) back. theta of a client is w_k.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -21,8 +21,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from ...topology.randomness import generator
-from ..client import Client
-from .base import Edge, Facts, RunFacts, SettingsError, State, Vector
+from .base import Client, Edge, Facts, RunFacts, SettingsError, State, Vector
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 
@@ -85,37 +84,34 @@ class SFMTLGraph(ServerAlgorithm):
     # -- the server's half ---------------------------------------------------------------------------------------------
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
-        size, lam, alpha = server.model.head_size, self.lam, server.alpha
-        phi = {k: vector[:size].astype(float) for k, vector in uploads.items()}
-        h = {
-            k: dict(zip(server.neighbours[k].facts, vector[size:].reshape(-1, server.model.features), strict=True))
-            for k, vector in uploads.items()
-        }
-        a = similarities(phi, h, self.alpha)
-        seed = int(server.generator("louvain").integers(1 << 31))
-        for members in communities(phi, a, seed):
-            h_c = mean_anchors({k: h[k] for k in members}, {k: server.neighbours[k].samples for k in members})  # (14)
-            for k in members:
-                tau = alpha * server.steps_of(k)
-                pull = sum(a[k, other] * (phi[k] - phi[other]) for other in members if other != k)
-                anchors = [h_c[c] for c in server.neighbours[k].facts]
-                server.state.reply[k] = np.concatenate([phi[k] - lam * tau * pull, *anchors])  # (15)
-            server.state.community[members] = members[0]
-        self._tell(server, sorted(uploads))
+        state, model, clients = server.state, server.model, sorted(uploads)
+        peers = [server.neighbours[k] for k in clients]
+        n, tau = np.array([peer.samples for peer in peers]), [server.alpha * server.steps_of(k) for k in clients]
+        has = np.array([[c in peer.facts for c in range(model.outputs)] for peer in peers])
+        phi = np.stack([uploads[k][: model.head_size] for k in clients]).astype(float)
+        h = np.zeros((*has.shape, model.features))
+        h[has] = np.concatenate([uploads[k][model.head_size :].reshape(-1, model.features) for k in clients])
+
+        a = similarities(phi, h, has, self.alpha)
+        parts = communities(clients, a, int(server.generator("louvain").integers(1 << 31)))
+        for members in parts:
+            places = [clients.index(k) for k in members]
+            h_c = h.copy()
+            for c in range(model.outputs):
+                if holders := [i for i in places if has[i, c]]:
+                    h_c[holders, c] = np.average(h[holders, c], axis=0, weights=n[holders])  # (14)
+            for k, i in zip(members, places, strict=True):
+                pull = sum(a[i, j] * (phi[i] - phi[j]) for j in places)
+                state.reply[k] = np.append(phi[i] - self.lam * tau[i] * pull, h_c[i, has[i]])  # (15)
+            state.community[members] = members[0]
+        text = " | ".join(" ".join(map(str, members)) for members in parts)
+        if text != state._told:
+            server.report.events.append(("communities", text))
+        state._told = text
 
     def reply(self, server: Client, client: int) -> np.ndarray:
         size = server.model.head_size + len(server.neighbours[client].facts) * server.model.features
         return server.state.reply.get(client, np.zeros(size)).astype(server.theta.dtype)
-
-    def _tell(self, server: Client, heard: list[int]) -> None:
-        """An event where the communities are others than a round before."""
-        groups: dict[int, list[int]] = {}
-        for k in heard:
-            groups.setdefault(int(server.state.community[k]), []).append(k)
-        text = " | ".join(" ".join(map(str, group)) for group in groups.values())
-        if text != server.state._told:
-            server.report.events.append(("communities", text))
-        server.state._told = text
 
 
 def _head(client: Client) -> np.ndarray:
@@ -129,36 +125,28 @@ def _classes(client: Client) -> list[int]:
     return list(server.facts)
 
 
-Anchors = Mapping[int, Mapping[int, np.ndarray]]
-"""{client: {class: anchor (d_h,)}}"""
+def similarities(phi: np.ndarray, h: np.ndarray, has: np.ndarray, alpha: float) -> np.ndarray:
+    """a (M, M), with zeros on the diagonal: (7)-(10), of heads phi (M, C (d_h + 1)), biases last, and anchors h
+    (M, C, d_h) of the classes that each client has (M, C).
 
-
-def similarities(phi: Mapping[int, np.ndarray], h: Anchors, alpha: float) -> dict[tuple[int, int], float]:
-    """{(k, l): a_kl} of all pairs, both ways: (7)-(10), with heads phi as flat vectors.
-
-    Both similarities are sums over the classes that the two share, divided by the larger of their numbers of classes.
+    Both similarities are sums over the classes that two clients share, divided by the larger of their numbers of them.
     """
-    clients = list(phi)
-    weights = {k: vector[: -(len(vector) // (len(next(iter(h[k].values()))) + 1))] for k, vector in phi.items()}
-    total = np.zeros((len(clients), len(clients)))
-    for c in sorted({c for classes in h.values() for c in classes}):
-        holders = [place for place, k in enumerate(clients) if c in h[k]]
-        anchors = np.array([h[clients[place]][c] for place in holders], float)  # (m, d_h)
-        scores = []
-        for place in holders:
-            k = clients[place]
-            matrix = weights[k].reshape(-1, anchors.shape[1])
-            scores.append(anchors @ matrix.T + phi[k][weights[k].size :])
+    clients, classes, d_h = h.shape
+    total = np.zeros((clients, clients))
+    for c in np.flatnonzero(has.any(axis=0)):
+        holders = np.flatnonzero(has[:, c])
+        anchors = h[holders, c]  # (m, d_h)
+        scores = [anchors @ phi[k, :-classes].reshape(classes, d_h).T + phi[k, -classes:] for k in holders]
         z = unit(np.array(scores))  # (m, m, C): phi_k(h_j) is in row k, column j
         own = z[np.arange(len(holders)), np.arange(len(holders))]  # phi_k(h_k)
         heads = np.einsum("jc,kjc->kj", own, z)  # cos(phi_k(h_j), phi_j(h_j))
         heads = (heads + heads.T) / 2  # (8)
         directions = unit(anchors)
         total[np.ix_(holders, holders)] += alpha * heads + (1 - alpha) * directions @ directions.T  # (7), (10)
-    counts = np.array([len(h[k]) for k in clients])
-    total = np.maximum(total / np.maximum(counts[:, None], counts), 0)
-    pairs = ((i, j) for i in range(len(clients)) for j in range(len(clients)) if i != j)
-    return {(clients[i], clients[j]): float(total[i, j]) for i, j in pairs}
+    counts = has.sum(axis=1)
+    a = np.maximum(total / np.maximum(counts[:, None], counts), 0)
+    np.fill_diagonal(a, 0)
+    return a
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -167,20 +155,11 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.where(norms, norms, 1)
 
 
-def communities(clients: Iterable[int], a: Mapping[tuple[int, int], float], seed: int) -> list[list[int]]:
+def communities(clients: Sequence[int], a: np.ndarray, seed: int) -> list[list[int]]:
     """A partition of the clients of high modularity (11) for the weights a_kl > 0, by Louvain's method."""
     import networkx
 
     graph = networkx.Graph()
     graph.add_nodes_from(clients)
-    graph.add_weighted_edges_from((*pair, weight) for pair, weight in a.items() if pair[0] < pair[1] and weight > 0)
+    graph.add_weighted_edges_from((clients[i], clients[j], float(a[i, j])) for i, j in np.argwhere(np.triu(a) > 0))
     return sorted(map(sorted, networkx.community.louvain_communities(graph, seed=seed)))
-
-
-def mean_anchors(h: Anchors, samples: Mapping[int, int]) -> dict[int, np.ndarray]:
-    """{class: anchor} of a community: (14), the mean over its clients that have the class, weighted by n_k."""
-    means = {}
-    for c in sorted({c for classes in h.values() for c in classes}):
-        holders = [k for k in h if c in h[k]]
-        means[c] = np.average([h[k][c].astype(float) for k in holders], axis=0, weights=[samples[k] for k in holders])
-    return means

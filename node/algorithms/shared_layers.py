@@ -1,8 +1,13 @@
-"""Models of which clients share some layers, and keep the others to themselves.
+"""Models of which clients share some layers, and keep the others to themselves; and the simplest algorithm for them.
 
 A model is a feature extractor phi_i and a prediction head v_i, its last linear layer: theta_i = (phi_i, v_i). What is
 shared, w_i, is all of it where only the data differ; the head where extractors differ; the extractor where tasks do.
 Clients may differ in everything else.
+
+FedAvg-c (Liao et al. 2024, their baseline), FedAvg over w_i:
+
+client i:  (w_i, rest_i) <- local work from (w, rest_i)
+server:    w <- sum_i n_i/n w_i                  over the clients of the round, n_i their training samples
 """
 
 from collections.abc import Sequence
@@ -11,23 +16,20 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from ..client import Client
 from ..model.architecture import Architecture, Parameter
-from .base import Edge, RunFacts, SettingsError, Vector
-from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm
-
-Share = Annotated[
-    Literal["model", "extractor", "head"],
-    "Layers w_i that clients share: the whole model, all layers but the last, or the last one. Their shapes must be "
-    "the same for all clients; other layers may differ.",
-]
+from .base import Client, Edge, RunFacts, SettingsError, Vector
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
 
 @dataclass(frozen=True)
 class SharedLayers(ServerAlgorithm):
     """A subclass writes ``aggregate`` and, where it is not as here, ``reply``."""
 
-    share: Share = "model"
+    share: Annotated[
+        Literal["model", "extractor", "head"],
+        "Layers w_i that clients share: the whole model, all layers but the last, or the last one. Their shapes must "
+        "be the same for all clients; other layers may differ.",
+    ] = "model"
 
     theta_is = "own"
     traits = replace(NEEDS_NEW_UPLOADS, same_size=False)
@@ -53,10 +55,11 @@ class SharedLayers(ServerAlgorithm):
             raise SettingsError(key, f"a {run.models[0].kind} model is a head only; allowed are 'model' and 'head'")
         for client, other in enumerate(shapes):
             if other != shapes[0]:
+                first, second = (" + ".join("x".join(map(str, block)) for block in each) for each in (shapes[0], other))
                 raise SettingsError(
                     key,
-                    f"clients 0 and {client} differ in the layers that are to be shared, {_told(shapes[0])} and "
-                    f"{_told(other)}; choose layers that are alike, or give all clients one model and one task",
+                    f"clients 0 and {client} differ in the layers that are to be shared, {first} and {second}; choose "
+                    "layers that are alike, or give all clients one model and one task",
                 )
 
     def upload(self, client: Client) -> np.ndarray:
@@ -67,5 +70,12 @@ class SharedLayers(ServerAlgorithm):
         self.w(client)[:] = vector
 
 
-def _told(shapes: Sequence[tuple[int, ...]]) -> str:
-    return " + ".join("x".join(map(str, shape)) for shape in shapes)
+@dataclass(frozen=True)
+class FedAvgC(SharedLayers):
+    name: Literal["fedavg-c"] = "fedavg-c"
+
+    def aggregate(self, server: Client, uploads: Uploads) -> None:
+        self.w(server)[:] = weighted_mean(server, uploads)
+
+    def reply(self, server: Client, client: int) -> np.ndarray:
+        return self.w(server)

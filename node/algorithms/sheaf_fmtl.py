@@ -13,19 +13,30 @@ With all steps along grad f_i first and one pull after them, it would be models 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from ...topology.section import Needs
-from ...transport.peers import Peers
 from ..assignment import Assignment, Neighbour
-from ..client import Client
 from ..maps import FixedMaps, Maps, SelectionMaps, Storage, StoredMaps, starting_maps
 from ..maps.base import Vectors
 from ..maps.start import TransformStart, shared_rows
-from .base import Algorithm, Cost, Edge, Facts, RunFacts, SettingsError, State, Traits, Vector, require_same_size
+from .base import (
+    Algorithm,
+    Client,
+    Cost,
+    Edge,
+    Facts,
+    Peers,
+    RunFacts,
+    SettingsError,
+    State,
+    Traits,
+    Vector,
+    require_same_size,
+)
 from .stability import StabilityWatch, norm
 
 _NEED_ROWS = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared")
@@ -37,19 +48,6 @@ NO_SCENARIO_WITH_A_SERVER = (
 
 OF_A_TRANSFORM = 12
 """Vectors of d_i numbers that structured maps take at most, what their transforms make on the way included."""
-
-
-class End(Protocol):
-    """What a client's maps begin from; of ``theta`` the size and the type."""
-
-    @property
-    def node(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def theta(self) -> np.ndarray: ...
-    @property
-    def neighbours(self) -> Mapping[int, Neighbour]: ...
 
 
 class SheafState(State):
@@ -70,44 +68,37 @@ class SheafState(State):
         return self.maps.state_bytes()
 
 
-@dataclass(frozen=True)
 class SheafAlgorithm(Algorithm):
-    """Descends on the objective (8) with maps of one kind or another."""
+    """Descends on the objective (8) with maps of one kind or another; by itself with fixed ones."""
 
-    @property
-    def lam(self) -> float:
-        raise NotImplementedError
-
-    @property
-    def eta(self) -> float:
-        """Learning rate of the maps: these are fixed."""
-        return 0.0
+    lam: float
+    eta: float = 0.0
+    rotate_every: int = 0
 
     @property
     def has_one_objective(self) -> bool:
         """Whether all clients descend on one and the same (8) all along."""
-        return self.traits.server == "none"
+        return self.traits.server == "none" and not self.rotate_every
 
     @property
     def compares_parameters(self) -> bool:
         """Whether the maps compare parameter with parameter, and mix none."""
         return True
 
-    def restriction_maps(self, client: End) -> Maps:
-        """Those of the client before the first round."""
+    def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
+        """Those of a client before the first round; of ``theta`` the size and the type are used."""
         raise NotImplementedError
 
     def begin(self, client: Client) -> State:
-        return SheafState(self.restriction_maps(client))
+        return SheafState(self.restriction_maps(client.node, client.seed, client.theta, client.neighbours))
 
     def round(self, client: Client, peers: Peers) -> None:
-        """With fixed maps."""
         mine = client.state.maps.project(client.theta)
         self.descend(client, difference(mine, peers.exchange(mine)))
 
     def descend(self, client: Client, r: Vectors) -> None:
         """(18), from the disagreements r_ij = P_ij theta_i - P_ji theta_j."""
-        theta, maps = client.theta, client.state.maps
+        theta, lam, maps, report = client.theta, self.lam, client.state.maps, client.report
         before = theta.copy()
         pull = maps.pull_back(r)
         if client.role == "server":
@@ -115,16 +106,13 @@ class SheafAlgorithm(Algorithm):
             coverage = maps.coverage()
             theta -= pull / np.where(coverage, coverage, 1)  # f_0 = 0: exactly the mean of what its edges sent
         else:
-            client.learn(pull, self.lam)
-        self._report(client, r, pull, before)
+            client.learn(pull, lam)
 
-    def _report(self, client: Client, r: Vectors, pull: np.ndarray, before: np.ndarray) -> None:
-        report, lam = client.report, self.lam
         report.disagreements = {j: norm(vector) for j, vector in r.items()}
         squared = sum(value**2 for value in report.disagreements.values())
         theta_squared = float(before @ before)
         if client.takes_one_full_step and client.role == "client":
-            of_theta = norm(before - client.theta) / client.alpha
+            of_theta = norm(before - theta) / client.alpha
             of_maps = lam**2 * squared * theta_squared if self.eta else 0.0
             report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
         client.state.stability.tell(client, lam, pull, squared, maps=self.eta * lam * theta_squared)
@@ -205,10 +193,6 @@ class SheafFMTL(SheafAlgorithm):
         )
 
     @property
-    def has_one_objective(self) -> bool:
-        return super().has_one_objective and not self.rotate_every
-
-    @property
     def compares_parameters(self) -> bool:
         return self.start == "selection"
 
@@ -240,14 +224,11 @@ class SheafFMTL(SheafAlgorithm):
             return Facts()
         return Facts(edges={ends: common_coordinates(run, *ends) for e in run.graph.edges for ends in (e, e[::-1])})
 
-    def restriction_maps(self, client: End) -> Maps:
-        size = client.theta.size
+    def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
         if self.start == "selection":
-            return SelectionMaps({j: np.array(peer.facts) for j, peer in client.neighbours.items()}, size)
-        rows = {j: shared_size(self.gamma, size, peer.parameters) for j, peer in client.neighbours.items()}
-        start = starting_maps(
-            self.start, seed=client.seed, node=client.node, rows=rows, theta=client.theta, scale=self.start_scale
-        )
+            return SelectionMaps({j: np.array(peer.facts) for j, peer in neighbours.items()}, theta.size)
+        rows = {j: shared_size(self.gamma, theta.size, peer.parameters) for j, peer in neighbours.items()}
+        start = starting_maps(self.start, seed=seed, node=node, rows=rows, theta=theta, scale=self.start_scale)
         return StoredMaps(start, "factored" if self.rotate_every else self.storage, self.rank_cap or None)
 
     def round(self, client: Client, peers: Peers) -> None:
@@ -295,26 +276,25 @@ class SheafFMTL(SheafAlgorithm):
             rows = {j: part.stop - part.start for j, part in maps.stacking.parts.items()}
             maps.start.choose(shared_rows(client.seed, client.node, rows, client.theta.size, period))
 
-    def cost(self, own: Assignment) -> Cost:
-        d_i = own.architecture.size
-        numbers = cost_of_saving(own, [self._rows(d_i, peer.parameters, peer.facts) for peer in own.neighbours])
-        return Cost(numbers + (self._numbers_kept(own) if own.role == "client" else 0))
+    def _rows(self, d_i: int, d_j: int, common: Sequence[int]) -> int:
+        """d_ij"""
+        return len(common) if self.start == "selection" else shared_size(self.gamma, d_i, d_j)
 
-    def _numbers_kept(self, own: Assignment) -> int:
-        d_i = own.architecture.size
+    def cost(self, own: Assignment) -> Cost:
+        d_i, rounds = own.architecture.size, own.run.rounds
+        rows = [self._rows(d_i, peer.parameters, peer.facts) for peer in own.neighbours]
+        saving = cost_of_saving(own, rows)
+        if own.role == "server":
+            return Cost(saving)
         height = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
         dense = height * d_i
         start = OF_A_TRANSFORM * d_i if self.start in ("orthogonal", "shared", "selection") else dense
         if not self.eta:
-            return start
+            return Cost(saving + start)
         if self.storage == "dense":
-            return dense
-        history = min(own.run.rounds, self.rank_cap or own.run.rounds) * (d_i + height)
-        return start + (min(history, dense) if self.storage == "auto" else history)
-
-    def _rows(self, d_i: int, d_j: int, common: Any) -> int:
-        """d_ij"""
-        return len(common) if self.start == "selection" else shared_size(self.gamma, d_i, d_j)
+            return Cost(saving + dense)
+        history = min(rounds, self.rank_cap or rounds) * (d_i + height)
+        return Cost(saving + start + (min(history, dense) if self.storage == "auto" else history))
 
 
 def shared_size(gamma: float, d_i: int, d_j: int) -> int:
@@ -334,8 +314,9 @@ def cost_of_saving(own: Assignment, rows: Sequence[int]) -> int:
 
 def common_coordinates(run: RunFacts, i: int, j: int) -> tuple[int, ...]:
     """The coordinates of client i's theta, of a linear model, that client j has too: the weights of the features that
-    both see, and the biases. Raises SettingsError where there are none."""
-    mine, theirs = _features(run, i), _features(run, j)
+    both see, and the biases. A server sees all. Raises SettingsError where there are none."""
+    server = tuple(range(math.prod(run.models[-1].input_shape))) if None not in run.features else None
+    mine, theirs = (run.features[node] if node < len(run.features) else server for node in (i, j))
     if mine is None or theirs is None:
         raise SettingsError(
             "algorithm.start = 'selection'",
@@ -345,10 +326,3 @@ def common_coordinates(run: RunFacts, i: int, j: int) -> tuple[int, ...]:
     places = [place for place, feature in enumerate(mine) if feature in both]
     weights = [output * len(mine) + place for output in range(outputs) for place in places]
     return (*weights, *range(outputs * len(mine), outputs * (len(mine) + 1)))
-
-
-def _features(run: RunFacts, node: int) -> tuple[int, ...] | None:
-    """Those that a client sees, None where it is all in any case; a server sees all."""
-    if node < len(run.features):
-        return run.features[node]
-    return None if None in run.features else tuple(range(math.prod(run.models[node].input_shape)))

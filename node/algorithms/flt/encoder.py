@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # the launcher knows shapes, and must not load torch for it
     from torch import Tensor
 
 _DEEP, _FLAT = 16, 4  # channels of the two convolutions
-_CHUNK = 512
 
 
 class EncoderError(UserError):
@@ -72,7 +71,7 @@ class Autoencoder:
 
     @property
     def encoder_size(self) -> int:
-        return sum(math.prod(shape) for name, shape in self.blocks() if name.startswith("encoder"))
+        return sum(math.prod(shape) for _, shape in self.blocks()[:6])
 
     @property
     def encoding_flops(self) -> int:
@@ -97,13 +96,10 @@ class Autoencoder:
         """(n, embedding) of images (n, channels, height, width); the encoder's part of the vector is enough."""
         import torch
 
-        parts = list(self._views(torch.from_numpy(vector)))
+        parts = self._views(torch.from_numpy(vector))
         with torch.no_grad():
-            chunks = [
-                self._encode(parts, torch.from_numpy(images[start : start + _CHUNK]).to(parts[0].dtype))
-                for start in range(0, len(images), _CHUNK)
-            ]
-        return torch.cat(chunks).numpy()
+            chunks = torch.from_numpy(images).split(512)
+            return torch.cat([self._encode(parts, chunk.to(parts[0].dtype)) for chunk in chunks]).numpy()
 
     def train(
         self,
@@ -124,44 +120,41 @@ class Autoencoder:
         from ...model.adam import Adam
 
         theta = torch.from_numpy(vector).requires_grad_()
-        height, width = (4 * side for side in self.sides)
-        x = torch.from_numpy(images[..., :height, :width]).to(theta.dtype)
+        x = self._cropped(torch.from_numpy(images)).to(theta.dtype)
         adam = Adam(theta)
         for _ in range(epochs):
             errors = []
             for chosen in torch.from_numpy(rng.permutation(len(x))).split(batch_size):
-                parts = list(self._views(theta))
+                parts = self._views(theta)
                 error = F.mse_loss(self._decode(parts, self._encode(parts, x[chosen])), x[chosen])
                 (gradient,) = torch.autograd.grad(error, theta)
                 adam.step(gradient, alpha)
                 errors.append(float(error.detach()))
             yield sum(errors) / len(errors)
 
-    def _views(self, vector: Any) -> Iterator[Any]:
-        """The parameters that the vector, an array or a tensor, has."""
-        start = 0
-        for _, shape in self.blocks():
-            if start == len(vector):
-                return
-            end = start + math.prod(shape)
-            yield vector[start:end].reshape(shape)
-            start = end
+    def _views(self, vector: Any) -> list[Any]:
+        """The blocks of a vector, an array or a tensor, that it has: all, or those of the encoder."""
+        ends = np.cumsum([math.prod(shape) for _, shape in self.blocks()]).tolist()
+        blocks = zip([0, *ends], ends, self.blocks(), strict=False)
+        return [vector[start:end].reshape(shape) for start, end, (_, shape) in blocks if end <= len(vector)]
+
+    def _cropped(self, x: Tensor) -> Tensor:
+        height, width = self.sides
+        return x[..., : 4 * height, : 4 * width]
 
     def _encode(self, parts: list[Tensor], x: Tensor) -> Tensor:
         import torch.nn.functional as F
 
-        height, width = (4 * side for side in self.sides)
-        x = F.max_pool2d(F.relu(F.conv2d(x[..., :height, :width], parts[0], parts[1], padding=1)), 2)
+        x = F.max_pool2d(F.relu(F.conv2d(self._cropped(x), parts[0], parts[1], padding=1)), 2)
         x = F.max_pool2d(F.relu(F.conv2d(x, parts[2], parts[3], padding=1)), 2)
         return F.linear(x.flatten(1), parts[4], parts[5])
 
     def _decode(self, parts: list[Tensor], embedded: Tensor) -> Tensor:
-        import torch
         import torch.nn.functional as F
 
         x = F.relu(F.linear(embedded, parts[6], parts[7])).view(-1, _FLAT, *self.sides)
         x = F.relu(F.conv_transpose2d(x, parts[8], parts[9], stride=2))
-        return torch.sigmoid(F.conv_transpose2d(x, parts[10], parts[11], stride=2))
+        return F.conv_transpose2d(x, parts[10], parts[11], stride=2).sigmoid()
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

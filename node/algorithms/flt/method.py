@@ -25,10 +25,8 @@ from annotated_types import Ge, Gt
 
 from ....topology.errors import install
 from ....topology.section import InputFile, Needs
-from ....transport.peers import Peers
 from ...assignment import Assignment
-from ...client import Client
-from ..base import Cost, Edge, RunFacts, SettingsError, State, Vector
+from ..base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector
 from ..server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 from .encoder import Autoencoder, EncoderError
 
@@ -37,28 +35,12 @@ RADIUS = 2.0
 
 
 class Groups(State):
-    """At the server: the models, of whom each is the mean, and who gets which; nothing before the opening."""
-
-    def __init__(self, clients: int):
-        self.averaged = np.eye(clients, dtype=bool)
-        """(models, clients): whose models each of the server's models is the mean of."""
-        self.model_of = np.arange(clients)
-        """(clients,): which of them each client gets."""
-        self.models: list[np.ndarray] = []
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        if not self.models:
-            return {}
-        return {
-            "averaged": self.averaged.astype(np.uint8),
-            "model_of": self.model_of,
-            "models": np.array(self.models),
-        }
+    """At the server, from the opening on: ``averaged`` (models, clients), whose models each of the server's models is
+    the mean of; ``model_of`` (clients,), which of them each client gets; and the ``models`` (models, d)."""
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        if "models" in arrays:
-            self.averaged, self.model_of = arrays["averaged"].astype(bool), arrays["model_of"].copy()
-            self.models = list(arrays["models"].copy())
+        names = {"averaged", "model_of", "models"} & arrays.keys()
+        vars(self).update({name: arrays[name].copy() for name in names})
 
 
 @dataclass(frozen=True)
@@ -110,16 +92,14 @@ class FLT(ServerAlgorithm):
         return autoencoder.size if self.fine_tune_epochs else autoencoder.encoder_size
 
     def check(self, run: RunFacts) -> None:
-        for shape in {model.input_shape: None for model in run.models}:
-            try:
-                autoencoder = Autoencoder(shape, self.embedding)
-            except EncoderError as error:
-                raise SettingsError("algorithm.name = 'flt'", str(error)) from None
-            if self.encoder:
-                try:
-                    autoencoder.load(Path(self.encoder))
-                except EncoderError as error:
-                    raise SettingsError(f"algorithm.encoder = {self.encoder!r}", str(error)) from None
+        key = "algorithm.name = 'flt'"
+        try:
+            autoencoders = [Autoencoder(shape, self.embedding) for shape in {model.input_shape for model in run.models}]
+            key = f"algorithm.encoder = {self.encoder!r}"
+            for autoencoder in autoencoders if self.encoder else ():
+                autoencoder.load(Path(self.encoder))
+        except EncoderError as error:
+            raise SettingsError(key, str(error)) from None
 
     def cost(self, own: Assignment) -> Cost:
         autoencoder = Autoencoder(own.architecture.input_shape, self.embedding)
@@ -127,17 +107,15 @@ class FLT(ServerAlgorithm):
         return Cost(opening_flops=(1 + trained) * autoencoder.encoding_flops)
 
     def begin(self, client: Client) -> State:
-        return Groups(client.clients) if client.role == "server" else State()
+        return Groups() if client.role == "server" else State()
 
     # -- once ----------------------------------------------------------------------------------------------------------
 
     def open(self, client: Client, peers: Peers) -> None:
         autoencoder = Autoencoder(client.model.input_shape, self.embedding)
         if client.role == "server":
-            if self.encoder:
-                vector = autoencoder.load(Path(self.encoder))
-            else:
-                vector = autoencoder.start(client.generator("encoder"))
+            load, start = autoencoder.load, autoencoder.start
+            vector = load(Path(self.encoder)) if self.encoder else start(client.generator("encoder"))
             sent = vector[: self._size_sent(autoencoder)].astype(client.theta.dtype)
             peers.send(dict.fromkeys(client.neighbours, sent))
             self._relate(client, peers.receive())
@@ -162,22 +140,25 @@ class FLT(ServerAlgorithm):
 
     def _relate(self, server: Client, received: Uploads) -> None:
         """Who is related to whom; clients that were not heard only to themselves."""
-        state = server.state
+        related = np.eye(server.clients, dtype=bool)
         signatures = {m: vector.reshape(self.centroids, -1) for m, vector in received.items() if vector.any()}
         heard = sorted(signatures)
         if len(heard) > 1:
             z = self._manifold(server, np.concatenate([signatures[m] for m in heard]))
-            distances = nearest(z.reshape(len(heard), self.centroids, -1))
-            state.averaged[np.ix_(heard, heard)] = distances <= self.gamma
+            related[np.ix_(heard, heard)] = nearest(z.reshape(len(heard), self.centroids, -1)) <= self.gamma
         if self.case == "clusters":
-            state.model_of = clusters(state.averaged, self.clusters)
-            state.averaged = np.arange(state.model_of.max() + 1)[:, None] == state.model_of
-            groups = [" ".join(map(str, np.flatnonzero(row))) for row in state.averaged]
-            _tell(server, "clusters", " | ".join(groups))
+            model_of = clusters(related, self.clusters)
+            averaged = np.arange(model_of.max() + 1)[:, None] == model_of
+            text = " | ".join(" ".join(map(str, np.flatnonzero(row))) for row in averaged)
         else:
-            related = (state.averaged.sum(axis=1) - 1).tolist()
-            _tell(server, "related", f"{min(related)} to {max(related)} other clients to each")
-        state.models = [server.theta.copy() for _ in state.averaged]
+            model_of, averaged = np.arange(server.clients), related
+            counts = (related.sum(axis=1) - 1).tolist()
+            text = f"{min(counts)} to {max(counts)} other clients to each"
+        print(f"{self.case}: {text}", flush=True)
+        server.report.events.append((self.case, text))
+        state = server.state
+        state.averaged, state.model_of = averaged.astype(np.uint8), model_of
+        state.models = np.tile(server.theta, (len(averaged), 1))
 
     def _manifold(self, server: Client, centroids: np.ndarray) -> np.ndarray:
         """Z (n, dimensions) of all centroids (n, e)."""
@@ -194,12 +175,8 @@ class FLT(ServerAlgorithm):
                 print(text, flush=True)
                 server.report.warnings.append(f"{text}; {install('flt')}, or set algorithm.manifold")
             else:
-                umap = UMAP(
-                    n_components=dimensions,
-                    n_neighbors=min(self.neighbours, len(centroids) - 1),
-                    random_state=int(server.generator("umap").integers(1 << 31)),
-                    n_jobs=1,
-                )
+                k, seed = min(self.neighbours, len(centroids) - 1), int(server.generator("umap").integers(1 << 31))
+                umap = UMAP(n_components=dimensions, n_neighbors=k, random_state=seed, n_jobs=1)
                 return umap.fit_transform(centroids)
         z = principal_components(centroids, dimensions)
         radius = np.sqrt((z**2).sum(axis=1).mean())  # root mean square distance from the mean
@@ -211,16 +188,11 @@ class FLT(ServerAlgorithm):
         for row, averaged in enumerate(server.state.averaged):
             heard = {m: vector for m, vector in uploads.items() if averaged[m]}
             if heard:
-                server.state.models[row] = weighted_mean(server, heard).astype(server.theta.dtype)
+                server.state.models[row] = weighted_mean(server, heard)
         server.theta[:] = np.mean(server.state.models, axis=0)  # of no use but to look at
 
     def reply(self, server: Client, client: int) -> np.ndarray:
         return server.state.models[server.state.model_of[client]]
-
-
-def _tell(server: Client, kind: str, text: str) -> None:
-    print(f"{kind}: {text}", flush=True)
-    server.report.events.append((kind, text))
 
 
 def nearest(points: np.ndarray) -> np.ndarray:

@@ -36,23 +36,17 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from ....transport.peers import Peers
 from ...assignment import Assignment
-from ...client import Client
 from ...maps import StoredMaps
 from ...maps.base import Vectors
 from ...maps.start import shared_rows, shared_transform
 from ...model.architecture import Architecture
 from .. import base
-from ..base import Algorithm, Cost, RunFacts, SettingsError, State, Traits, Vector
+from ..base import Algorithm, Client, Cost, Peers, RunFacts, SettingsError, State, Traits, Vector
 from ..sheaf_fmtl import OF_A_TRANSFORM, cost_of_saving, shared_size
 from ..stability import StabilityWatch, norm
-from .edge import Edge, threshold_of
+from .edge import Edge
 from .introductions import Introductions
-
-BLOCKS = {"whole": 1, "head": 2}
-FEWEST = 3
-"""Samples of a neighbour that was met on the way, before anything is decided: both have been learning for a while."""
 
 
 class SelectiveState(State):
@@ -69,26 +63,23 @@ class SelectiveState(State):
         self.transform = shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=client.theta.dtype)
         self.maps = StoredMaps(self.transform)
         m_i = client.train_samples
-        self.edges = {
-            j: Edge(algorithm, self.blocks, threshold_of(algorithm, m_i, peer.samples))
-            for j, peer in client.neighbours.items()
-        }
+        self.edges = {j: Edge(algorithm, self.blocks, m_i, peer.samples) for j, peer in client.neighbours.items()}
         first = [j for j, peer in client.neighbours.items() if peer.weight or not algorithm.seek]
         self.introductions = Introductions(client.neighbours, first)
         self.loss_at_theta0 = math.nan
         self.stability = StabilityWatch()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        numbers = [edge.numbers() for edge in self.edges.values()]
+        numbers = [edge.numbers for edge in self.edges.values()]
         return {
-            "edges": np.array(numbers, np.float64).reshape(-1, len(self.blocks), 6),
+            "edges": np.array(numbers).reshape(-1, len(self.blocks), 6),
             "loss_at_theta0": np.array([self.loss_at_theta0]),
             **self.introductions.arrays(),
         }
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        for edge, numbers in zip(self.edges.values(), arrays["edges"].tolist(), strict=True):
-            edge.load(numbers)
+        for edge, numbers in zip(self.edges.values(), arrays["edges"], strict=True):
+            edge.numbers[:] = numbers
         self.loss_at_theta0 = float(arrays["loss_at_theta0"][0])
         self.introductions.load(arrays)
 
@@ -155,7 +146,7 @@ class SelectiveSheaf(Algorithm):
         )
 
     def messages(self, edge: base.Edge) -> list[Vector]:
-        blocks = BLOCKS[self.blocks]
+        blocks = len(block_sizes(self.blocks, edge.model))
         sketch = Vector(shared_size(self.gamma, edge.d_i, edge.d_j) + blocks, exact=blocks)
         return [sketch, Vector(2, exact=2)] if self.seek else [sketch]
 
@@ -184,7 +175,7 @@ class SelectiveSheaf(Algorithm):
         ends = np.cumsum(state.blocks)
         n = np.array([part @ part for part in np.split(delta, ends[:-1])], delta.dtype)  # n_i of each block
         silent = {j for j in rows if edges[j].is_silent(peers.round)}
-        messages = {j: np.append(sketches[j], edges[j].signed(n)) for j in rows if j not in silent}
+        messages = {j: np.append(sketches[j], np.where(edges[j].on, n, -n)) for j in rows if j not in silent}
         sketches |= {j: message[: -len(n)] for j, message in peers.as_heard(messages).items()}
         theirs = peers.exchange(messages, quiet=silent)
 
@@ -212,7 +203,7 @@ class SelectiveSheaf(Algorithm):
         messages = introductions.messages(on, off, client.generator("introductions", peers.round))
         told = {j: message.astype(client.theta.dtype) for j, message in messages.items()}
         for j in introductions.hear(told, peers.exchange(told)):
-            edges[j].listen = min(FEWEST, self.listen)
+            edges[j].listen[:] = min(3, self.listen)  # fewer: both have been learning for a while
 
     def _restart_where_lost(self, client: Client) -> None:
         assert client.train_loss is not None

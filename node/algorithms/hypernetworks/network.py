@@ -1,15 +1,124 @@
-"""What GHN and SHN put between embeddings and hypernetwork: message passing on the relation graph. It loads torch."""
+"""The server's half of pFedHN, GHN and SHN: psi, as it is learned, and the models that it makes. It loads torch."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...client import Client
-from .ghn import GHN
-from .hypernetwork import Hypernetwork, tensor, values
-from .shn import SHN
+from ....topology.randomness import generator
+from ...model.adam import Adam
+from ..base import Client, State
+from ..server import Uploads
+from .methods import GHN, SHN, PFedHN
+
+Blocks = Mapping[str, np.ndarray]
+
+
+class Learned:
+    """psi: named blocks of one flat vector, which Adam changes."""
+
+    def __init__(self, start: Blocks, dtype: np.dtype):
+        self._psi = tensor(np.concatenate([np.ravel(block) for block in start.values()]).astype(dtype))
+        self._gradient = torch.zeros_like(self._psi)
+        self._adam = Adam(self._psi, (1 - 0.9, 1 - 0.999))
+        self.blocks: dict[str, Tensor] = {}
+        sizes = [block.size for block in start.values()]
+        views = zip(self._psi.split(sizes), self._gradient.split(sizes), strict=True)
+        for (name, block), (part, slope) in zip(start.items(), views, strict=True):
+            self.blocks[name] = part.view(block.shape).requires_grad_()
+            self.blocks[name].grad = slope.view(block.shape)  # backward() adds into the flat vector
+
+    def fit(self, loss: Callable[[], Tensor], *, eta: float, weight_decay: float) -> float:
+        """One step of Adam on a loss of the blocks, plus weight_decay/2 ||psi||^2; returns the loss."""
+        self._gradient.zero_()
+        value = loss()
+        value.backward()
+        with torch.no_grad():
+            self._adam.step(self._gradient.add_(self._psi, alpha=weight_decay), eta)
+        return float(value.detach())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"psi": self._psi.numpy()} | self._adam.arrays()
+
+    def load(self, arrays: Blocks) -> None:
+        self._psi.numpy()[:] = arrays["psi"]
+        self._adam.load(arrays)
+
+    def nbytes(self) -> int:
+        return 4 * self._psi.numpy().nbytes
+
+
+class Hypernetwork(State):
+    """The server's half of pFedHN. A subclass puts something between X and HN (``features``)."""
+
+    def __init__(self, algorithm: PFedHN, server: Client):
+        self.algorithm = algorithm
+        self._seed, self._theta = server.seed, server.theta
+        self._models: np.ndarray | None = None
+        # embeddings are small at first, so that what is learned tells clients apart, not how they were drawn
+        X = 0.1 * self.rng("X").standard_normal((server.clients, algorithm.embedding))
+        self.learn_anew({"X": X} | self.hypernetwork())
+
+    def fit(self, uploads: Uploads) -> None:
+        """One step on 1/|S| sum_m ||theta_m - theta~_m||^2."""
+        S, theta_tilde = list(uploads), tensor(np.stack(list(uploads.values())))
+
+        def loss() -> Tensor:
+            return (self.generate(self.features()[S]) - theta_tilde).square().sum() / len(S)
+
+        self.learned.fit(loss, eta=self.algorithm.eta, weight_decay=self.algorithm.weight_decay)
+        self._models = None
+
+    def model_of(self, client: int) -> np.ndarray:
+        """theta_m (d,)"""
+        if self._models is None:  # of all clients at once
+            self._models = values(self.generate(self.features()))
+        return self._models[client]
+
+    def features(self) -> Tensor:
+        """Z (M, f)."""
+        return self.psi["X"]
+
+    def generate(self, z: Tensor) -> Tensor:
+        """HN(z; psi_H) (.., d) of z (.., f): an MLP whose last layer has a part for each block of theta."""
+        for layer in range(self.algorithm.depth):
+            z = (z @ self.psi[f"HN{layer}.weight"].T + self.psi[f"HN{layer}.bias"]).relu()
+        return z @ self.psi["HN.weight"].T + self.psi["HN.bias"]
+
+    @property
+    def psi(self) -> dict[str, Tensor]:
+        return self.learned.blocks
+
+    def hypernetwork(self) -> dict[str, np.ndarray]:
+        width, blocks = self.algorithm.embedding, dict[str, np.ndarray]()
+        for layer in range(self.algorithm.depth):
+            blocks |= self.linear(f"HN{layer}", width, self.algorithm.hidden)
+            width = self.algorithm.hidden
+        return blocks | {"HN.weight": np.zeros((self._theta.size, width)), "HN.bias": self._theta}
+
+    def linear(self, name: str, inputs: int, outputs: int) -> dict[str, np.ndarray]:
+        """Uniform in +-1/sqrt(inputs), torch's own bounds."""
+        bound, rng = 1 / math.sqrt(inputs), self.rng(name)
+        weight = rng.uniform(-bound, bound, (outputs, inputs))
+        return {f"{name}.weight": weight, f"{name}.bias": rng.uniform(-bound, bound, outputs)}
+
+    def rng(self, name: str) -> np.random.Generator:
+        return generator(self._seed, f"start of psi: {name}")
+
+    def learn_anew(self, blocks: Blocks) -> None:
+        self.learned = Learned(blocks, self._theta.dtype)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return self.learned.arrays()
+
+    def load(self, arrays: Blocks) -> None:
+        self.learned.load(arrays)
+        self._models = None
+
+    def nbytes(self) -> int:
+        return self.learned.nbytes()
 
 
 class Relations:
@@ -49,10 +158,9 @@ class GraphHypernetwork(Hypernetwork):
         super().__init__(algorithm, server)
         self._rounds = 0
         self._given = server.facts
-        self.relations: Relations | None = None
-        """The relation graph, once it is there."""
+        self.relations: Relations | None = None  # until embedding_rounds have passed
 
-    def fit(self, uploads: Mapping[int, np.ndarray]) -> None:
+    def fit(self, uploads: Uploads) -> None:
         super().fit(uploads)
         self._rounds += 1
         if self._rounds == self.algorithm.embedding_rounds:
@@ -85,13 +193,11 @@ class GraphHypernetwork(Hypernetwork):
     def orthogonal(self, name: str, size: int) -> np.ndarray:
         return np.linalg.qr(self.rng(name).standard_normal((size, size)))[0]
 
-    def _graph(self) -> dict[str, np.ndarray]:
-        return {} if self.relations is None else {"X": values(self.X), "relations": self.edges}
-
     def arrays(self) -> dict[str, np.ndarray]:
-        return super().arrays() | self._graph() | {"rounds": np.array([self._rounds])}
+        graph = {} if self.relations is None else {"X": values(self.X), "relations": self.edges}
+        return super().arrays() | graph | {"rounds": np.array([self._rounds])}
 
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def load(self, arrays: Blocks) -> None:
         self._rounds = int(arrays["rounds"][0])
         if "relations" in arrays:
             self._relate(arrays["X"], arrays["relations"])
@@ -99,7 +205,7 @@ class GraphHypernetwork(Hypernetwork):
         super().load(arrays)
 
     def nbytes(self) -> int:
-        return super().nbytes() + sum(array.nbytes for array in self._graph().values())
+        return super().nbytes() + (0 if self.relations is None else values(self.X).nbytes + self.edges.nbytes)
 
 
 class SheafHypernetwork(GraphHypernetwork):
@@ -173,3 +279,21 @@ def relation_graph(X: np.ndarray, algorithm: GHN) -> np.ndarray:
         linked = np.zeros(cosine.shape, bool)
         np.put_along_axis(linked, nearest, True, axis=1)
     return np.argwhere(np.triu(linked | linked.T))
+
+
+SERVERS: dict[str, type[Hypernetwork]] = {
+    "pfedhn": Hypernetwork,
+    "ghn": GraphHypernetwork,
+    "shn": SheafHypernetwork,
+}
+
+
+def values(tensor: Tensor) -> np.ndarray:
+    """Without the way back to the blocks."""
+    return tensor.detach().numpy()
+
+
+def tensor(array: np.ndarray) -> Tensor:
+    """A copy in a buffer of torch's own, which starts at a multiple of 64 bytes: the same kernels, hence the same bits,
+    in every process."""
+    return torch.from_numpy(np.ascontiguousarray(array)).clone()
