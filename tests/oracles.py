@@ -1,9 +1,7 @@
 """What runs must come to, worked out once more in plain numpy: gradients, mini-batches, participants, matrices of
 graphs, closed forms of least squares. Messages are weighed by chaos/wire.py."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -25,9 +23,19 @@ def bordered(x: np.ndarray) -> np.ndarray:
     return np.column_stack([x.reshape(len(x), -1).astype(np.float64), np.ones(len(x))])
 
 
-def weights_of(theta: np.ndarray, classes: int = 10) -> np.ndarray:
-    """(classes, features + 1) of the theta of a linear model, whose biases come last."""
-    return np.column_stack([theta[:-classes].reshape(classes, -1), theta[-classes:]])
+def layers_of(theta: np.ndarray, hidden: Sequence[int] = (), features: int = 64) -> list[np.ndarray]:
+    """The layers (outputs, inputs + 1) of a linear model or an MLP, whose biases come last."""
+    layers = []
+    for width in (*hidden, 0):
+        width = width or theta.size // (features + 1)
+        part, theta = np.split(theta, [width * (features + 1)])
+        layers.append(np.column_stack([part[:-width].reshape(width, features), part[-width:]]))
+        features = width
+    return layers
+
+
+def theta_of(layers: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([part for layer in layers for part in (layer[:, :-1].ravel(), layer[:, -1])])
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
@@ -35,30 +43,43 @@ def probabilities(scores: np.ndarray) -> np.ndarray:
     return odds / odds.sum(axis=1, keepdims=True)
 
 
-def logistic_gradient(theta: np.ndarray, shard: Shard, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """The gradient of the mean cross-entropy of multinomial logistic regression on training samples."""
-    x, y = bordered(shard["x_train"])[rows], shard["y_train"][rows]
-    w = weights_of(theta)
-    slope = (probabilities(x @ w.T) - np.eye(len(w))[y]).T @ x / len(y)
-    return np.concatenate([slope[:, :-1].ravel(), slope[:, -1]])
+def features_of(theta: np.ndarray, x: np.ndarray, hidden: Sequence[int] = ()) -> list[np.ndarray]:
+    """(samples, width + 1) of each layer: what it gets to see."""
+    seen = [bordered(x)]
+    for layer in layers_of(theta, hidden, seen[0].shape[1] - 1)[:-1]:
+        seen.append(bordered(np.maximum(seen[-1] @ layer.T, 0)))
+    return seen
 
 
-def mlp_gradient(theta: np.ndarray, shard: Shard, hidden: int) -> np.ndarray:
-    """The same of one hidden layer with ReLU, by the chain rule."""
-    x, y = bordered(shard["x_train"]), shard["y_train"]
-    first, second = np.split(theta, [hidden * x.shape[1]])
-    w1, w2 = weights_of(first, hidden), weights_of(second)
-    z = x @ w1.T
-    h = bordered(np.maximum(z, 0))
-    delta = (probabilities(h @ w2.T) - np.eye(len(w2))[y]) / len(x)
-    back = (delta @ w2[:, :-1]) * (z > 0)
-    slopes = [back.T @ x, delta.T @ h]
-    return np.concatenate([part for slope in slopes for part in (slope[:, :-1].ravel(), slope[:, -1])])
+def gradient(
+    theta: np.ndarray,
+    shard: Shard,
+    rows: np.ndarray | slice = slice(None),
+    hidden: Sequence[int] = (),
+    anchors: np.ndarray | None = None,
+    lam: float = 0.0,
+) -> np.ndarray:
+    """The gradient of the mean cross-entropy on training samples, by the chain rule; with ``anchors`` (classes, width)
+    that of lam times the mean of ||features - anchor||^2 below the last layer, too."""
+    x, y = shard["x_train"][rows], shard["y_train"][rows]
+    seen = features_of(theta, x, hidden)
+    layers = layers_of(theta, hidden, seen[0].shape[1] - 1)
+    slope = (probabilities(seen[-1] @ layers[-1].T) - np.eye(len(layers[-1]))[y]) / len(y)
+    slopes = [slope.T @ seen[-1]]
+    for level in range(len(hidden), 0, -1):
+        below = seen[level][:, :-1]
+        back = slope @ layers[level][:, :-1]
+        if anchors is not None and level == len(hidden):
+            back = back + 2 * lam * (below - anchors[y]) / len(y)
+        slope = back * (below > 0)
+        slopes.insert(0, slope.T @ seen[level - 1])
+    return theta_of(slopes)
 
 
 def accuracy(theta: np.ndarray, shard: Shard) -> float:
     """A linear model's, on test samples."""
-    return float((np.argmax(bordered(shard["x_test"]) @ weights_of(theta).T, axis=1) == shard["y_test"]).mean())
+    (layer,) = layers_of(theta)
+    return float((np.argmax(bordered(shard["x_test"]) @ layer.T, axis=1) == shard["y_test"]).mean())
 
 
 # -- what a seed draws -------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ WITH_SERVER = {
     "fedavg-c": 'fraction = 0.5\nshare = "head"\n[model]\nkind = "mlp"\nhidden = [16]',
     "sfmtl-graph": 'fraction = 0.5\nlam = 0.5\n[model]\nkind = "mlp"\nhidden = [16]',
     "pfedhn": HYPERNETWORK,
-    "ghn": f"{HYPERNETWORK}\nembedding_rounds = 3",
+    "ghn": f"{HYPERNETWORK}\nembedding_rounds = 4",
     "shn": f"{HYPERNETWORK}\nembedding_rounds = 3",
 }
 WITHOUT_SERVER = {

@@ -13,6 +13,8 @@ from foreign import sheafgossip
 from runs import RunFolder, command
 from sheafgossip.topology.randomness import generator
 
+from .plain import Loop
+
 CLIENTS, ROUNDS, ALPHA, SEED, FRACTION = 10, 5, 0.3, 2, 0.6
 SERVER = CLIENTS
 K, E, GAMMA = 2, 16, 0.4
@@ -108,12 +110,27 @@ def relations(shards, weights):
     return np.array(nearest) <= GAMMA
 
 
+class FLT(Loop):
+    seed, rounds, steps, alpha = SEED, ROUNDS, 1, ALPHA
+
+    def batch(self, k):
+        return slice(None)
+
+    def aggregate(self, now):
+        for j in range(CLIENTS):
+            heard = [m for m in now if self.averaged[j, m]]
+            if heard:
+                self.models[j] = self.mean(heard)
+
+    def download(self, k):
+        self.theta[k] = self.models[k]
+
+
 @pytest.mark.parametrize("case", ["related", "clusters"])
 def test_it_is_what_its_paper_says_and_sends_one_encoder_and_one_signature_a_client(runs, case):
     folder = runs[case]
-    shards, start = folder.shards(), folder.theta(0)[SERVER]
-    weights = load_file(folder.path.parents[1] / "encoder.safetensors")
-    related = relations(shards, weights)
+    loop = FLT(folder, {"fraction": FRACTION})
+    averaged = related = relations(loop.shards, load_file(folder.path.parents[1] / "encoder.safetensors"))
     assert 0 < (related.sum() - CLIENTS) < CLIENTS * (CLIENTS - 1)
     if case == "clusters":
         ((text,),) = folder.rows("SELECT detail FROM event WHERE kind = 'clusters'")
@@ -121,33 +138,18 @@ def test_it_is_what_its_paper_says_and_sends_one_encoder_and_one_signature_a_cli
         ward = AgglomerativeClustering(len(members), linkage="ward").fit_predict(related.astype(float))
         averaged = ward[:, None] == ward
         assert [np.flatnonzero(averaged[part[0]]).tolist() for part in members] == members
-    else:
-        averaged = related
-    models, clients = dict.fromkeys(range(CLIENTS), start), dict.fromkeys(range(CLIENTS), start)
-    n = {i: len(shard["y_train"]) for i, shard in shards.items()}
-    assert len(set(n.values())) > 3
-    traffic = {}
-    for round in range(1, ROUNDS + 1):
-        now, after = (oracles.participants(SEED, CLIENTS, ROUNDS, FRACTION, round + more) for more in (0, 1))
-        for i in now:
-            clients[i] = clients[i] - ALPHA * oracles.logistic_gradient(clients[i], shards[i])
-        for j in range(CLIENTS):
-            heard = [m for m in now if averaged[j, m]]
-            if heard:
-                models[j] = sum(n[m] * clients[m] for m in heard) / sum(n[m] for m in heard)
-        for i in after:
-            clients[i] = models[i]
-        traffic |= {(i, SERVER, round): (1, 8 * start.size) for i in now}
-        traffic |= {(SERVER, i, round): (1, 8 * start.size) for i in after}
+    assert len(set(loop.n)) > 3
+    loop.averaged, loop.models = averaged, [loop.w] * CLIENTS
+    loop.play()
     found = folder.theta(ROUNDS)
-    assert max(oracles.error(found[i], clients[i]) for i in range(CLIENTS)) < 1e-9
+    assert max(oracles.error(found[i], theta) for i, theta in enumerate(loop.theta)) < 1e-9
 
     once = 16 * 9 + 16 + 4 * 16 * 9 + 4 + (4 * 2 * 2) * E + E  # the encoder, of images of 8x8 pixels
     for i in range(CLIENTS):
         for edge, size in (((SERVER, i, 1), 8 * once), ((i, SERVER, 1), 8 * K * E)):
-            messages, payload = traffic.get(edge, (0, 0))
-            traffic[edge] = messages + 1, payload + size
-    assert folder.sent() == traffic
+            messages, payload = loop.sent.get(edge, (0, 0))
+            loop.sent[edge] = messages + 1, payload + size
+    assert folder.sent() == loop.sent
 
 
 def test_its_clusters_are_those_of_the_clients_and_libraries_are_loaded_once(runs):

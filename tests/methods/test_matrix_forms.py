@@ -1,11 +1,12 @@
 """Methods without a server against the network's matrix form: the whole computation once more, with no messages."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import oracles
-from sheafgossip.topology import TopologySpec, draw, draw_sequence
-from sheafgossip.topology.weights import mixing_matrix
+from sheafgossip.topology import TopologySpec, draw_sequence
 
 ROUNDS, ALPHA = 25, 0.5
 SHEAF = f"""
@@ -35,17 +36,8 @@ start = "{{start}}"
 start_scale = {{scale}}
 """
 MIX = 'mix = [{ kind = "mlp", hidden = [12] }, { kind = "mlp", hidden = [7] }]'
-HIDDEN = {650: 0, 64 * 12 + 12 + 130: 12, 64 * 7 + 7 + 80: 7}
+HIDDEN = {650: (), 64 * 12 + 12 + 130: (12,), 64 * 7 + 7 + 80: (7,)}
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
-
-
-def gradients(theta, shards, of):
-    parts = []
-    for node, part in of.items():
-        hidden = HIDDEN[theta[part].size]
-        one = oracles.mlp_gradient(theta[part], shards[node], hidden) if hidden else None
-        parts.append(oracles.logistic_gradient(theta[part], shards[node]) if one is None else one)
-    return np.concatenate(parts)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -68,20 +60,20 @@ def test_sheaf_fmtl_equals_its_matrix_form(run, dtype, start, scale, mix):
     P, H, of = oracles.stacked_maps(first, folder.edges())
     start, theta = P.copy(), np.concatenate([first[node]["theta"] for node in of]).astype(np.float64)
     for _ in range(ROUNDS):
-        theta = theta - ALPHA * (gradients(theta, shards, of) + lam * P.T @ (P @ theta))  # (30)
+        parts = [theta[part] for part in of.values()]
+        slopes = [oracles.gradient(part, shards[node], hidden=HIDDEN[part.size]) for node, part in enumerate(parts)]
+        theta = theta - ALPHA * (np.concatenate(slopes) + lam * P.T @ (P @ theta))  # (30)
         P = H * (P - eta * lam * np.outer(P @ theta, theta))  # (31)
     assert oracles.error(np.concatenate([last[node]["theta"] for node in of]), theta) < TOLERANCE[dtype]
     assert oracles.error(P, start) > 5e-4  # the maps took part
     assert oracles.error(oracles.stacked_maps(last, folder.edges())[0], P) < TOLERANCE[dtype]
 
 
-CLIENTS = 6
+CLIENTS, SEED = 6, 3
 CONFIG = f"""
 clients = {CLIENTS}
 rounds = {ROUNDS}
-seed = 3
-[topology]
-p = 0.5
+seed = {SEED}
 [data]
 samples = 360
 partition = "classes"
@@ -91,119 +83,124 @@ alpha = {ALPHA}
 dtype = "float64"
 [evaluation]
 every = 0
-[algorithm]
 """
+GRAPHS = {
+    "static": ("p = 0.5", TopologySpec(p=0.5)),
+    "redrawn": ("p = 0.5\nredraw_every = 3", TopologySpec(p=0.5, redraw_every=3)),
+    "directed": ("p = 0.4\ndirected = true", TopologySpec(p=0.4, directed=True)),
+    "both": ("p = 0.4\ndirected = true\nredraw_every = 2", TopologySpec(p=0.4, directed=True, redraw_every=2)),
+    "directed ring": ('kind = "ring"\ndirected = true', TopologySpec("ring", directed=True)),
+    "one peer": ('kind = "one-peer-exponential"', TopologySpec("one-peer-exponential")),
+}
 
 
 class Network:
-    """Row i of ``theta`` is the start of client i; W are the mixing weights of its graph."""
+    """Row i of ``theta`` is the start of client i; a message has so many vectors of that size, and numbers more."""
 
-    def __init__(self, folder, vectors=1, more=0, arcs_of=None):
-        """Each arc of a round, of the graph by default, carries so many vectors of theta's size and numbers more."""
-        self.folder, self.theta, self.shards, self.edges = folder, folder.thetas(0), folder.shards(), folder.edges()
-        self.adjacency = oracles.adjacency(self.edges, CLIENTS)
-        self.W = oracles.metropolis_hastings(self.edges, CLIENTS)
-        arcs_of = arcs_of or (lambda round: oracles.both_directions(self.edges))
-        assert folder.sent() == {
-            (*arc, round): (1, 8 * (vectors * self.theta.shape[1] + more))
-            for round in range(1, ROUNDS + 1)
-            for arc in arcs_of(round)
-        }
+    def __init__(self, run, algorithm, graph="static", vectors=1, more=0):
+        text, spec = GRAPHS[graph]
+        self.folder = run(f"{CONFIG}[topology]\n{text}\n[algorithm]\n{algorithm}")
+        self.graphs = draw_sequence(spec, CLIENTS, seed=SEED, rounds=ROUNDS)
+        self.theta, self.shards, self.edges = self.folder.thetas(0), self.folder.shards(), self.folder.edges()
+        self.message = 1, 8 * (vectors * self.theta.shape[1] + more)
+        assert self.edges == sorted(self.graphs.union.edges)
+
+    def arcs(self, round):
+        graph = self.graphs.of(round)
+        return graph.arcs if self.graphs.directed else oracles.both_directions(graph.edges)
+
+    def W(self, round):
+        if self.graphs.directed:
+            return self.P(round)
+        return oracles.metropolis_hastings(self.graphs.of(round).edges, CLIENTS)
+
+    def P(self, round):
+        """Its columns sum to one."""
+        P = np.eye(CLIENTS)
+        for i, j in self.arcs(round):
+            P[j, i] = 1
+        return P / P.sum(axis=0)
 
     def gradient(self, theta):
-        return np.stack([oracles.logistic_gradient(theta[i], self.shards[i]) for i in range(CLIENTS)])
+        return np.stack([oracles.gradient(theta[i], self.shards[i]) for i in range(CLIENTS)])
 
     def error(self, theta):
         return oracles.error(self.folder.thetas(ROUNDS), theta)
 
 
-def test_dfedu_is_gradient_descent_on_the_graph_laplacian(run):
-    network = Network(run(CONFIG + 'name = "dfedu"\nlam = 0.1'))
-    L, theta = oracles.laplacian(network.edges, CLIENTS), network.theta
+def dfedu(network, theta):
+    L = oracles.laplacian(network.edges, CLIENTS)
     for _ in range(ROUNDS):
         theta = theta - ALPHA * (network.gradient(theta) + 0.1 * L @ theta)
-    assert network.error(theta) < 1e-10
+    return theta
 
 
-def test_d_psgd_mixes_with_metropolis_hastings_weights(run):
-    network = Network(run(CONFIG + 'name = "d-psgd"'))
-    assert len(set(network.adjacency.sum(axis=0))) > 1
-    theta = network.theta
-    for _ in range(ROUNDS):
-        theta = network.W @ theta - ALPHA * network.gradient(theta)
-    assert network.error(theta) < 1e-10
+def d_psgd(network, theta):
+    for round in range(1, ROUNDS + 1):
+        theta = network.W(round) @ theta - ALPHA * network.gradient(theta)
+    return theta
 
 
-def test_gradient_tracking_is_diging(run):
-    network = Network(run(CONFIG + 'name = "gradient-tracking"'), vectors=2)
-    W, theta = network.W, network.theta
+def gradient_tracking(network, theta):
+    """DIGing"""
     y = gradient = network.gradient(theta)
-    for _ in range(ROUNDS):
-        theta = W @ theta - ALPHA * y
+    for round in range(1, ROUNDS + 1):
+        theta = network.W(round) @ theta - ALPHA * y
         before, gradient = gradient, network.gradient(theta)
-        y = W @ y + gradient - before
-    assert network.error(theta) < 1e-10
+        y = network.W(round + 1) @ y + gradient - before
+    return theta
 
 
-@pytest.mark.parametrize("lazy", [True, False])
-def test_d2_is_its_two_step_recursion(run, lazy):
-    network = Network(run(CONFIG + f'name = "d2"\nlazy = {str(lazy).lower()}'))
-    W = (network.W + np.eye(CLIENTS)) / 2 if lazy else network.W
-    before, gradient_before = network.theta, network.gradient(network.theta)
+def d2(network, before, lazy=False):
+    W = (network.W(1) + np.eye(CLIENTS)) / 2 if lazy else network.W(1)
+    gradient_before = network.gradient(before)
     theta = W @ (before - ALPHA * gradient_before)
     for _ in range(ROUNDS - 1):
         gradient = network.gradient(theta)
         step = ALPHA * (gradient - gradient_before)
         before, theta, gradient_before = theta, W @ (2 * theta - before - step), gradient
-    assert network.error(theta) < 1e-10
+    return theta
 
 
-@pytest.mark.parametrize("directed", [False, True])
-def test_push_sum_is_right_with_weights_whose_columns_alone_sum_to_one(run, directed):
-    text = CONFIG.replace("p = 0.5", "p = 0.4\ndirected = true") if directed else CONFIG
-    arcs = draw(TopologySpec(p=0.4, directed=True), CLIENTS, seed=3).arcs
-    network = Network(run(text + 'name = "push-sum"'), more=1, arcs_of=(lambda _: arcs) if directed else None)
-    P = np.eye(CLIENTS)
-    for i, j in arcs if directed else oracles.both_directions(network.edges):
-        P[j, i] = 1
-    P /= P.sum(axis=0)
-    assert np.abs(P.sum(axis=1) - 1).max() > 0.1
-    x, w = network.theta, np.ones((CLIENTS, 1))
-    for _ in range(ROUNDS):
-        x, w = P @ (x - ALPHA * network.gradient(x / w)), P @ w
-    assert network.error(x / w) < 1e-10
-
-
-def test_d_psgd_on_one_peer_exponential_graphs_goes_half_way_to_another_client_each_round(run):
-    hops = [2 ** (t % 3) for t in range(ROUNDS)]
-    folder = run(CONFIG.replace("p = 0.5", 'kind = "one-peer-exponential"') + 'name = "d-psgd"')
-    network = Network(folder, arcs_of=lambda round: {(i, (i + hops[round - 1]) % CLIENTS) for i in range(CLIENTS)})
-    theta = network.theta
-    for hop in hops:
-        theta = (theta + np.roll(theta, hop, axis=0)) / 2 - ALPHA * network.gradient(theta)
-    assert network.error(theta) < 1e-10
-
-
-def test_gradient_tracking_mixes_with_the_graph_of_the_round(run):
-    folder = run(CONFIG.replace("p = 0.5", "p = 0.5\nredraw_every = 3") + 'name = "gradient-tracking"')
-    graphs = draw_sequence(TopologySpec(p=0.5, redraw_every=3), CLIENTS, seed=3, rounds=ROUNDS)
-    network = Network(folder, vectors=2, arcs_of=lambda round: oracles.both_directions(graphs.of(round).edges))
-    theta = network.theta
-    y = gradient = network.gradient(theta)
+def push_sum(network, x):
+    """Right also with weights of which the columns alone sum to one."""
+    w = np.ones((CLIENTS, 1))
     for round in range(1, ROUNDS + 1):
-        theta = mixing_matrix(graphs.of(round), "metropolis-hastings") @ theta - ALPHA * y
-        before, gradient = gradient, network.gradient(theta)
-        y = mixing_matrix(graphs.of(round + 1), "metropolis-hastings") @ y + gradient - before
-    assert network.error(theta) < 1e-10
+        P = network.P(round)
+        x, w = P @ (x - ALPHA * network.gradient(x / w)), P @ w
+    return x / w
+
+
+@pytest.mark.parametrize(
+    ("form", "algorithm", "graphs", "message"),
+    [
+        (dfedu, 'name = "dfedu"\nlam = 0.1', ["static"], {}),
+        (d_psgd, 'name = "d-psgd"', ["static", "redrawn", "directed ring", "one peer"], {}),
+        (gradient_tracking, 'name = "gradient-tracking"', ["static", "redrawn"], {"vectors": 2}),
+        (d2, 'name = "d2"\nlazy = false', ["static"], {}),
+        (partial(d2, lazy=True), 'name = "d2"\nlazy = true', ["static"], {}),
+        (push_sum, 'name = "push-sum"', ["static", "directed", "both"], {"more": 1}),
+    ],
+    ids=["dfedu", "d-psgd", "gradient tracking", "d2", "lazy d2", "push-sum"],
+)
+def test_it_equals_its_matrix_form_and_sends_one_message_an_arc(run, form, algorithm, graphs, message):
+    for graph in graphs:
+        network = Network(run, algorithm, graph, **message)
+        assert network.error(form(network, network.theta)) < 1e-10, graph
+        arcs = {(*arc, round) for round in range(1, ROUNDS + 1) for arc in network.arcs(round)}
+        assert network.folder.sent() == dict.fromkeys(arcs, network.message), graph
+        assert graph != "static" or len({network.graphs.of(1).degree(i) for i in range(CLIENTS)}) > 1
+        assert graph != "directed" or np.abs(network.P(1).sum(axis=1) - 1).max() > 0.1
 
 
 @pytest.mark.parametrize("order", ["random", "cyclic"])
 def test_pairwise_gossip_halves_the_distance_between_the_pairs_that_the_traffic_tells(run, order):
-    folder = run(CONFIG + f'name = "pairwise"\norder = "{order}"')
-    pairs_of = {k: {(i, j) for i, j, round in folder.sent() if round == k} for k in range(1, ROUNDS + 1)}
-    network = Network(folder, arcs_of=pairs_of.get)
+    network = Network(run, f'name = "pairwise"\norder = "{order}"')
+    sent = network.folder.sent()
+    assert set(sent.values()) == {network.message}
     theta, met = network.theta, set()
-    for pairs in pairs_of.values():
+    for round in range(1, ROUNDS + 1):
+        pairs = {(i, j) for i, j, k in sent if k == round}
         assert pairs == {(j, i) for i, j in pairs}
         assert len({i for i, _ in pairs}) == len(pairs) > 0  # one partner each
         W = np.eye(CLIENTS)

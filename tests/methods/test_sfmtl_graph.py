@@ -7,85 +7,68 @@ from sklearn.metrics import adjusted_rand_score
 import oracles
 from sheafgossip.topology.randomness import generator
 
-CLIENTS, ROUNDS, STEPS, BATCH, ETA, SEED = 6, 6, 3, 16, 0.3, 4
-C, HIDDEN, PIXELS = 10, 12, 64
+from .plain import CLIENTS, ROUNDS, SEED, Loop, played
+
+C, HIDDEN = 10, 12
 LAM, ALPHA = 0.02, 0.49
-SERVER = CLIENTS
-CONFIG = f"""
-clients = {CLIENTS}
-rounds = {ROUNDS}
-seed = {SEED}
-[data]
-samples = 480
-partition = "classes"
-classes_per_client = 3
-reduced_clients = 0.5
-[training]
-work = "steps"
-steps = {STEPS}
-batch_size = {BATCH}
-alpha = {ETA}
-[model]
-kind = "mlp"
-hidden = [{HIDDEN}]
-dtype = "float64"
-[algorithm]
-name = "sfmtl-graph"
-lam = {LAM}
-alpha = {ALPHA}
-"""
 
 
-class Client:
-    def __init__(self, number, shard, theta):
-        self.number = number
-        self.x, self.y = shard["x_train"].reshape(-1, PIXELS).astype(float), shard["y_train"]
-        self.classes = sorted(set(self.y.tolist()))
-        cuts = np.cumsum([HIDDEN * PIXELS, HIDDEN, C * HIDDEN])
-        w1, self.b1, w2, self.b2 = np.split(theta.copy(), cuts)
-        self.w1, self.w2 = w1.reshape(HIDDEN, PIXELS), w2.reshape(C, HIDDEN)
+class SFMTLGraph(Loop):
+    hidden = (HIDDEN,)
+
+    def __init__(self, folder, settings):
+        super().__init__(folder, settings)
+        self.classes = [sorted(set(shard["y_train"].tolist())) for shard in self.shards.values()]
         start = generator(SEED, "anchors").standard_normal((C, HIDDEN))
-        self.h = {c: start[c] for c in self.classes}
-        self.drawn = 0
+        self.h = [{c: start[c] for c in classes} for classes in self.classes]
+        self.known, self.told = {}, []
 
-    def batch(self):
-        self.drawn += 1
-        return oracles.batch_rows(SEED, self.number, len(self.y), BATCH, self.drawn - 1)
+    def numbers(self, k):
+        return C * (HIDDEN + 1) + len(self.classes[k]) * HIDDEN
 
-    def features(self, rows):
-        return np.maximum(self.x[rows] @ self.w1.T + self.b1, 0)
+    def learn(self, k):
+        theta, shard = self.theta[k], self.shards[k]
+        for _ in range(self.steps):
+            anchors = np.array([self.h[k].get(c, np.zeros(HIDDEN)) for c in range(C)])
+            theta = theta - self.alpha * oracles.gradient(theta, shard, self.batch(k), self.hidden, anchors, LAM)
+        features = oracles.features_of(theta, shard["x_train"], self.hidden)[-1][:, :-1]
+        self.theta[k] = theta
+        self.h[k] = {c: features[shard["y_train"] == c].mean(axis=0) for c in self.classes[k]}
 
-    def learn(self):
-        for _ in range(STEPS):
-            rows = self.batch()
-            r, y, n = self.features(rows), self.y[rows], len(rows)
-            slope = oracles.probabilities(r @ self.w2.T + self.b2) - np.eye(C)[y]
-            back = slope @ self.w2 + 2 * LAM * (r - np.array([self.h[c] for c in y.tolist()]))
-            back = back * (r > 0)
-            self.w2 = self.w2 - ETA * slope.T @ r / n
-            self.b2 = self.b2 - ETA * slope.sum(axis=0) / n
-            self.w1 = self.w1 - ETA * back.T @ self.x[rows] / n
-            self.b1 = self.b1 - ETA * back.sum(axis=0) / n
-        self.h = {c: self.features(self.y == c).mean(axis=0) for c in self.classes}
+    def head(self, k):
+        return oracles.layers_of(self.theta[k], self.hidden)[-1]
 
-    @property
-    def theta(self):
-        return np.concatenate([self.w1.ravel(), self.b1, self.w2.ravel(), self.b2])
+    def similarity(self, k, j):
+        """(7) with (8)-(10), summed over the classes that both have."""
+        total = 0.0
+        for c in set(self.classes[k]) & set(self.classes[j]):
+            scores = [[self.head(i) @ np.append(h, 1) for i in (k, j)] for h in (self.h[k][c], self.h[j][c])]
+            heads = sum(cosine(*each) / 2 for each in scores)
+            total += ALPHA * heads + (1 - ALPHA) * cosine(self.h[k][c], self.h[j][c])
+        return max(0.0, total / max(len(self.classes[k]), len(self.classes[j])))
+
+    def aggregate(self, now):
+        a = np.array([[0.0 if k == j else self.similarity(k, j) for j in now] for k in now])
+        best = max(partitions(list(range(len(now)))), key=lambda parts: modularity(parts, a))
+        for part in best:
+            anchors = {}
+            for c in range(C):
+                having = [now[i] for i in part if c in self.classes[now[i]]]
+                anchors[c] = sum(self.n[k] / sum(self.n[j] for j in having) * self.h[k][c] for k in having)  # (14)
+            for i in part:
+                k, tau = now[i], self.alpha * self.steps
+                head = self.head(k) - LAM * tau * sum(a[i, j] * (self.head(k) - self.head(now[j])) for j in part)
+                self.known[k] = head, {c: anchors[c] for c in self.classes[k]}  # (15)
+        self.told.append(sorted(sorted(now[i] for i in part) for part in best))
+
+    def download(self, k):
+        if k in self.known:
+            head, self.h[k] = self.known[k]
+            self.theta[k] = oracles.theta_of([*oracles.layers_of(self.theta[k], self.hidden)[:-1], head])
 
 
 def cosine(u, v):
     return u @ v / np.linalg.norm(u) / np.linalg.norm(v)
-
-
-def similarity(k, other):
-    """(7) with (8)-(10), summed over the classes that both have."""
-    total = 0.0
-    for c in set(k.classes) & set(other.classes):
-        heads = 0.0
-        for h in (k.h[c], other.h[c]):
-            heads += cosine(k.w2 @ h + k.b2, other.w2 @ h + other.b2) / 2
-        total += ALPHA * heads + (1 - ALPHA) * cosine(k.h[c], other.h[c])
-    return max(0.0, total / max(len(k.classes), len(other.classes)))
 
 
 def partitions(members):
@@ -107,53 +90,16 @@ def modularity(parts, a):
     return sum(a[k, j] - degree[k] * degree[j] / two_m for part in parts for k in part for j in part) / two_m
 
 
-def served(clients):
-    """What the server sends each client that it has heard: {client: (w2, b2, anchors)}."""
-    a = np.array([[0.0 if k is j else similarity(k, j) for j in clients] for k in clients])
-    best = max(partitions(list(range(len(clients)))), key=lambda parts: modularity(parts, a))
-    replies = {}
-    for part in best:
-        anchors = {}
-        for c in range(C):
-            having = [clients[i] for i in part if c in clients[i].classes]
-            if having:
-                n = sum(len(k.y) for k in having)
-                anchors[c] = sum(len(k.y) / n * k.h[c] for k in having)  # (14)
-        for i in part:
-            k, tau = clients[i], ETA * STEPS
-            w2 = k.w2 - LAM * tau * sum(a[i, j] * (k.w2 - clients[j].w2) for j in part)  # (15)
-            b2 = k.b2 - LAM * tau * sum(a[i, j] * (k.b2 - clients[j].b2) for j in part)
-            replies[k.number] = w2, b2, {c: anchors[c] for c in k.classes}
-    return replies, [[clients[i].number for i in part] for part in best]
-
-
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_it_is_what_its_paper_says_and_sends_heads_and_anchors_only(run, fraction):
-    folder = run(CONFIG + f"fraction = {fraction}")
-    start = folder.theta(0)
-    clients = [Client(k, shard, start[k]) for k, shard in folder.shards().items()]
-    known, traffic, told = {}, {}, []
-    size = {k.number: 8 * (C * (HIDDEN + 1) + len(k.classes) * HIDDEN) for k in clients}
-    for round in range(1, ROUNDS + 1):
-        now, after = (oracles.participants(SEED, CLIENTS, ROUNDS, fraction, round + more) for more in (0, 1))
-        for k in now:
-            clients[k].learn()
-        replies, parts = served([clients[k] for k in now])
-        known |= replies
-        told.append(sorted(map(sorted, parts)))
-        for k in after:
-            if k in known:
-                clients[k].w2, clients[k].b2, clients[k].h = known[k]
-        traffic |= {(k, SERVER, round): (1, size[k]) for k in now} | {(SERVER, k, round): (1, size[k]) for k in after}
-
-    found = folder.states(ROUNDS)
-    for k in clients:
-        assert oracles.error(found[k.number]["theta"], k.theta) < 1e-9
-        for c in k.classes:
-            np.testing.assert_allclose(found[k.number]["anchors"][c], k.h[c], rtol=1e-9, atol=1e-12)
-    assert folder.sent() == traffic
+    settings = {"name": "sfmtl-graph", "lam": LAM, "alpha": ALPHA, "fraction": fraction}
+    loop = played(run, SFMTLGraph, settings, model=f'kind = "mlp"\nhidden = [{HIDDEN}]', tolerance=1e-9)
+    found, folder = loop.folder.states(ROUNDS), loop.folder
+    for k in range(CLIENTS):
+        for c in loop.classes[k]:
+            np.testing.assert_allclose(found[k]["anchors"][c], loop.h[k][c], rtol=1e-9, atol=1e-12)
     events = [text for (text,) in folder.rows("SELECT detail FROM event WHERE kind = 'communities' ORDER BY wall_s")]
-    changes = [parts for parts, before in zip(told, [None, *told], strict=False) if parts != before]
+    changes = [parts for parts, before in zip(loop.told, [None, *loop.told], strict=False) if parts != before]
     assert [sorted([int(k) for k in part.split()] for part in text.split(" | ")) for text in events] == changes
     assert folder.rows("SELECT count(global_metric) FROM round") == [(0,)]  # there is no common model
 

@@ -61,6 +61,17 @@ def test_dfedu_with_mixing_weights_minimises_the_weighted_objective(run, problem
     np.testing.assert_allclose(folder.thetas(ROUNDS), expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", ["gradient-tracking", "d2"])
+def test_different_losses_lead_every_client_to_the_minimiser_of_their_sum(run, problem, name):
+    folder = run(problem(f'name = "{name}"\n', kind="star"))  # whose clients weigh very differently
+    np.testing.assert_allclose(folder.thetas(ROUNDS), np.tile(minimiser_of_the_sum(folder), (CLIENTS, 1)), atol=1e-9)
+
+
+def minimiser_of_the_sum(folder):
+    systems = [oracles.normal_equations(shard) for shard in folder.shards().values()]
+    return np.linalg.solve(sum(H for H, _ in systems), sum(b for _, b in systems))
+
+
 def test_ten_local_steps_a_round_minimise_the_same_objective_as_one(run, problem):
     settings = ("training.work=steps", "training.steps=10", "training.batch_size=20")  # all samples of a client
     folder = run(problem('name = "dfedu"\nlam = 0.3\n', rounds=100), *settings)
@@ -75,9 +86,7 @@ def test_a_large_lambda_gives_conventional_federated_learning(run, problem):
     for lam, rounds in ((5.0, 600), (50.0, 2500)):
         # stable below 2 / (4 lam + curvature) on a ring
         folder = run(problem(f'name = "dfedu"\nlam = {lam}\n', rounds=rounds, alpha=0.4 / lam))
-        systems = [oracles.normal_equations(shard) for shard in folder.shards().values()]
-        together = np.linalg.solve(sum(H for H, _ in systems), sum(b for _, b in systems))
-        gaps.append(np.abs(folder.thetas(rounds) - together).max())
+        gaps.append(np.abs(folder.thetas(rounds) - minimiser_of_the_sum(folder)).max())
     assert gaps[0] < 0.3
     assert gaps[0] / 15 < gaps[1] < gaps[0] / 7
 

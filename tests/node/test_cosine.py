@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.fft import dct
 
-from sheafgossip.node.algorithms.selective_sheaf.cosine import CosineEstimate, relative_variance, sampled_cosine
+from sheafgossip.node.algorithms.selective_sheaf.edge import Edge, relative_variance, sampled_cosine
+from sheafgossip.node.algorithms.selective_sheaf.method import SelectiveSheaf
 
 SIZE = 7
 vectors = arrays(float, SIZE, elements=st.floats(-3, 3).map(lambda number: round(number, 3)))
@@ -21,15 +22,11 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / math.sqrt((a @ a) * (b @ b)))
 
 
-def seen(a: np.ndarray, b: np.ndarray, rows: list[int]) -> float:
-    """What the rows tell, of vectors that an orthogonal transform has been applied to."""
-    return sampled_cosine(a[rows], b[rows], a @ a, b @ b, len(a))
-
-
 def every_choice(a: np.ndarray, b: np.ndarray, rows: int, signs: np.ndarray) -> np.ndarray:
     """The estimates from all sets of so many rows of C D."""
-    spectra = [dct(signs * vector, norm="ortho") for vector in (a, b)]
-    return np.array([seen(*spectra, list(chosen)) for chosen in combinations(range(SIZE), rows)])
+    u, v = (dct(signs * vector, norm="ortho") for vector in (a, b))
+    chosen = [list(each) for each in combinations(range(SIZE), rows)]
+    return np.array([sampled_cosine(u[each], v[each], u @ u, v @ v, SIZE) for each in chosen])
 
 
 @given(
@@ -56,15 +53,13 @@ def test_over_rows_and_signs_the_variance_is_the_formula_that_the_estimate_goes_
     signs = rng.choice([-1.0, 1.0], size=(400, size))
     squares = dct(signs * difference, norm="ortho", axis=1) ** 2
     exact = (size**2 / 4 * squares.var(axis=1, ddof=1) / rows * (1 - rows / size)).mean()
-    formula = (1 - cosine(a, b)) ** 2 * relative_variance(rows, size)
-    assert exact == pytest.approx(formula, rel=0.06)
+    assert exact == pytest.approx((1 - cosine(a, b)) ** 2 * relative_variance(rows, size), rel=0.06)
 
 
 def test_for_any_vectors_the_mean_variance_over_all_signs_is_at_most_that_of_the_formula():
     """Here over all 2^7 signs and all sets of rows; vectors that are far from spread, too."""
     rng = np.random.default_rng(1)
-    cases = [rng.normal(size=(2, SIZE)), np.eye(SIZE)[:2], rng.exponential(size=(2, SIZE)) ** 3]
-    for a, b in cases:
+    for a, b in (rng.normal(size=(2, SIZE)), np.eye(SIZE)[:2], rng.exponential(size=(2, SIZE)) ** 3):
         for rows in (1, 3, 6):
             variances = [every_choice(a, b, rows, np.array(signs)).var() for signs in product([-1.0, 1.0], repeat=SIZE)]
             # the population variance has a divisor of d - 1, and a row of constant cosine no spread of its own
@@ -82,41 +77,35 @@ def test_both_ends_get_the_same_bits(seed, dtype):
     assert there == sampled_cosine(b, a, m, n, 650) == sampled_cosine(a[shuffled], b[shuffled], n, m, 650)
 
 
-def test_all_rows_give_the_exact_cosine_and_no_error():
-    a, b = np.random.default_rng(3).normal(size=(2, SIZE))
-    estimate = CosineEstimate(smoothing=0.9)
-    estimate.see(seen(a, b, list(range(SIZE))), rows=SIZE, size=SIZE)
-    assert estimate.mean == pytest.approx(cosine(a, b), abs=1e-12)
-    assert estimate.error == 0
+def edge_between(a: np.ndarray, b: np.ndarray, choices: list[np.ndarray], smoothing: float) -> tuple[float, float]:
+    """Mean and error of an edge that has seen these rows of a and b, one round after the other."""
+    edge = Edge(SelectiveSheaf(smoothing=smoothing), [len(a)], 1, 1)
+    for rows in choices:
+        edge.see(np.zeros(len(rows), int), a[rows], b[rows], np.array([a @ a]), np.array([b @ b]))
+    assert edge.seen == len(choices)
+    (mean,), (error,) = edge.mean_and_error()
+    return mean, error
 
 
-@given(
-    values=st.lists(st.tuples(st.floats(-1, 1), st.integers(1, 40)), min_size=1, max_size=30),
-    smoothing=st.floats(0, 0.99),
-)
-def test_the_mean_and_its_error_are_those_of_weights_that_fade(values, smoothing):
-    estimate = CosineEstimate(smoothing)
-    for value, rows in values:
-        estimate.see(value, rows, 40)
-    weights = smoothing ** np.arange(len(values))[::-1]
-    mean = weights @ [value for value, _ in values] / weights.sum()
-    variances = [2 / rows * (1 - rows / 40) for _, rows in values]
-    assert estimate.mean == pytest.approx(mean, abs=1e-9)
-    assert estimate.error == pytest.approx((1 - mean) * math.sqrt(weights**2 @ variances) / weights.sum(), abs=1e-9)
-    assert estimate.seen == len(values)
+@given(seed=seeds, counts=st.lists(st.integers(1, 40), min_size=1, max_size=30), smoothing=st.floats(0, 0.99))
+def test_the_mean_and_its_error_are_those_of_weights_that_fade(seed, counts, smoothing):
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(2, 40))
+    choices = [rng.choice(40, rows, replace=False) for rows in counts]
+    found, error = edge_between(a, b, choices, smoothing)
+    weights = smoothing ** np.arange(len(counts))[::-1]
+    mean = weights @ [sampled_cosine(a[rows], b[rows], a @ a, b @ b, 40) for rows in choices] / weights.sum()
+    variances = [2 / rows * (1 - rows / 40) for rows in counts]
+    assert found == pytest.approx(mean, abs=1e-9)
+    assert error == pytest.approx((1 - mean) * math.sqrt(weights**2 @ variances) / weights.sum(), abs=1e-9)
 
 
 def test_the_error_is_the_deviation_that_is_seen():
-    """Of 2,000 estimates from 30 rounds each, of 20 of 300 rows."""
+    """Of 2,000 estimates from 12 rounds each, of 20 of 300 rows."""
     rng = np.random.default_rng(8)
     a, b = rng.normal(size=(2, 300))
     b += a
-    means, errors = [], []
-    for _ in range(2000):
-        estimate = CosineEstimate(smoothing=0.8)
-        for _ in range(12):
-            estimate.see(seen(a, b, rng.choice(300, 20, replace=False).tolist()), 20, 300)
-        means.append(estimate.mean)
-        errors.append(estimate.error)
+    estimates = [edge_between(a, b, [rng.choice(300, 20, replace=False) for _ in range(12)], 0.8) for _ in range(2000)]
+    means, errors = np.array(estimates).T
     assert np.mean(means) == pytest.approx(cosine(a, b), abs=4 * np.std(means) / math.sqrt(2000))
     assert np.std(means) == pytest.approx(np.mean(errors), rel=0.15)
