@@ -6,7 +6,7 @@ from typing import get_type_hints
 from ...topology.section import InputFile
 from ...transport.channel import Channel
 from ..assignment import Assignment, Neighbour
-from .base import Algorithm, Edge, RunFacts, require_same_size
+from .base import Algorithm, Edge, RunFacts
 from .d2 import D2
 from .dfedu import DFedU
 from .ditto import Ditto
@@ -65,7 +65,7 @@ def algorithm_of(assignment: Assignment) -> Algorithm:
 def check(algorithm: Algorithm, run: RunFacts) -> None:
     """Raises SettingsError when the algorithm, with its settings, does not fit the run."""
     if algorithm.traits.same_size:
-        require_same_size(f"algorithm.name = {algorithm.name!r}", run)
+        run.require_same_size(f"algorithm.name = {algorithm.name!r}")
     algorithm.check(run)
 
 

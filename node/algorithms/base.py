@@ -119,6 +119,17 @@ class RunFacts:
     topology: Callable[[], GraphSequence]
     """The graphs of [topology], which are not the run's where there is a server."""
 
+    def require_same_size(self, key: str) -> None:
+        """Raises SettingsError unless all neighbours' models have one size."""
+        for i, j in self.graph.edges:
+            if self.models[i].size != self.models[j].size:
+                raise SettingsError(
+                    key,
+                    f"compares whole models, but clients {i} and {j} have {self.models[i].size} and "
+                    f"{self.models[j].size} parameters; give all one model and task (leave out model.mix and "
+                    "data.tasks), or use algorithm.name = 'sheaf-fmtl' or 'local'",
+                )
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -228,18 +239,6 @@ class Algorithm:
         """With the models that the client would have if the run ended with this round: those are evaluated. Gives
         whether they are known."""
         yield True
-
-
-def require_same_size(key: str, run: RunFacts) -> None:
-    """Raises SettingsError unless all neighbours' models have one size."""
-    for i, j in run.graph.edges:
-        if run.models[i].size != run.models[j].size:
-            raise SettingsError(
-                key,
-                f"compares whole models, but clients {i} and {j} have {run.models[i].size} and {run.models[j].size} "
-                "parameters; give all one model and task (leave out model.mix and data.tasks), or use algorithm.name = "
-                "'sheaf-fmtl' or 'local'",
-            )
 
 
 def mixing_pull(client: Client, mine: np.ndarray, theirs: Mapping[int, np.ndarray]) -> np.ndarray:

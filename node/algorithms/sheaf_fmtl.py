@@ -23,20 +23,7 @@ from ..assignment import Assignment, Neighbour
 from ..maps import FixedMaps, Maps, SelectionMaps, Storage, StoredMaps, starting_maps
 from ..maps.base import Vectors
 from ..maps.start import TransformStart, shared_rows
-from .base import (
-    Algorithm,
-    Client,
-    Cost,
-    Edge,
-    Facts,
-    Peers,
-    RunFacts,
-    SettingsError,
-    State,
-    Traits,
-    Vector,
-    require_same_size,
-)
+from .base import Algorithm, Client, Cost, Edge, Facts, Peers, RunFacts, SettingsError, State, Traits, Vector
 from .stability import StabilityWatch, norm
 
 _NEED_ROWS = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared")
@@ -204,7 +191,7 @@ class SheafFMTL(SheafAlgorithm):
 
     def check(self, run: RunFacts) -> None:
         if self.start == "shared":
-            require_same_size("algorithm.start = 'shared'", run)
+            run.require_same_size("algorithm.start = 'shared'")
         if self.rotate_every and (self.start != "shared" or self.eta):
             raise SettingsError(
                 "algorithm.rotate_every", f"= {self.rotate_every} needs start = 'shared' and eta = 0; or set it to 0"
