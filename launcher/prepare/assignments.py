@@ -1,10 +1,8 @@
 """What each client is told: its neighbours, its model, its place."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -14,13 +12,13 @@ from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
 from ...topology import Graph, GraphSequence
 from ...topology.weights import mixing_row
-from ..config.sections import RunConfig
+from ..config.sections import ConfigError, RunConfig
 from ..data import DataSummary
-from .graphs import drawn
+from .graphs import drawn, has_server
 from .memory import memory_of
 from .placement import Host, chosen_hosts, place
 
-_SECTIONS = ("model", "training", "evaluation", "checkpoints", "transport", "measuring", "time")
+_SECTIONS = {field.name for field in fields(Assignment)} & {field.name for field in fields(RunConfig)} - {"algorithm"}
 """What clients are told of the configuration as it is."""
 
 
@@ -32,6 +30,41 @@ class Site:
     sockets: Path
     records: str
     hosts: Sequence[Host] = (Host("this-host"),)
+
+
+def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architecture]:
+    """One a client, dealt so that every first n clients hold the architectures in proportion to their shares; a server
+    comes last, with that of the first client, or the one on all features. Raises ConfigError.
+    """
+    sections = (config.model, *config.model.mix)
+    choices = [Architecture.of(section, data.input_shape, data.outputs) for section in sections]
+    server = [choices[0]] if has_server(config) else []
+    seen = [client.features for client in data.clients if client.features is not None]
+    if config.data.features_held < 1:
+        if len(set(config.data.tasks)) > 1:
+            raise ConfigError(f"data.features_held below 1 needs one task: data.tasks = {list(config.data.tasks)}")
+        if len(choices) > 1 or choices[0].kind not in ("logistic", "linear"):
+            raise ConfigError("data.features_held below 1 needs model.kind = 'logistic' or 'linear', and no model.mix")
+        return [replace(choices[0], input_shape=(len(features),)) for features in seen] + server
+    for section in sections:
+        if (section.kind, data.task) in (("linear", "classification"), ("logistic", "regression")):
+            fitting = "linear" if data.task == "regression" else "logistic"
+            raise ConfigError(
+                f"model.kind = {section.kind!r}: the data is a {data.task} task; use {fitting!r}, 'mlp', 'cnn' or 'gru'"
+            )
+        if config.model.init == "zeros" and section.kind in ("mlp", "cnn", "gru"):
+            raise ConfigError(
+                "model.init = 'zeros': hidden layers would never learn; allowed with 'logistic' and 'linear'"
+            )
+    total = sum(section.share for section in sections)
+    dealt = [0] * len(sections)
+    architectures = []
+    for number, client in enumerate(data.clients):
+        owed = [section.share / total * (number + 1) - count for section, count in zip(sections, dealt, strict=True)]
+        chosen = max(range(len(sections)), key=lambda index: (owed[index], -index))
+        dealt[chosen] += 1
+        architectures.append(replace(choices[chosen], outputs=client.outputs))
+    return architectures + server
 
 
 def assign(
@@ -46,45 +79,7 @@ def assign(
     algorithm, graph = config.algorithm, graphs.union
     if algorithm.traits.new_edges:
         graph = Graph.of(graph.clients, combinations(range(graph.clients), 2))
-    sizes = [architecture.size for architecture in architectures]
-    run_facts = _facts_of(config, graph, architectures, data)
-    check(algorithm, run_facts)
-    facts = algorithm.facts(run_facts)
-    run = _run_of(config, folder, graphs, architectures, data)
-    sections = {name: getattr(config, name) for name in _SECTIONS}
-    assignments = []
-    for node in range(graph.clients):
-        is_server = node == config.clients
-        weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
-        assignments.append(
-            Assignment(
-                node=node,
-                role="server" if is_server else "client",
-                run=run,
-                deployment=Deployment(_address(config, site, node), site.records),
-                architecture=architectures[node],
-                algorithm=dict(vars(config.algorithm)),
-                neighbours=tuple(
-                    Neighbour(
-                        j,
-                        sizes[j],
-                        weights.get(j, 0.0),
-                        data.clients[j].train_samples if j < config.clients else 0,
-                        facts.edges.get((node, j)),
-                    )
-                    for j in graph.neighbours(node)
-                ),
-                periods=periods(graphs, node, config.topology.weights),
-                facts=facts.nodes.get(node),
-                **sections,
-            )
-        )
-    run = replace(run, largest_vector=_largest_vector(config, assignments))
-    return _placed(config, graphs.union, [replace(each, run=run) for each in assignments], site.hosts)
-
-
-def _facts_of(config: RunConfig, graph: Graph, architectures: Sequence[Architecture], data: DataSummary) -> RunFacts:
-    return RunFacts(
+    run_facts = RunFacts(
         graph=graph,
         models=architectures,
         task=data.task,
@@ -93,6 +88,33 @@ def _facts_of(config: RunConfig, graph: Graph, architectures: Sequence[Architect
         features=[client.features for client in data.clients],
         topology=lambda: drawn(config),
     )
+    check(algorithm, run_facts)
+    facts, run = algorithm.facts(run_facts), _run_of(config, folder, graphs, architectures, data)
+    told = {name: getattr(config, name) for name in _SECTIONS}
+    samples = [client.train_samples for client in data.clients] + [0]  # a server has none
+    assignments = []
+    for node in range(graph.clients):
+        weights = mixing_row(graphs.graphs[0], node, config.topology.weights)
+        neighbours = [
+            Neighbour(j, architectures[j].size, weights.get(j, 0.0), samples[j], facts.edges.get((node, j)))
+            for j in graph.neighbours(node)
+        ]
+        assignment = Assignment(
+            node=node,
+            role="server" if node == config.clients else "client",
+            run=run,
+            deployment=Deployment(f"ipc://{site.sockets}/{node:04d}", site.records),
+            architecture=architectures[node],
+            algorithm=dict(vars(algorithm)),
+            neighbours=tuple(neighbours),
+            periods=periods(graphs, node, config.topology.weights),
+            facts=facts.nodes.get(node),
+            **told,
+        )
+        assignments.append(assignment)
+    lengths = (link(algorithm, own, peer).sent_in(1) for own in assignments for peer in own.neighbours)
+    run = replace(run, largest_vector=max((length for several in lengths for length in several), default=0))
+    return _placed(config, graphs.union, [replace(each, run=run) for each in assignments], site.hosts)
 
 
 def _run_of(
@@ -110,12 +132,6 @@ def _run_of(
         rounds_a_period=graphs.rounds_each,
         scenario=config.has_scenario,
     )
-
-
-def _address(config: RunConfig, site: Site, node: int) -> str:
-    if config.transport.protocol == "tcp":
-        return f"tcp://{config.transport.host}:*"
-    return f"ipc://{site.sockets}/{node:04d}"
 
 
 def periods(graphs: GraphSequence, node: int, weights: str) -> tuple[Period, ...]:
@@ -137,16 +153,9 @@ def _placed(
     host_of = place(config.placement, graph, hosts, [memory_of(assignment) for assignment in assignments], config.seed)
     placed = []
     for assignment, number in zip(assignments, host_of, strict=True):
-        neighbours = tuple(
-            replace(peer, remote=True) if host_of[peer.node] != number else peer for peer in assignment.neighbours
-        )
+        neighbours = tuple(replace(peer, remote=host_of[peer.node] != number) for peer in assignment.neighbours)
         where = replace(assignment.deployment, host=number, host_name=hosts[number].name)
-        if config.transport.protocol == "tcp" and hosts[number].address:
-            where = replace(where, address=f"tcp://{hosts[number].address}:*")
+        if config.transport.protocol == "tcp":
+            where = replace(where, address=f"tcp://{hosts[number].address or config.transport.host}:*")
         placed.append(replace(assignment, neighbours=neighbours, deployment=where))
     return tuple(placed)
-
-
-def _largest_vector(config: RunConfig, assignments: Sequence[Assignment]) -> int:
-    lengths = (link(config.algorithm, own, peer).sent_in(1) for own in assignments for peer in own.neighbours)
-    return max((length for several in lengths for length in several), default=0)

@@ -1,7 +1,5 @@
 """Encoders for FLT, trained on data at hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,15 +22,14 @@ def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Pa
         raise ConfigError(f"--out {out}: is there already; nothing is overwritten, choose another name")
     if embedding is None:
         embedding = config.algorithm.embedding if isinstance(config.algorithm, FLT) else FLT.embedding
+    pool = load(config.data, config.seed, config.clients)
     try:
-        pool = load(config.data, config.seed, config.clients)
         autoencoder = Autoencoder(pool.input_shape, embedding)
-    except EncoderError as error:
-        raise ConfigError(f"data.dataset = {config.data.dataset!r}: an encoder {error}") from None
-    try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.touch(exist_ok=False)  # nobody shall wait for what cannot be kept
         out.unlink()
+    except EncoderError as error:
+        raise ConfigError(f"data.dataset = {config.data.dataset!r}: an encoder {error}") from None
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     import torch

@@ -1,7 +1,5 @@
 """The graphs that a configuration asks for, and whether its algorithm works on them."""
 
-from __future__ import annotations
-
 from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Traits
 from ...topology import Digraph, Graph, GraphSequence, draw_sequence
@@ -30,11 +28,11 @@ def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:
     from ...topology.figures import diameter, measure, measure_sequence
 
     kind = "star around a server" if has_server(config) else config.topology.kind
-    opening = {"kind": kind, "clients": f"{config.clients}"}
+    told: dict[str, str] = {"kind": kind, "clients": f"{config.clients}"}
     graph = graphs.graphs[0]
     if not graphs.changes and isinstance(graph, Graph):
         figures = measure(graph)
-        return opening | {
+        return told | {
             "edges": f"{figures.edges}",
             "degree (least / mean / most)": f"{figures.degree_min} / {figures.degree_mean:.2f} / {figures.degree_max}",
             "diameter": f"{figures.diameter}",
@@ -45,22 +43,19 @@ def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:
     links = "arcs" if graphs.directed else "edges"
     if graphs.changes:
         rounds = f"{graphs.rounds_each} round{'s' if graphs.rounds_each > 1 else ''}"
-        opening |= {
-            "periods": f"{len(graphs.graphs)}, each of {rounds}",
-            f"{links} (least / mean / most)": f"{several.links}",
-        }
+        told["periods"] = f"{len(graphs.graphs)}, each of {rounds}"
+        told[f"{links} (least / mean / most)"] = f"{several.links}"
     else:
-        opening |= {links: f"{several.links.most}"}
+        told[links] = f"{several.links.most}"
     if graphs.directed:
-        opening |= {"outdegree": f"{several.out_degree}", "indegree": f"{several.in_degree}"}
+        told |= {"outdegree": f"{several.out_degree}", "indegree": f"{several.in_degree}"}
     else:
-        opening |= {"degree": f"{several.out_degree}"}
+        told["degree"] = f"{several.out_degree}"
     if not graphs.changes:
-        opening |= {"diameter": f"{diameter(graph)}"}
-    return opening | {
-        "strongly connected" if graphs.directed else "connected": "yes"
-        if several.connected
-        else "all periods together",
+        told["diameter"] = f"{diameter(graph)}"
+    connected = "strongly connected" if graphs.directed else "connected"
+    return told | {
+        connected: "yes" if several.connected else "all periods together",
         "doubly stochastic weights": "yes" if several.doubly_stochastic else "no",
         "connections": f"{several.connections}",
     }
@@ -83,27 +78,24 @@ def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
     if graphs.changes and not traits.changing_graphs:
         raise ConfigError(f"{changing}: {needs} a graph that stays the same; on this one use {_able(graphs)}")
     if config.has_scenario and (graphs.changes or graphs.directed):
-        asked_for = changing if graphs.changes else directed
         raise ConfigError(
-            f"{asked_for}: a scenario is planned for one undirected graph; use such a graph, or leave the scenario out"
+            f"{changing if graphs.changes else directed}: a scenario is planned for one undirected graph; use such a "
+            "graph, or leave the scenario out"
         )
 
 
 def _works_where_directed(traits: Traits, graphs: GraphSequence) -> bool:
     directed = [graph for graph in graphs.graphs if isinstance(graph, Digraph)]
-    match traits.directed_graphs:
-        case "none":
-            return not directed
-        case "regular":
-            return all(graph.is_regular for graph in directed)
-        case "all":
-            return True
+    if traits.directed_graphs == "regular":
+        return all(graph.is_regular for graph in directed)
+    return traits.directed_graphs == "all" or not directed
 
 
 def _able(graphs: GraphSequence) -> str:
-    names = [
+    traits_of = {name: algorithm().traits for name, algorithm in ALGORITHMS.items()}
+    *others, last = [
         repr(name)
-        for name, traits in ((name, algorithm().traits) for name, algorithm in ALGORITHMS.items())
+        for name, traits in traits_of.items()
         if _works_where_directed(traits, graphs) and (traits.changing_graphs or not graphs.changes)
     ]
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+    return f"{', '.join(others)} or {last}"

@@ -1,11 +1,11 @@
 """Whether a machine has the memory, files and processes for a run: what it takes, estimated before anything starts."""
 
-from __future__ import annotations
-
+import contextlib
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +15,8 @@ from ...metrics.text import duration
 from ...node.algorithms import algorithm_of, links_of
 from ...node.assignment import Assignment
 from ...transport.window import limit
-from ..config.sections import ConfigError, RunConfig
+from ..config.sections import ConfigError
 from ..planner import Plan
-from .process_limits import allowances
-from .scenario import local_steps
 
 if TYPE_CHECKING:
     from .prepared import Prepared
@@ -37,6 +35,7 @@ _TASKS_OF_A_CLIENT = 3  # its process, and ZeroMQ's two threads
 _TASKS_BESIDE = 30  # launcher, fork server, collector, and the threads of their libraries
 _FILES_OF_A_CLIENT = 20  # beside its connections
 _FILES_BESIDE = 300  # open files of the fork server and the collector beside those of clients
+_ADMINISTRATES = 1 << 24 | 1 << 21  # CAP_SYS_RESOURCE, CAP_SYS_ADMIN: whom the kernel counts no processes for
 
 
 @dataclass(frozen=True)
@@ -67,31 +66,71 @@ class Need:
         return f"{self.clients} clients need about {self.memory / 1e9:.1f} GB of memory and {duration(self.seconds)}"
 
 
-def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
+def need_of(prepared: "Prepared", *, one_process: bool = False) -> Need:
     """Good to about a factor of two: what is learnt on, and how busy the machine is, is not known. ``one_process``: the
     files that all clients open are those of one."""
     memory, work_s, plan = _OF_THE_RUN, 0.0, prepared.plan
     for assignment, samples in zip(prepared.assignments, prepared.samples, strict=True):
-        steps = local_steps(prepared.config, samples) if samples else 0
         memory += memory_of(assignment, plan)
-        work_s += _work_of(assignment, _learnt(prepared.config, samples, steps), steps)
-        work_s += _opening_work_of(assignment, samples)
-    most_links = max(len(assignment.neighbours) for assignment in prepared.assignments)
-    files = max(len(prepared.assignments), most_links) + _FILES_BESIDE
+        work_s += _work_of(assignment, samples)
+    links = [len(assignment.neighbours) for assignment in prepared.assignments]
+    files = max(len(links), *links) + _FILES_BESIDE
     if one_process:
-        files = sum(_FILES_OF_A_CLIENT + len(each.neighbours) for each in prepared.assignments) + _FILES_BESIDE
-    return Need(memory, work_s / _cores(), files, prepared.config.clients)
+        files = sum(links) + _FILES_OF_A_CLIENT * len(links) + _FILES_BESIDE
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Need(memory, work_s / cores, files, prepared.config.clients)
 
 
-def _learnt(config: RunConfig, samples: int, steps: int) -> int:
-    """Samples that a round's local work goes through."""
-    match config.training.work:
-        case "full":
-            return samples
-        case "steps":
-            return steps * min(config.training.batch_size, samples)
-        case _:
-            return config.training.epochs * samples
+def _work_of(assignment: Assignment, samples: int) -> float:
+    """CPU seconds of one client with so many training samples; a server has none."""
+    training, steps = assignment.training, assignment.training.count(samples) if samples else 0
+    passed = {"full": samples, "steps": steps * min(training.batch_size, samples), "epochs": training.epochs * samples}
+    flops = passed[training.work] * assignment.architecture.gradient_flops
+    messages = 2 * len(assignment.neighbours)
+    round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
+    opening_s = samples * algorithm_of(assignment).cost(assignment).opening_flops / _FLOPS_A_SECOND
+    return _OF_A_START_S + assignment.run.rounds * round_s + opening_s
+
+
+def most_memory(assignment: Assignment, plan: Plan | None) -> int:
+    """Bytes that a client may take where others can connect to it: far more than it needs, less than a machine has."""
+    return max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * memory_of(assignment, plan)))
+
+
+def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
+    """Bytes of one client."""
+    architecture, links = assignment.architecture, len(assignment.neighbours)
+    algorithm = algorithm_of(assignment)
+    incoming = links * assignment.run.largest_vector
+    numbers = algorithm.cost(assignment).numbers + 4 * architecture.size + incoming  # theta, gradient, copies
+    if "top-k" in (assignment.transport.codec, assignment.transport.between):
+        numbers += incoming  # as much as was left out
+    if plan:
+        numbers += _of_messages(assignment, plan)
+    total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
+    if assignment.role == "client":
+        total += assignment.shard.stat().st_size
+        if not architecture.is_linear or "torch.nn.functional" in algorithm.traits.libraries:
+            total += _OF_TRAINING
+        if not architecture.is_linear:
+            numbers += min(_WIDEST_PASS, 512 * architecture.widest())
+    return total + assignment.dtype.itemsize * numbers
+
+
+def _of_messages(assignment: Assignment, plan: Plan) -> int:
+    """Numbers in the messages that wait at a client of a run with a plan: to be used, and for checkpoints."""
+    schedule, ahead = plan.schedules[assignment.node], assignment.clock == "wall" or not plan.synchronous
+    stored, numbers = schedule.most_kept(assignment.checkpoints.every), 0
+    for node, link in links_of(assignment).items():
+        place = int(np.searchsorted(schedule.neighbours, node))
+        sends, receives = link.sent_in(1), link.received_in(1)
+        if ahead:
+            waiting = limit(receives, assignment.dtype.itemsize, int(schedule.backlog_in[place]))
+            numbers += waiting * max(receives, default=0)
+        numbers += int(stored[place]) * max(sends, default=0)
+        numbers += sum(receives) if assignment.time.silence == "stale" else 0
+        numbers += sum(sends) if assignment.clock == "wall" else 0
+    return numbers
 
 
 def check_resources(needs: Sequence[Need], *, force: bool) -> None:
@@ -111,10 +150,7 @@ def check_resources(needs: Sequence[Need], *, force: bool) -> None:
             f"raise it (ulimit -Hn {files}, as an administrator, or LimitNOFILE of the service), or use at most "
             f"{max(1, most - _FILES_BESIDE)} clients"
         )
-    _check_tasks(max(needs, key=lambda need: need.tasks))
-
-
-def _check_tasks(largest: Need) -> None:
+    largest = max(needs, key=lambda need: need.tasks)
     for allowance in allowances():
         if largest.tasks > allowance.free:
             raise ConfigError(
@@ -124,57 +160,52 @@ def _check_tasks(largest: Need) -> None:
             )
 
 
-def most_memory(assignment: Assignment, plan: Plan | None) -> int:
-    """Bytes that a client may take where others can connect to it: far more than it needs, less than a machine has."""
-    return max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * memory_of(assignment, plan)))
+@dataclass(frozen=True)
+class Allowance:
+    """``most`` processes and threads, of which so many are ``used``; ``where`` it is set, for people."""
+
+    most: int
+    used: int
+    where: str
+
+    @property
+    def free(self) -> int:
+        return max(0, self.most - self.used)
 
 
-def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
-    """Bytes of one client."""
-    architecture, links = assignment.architecture, len(assignment.neighbours)
-    algorithm = algorithm_of(assignment)
-    kept = algorithm.cost(assignment).numbers
-    incoming = links * assignment.run.largest_vector
-    numbers = kept + 4 * architecture.size + incoming  # theta, gradient, copies
-    if "top-k" in (assignment.transport.codec, assignment.transport.between):
-        numbers += incoming  # as much as was left out
-    total = OF_A_CLIENT + OF_PAGE_TABLES + OF_A_LINK * links
-    if assignment.role == "client":
-        total += assignment.shard.stat().st_size
-        if not architecture.is_linear or "torch.nn.functional" in algorithm.traits.libraries:
-            total += _OF_TRAINING
-        if not architecture.is_linear:
-            numbers += min(_WIDEST_PASS, 512 * architecture.widest())
-    return total + assignment.dtype.itemsize * numbers + (_of_messages(assignment, plan) if plan else 0)
+def allowances(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Iterator[Allowance]:
+    """Every limit, of this user or this container, that holds for what this process starts."""
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if most != resource.RLIM_INFINITY and not _is_exempt(proc):
+        used, uid = 0, os.getuid()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                used += process.num_threads() if process.uids().real == uid else 0
+        yield Allowance(most, used, f"ulimit -u {most}")
+    for folder in _groups(proc, cgroups):
+        with contextlib.suppress(OSError, ValueError):  # "max", or no limit here
+            most, used = (int((folder / name).read_text()) for name in ("pids.max", "pids.current"))
+            yield Allowance(most, used, f"{folder / 'pids.max'} is {most}")
 
 
-def _of_messages(assignment: Assignment, plan: Plan) -> int:
-    """Bytes of the messages that wait at a client of a run with a plan: to be used, and for checkpoints."""
-    schedule, ahead = plan.schedules[assignment.node], assignment.clock == "wall" or not plan.synchronous
-    itemsize, every = assignment.dtype.itemsize, assignment.checkpoints.every
-    kept, size = schedule.most_kept(every), 0
-    for node, link in links_of(assignment).items():
-        place = int(np.searchsorted(schedule.neighbours, node))
-        sends, receives = link.sent_in(1), link.received_in(1)
-        if ahead:
-            size += limit(receives, itemsize, int(schedule.backlog_in[place])) * max(receives, default=0)
-        size += int(kept[place]) * max(sends, default=0)
-        size += sum(receives) if assignment.time.silence == "stale" else 0
-        size += sum(sends) if assignment.clock == "wall" else 0
-    return size * itemsize
+def _is_exempt(proc: Path) -> bool:
+    if os.getuid() == 0:
+        return True
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return bool(int((proc / "self/status").read_text().split("CapEff:")[1].split()[0], 16) & _ADMINISTRATES)
+    return False
 
 
-def _work_of(assignment: Assignment, samples: int, steps: int) -> float:
-    """CPU seconds of one client, which learns on so many samples in so many steps a round."""
-    flops = samples * assignment.architecture.gradient_flops
-    messages = 2 * len(assignment.neighbours)
-    round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
-    return _OF_A_START_S + assignment.run.rounds * round_s
+def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:
+    """The folders of the control groups, of version 1 or 2, that limit this process; the nearest first.
 
-
-def _opening_work_of(assignment: Assignment, samples: int) -> float:
-    return samples * algorithm_of(assignment).cost(assignment).opening_flops / _FLOPS_A_SECOND
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    In a container they may be those of the container though their names are those of the host.
+    """
+    with contextlib.suppress(OSError):
+        for line in (proc / "self/cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers and "pids" not in controllers.split(","):
+                continue
+            for root in [cgroups / "pids"] if controllers else [cgroups, cgroups / "unified"]:
+                within = root / name.lstrip("/")
+                yield from (folder for folder in (within, *within.parents) if folder.is_relative_to(root))

@@ -1,7 +1,5 @@
 """Which client runs on which host: in turn, at random, or so that few edges lead from one host to another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,20 +42,21 @@ def place(
     shares = _shares(section, hosts, needs)
     if len(hosts) == 1:
         return [0] * graph.clients
-    match section.by:
-        case "round-robin":
-            return _dealt(shares)
-        case "random":
-            return generator(seed, "placement").permutation(_dealt(shares)).tolist()
-        case "partition":
-            return _within(shares, _partition(graph, shares, seed), graph)
+    if section.by == "partition":
+        return _within(shares, _partition(graph, shares, seed), graph)
+    turns = [(turn, host) for host, share in enumerate(shares) for turn in range(share)]
+    dealt = [host for _, host in sorted(turns)]
+    return dealt if section.by == "round-robin" else generator(seed, "placement").permutation(dealt).tolist()
 
 
 def _shares(section: PlacementSection, hosts: Sequence[Host], needs: Sequence[float]) -> list[int]:
     """How many clients each host gets."""
-    clients, largest = len(needs), max(needs)
-    most = [_most(section, host, largest) for host in hosts]
-    if sum(min(count, clients) for count in most) < clients:
+    clients, largest, most = len(needs), max(needs), []
+    for host in hosts:
+        memory = min(host.memory, section.memory_gb * 1e9 or math.inf)
+        limit = min(memory / largest, section.clients_a_core * host.cores or math.inf, clients)
+        most.append(math.floor(limit))
+    if sum(most) < clients:
         held = ", ".join(f"{host.name} {count}" for host, count in zip(hosts, most, strict=True))
         raise ConfigError(
             f"clients = {clients}: the hosts hold fewer ({held}), at about {largest / 1e6:.0f} MB each; "
@@ -68,23 +67,6 @@ def _shares(section: PlacementSection, hosts: Sequence[Host], needs: Sequence[fl
         open_ = [index for index, count in enumerate(shares) if count < most[index]]
         shares[min(open_, key=lambda index: ((shares[index] + 1) / max(hosts[index].cores, 1e-9), index))] += 1
     return shares
-
-
-def _most(section: PlacementSection, host: Host, need: float) -> float:
-    memory = min(host.memory, section.memory_gb * 1e9 or math.inf)
-    limits = [memory / need, section.clients_a_core * host.cores or math.inf]
-    return math.inf if min(limits) == math.inf else math.floor(min(limits))
-
-
-def _dealt(shares: Sequence[int]) -> list[int]:
-    """One to each host in turn, as long as it has a share left."""
-    left, placed = list(shares), []
-    while any(left):
-        for host, count in enumerate(left):
-            if count:
-                left[host] -= 1
-                placed.append(host)
-    return placed
 
 
 def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
@@ -105,16 +87,14 @@ def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
 def _within(shares: Sequence[int], placed: list[int], graph: Graph) -> list[int]:
     """Moves clients from hosts with too many to those that hold more, each time the one that costs the fewest edges."""
     left = [share - placed.count(host) for host, share in enumerate(shares)]
+
+    def cost(move: tuple[int, int]) -> tuple[int, int, int]:
+        around = [placed[peer] for peer in graph.neighbours(move[0])]
+        return around.count(placed[move[0]]) - around.count(move[1]), *move
+
     while min(left) < 0:
-        moves = [
-            (node, to) for node, host in enumerate(placed) if left[host] < 0 for to, free in enumerate(left) if free > 0
-        ]
-
-        def cost(move: tuple[int, int]) -> tuple[int, int, int]:
-            around = [placed[peer] for peer in graph.neighbours(move[0])]
-            return around.count(placed[move[0]]) - around.count(move[1]), *move
-
-        node, to = min(moves, key=cost)
+        crowded = [node for node, host in enumerate(placed) if left[host] < 0]
+        node, to = min(((node, to) for node in crowded for to, free in enumerate(left) if free > 0), key=cost)
         left[placed[node]] += 1
         left[to] -= 1
         placed[node] = to

@@ -1,27 +1,19 @@
 """From a configuration to everything that must exist before the first process: folder, graph, shards, assignments."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ...node.algorithms import link
-from ...node.algorithms.server import ServerAlgorithm
 from ...node.assignment import Assignment
-from ...topology import Graph
 from ...transport.keys import there_are_keys
-from ..config.section import ConfigError
-from ..config.sections import RunConfig
-from ..data import DataSummary, prepare
-from ..planner import Plan, Star
-from .architectures import deal_architectures
-from .assignments import Site, assign
+from ..config.sections import ConfigError, RunConfig
+from ..data import prepare
+from .assignments import Site, assign, deal_architectures
 from .graphs import check_graphs, draw_graphs
 from .memory import most_memory
 from .prepared import Prepared, write_down
 from .reach import check_reach
-from .scenario import local_steps, plan_run
+from .scenario import plan_of
 
 Calibrate = Callable[[Assignment, int], float]
 """Times a local step of a client, in seconds; given are the steps of its round."""
@@ -53,39 +45,35 @@ def prepare_run(config: RunConfig, folder: Path, site: Site, calibrate: Calibrat
 def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate | None = None) -> Prepared:
     """As ``prepare_run``, which calls it; of the folder it only fills ``shards``, and what calibrating logs."""
     _check_algorithm(config)
-    if config.transport.keyed and not there_are_keys():
+    transport, over_network = config.transport, site.records.startswith("tcp://")
+    if transport.keyed and not there_are_keys():
         raise ConfigError("transport.keys = true: this machine's libzmq was built without CurveZMQ; allowed is false")
-    keyed_records = _keyed_records(config, site.records)
+    if over_network and not transport.keys and not site.records.startswith("tcp://127."):
+        told = f"records go to {site.records}; allowed is true, or a loopback address"
+        raise ConfigError(f"transport.keys = false: {told}")
     graphs = draw_graphs(config)
     check_graphs(config, graphs)
-    if config.transport.protocol == "tcp" and not site.hosts[0].address:
-        check_reach(config.transport.host, graphs.union)
+    if transport.protocol == "tcp" and not site.hosts[0].address:
+        check_reach(transport.host, graphs.union)
     data = prepare(config.data, config.clients, config.seed, folder / "shards")
-    architectures = deal_architectures(config, data)
-    assignments = assign(config, folder, graphs, architectures, data, site)
+    assignments = assign(config, folder, graphs, deal_architectures(config, data), data, site)
     plan = None
     if config.has_scenario:
         if config.compute.step_s is None:
             assert calibrate
             (folder / "log").mkdir(exist_ok=True)
-            step_s = calibrate(assignments[0], local_steps(config, data.clients[0].train_samples))
-            config = config.but(compute={"step_s": step_s})
-        plan = _plan(config, graphs.union, assignments, data)
-    if config.transport.protocol == "tcp":
+            steps = config.training.count(data.clients[0].train_samples)
+            config = config.but(compute={"step_s": calibrate(assignments[0], steps)})
+        plan = plan_of(config, graphs.union, assignments, data)
+    if transport.protocol == "tcp":
         bounds = [replace(each.deployment, memory=most_memory(each, plan)) for each in assignments]
         assignments = tuple(replace(each, deployment=bound) for each, bound in zip(assignments, bounds, strict=True))
+    keyed_records = over_network and transport.keys
     return Prepared(config, folder, graphs.union, assignments, data, plan, keyed_records=keyed_records)
 
 
-def _keyed_records(config: RunConfig, records: str) -> bool:
-    if not records.startswith("tcp://"):
-        return False
-    if not config.transport.keys and not records.startswith("tcp://127."):
-        raise ConfigError(f"transport.keys = false: records go to {records}; allowed is true, or a loopback address")
-    return config.transport.keys
-
-
 def _check_algorithm(config: RunConfig) -> None:
+    """Raises ConfigError where the algorithm does not work with what other sections say."""
     traits, name = config.algorithm.traits, config.algorithm.name
     if config.has_scenario and traits.server == "answers" and config.time.staleness != 0:
         raise ConfigError(
@@ -106,49 +94,11 @@ def _check_algorithm(config: RunConfig) -> None:
             f"dies sends none; use {more_tolerant}'fail'"
         )
     for key, codec in (("codec", config.transport.codec), ("codec_between", config.transport.between)):
+        needs, allowed = "", "is 'none'"
         if codec == "top-k" and traits.codec_may_drop == "digits":
-            raise ConfigError(
-                f"transport.{key} = 'top-k': algorithm.name = {name!r} with these settings needs every entry in every "
-                "message; allowed are 'none', 'float16', 'bfloat16' and 'int8'"
-            )
-        if codec != "none" and traits.codec_may_drop == "nothing":
-            raise ConfigError(
-                f"transport.{key} = {codec!r}: algorithm.name = {name!r} with these settings needs every vector as it "
-                "is; allowed is 'none'"
-            )
-
-
-def _plan(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
-    """Raises ConfigError where the scenario never ends, or where the algorithm does not tolerate it."""
-    algorithm, traits = config.algorithm, config.algorithm.traits
-    messages = {
-        (own.node, peer.node): link(algorithm, own, peer).sent_as(1, own.dtype)
-        for own in assignments
-        for peer in own.neighbours
-    }
-    steps = [local_steps(config, client.train_samples) for client in data.clients]
-    assert config.compute.step_s
-    star = _star(config, algorithm, assignments) if isinstance(algorithm, ServerAlgorithm) else None
-    plan = plan_run(config, graph, messages, steps, config.compute.step_s, star)
-    slack = config.time.deadline_s is not None or config.time.staleness != 0
-    loose = config.time.clock == "wall" and slack  # what will really come in time, no plan can tell
-    may_be_late = loose and (star is None or config.time.silence == "stale")
-    harms = {"nothing": loose or not plan.synchronous, "missing": may_be_late or plan.has_late, "late": False}
-    if harms[traits.tolerates]:
-        needs_all = traits.tolerates == "nothing"
-        what = "every message, in its own round" if needs_all else "messages of the same round, or none"
-        more_tolerant = f"{traits.more_tolerant}, or " if traits.more_tolerant else ""
-        raise ConfigError(
-            f"algorithm.name = {config.algorithm.name!r} with these settings needs {what}, but in this scenario some "
-            f"are late or lost; use {more_tolerant}time.staleness = 0 and no losses or crashes"
-        )
-    return plan
-
-
-def _star(config: RunConfig, algorithm: ServerAlgorithm, assignments: Sequence[Assignment]) -> Star:
-    server, rounds = assignments[-1], range(1, config.rounds + 1)
-    return Star(
-        participants=tuple(frozenset(algorithm.participants(config, round)) for round in rounds),
-        receivers=tuple(frozenset(algorithm.receivers(config, round)) for round in rounds),
-        opening=len(link(algorithm, server, server.neighbours[0]).opens),
-    )
+            needs, allowed = "every entry in every message", "are 'none', 'float16', 'bfloat16' and 'int8'"
+        elif codec != "none" and traits.codec_may_drop == "nothing":
+            needs = "every vector as it is"
+        if needs:
+            given = f"transport.{key} = {codec!r}: algorithm.name = {name!r}"
+            raise ConfigError(f"{given} with these settings needs {needs}; allowed {allowed}")

@@ -1,7 +1,5 @@
 """A run that is ready to start, and how it is written into its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +19,6 @@ from ..run.origin import origin
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to start."""
-
     config: RunConfig
     folder: Path
     graph: Graph
@@ -68,7 +64,9 @@ def write_down(prepared: Prepared) -> Store:
         schedule.save(assignment.schedule)
     (folder / "log").mkdir(exist_ok=True)
     failpoint("plan written")
-    _write_config(config, folder / "config.toml")
+    unfinished = folder / "config.toml.part"  # whole or not at all, for others tell by it what run this is
+    unfinished.write_text(config.to_toml())
+    unfinished.replace(folder / "config.toml")
     failpoint("configuration written")
     database = folder / "run.sqlite"
     has_digests = not database.exists() or not database.stat().st_size or recorded_digest(folder) is not None
@@ -78,10 +76,3 @@ def write_down(prepared: Prepared) -> Store:
         store.describe(**{CONFIG_DIGEST: digest_of_config(folder), CONFIG: config.to_toml()})
         store.describe_once(origin())
     return store
-
-
-def _write_config(config: RunConfig, path: Path) -> None:
-    """Whole or not at all, for others tell by it what run this is."""
-    unfinished = path.with_name(f"{path.name}.part")
-    unfinished.write_text(config.to_toml())
-    unfinished.replace(path)

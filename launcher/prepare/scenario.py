@@ -1,7 +1,5 @@
 """From a configuration to a scenario, and from its plan to each client's schedule."""
 
-from __future__ import annotations
-
 import csv
 import math
 import sys
@@ -9,86 +7,101 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...metrics.config_file import require_plain_file
+from ...node.algorithms import link
+from ...node.algorithms.server import ServerAlgorithm
+from ...node.assignment import Assignment
 from ...topology import Graph
 from ...transport.codecs import Format
 from ...transport.envelope import pack_header
 from ...transport.wire import message_wire_bytes
 from ..config.sections import ConfigError, RunConfig
+from ..data import DataSummary
 from ..planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, Star, simulate
 from ..planner.chaos import draw_faults
 from ..planner.scenario import Edge
 
 _MOST_MESSAGES = 100_000_000
-_LONGEST_WAIT_S = 1e8
-"""Three years: a clock cannot be asked for ever more."""
+_LONGEST_WAIT_S = 1e8  # three years: a clock cannot be asked for ever more
 
 
-def plan_run(
-    config: RunConfig,
-    graph: Graph,
-    messages: Mapping[Edge, tuple[Format, ...]],
-    steps: Sequence[int],
-    step_s: float,
-    star: Star | None = None,
-) -> Plan:
-    """The plan of a configuration. Raises UserError where it would never end.
-
-    ``messages`` are what travels on each directed edge in the first round, ``steps`` the local steps of each client's
-    round, of ``step_s`` seconds each.
-    """
-    sent = config.rounds * sum(map(len, messages.values()))
-    if sent > _MOST_MESSAGES:
+def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
+    """Raises UserError where the scenario never ends, or where the algorithm does not tolerate it."""
+    sent = {
+        (own.node, peer.node): link(config.algorithm, own, peer).sent_as(1, own.dtype)
+        for own in assignments
+        for peer in own.neighbours
+    }
+    messages = config.rounds * sum(map(len, sent.values()))
+    if messages > _MOST_MESSAGES:
         raise ConfigError(
             f"rounds = {config.rounds}: a scenario is planned message by message, at most {_MOST_MESSAGES:,} of them, "
-            f"and these rounds would have {sent:,}; use fewer rounds or links, or leave the scenario out"
+            f"and these rounds would have {messages:,}; use fewer rounds or links, or leave the scenario out"
         )
-    plan = simulate(scenario_of(config, graph, messages, steps, step_s, star))
+    star = _star(config, assignments)
+    plan = simulate(_scenario(config, graph, sent, [client.train_samples for client in data.clients], star))
     longest = _LONGEST_WAIT_S if config.time.clock == "wall" else sys.float_info.max
     if not plan.end_s <= longest:
         raise ConfigError(
             f"time.clock = {config.time.clock!r}: this scenario would end after {plan.end_s:.3g} s, and allowed are "
             f"{longest:.3g}; look at compute.step_s, [stragglers] and [links]"
         )
+    _require_tolerance(config, plan)
     return plan
 
 
-def scenario_of(
-    config: RunConfig,
-    graph: Graph,
-    messages: Mapping[Edge, tuple[Format, ...]],
-    steps: Sequence[int],
-    step_s: float,
-    star: Star | None = None,
+def _star(config: RunConfig, assignments: Sequence[Assignment]) -> Star | None:
+    algorithm, server, rounds = config.algorithm, assignments[-1], range(1, config.rounds + 1)
+    if not isinstance(algorithm, ServerAlgorithm):
+        return None
+    return Star(
+        participants=tuple(frozenset(algorithm.participants(config, round)) for round in rounds),
+        receivers=tuple(frozenset(algorithm.receivers(config, round)) for round in rounds),
+        opening=len(link(algorithm, server, server.neighbours[0]).opens),
+    )
+
+
+def _require_tolerance(config: RunConfig, plan: Plan) -> None:
+    time, traits = config.time, config.algorithm.traits
+    # what will really come in time, no plan can tell
+    loose = time.clock == "wall" and (time.deadline_s is not None or time.staleness != 0)
+    may_be_late = loose and (not plan.has_server or time.silence == "stale")
+    harms = {"nothing": loose or not plan.synchronous, "missing": may_be_late or plan.has_late, "late": False}
+    if harms[traits.tolerates]:
+        needs_all = traits.tolerates == "nothing"
+        what = "every message, in its own round" if needs_all else "messages of the same round, or none"
+        more_tolerant = f"{traits.more_tolerant}, or " if traits.more_tolerant else ""
+        raise ConfigError(
+            f"algorithm.name = {config.algorithm.name!r} with these settings needs {what}, but in this scenario some "
+            f"are late or lost; use {more_tolerant}time.staleness = 0 and no losses or crashes"
+        )
+
+
+def _scenario(
+    config: RunConfig, graph: Graph, sent: Mapping[Edge, Sequence[Format]], samples: Sequence[int], star: Star | None
 ) -> Scenario:
-    """Raises ConfigError."""
-    time, count = config.time, graph.clients
+    """``sent`` are the messages on each directed edge in the first round, ``samples`` what each client trains on."""
+    time, count, slowdown = config.time, graph.clients, config.compute.slowdown or (1.0,)
+    assert config.compute.step_s
+    steps = [config.training.count(each) for each in samples]
     return Scenario(
         seed=config.seed,
         rounds=config.rounds,
         neighbours=tuple(graph.neighbours(i) for i in range(count)),
         message_bytes={
-            edge: tuple(_wire_bytes(config, edge, phase, format) for phase, format in enumerate(of_edge))
-            for edge, of_edge in messages.items()
+            edge: tuple(_wire_bytes(config, edge, phase, format) for phase, format in enumerate(formats))
+            for edge, formats in sent.items()
         },
-        execution=Execution(
-            staleness=time.most_ahead,
-            silence=time.silence,
-            deadline_s=time.longest_wait_s,
-            notice_s=time.notice_s,
-        ),
+        execution=Execution(time.most_ahead, time.silence, time.longest_wait_s, time.notice_s),
         compute=Compute(
-            step_s=step_s,
+            step_s=config.compute.step_s,
             steps=(*steps, *[0] * (count - len(steps))),  # a server takes none
-            slowdown=tuple(
-                config.compute.slowdown[i % len(config.compute.slowdown)] if config.compute.slowdown else 1.0
-                for i in range(count)
-            ),
+            slowdown=tuple(slowdown[i % len(slowdown)] for i in range(count)),
             stragglers=config.stragglers,
             trace=_trace(config.stragglers.path, config.clients),
         ),
         links=_links(config, graph),
         uplink=config.links.uplink or math.inf,
-        faults=faults_of(config, graph),
+        faults=_faults(config, graph),
         checkpoint_every=config.checkpoints.every,
         star=star,
     )
@@ -110,36 +123,32 @@ def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:
         i, j = table.between
         if (i, j) not in links:
             raise ConfigError(f"links.edges.{number}.between = [{i}, {j}]: the graph has no such edge")
-        own_latency, bandwidth, loss = latency, section.bandwidth, section.loss
+        own = latency
         if table.latency_s is not None:
-            high = table.latency_s + section.latency_high_s - section.latency_s
-            own_latency = Latency(section.latency, table.latency_s, high, section.latency_sigma)
-        if table.bandwidth is not None:
-            bandwidth = table.bandwidth
-        if table.loss is not None:
-            loss = table.loss
-        links[i, j] = links[j, i] = Link(own_latency, bandwidth or math.inf, loss)
+            high_s = table.latency_s + section.latency_high_s - section.latency_s
+            own = Latency(section.latency, table.latency_s, high_s, section.latency_sigma)
+        bandwidth = section.bandwidth if table.bandwidth is None else table.bandwidth
+        loss = section.loss if table.loss is None else table.loss
+        links[i, j] = links[j, i] = Link(own, bandwidth or math.inf, loss)
     return links
 
 
-def faults_of(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
+def _faults(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
     """Those that are written down, then those that chaos draws."""
+    joining: set[int] = set()
     for number, fault in enumerate(config.faults):
-        _check_fault(config, number, fault)
-    joining = [client for fault in config.faults if fault.kind == "join" for client in fault.clients]
-    if twice := {client for client in joining if joining.count(client) > 1}:
-        raise ConfigError(f"faults: client {min(twice)} joins twice; name it in one fault of kind 'join'")
+        named = {*fault.clients, *(client for group in fault.edges + fault.groups for client in group)}
+        if named and max(named) >= config.clients:
+            raise ConfigError(f"faults.{number}: there is no client {max(named)}; they are 0 to {config.clients - 1}")
+        for i, j in fault.edges:
+            if i == j:
+                raise ConfigError(f"faults.{number}.edges: [{i}, {j}]: a client has no link to itself")
+        for client in fault.clients if fault.kind == "join" else ():
+            if client in joining:
+                raise ConfigError(f"faults: client {client} joins twice; name it in one fault of kind 'join'")
+            joining.add(client)
     seed = config.seed if config.chaos.seed is None else config.chaos.seed
     return config.faults + draw_faults(config.chaos, seed, config.clients, graph.edges, config.rounds)
-
-
-def _check_fault(config: RunConfig, number: int, fault: Fault) -> None:
-    named = {*fault.clients, *(i for edge in fault.edges for i in edge), *(i for group in fault.groups for i in group)}
-    if named and max(named) >= config.clients:
-        raise ConfigError(f"faults.{number}: there is no client {max(named)}; they are 0 to {config.clients - 1}")
-    for i, j in fault.edges:
-        if i == j:
-            raise ConfigError(f"faults.{number}.edges: [{i}, {j}]: a client has no link to itself")
 
 
 def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
@@ -165,8 +174,3 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
             f"from 1 and factors above 0 ({type(error).__name__}: {error})"
         ) from None
     return trace
-
-
-def local_steps(config: RunConfig, train_samples: int) -> int:
-    """Returns how many a client takes in a round."""
-    return config.training.count(train_samples)

@@ -13,8 +13,7 @@ import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.prepare import memory
-from sheafgossip.launcher.prepare.memory import Need, check_resources
-from sheafgossip.launcher.prepare.process_limits import Allowance, allowances
+from sheafgossip.launcher.prepare.memory import Allowance, Need, allowances, check_resources
 
 LARGE = Need(memory=1e6, seconds=10, files=340, clients=1000)
 NOBODY = 54321  # who has no other process
