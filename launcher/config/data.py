@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -57,35 +57,20 @@ class DriftTable(Section):
 
 
 Task = Literal["classification", "regression"]
-_IN_FILES = ("mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "npz", "table")
+_InFiles = Literal["mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "npz", "table"]
 
 
 @dataclass(frozen=True)
 class DataSection(Section):
     """What is learned, and how it is spread over the clients."""
 
-    dataset: Literal[
-        "digits",
-        "mnist",
-        "fashion-mnist",
-        "cifar10",
-        "school",
-        "har",
-        "vehicle",
-        "gleam",
-        "sensors",
-        "synthetic",
-        "npz",
-        "table",
-    ] = "digits"
+    dataset: Literal["digits", _InFiles, "synthetic"] = "digits"
     """digits comes with scikit-learn (1,797 images of 8x8), synthetic is drawn; npz is your own file with arrays x, y
     and optionally their owners, table one with named columns. Each is described in docs/data.md."""
-    root: Annotated[Path | None, Needs("dataset", *_IN_FILES)] = None
+    root: Annotated[Path | None, Needs("dataset", *get_args(_InFiles))] = None
     """Folder with the data set's files, or the file where it is one; without it, mnist, fashion-mnist and cifar10 are
     downloaded to a cache."""
-    task: Annotated[Literal["classification", "regression"], Needs("dataset", "npz", "table", "synthetic")] = (
-        "classification"
-    )
+    task: Annotated[Task, Needs("dataset", "npz", "table", "synthetic")] = "classification"
     """npz, table, synthetic: what the target is; school and sensors are regression, the others classification."""
     target: Annotated[str, Needs("dataset", "table")] = "target"
     """table: the column to be predicted."""

@@ -1,15 +1,16 @@
-"""What is wrong with a configuration, in one line for each key at fault: the key, the value given, what is allowed."""
-
-from __future__ import annotations
+"""The keys of sections, and what is wrong with a configuration, in one line for each key at fault: the key, the value
+given, what is allowed."""
 
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from ...node.algorithms import ALGORITHMS
+from ...topology.errors import UserError
 from ...topology.section import Section
-from .section import keys_of
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -20,20 +21,39 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _MISSING = ("missing", "missing_argument", "union_tag_not_found")
 
 
-def explain(error: ValidationError, tree: Mapping[str, Any], root: type[Section]) -> list[str]:
-    """``tree`` is what was given for a ``root``."""
+class ConfigError(UserError):
+    """What is wrong with a configuration: a line for each key at fault."""
+
+
+@dataclass(frozen=True)
+class Key:
+    kind: Any  # its type, without the metadata that it is annotated with
+    metadata: tuple[Any, ...]
+    default: Any  # MISSING: it is required
+
+
+@cache
+def _keys_of(section: Any) -> dict[str, Key]:
+    hints, keys = get_type_hints(section, include_extras=True), {}
+    for field in fields(section):
+        hint = hints[field.name]
+        kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        keys[field.name] = Key(kind, tuple(metadata), default)
+    return keys
+
+
+def keys_of(section: type) -> dict[str, Key]:
+    """{name: key}, in their order, of a section or an algorithm's settings."""
+    declared: Any = section
+    return _keys_of(declared)
+
+
+def explain(error: "ValidationError", tree: Mapping[str, Any], root: type[Section]) -> list[str]:
+    """``tree`` is what was given for a ``root``. Of a list without an entry that is wrong, only the entry is told."""
     problems = error.errors()
-    places = [problem["loc"] for problem in problems]
-    inner = [  # of a list that lacks an entry because that entry is wrong, the entry is told
-        problem
-        for problem in problems
-        if not any(len(place) > len(problem["loc"]) == len(_common(place, problem["loc"])) for place in places)
-    ]
-    return [_explain(problem, tree, root) for problem in inner]
-
-
-def _common(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-    return [a for a, b in zip(one, other, strict=False) if a == b]
+    above = {problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))}
+    return [_explain(problem, tree, root) for problem in problems if problem["loc"] not in above]
 
 
 def _explain(problem: Any, tree: Mapping[str, Any], root: type[Section]) -> str:
@@ -53,9 +73,14 @@ def _explain(problem: Any, tree: Mapping[str, Any], root: type[Section]) -> str:
         return f"{key} = {value!r}; allowed: {names}"
     if kind == "literal_error":
         return f"{key} = {_shown(value)}; allowed: {problem['ctx']['expected']}"
-    if kind == "value_error":
-        return _own_words(where, value, str(problem["ctx"]["error"]))
-    return f"{key} = {_shown(value)}: {_wanted(problem, where, root)}"
+    if kind != "value_error":
+        return f"{key} = {_shown(value)}: {_wanted(problem, where, root)}"
+    said = str(problem["ctx"]["error"])
+    if not isinstance(value, dict):
+        return f"{key} = {_shown(value)}: {said}"
+    # a check of several keys of a table, which may name them itself
+    glue = "." if re.match(r"[\w.]+ = ", said) else ": "
+    return glue.join(filter(None, [".".join(map(str, where)), said]))
 
 
 def _wanted(problem: Any, where: Sequence[Any], root: type[Section]) -> str:
@@ -66,8 +91,9 @@ def _wanted(problem: Any, where: Sequence[Any], root: type[Section]) -> str:
         return "must be a table" + (f"; write {'.'.join(map(str, where))}.{hint} = {value!r}" if hint else "")
     if kind == "tuple_type":
         entries = value.strip("[] ").split(",") if isinstance(value, str) else [value]
+        entries = [entry.strip("\"' ") if isinstance(entry, str) else entry for entry in entries]
         plain = not isinstance(value, dict | list) and len(entries) < 5 and len(str(value)) < _LONGEST_SHOWN
-        return "must be a list" + (f", such as {[_stripped(entry) for entry in entries]}" if plain else "")
+        return "must be a list" + (f", such as {entries}" if plain else "")
     if kind in ("too_short", "too_long"):
         limit = problem["ctx"]["min_length" if kind == "too_short" else "max_length"]
         return f"must have at {'least' if kind == 'too_short' else 'most'} {limit} entries"
@@ -75,19 +101,6 @@ def _wanted(problem: Any, where: Sequence[Any], root: type[Section]) -> str:
         return "must be true or false"
     message = problem["msg"].replace("Input should be", "must be")
     return f"{message[0].lower()}{message[1:]}"
-
-
-def _stripped(entry: Any) -> Any:
-    return entry.strip("\"' ") if isinstance(entry, str) else entry
-
-
-def _own_words(where: Sequence[Any], value: Any, message: str) -> str:
-    """Explains a check of several keys of a table, which names them itself, or of one."""
-    key = ".".join(map(str, where))
-    if not isinstance(value, dict):
-        return f"{key} = {_shown(value)}: {message}"
-    names_a_key = re.match(r"[\w.]+ = ", message)
-    return ".".join(filter(None, [key, message])) if names_a_key else ": ".join(filter(None, [key, message]))
 
 
 def _unknown(where: Sequence[Any], tree: Mapping[str, Any], root: type[Section]) -> str:

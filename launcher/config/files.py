@@ -8,8 +8,7 @@ from ...metrics.config_file import flat, read_text
 from ...metrics.config_file import parse as parse_toml
 from ...node.algorithms import input_files
 from .effects import refuse
-from .section import ConfigError
-from .sections import RunConfig, validate
+from .sections import ConfigError, RunConfig, validate
 
 
 def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:

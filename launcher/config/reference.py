@@ -1,13 +1,11 @@
 """The reference of the configuration, made from the sections and the algorithms themselves."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
@@ -16,99 +14,70 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from ...node.algorithms import ALGORITHMS
-from ...node.algorithms.base import Algorithm
-from ...node.settings import ArchitectureSettings, ModelSettings
+from ...node.settings import ArchitectureSettings
 from ...topology.section import Needs, Section
-from ..planner.scenario import Fault
-from .conditions import EdgeTable
-from .data import ClustersTable, DriftTable, SyntheticTable
-from .section import keys_of
+from .explanation import keys_of
 from .sections import RunConfig
-
-
-@dataclass(frozen=True)
-class _Key:
-    name: str
-    values: str
-    default: str
-    meaning: str
-    needs: str = ""
-
-    def __str__(self) -> str:
-        head = " · ".join(filter(None, [f"- **`{self.name}`**", self.values, self.default, self.needs]))
-        return f"{head}\n\n  {_escaped(self.meaning)}" if self.meaning else head
 
 
 def describe() -> str:
     """Markdown: every key of every table with what is allowed, its default and its meaning."""
-    return "\n\n".join([_INTRODUCTION, *_top_level(), *_tables(), *_algorithms(), _COMPARE, _BASE, _SET])
+    return "\n\n".join([_INTRODUCTION, *_top_level(), *_sections(), *_algorithms(), _COMPARE, _BASE, _SET])
 
 
 def _top_level() -> Iterator[str]:
     yield "## Keys outside any table"
-    yield from map(str, _keys(RunConfig, [name for name in keys_of(RunConfig) if not _is_table(name)]))
+    tables = {"algorithm", *(title.strip("[]") for title in _TITLES.values())}
+    yield from _keys(RunConfig, [name for name in keys_of(RunConfig) if name not in tables])
 
 
-def _tables() -> Iterator[str]:
-    for name in filter(_is_table, keys_of(RunConfig)):
-        if name == "algorithm":
+def _tables(section: type, above: str = "") -> Iterator[tuple[type[Section], str]]:
+    """Every table in a section, with its title, those in a table after it."""
+    for name, key in keys_of(section).items():
+        for kind in (key.kind, *get_args(key.kind)):
+            if isinstance(kind, type) and issubclass(kind, Section):
+                place = f"{above}{name}"
+                yield kind, f"[[{place}]]" if get_origin(key.kind) is tuple else f"[{place}]"
+                yield from _tables(kind, f"{place}.")
+
+
+_TITLES = dict(_tables(RunConfig))
+
+
+def _sections() -> Iterator[str]:
+    for section, title in _TITLES.items():
+        if section is ArchitectureSettings:
+            keys = ", ".join(f"`{key}`" for key in keys_of(section))
+            yield f"A `{title}` table takes {keys}, as above, with the same defaults."
             continue
-        repeated = _repeated(name)
-        section: type[Section] = repeated or keys_of(RunConfig)[name].kind
-        yield from _table(f"[[{name}]]" if repeated else f"[{name}]", section)
-        if section is ModelSettings:
-            keys = ", ".join(f"`{key}`" for key in keys_of(ArchitectureSettings))
-            yield f"A `[[model.mix]]` table takes {keys}, as above, with the same defaults."
-        for table in (key.default for key in keys_of(section).values() if isinstance(key.default, Section)):
-            yield from _table(f"[{_TABLE_OF[type(table)]}]", type(table))
-        for below in (kind for key in keys_of(section).values() for kind in get_args(key.kind)):
-            if below is EdgeTable:
-                yield from _table(f"[[{_TABLE_OF[below]}]]", below)
-            if below is DriftTable:
-                yield from _table(f"[{_TABLE_OF[below]}]", below)
-
-
-def _table(title: str, section: type[Section]) -> Iterator[str]:
-    yield f"## `{title}`"
-    yield _escaped(_one_line(section.__doc__)) + (" There may be any number of these tables." if "[[" in title else "")
-    yield from map(str, _keys(section, keys_of(section)))
+        yield f"## `{title}`"
+        number = " There may be any number of these tables." if "[[" in title else ""
+        yield _escaped(_one_line(section.__doc__)) + number
+        yield from _keys(section, keys_of(section))
 
 
 def _algorithms() -> Iterator[str]:
-    default = keys_of(RunConfig)["algorithm"].default.name
-    names = ", ".join(f"`{_toml(name)}`" for name in ALGORITHMS)
+    names = ", ".join(f"`{json.dumps(name)}`" for name in ALGORITHMS)
+    default = json.dumps(keys_of(RunConfig)["algorithm"].default.name)
     yield "## `[algorithm]`"
-    yield f"- **`name`** · one of {names} · required in this table; without the table, `{_toml(default)}`"
+    yield f"- **`name`** · one of {names} · required in this table; without the table, `{default}`"
     yield "The other keys depend on the algorithm."
     for name, algorithm in ALGORITHMS.items():
-        yield f"### `name = {_toml(name)}`"
-        yield _escaped(_opening(algorithm))
-        further = [key for key in keys_of(algorithm) if key != "name"]
-        yield from map(str, _keys(algorithm, further)) if further else ["No further keys."]
+        yield f"### `name = {json.dumps(name)}`"
+        opening, _, _ = (sys.modules[algorithm.__module__].__doc__ or "").partition("\n\n")
+        yield _escaped(_one_line(opening))
+        yield from list(_keys(algorithm, keys_of(algorithm).keys() - {"name"})) or ["No further keys."]
 
 
-def _opening(algorithm: type[Algorithm]) -> str:
-    """The first paragraph of the algorithm's file."""
-    return _one_line((sys.modules[algorithm.__module__].__doc__ or "").partition("\n\n")[0])
-
-
-def _is_table(key: str) -> bool:
-    return key == "algorithm" or isinstance(keys_of(RunConfig)[key].default, Section) or _repeated(key) is not None
-
-
-def _repeated(key: str) -> type[Section] | None:
-    """What each entry is, of a key that is written as [[tables]]."""
-    kind = next(iter(get_args(keys_of(RunConfig)[key].kind)), None)
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
-
-
-def _keys(section: type, names: Iterable[str]) -> Iterator[_Key]:
+def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
     below = _texts_below(section)
-    for name in names:
-        key = keys_of(section)[name]
-        beside = [text for text in key.metadata if isinstance(text, str)]
-        meaning = _one_line(" ".join([*beside, below.get(name, "")]))
-        yield _Key(name, _values(key.kind, key.metadata), _default(key.default), meaning, _needs(key.metadata))
+    for name, key in keys_of(section).items():
+        if name not in names:
+            continue
+        about = [f"- **`{name}`**", _values(key.kind, key.metadata), _default(key.default), _needs(key.metadata)]
+        head = " · ".join(filter(None, about))
+        meaning = _one_line(" ".join([*(text for text in key.metadata if isinstance(text, str)), below.get(name, "")]))
+        yield f"{head}\n\n  {_escaped(meaning)}" if meaning else head
 
 
 def _texts_below(section: type) -> dict[str, str]:
@@ -129,7 +98,7 @@ def _needs(metadata: Iterable[Any]) -> str:
     texts = []
     for needs in (each for each in metadata if isinstance(each, Needs)):
         keys = " or ".join(f"`{key}`" for key in needs.keys)
-        values = " or ".join(f"`{_toml(value)}`" for value in needs.values)
+        values = " or ".join(f"`{json.dumps(value)}`" for value in needs.values)
         texts.append(f"{keys} = {values}" if values else keys)
     return f"only with {' and '.join(texts)}" if texts else ""
 
@@ -139,51 +108,31 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
     if get_origin(kind) is Annotated:
         return _values(kind.__origin__, [*bounds, *kind.__metadata__])
     if get_origin(kind) is Literal:
-        values = [f"`{_toml(value)}`" for value in get_args(kind)]
+        values = [f"`{json.dumps(value)}`" for value in get_args(kind)]
         return "one of " + ", ".join(values) if len(values) > 1 else values[0]
     if get_origin(kind) is tuple:
-        return f"list{_length(bounds)}, each entry: {_values(get_args(kind)[0])}"
+        least = next((limit.min_length for limit in bounds if isinstance(limit, MinLen)), 0)
+        most = next((limit.max_length for limit in bounds if isinstance(limit, MaxLen)), None)
+        length = "" if most is None else f" of {most}" if least == most else f" of at most {most}"
+        return f"list{length}, each entry: {_values(get_args(kind)[0])}"
     alternatives = [part for part in get_args(kind) if part is not type(None)]
     if alternatives:
         return " or ".join(map(_values, alternatives))
-    if kind in (ClustersTable, DriftTable, SyntheticTable):
-        return f"`[{_TABLE_OF[kind]}]` table"
+    if kind in _TITLES:
+        return f"`{_TITLES[kind]}` table"
     words = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Path: "path"}
-    return " ".join([words[kind] if kind in words else f"`[[{_TABLE_OF[kind]}]]` table", *_limits(bounds)])
-
-
-_TABLE_OF: dict[type[Section], str] = {
-    ArchitectureSettings: "model.mix",
-    DriftTable: "data.drift",
-    EdgeTable: "links.edges",
-    Fault: "faults",
-    ClustersTable: "data.clusters",
-    SyntheticTable: "data.synthetic",
-}
-
-
-def _length(bounds: Iterable[Any]) -> str:
-    """ " of 2", or nothing."""
-    limits = list(bounds)
-    least = next((limit.min_length for limit in limits if isinstance(limit, MinLen)), 0)
-    most = next((limit.max_length for limit in limits if isinstance(limit, MaxLen)), None)
-    return "" if most is None else f" of {most}" if least == most else f" of at most {most}"
-
-
-def _limits(bounds: Iterable[Any]) -> list[str]:
-    """["above 0, at most 1"], or nothing."""
-    texts = []
+    limits = []
     for limit in bounds:
         match limit:
             case Ge(ge=value):
-                texts.append(f"at least {value}")
+                limits.append(f"at least {value}")
             case Gt(gt=value):
-                texts.append(f"above {value}")
+                limits.append(f"above {value}")
             case Le(le=value):
-                texts.append(f"at most {value}")
+                limits.append(f"at most {value}")
             case Lt(lt=value):
-                texts.append(f"below {value}")
-    return [", ".join(texts)] if texts else []
+                limits.append(f"below {value}")
+    return " ".join(filter(None, [words[kind], ", ".join(limits)]))
 
 
 def _default(value: Any) -> str:
@@ -191,11 +140,7 @@ def _default(value: Any) -> str:
         return "required"
     if isinstance(value, Section):
         return ""
-    return "not set by default" if value is None else f"default `{_toml(value)}`"
-
-
-def _toml(value: Any) -> str:
-    return json.dumps(value)  # of these plain values, both languages write the same
+    return "not set by default" if value is None else f"default `{json.dumps(value)}`"  # in TOML it is the same
 
 
 def _one_line(text: str | None) -> str:

@@ -4,28 +4,24 @@ The sections of algorithms are not here: each algorithm declares its own setting
 ``algorithm.name`` chooses among them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
 import tomli_w
-from annotated_types import Ge, Le, Lt, MaxLen
+from annotated_types import Ge, Le, Lt, MaxLen, MinLen
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ...node.algorithms import ALGORITHMS
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.generators import TopologySpec
-from ...topology.section import Index, NotNegative, Section
+from ...topology.section import Fraction, Index, Needs, NotNegative, Positive, Section
 from ..planner.chaos import Rates
 from ..planner.scenario import Fault, Stragglers
-from .conditions import ComputeSection, LinksSection
 from .data import DataSection
-from .explanation import explain
-from .section import ConfigError
+from .explanation import ConfigError, explain
 
 _S = TypeVar("_S")
 
@@ -43,6 +39,59 @@ class PlacementSection(Section):
     """How many clients a host runs for each of its cores, at most; 0 sets no limit."""
     memory_gb: NotNegative = 0.0
     """Memory that clients may take on a host, by the estimate that is made before the start; 0: all that is free."""
+
+
+@dataclass(frozen=True)
+class ComputeSection(Section):
+    """How long local work takes."""
+
+    step_s: Positive | None = None
+    """Seconds of a local step (work = "full": of a pass over the training samples). Without it, a step is timed once on
+    this machine and written into the run's config.toml."""
+    slowdown: tuple[Positive, ...] = ()
+    """Factor on the time of each client, in their order; a shorter list is repeated."""
+
+
+@dataclass(frozen=True)
+class EdgeTable(Section):
+    """An edge that differs from the others."""
+
+    between: Annotated[tuple[Index, ...], MinLen(2), MaxLen(2)]
+    """The two clients."""
+    latency_s: NotNegative | None = None
+    """Its latency, with the distribution of the others."""
+    bandwidth: NotNegative | None = None
+    """Bytes a second."""
+    loss: Fraction | None = None
+    """Probability that a message is lost."""
+
+
+@dataclass(frozen=True)
+class LinksSection(Section):
+    """What links do to messages. Messages of one link arrive in their order."""
+
+    latency: Literal["fixed", "uniform", "lognormal"] = "fixed"
+    """fixed: ``latency_s``; uniform: from ``latency_s`` to ``latency_high_s``; lognormal: with median ``latency_s``.
+    Drawn for each message."""
+    latency_s: NotNegative = 0.0
+    """Seconds from the end of sending to arrival."""
+    latency_high_s: Annotated[NotNegative, Needs("latency", "uniform")] = 0.0
+    """uniform: the upper end."""
+    latency_sigma: Annotated[NotNegative, Needs("latency", "lognormal")] = 0.5
+    """lognormal: deviation of the logarithm."""
+    bandwidth: NotNegative = 0.0
+    """Bytes a second on each link; 0 is unlimited."""
+    uplink: NotNegative = 0.0
+    """Bytes a second that a client can send to all its neighbours together, one message after the other; 0 is
+    unlimited."""
+    loss: Fraction = 0.0
+    """Probability that a message is lost: it is not sent."""
+    edges: tuple[EdgeTable, ...] = ()
+    """Edges that differ."""
+
+    def __post_init__(self) -> None:
+        if self.latency == "uniform" and self.latency_high_s < self.latency_s:
+            raise ValueError(f"latency_high_s = {self.latency_high_s:g} is below latency_s = {self.latency_s:g}")
 
 
 if TYPE_CHECKING:
@@ -105,13 +154,15 @@ class RunConfig(Section):
     def label(self) -> str:
         return self.name or self.algorithm.name
 
-    def but(self, **changes: Any) -> RunConfig:
+    def but(self, **changes: Any) -> Self:
         """The same with other values, a section's as {key: value}; they are not validated."""
-        values = {
-            name: replace(getattr(self, name), **value) if isinstance(value, dict) else value
-            for name, value in changes.items()
-        }
-        return _as_written(replace(self, **values), self.written)
+        for name, value in changes.items():
+            changes[name] = replace(getattr(self, name), **value) if isinstance(value, dict) else value
+        return replace(self, **changes)._as_written(self.written)
+
+    def _as_written(self, keys: frozenset[str]) -> Self:
+        object.__setattr__(self, "written", keys)
+        return self
 
     def to_toml(self) -> str:
         """The resolved configuration; reading it again gives an equal one."""
@@ -121,7 +172,7 @@ class RunConfig(Section):
 def validate(tree: dict[str, Any]) -> RunConfig:
     """Raises ConfigError with a line for each key at fault."""
     try:
-        return _as_written(as_section(RunConfig, tree), frozenset(_paths(tree)))
+        return as_section(RunConfig, tree)._as_written(frozenset(_paths(tree)))
     except ValidationError as error:
         raise ConfigError(*explain(error, tree, RunConfig)) from None
 
@@ -136,11 +187,6 @@ def as_section(section: type[_S], tree: dict[str, Any]) -> _S:
 @cache
 def _adapter(section: Any) -> TypeAdapter[Any]:
     return TypeAdapter(section)
-
-
-def _as_written(config: RunConfig, keys: frozenset[str]) -> RunConfig:
-    object.__setattr__(config, "written", keys)
-    return config
 
 
 def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config import reference
-from sheafgossip.launcher.config.conditions import EdgeTable
-from sheafgossip.launcher.config.section import keys_of
-from sheafgossip.launcher.config.sections import RunConfig
+from sheafgossip.launcher.config.explanation import keys_of
+from sheafgossip.launcher.config.sections import EdgeTable, RunConfig
 from sheafgossip.launcher.planner import Fault
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.topology.section import Section
