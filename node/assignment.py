@@ -16,18 +16,14 @@ from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, T
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of an edge: its number, its d_j, and the mixing weight W_ij of the edge, 0 where it is not heard.
-
-    ``samples`` are its training samples, 0 of a server. ``facts`` are what the algorithm asked to be told of the edge.
-    """
+    """The other end of an edge: its number, its d_j, and the edge's mixing weight W_ij, 0 where it is not heard."""
 
     node: int
     parameters: int
     weight: float
-    samples: int = 0
-    facts: Any = None
-    remote: bool = False
-    """Whether it is placed on another host."""
+    samples: int = 0  # for training; a server has none
+    facts: Any = None  # what the algorithm asked to be told of the edge
+    remote: bool = False  # whether it is placed on another host
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +36,25 @@ class Period:
 
 @dataclass(frozen=True)
 class Run:
-    """What all clients of a run are told alike, beside the sections of its configuration."""
+    """What all clients of a run are told alike, beside the sections of its configuration.
+
+    ``number`` tells runs apart on the wire; a server is none of the ``clients``. Layers before the last start as those
+    of client 0 with its ``first_outputs``; 0: each start on its own. The shards' second task begins with
+    ``drift_round``; 0: there is none. Without a ``scenario`` nothing but the machine decides on time, and every
+    exchange waits for every neighbour.
+    """
 
     number: int
-    """Tells runs apart on the wire."""
     folder: Path
     seed: int
     clients: int
-    """A server is not counted."""
     rounds: int
     task: Literal["classification", "regression"] = "classification"
     largest_vector: int = 0
     first_outputs: int = 0
-    """Outputs of client 0, whose layers before the last those of other tasks start as; 0: all start on their own."""
     drift_round: int = 0
-    """The first round with the shards' second task; 0: there is none."""
     rounds_a_period: int = 1
     scenario: bool = False
-    """Whether anything but the machine decides on time; without, every exchange waits for every neighbour."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +62,12 @@ class Deployment:
     """Where a client runs, and where its sockets are."""
 
     address: str
-    records: str
-    """The collector's address."""
-    records_key: str = ""
-    """The collector's public key, where records are sent with keys."""
-    host: int = 0
-    """The number of the host that it runs on, among those of the run."""
+    records: str  # the collector's address
+    records_key: str = ""  # the collector's public key, where records are sent with keys
+    host: int = 0  # the number of the host that it runs on, among those of the run
     host_name: str = ""
-    memory: int = 0
-    """Bytes that it may take at most, where others can connect to it; 0: all."""
-    shares_process: bool = False
-    """Whether it is one thread of several clients in a process, to which limits, memory and CPU time belong."""
+    memory: int = 0  # bytes that it may take at most, where others can connect to it; 0: all
+    shares_process: bool = False  # as one thread of several clients: limits, memory and CPU time belong to all of them
 
 
 @dataclass(frozen=True)
@@ -84,38 +76,33 @@ class AssignedIncarnation:
 
     number: int = 1
     first_round: int = 1
-    last_round: int | None = None
-    """None: the run's last."""
-    begun_in: int = 1
-    """The round in which it began; earlier than ``first_round`` where the run was taken up again in it."""
+    last_round: int | None = None  # None: the run's last
+    begun_in: int = 1  # earlier than first_round where the run was taken up again in this incarnation
     ending: Literal["finish", "crash", "leave"] = "finish"
-    absent_until: int = 0
-    """After a crash or leave: the last round without this client."""
-    state_round: int | None = None
-    """The round whose state it goes on from."""
-    resumed_at: int = 0
-    """The round after which an interrupted run was taken up again."""
-    bounded: bool = False
-    """Whether messages under way are counted, so that a fast client never floods a slow one."""
+    absent_until: int = 0  # after a crash or leave: the last round without this client
+    state_round: int | None = None  # whose state it goes on from
+    resumed_at: int = 0  # the round after which an interrupted run was taken up again
+    bounded: bool = False  # whether messages under way are counted, so that a fast client never floods a slow one
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One client's part of a run. Every round number counts from 1."""
+    """One client's part of a run. Every round number counts from 1. A server has no data, hence no shard.
+
+    ``facts`` are what the algorithm asked this client to be told of the run. The ``periods`` of a directed or changing
+    graph, whose ``neighbours`` are those of all periods, follow each other, over and over; without any, all neighbours
+    are heard and sent to in all rounds.
+    """
 
     node: int
     role: Literal["client", "server"]
-    """A server has no data, hence no shard."""
     run: Run
     deployment: Deployment
     architecture: Architecture
     algorithm: dict[str, Any]
     neighbours: tuple[Neighbour, ...]
     periods: tuple[Period, ...] = ()
-    """Of a directed or changing graph, whose ``neighbours`` are those of all periods: they follow each other, over and
-    over. None: all neighbours are heard and sent to in all rounds."""
     facts: Any = None
-    """What the algorithm asked this client to be told of the run."""
     model: ModelSettings = ModelSettings()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
@@ -133,12 +120,6 @@ class Assignment:
     @property
     def dtype(self) -> np.dtype:
         return np.dtype(self.model.dtype)
-
-    @property
-    def counts_in_kernel(self) -> bool:
-        """Whether the kernel's counters are read; they belong to descriptors of a process of its own."""
-        asked = self.measuring.enabled and self.measuring.kernel
-        return asked and self.transport.protocol == "tcp" and not self.deployment.shares_process
 
     @property
     def sender(self) -> int:

@@ -1,7 +1,5 @@
 """A client, or a server, as its algorithm sees it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,30 +15,28 @@ if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for 
     from .model.learner import Learner
 
 
-Batch = Any
-"""A mini-batch of training samples, from ``Client.batches`` for ``Client.gradient_on``."""
+Batch = Any  # a mini-batch of training samples, from ``Client.batches`` for ``Client.gradient_on``
 
 
 @dataclass(slots=True)
 class RoundReport:
-    """What an algorithm tells of its last round, for the records."""
+    """What an algorithm tells of its last round, for the records.
+
+    Of edges: {j: ||P_ij theta_i - P_ji theta_j||} as the round began; where the algorithm weighs them {j: w_ij}, the
+    factor on P_ij in the round; where it asks for it {j: the estimated cosine between the updates of i and j}. The
+    ``penalty`` is the client's half of its edges' terms in the objective (8), lam/4 sum_j ||P_ij theta_i - P_ji
+    theta_j||^2; ``gradient_norm`` its part of ||grad Psi(theta, P)|| as the round began, where one full gradient step
+    tells it.
+    """
 
     disagreements: dict[int, float] = field(default_factory=dict)
-    """{j: ||P_ij theta_i - P_ji theta_j||} as the round began."""
     weights: dict[int, float] = field(default_factory=dict)
-    """{j: w_ij}, the factor on P_ij in the round, where the algorithm weighs its edges."""
     cosines: dict[int, float] = field(default_factory=dict)
-    """{j: the estimated cosine between the updates of i and j}, where the algorithm asks for it."""
     penalty: float = 0.0
-    """The client's half of its edges' terms in the objective (8): lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2."""
     gradient_norm: float | None = None
-    """The client's part of ||grad Psi(theta, P)|| as the round began, where one full gradient step tells it."""
-    warnings: list[str] = field(default_factory=list)
-    """Texts for the user, each once a run."""
-    events: list[tuple[str, str]] = field(default_factory=list)
-    """(kind, detail) of what else is worth a record."""
-    cause_of_divergence: str = "the local steps diverged; lower training.alpha"
-    """What to blame, should theta turn out to be infinite."""
+    warnings: list[str] = field(default_factory=list)  # for the user, each once a run
+    events: list[tuple[str, str]] = field(default_factory=list)  # (kind, detail) of what else is worth a record
+    cause_of_divergence: str = "the local steps diverged; lower training.alpha"  # should theta turn out to be infinite
 
 
 class Client:
@@ -52,30 +48,24 @@ class Client:
     def __init__(
         self,
         assignment: Assignment,
-        learner: Learner,
+        learner: "Learner",
         stopwatch: Stopwatch | None = None,
         sleep: Callable[[float], None] = lambda elapsed_s: None,
     ):
-        self.node = assignment.node
-        self.role = assignment.role
-        self.clients = assignment.run.clients
-        self.rounds = assignment.run.rounds
-        self.seed = assignment.run.seed
-        self._theta = learner.theta
-        self.model = assignment.architecture
-        self.facts = assignment.facts
-        """What the algorithm asked this client to be told of the run."""
-        self.state: Any = None
-        """What the algorithm keeps for the client from round to round, beside theta."""
+        run, training = assignment.run, assignment.training
+        self.node, self.role, self.model = assignment.node, assignment.role, assignment.architecture
+        self.clients, self.rounds, self.seed = run.clients, run.rounds, run.seed
+        self.facts = assignment.facts  # what the algorithm asked this client to be told of the run
+        self.state: Any = None  # what the algorithm keeps for the client from round to round, beside theta
         self.report = RoundReport()
-        self.alpha = assignment.training.alpha
         self.neighbours: dict[int, Neighbour] = {peer.node: peer for peer in assignment.neighbours}
+        # Those it sends to, and those it hears from: on an undirected graph all neighbours
         self.successors = self.predecessors = self.neighbours
-        """Those it sends to, and those it hears from: on an undirected graph all neighbours."""
         self.train_loss: float | None = None
-        training = assignment.training
+        self.alpha = training.alpha
+        # Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly
         self.takes_one_full_step = training.work == "full" and not training.momentum
-        """Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly."""
+        self._theta = learner.theta
         self._assignment = assignment
         self._period: Period | None = None
         self._learner = learner

@@ -79,10 +79,6 @@ class History:
         full, rest = divmod(self.rows, self._block_rows)
         return self._blocks[:full] + [[T[:rest], R[:rest]] for T, R in self._blocks[full:]]
 
-    @property
-    def newest_theta(self) -> np.ndarray:
-        return self._blocks[-1][0][(self.rows - 1) % self._block_rows]
-
     def append(self, theta: np.ndarray, r: np.ndarray) -> None:
         place = self.rows % self._block_rows
         if place == 0:
@@ -90,14 +86,6 @@ class History:
         T, R = self._blocks[-1]
         T[place], R[place] = theta, r
         self.rows += 1
-
-    def times(self, theta: np.ndarray) -> np.ndarray:
-        """U theta = R^T (T theta), (height,)."""
-        return sum((T @ theta) @ R for T, R in self.blocks())
-
-    def transpose_times(self, stacked: np.ndarray) -> np.ndarray:
-        """U^T v = T^T (R v), (size,)."""
-        return sum((R @ stacked) @ T for T, R in self.blocks())
 
     def matrix(self, part: slice) -> np.ndarray:
         """Rows of U."""
@@ -161,12 +149,12 @@ class StoredMaps(Maps):
         return matrix
 
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
-        if self._next is not None and np.array_equal(theta, self.history.newest_theta):
+        if self._next is not None and np.array_equal(theta, self.history.blocks()[-1][0][-1]):
             return self.stacking.split(self._next)
         self.flops += self._product_flops()
         projected = self.start.project(theta)
         if self.history.rows:
-            projected = projected - self.history.times(theta)
+            projected = projected - sum((T @ theta) @ R for T, R in self.history.blocks())  # R^T (T theta)
         return self.stacking.split(projected)
 
     def pull_back(self, vectors: Vectors) -> np.ndarray:
@@ -175,7 +163,9 @@ class StoredMaps(Maps):
         self.flops += self._product_flops()
         stacked = self.stacking.join(vectors)
         pulled = self.start.pull_back(stacked)
-        return pulled - self.history.transpose_times(stacked) if self.history.rows else pulled
+        if self.history.rows:
+            pulled = pulled - sum((R @ stacked) @ T for T, R in self.history.blocks())  # T^T (R v)
+        return pulled
 
     def _product_flops(self) -> int:
         return self.start.product_flops() + 2 * self.history.rows * (self.start.size + self.stacking.height)

@@ -32,7 +32,10 @@ class Links:
         # nobody else has the secret
         self._keys = KeyPair.make() if keyed or assignment.deployment.records_key else None
         self.public_key = self._keys.public if self._keys else ""
-        self.kernel = KernelCounters() if assignment.counts_in_kernel else None
+        measuring = assignment.measuring
+        counts = measuring.enabled and measuring.kernel and assignment.transport.protocol == "tcp"
+        # The kernel's counters belong to descriptors of a process of its own
+        self.kernel = KernelCounters() if counts and not assignment.deployment.shares_process else None
         self._schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
         queue = queue_for(self._schedule) if self._schedule else Options.queue
         if traits.server == "answers" and not assignment.incarnation.bounded:

@@ -35,12 +35,18 @@ def warm_up(folder: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         _play(folder)
     shutil.rmtree(folder)
-    _remove_log_handlers()
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        if isinstance(logger, logging.Logger):
+            logger.handlers.clear()  # those of libraries: every forked process would set up their locks anew
     deadline = time.monotonic() + 1
     while (threads := _threads()) > before:  # one that has been joined may still be on its last instructions
         if time.monotonic() > deadline:
             raise RuntimeError(f"{threads - before} threads are left over from the warm-up")
         time.sleep(0.001)
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else threading.active_count()
 
 
 def _play(folder: Path) -> None:
@@ -50,28 +56,23 @@ def _play(folder: Path) -> None:
     context = zmq.Context()
     records = context.socket(zmq.PULL)
     records.bind(assignments[0].deployment.records)
-    pairs = [socket.socketpair() for _ in assignments]
-    launcher = [Control(ours, TO_LAUNCHER) for ours, _ in pairs]
-    threads = [
-        threading.Thread(
-            target=live, args=(Assignment.from_json(assignment.to_json()), Control(theirs, FROM_LAUNCHER)), daemon=True
-        )
-        for assignment, (_, theirs) in zip(assignments, pairs, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    connects = [Connect([Place(other.node, other.deployment.address, 1, "")]) for other in reversed(assignments)]
-    for heard, answers in ((Bound, connects), (Ready, [Go(0.0)] * 2), (Done, [Exit()] * 2)):
-        for line in launcher:
-            while not any(isinstance(message, heard) for message in line.receive()):
-                pass
-        for line, answer in zip(launcher, answers, strict=True):
-            line.send(answer)
-    for thread in threads:
-        thread.join()
-    for pair in pairs:
-        for end in pair:
-            end.close()
+    with contextlib.ExitStack() as sockets:
+        pairs = [[sockets.enter_context(end) for end in socket.socketpair()] for _ in assignments]
+        lines = [Control(ours, TO_LAUNCHER) for ours, _ in pairs]
+        threads = []
+        for assignment, (_, theirs) in zip(assignments, pairs, strict=True):
+            told = Assignment.from_json(assignment.to_json()), Control(theirs, FROM_LAUNCHER)
+            threads.append(threading.Thread(target=live, args=told, daemon=True))
+            threads[-1].start()
+        connects = [Connect([Place(other.node, other.deployment.address, 1, "")]) for other in reversed(assignments)]
+        for heard, answers in ((Bound, connects), (Ready, [Go(0.0)] * 2), (Done, [Exit()] * 2)):
+            for line in lines:
+                while not any(isinstance(message, heard) for message in line.receive()):
+                    pass
+            for line, answer in zip(lines, answers, strict=True):
+                line.send(answer)
+        for thread in threads:
+            thread.join()
     context.destroy(linger=0)
 
 
@@ -91,15 +92,3 @@ def _assignment(folder: Path, node: int) -> Assignment:
     )
     save_file({"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}, assignment.shard)
     return assignment
-
-
-def _threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else threading.active_count()
-
-
-def _remove_log_handlers() -> None:
-    """Those of libraries: every forked process would set up their locks anew."""
-    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
-        if isinstance(logger, logging.Logger):
-            for handler in list(logger.handlers):
-                logger.removeHandler(handler)
