@@ -28,14 +28,13 @@ class Links:
     def __init__(self, assignment: Assignment, traits: Traits, control: Control, stopwatch: Stopwatch):
         self._assignment, self._traits = assignment, traits
         self._context = zmq.Context(io_threads=1)
-        keyed = assignment.transport.keyed
-        # nobody else has the secret
-        self._keys = KeyPair.make() if keyed or assignment.deployment.records_key else None
-        self.public_key = self._keys.public if self._keys else ""
+        deployment, keyed = assignment.deployment, assignment.transport.keyed
+        keys = KeyPair.make() if keyed or deployment.records_key else None  # nobody else has the secret
+        self.public_key = keys.public if keys else ""
         measuring = assignment.measuring
         counts = measuring.enabled and measuring.kernel and assignment.transport.protocol == "tcp"
         # The kernel's counters belong to descriptors of a process of its own
-        self.kernel = KernelCounters() if counts and not assignment.deployment.shares_process else None
+        self.kernel = KernelCounters() if counts and not deployment.shares_process else None
         self._schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
         queue = queue_for(self._schedule) if self._schedule else Options.queue
         if traits.server == "answers" and not assignment.incarnation.bounded:
@@ -43,24 +42,21 @@ class Links:
         options = Options(
             assignment.run.largest_vector * assignment.dtype.itemsize,
             queue,
-            Ring(self._keys, {}, more=True) if self._keys and keyed else None,
+            Ring(keys, {}, more=True) if keys and keyed else None,
             self.kernel,
             stopwatch,
         )
         identity = Identity(assignment.node, assignment.run.number, assignment.incarnation.number)
         self.endpoint = Endpoint(self._context, identity, control, options)
-        self.planned: PlannedClock | None = None  # the clock, where it is the virtual one
-
-    def recorder(self) -> Recorder:
-        deployment = self._assignment.deployment
-        return Recorder(
+        self.recorder = Recorder(
             self._context,
             "",
-            self._assignment.sender,
-            keys=(self._keys, deployment.records_key) if self._keys and deployment.records_key else None,
+            assignment.sender,
+            keys=(keys, deployment.records_key) if keys and deployment.records_key else None,
             gather_s=CONSTANTS.gather_s,
             may_drop=not deployment.records.startswith("ipc://"),  # no link to the collector holds up learning
         )
+        self.planned: PlannedClock | None = None  # the clock, where it is the virtual one
 
     def clock(self, channels: Channels) -> Clock:
         assignment, time, incarnation = self._assignment, self._assignment.time, self._assignment.incarnation
@@ -92,5 +88,6 @@ class Links:
                 keep_own_files()
 
     def close(self, linger_s: float) -> None:
+        self.recorder.close()
         self.endpoint.close(linger_s)
         self._context.term()  # waits until the last records have left

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import TextIO, TypeVar
 
-from ...metrics.recorder import Recorder
 from ...transport import array_file
 from ...transport.channel import Channels
 from ...transport.clock_wall import DEADLINES
@@ -43,7 +42,10 @@ class NotMet(Exception):
 
 def live(assignment: Assignment, control: Control) -> int:
     """Runs the client to its end; returns the exit status of its process, minus a signal where its part is to crash."""
-    with _log_of(assignment) as log:
+    opened: contextlib.AbstractContextManager[TextIO] = contextlib.nullcontext(sys.stdout)  # of a process of its own
+    if assignment.deployment.shares_process:
+        opened = os.fdopen(os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "w")
+    with opened as log:
         try:
             _ClientProcess(assignment, control, log).live()
         except (Stopped, ControlClosed) as end:
@@ -57,13 +59,6 @@ def live(assignment: Assignment, control: Control) -> int:
                 print(traceback.format_exc(), file=log, flush=True)
             return 1
     return -signal.SIGKILL if assignment.incarnation.ending == "crash" else 0
-
-
-def _log_of(assignment: Assignment) -> contextlib.AbstractContextManager[TextIO]:
-    """Of a process of its own, the log is its standard output."""
-    if not assignment.deployment.shares_process:
-        return contextlib.nullcontext(sys.stdout)
-    return os.fdopen(os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "w")
 
 
 class _ClientProcess:
@@ -80,12 +75,10 @@ class _ClientProcess:
     def live(self) -> None:
         assignment = self.assignment
         self.links = links = Links(assignment, self.algorithm.traits, self.control, self.stopwatch)
-        self.endpoint = links.endpoint
-        recorder: Recorder | None = None
+        self.endpoint, recorder = links.endpoint, links.recorder
         linger_s = 0.0
         try:
             self._prepare()  # before neighbours come: none of them is to wait
-            recorder = links.recorder()
             may_come_at_work = assignment.transport.keyed and assignment.clock != "none"
             address = self.endpoint.connections.bind(assignment.deployment.address, hurry=not may_come_at_work)
             links.limit_resources()
@@ -115,8 +108,6 @@ class _ClientProcess:
             self.control.send(Leaving(recorder.batches, recorder.wire_bytes))
             failpoint("left")
         finally:
-            if recorder is not None:
-                recorder.close()
             links.close(linger_s)
 
     def _prepare(self) -> None:

@@ -224,12 +224,3 @@ def test_a_gradient_and_an_evaluation_are_what_torch_counts(with_shard, architec
         linear() if architecture.is_linear else learner.evaluate()
     assert gradient.get_total_flops() == batch * architecture.gradient_flops
     assert evaluation.get_total_flops() == batch * architecture.evaluation_flops
-
-
-def test_the_paper_s_cnn_counted_by_hand():
-    """28x28 -> 32 maps of 26x26 -> 13x13 -> 64 maps of 11x11 -> 5x5 -> 10."""
-    cnn = Architecture("cnn", (1, 28, 28), 10, filters=(32, 64))
-    first, second, last = 2 * 26 * 26 * 32 * 9, 2 * 11 * 11 * 64 * 32 * 9, 2 * 1600 * 10
-    assert cnn.evaluation_flops == first + second + last == 4_881_920
-    weights, inputs = first + second + last, second + last
-    assert cnn.gradient_flops == cnn.evaluation_flops + weights + inputs == 14_256_384
