@@ -7,9 +7,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-import hypothesis
-
-from .generator import Case, case_of, shrink
+from .generator import Case, case_of, simpler_case
 from .trial import Verdict, trial
 
 REFUSED_AT_MOST = 0.25
@@ -34,10 +32,9 @@ def main() -> int:
 
 
 def _try_all(seeds: range, jobs: int) -> int:
-    began = time.monotonic()
+    began, resumed = time.monotonic(), 0
     counts: Counter[str] = Counter()
     wrong = []
-    resumed = 0
     with ThreadPoolExecutor(jobs) as pool:
         cases = {seed: case_of(seed) for seed in seeds}
         tried = {pool.submit(trial, case, _KEPT / f"{seed}"): seed for seed, case in cases.items()}
@@ -45,20 +42,17 @@ def _try_all(seeds: range, jobs: int) -> int:
             seed, verdict = tried[future], future.result()
             counts[verdict.verdict] += 1
             resumed += verdict.resumed
-            if verdict.verdict == "wrong":
-                wrong.append(seed)
+            wrong += [seed] * (verdict.verdict == "wrong")
             _tell(seed, cases[seed], verdict)
-    took = time.monotonic() - began
     print(
-        f"\n{len(seeds)} seeds in {took / 60:.1f} minutes: {counts['fine']} fine, {counts['refused']} refused before "
-        f"the start, {counts['wrong']} wrong; {resumed} times resumed after a kill"
+        f"\n{len(seeds)} seeds in {(time.monotonic() - began) / 60:.1f} minutes: {counts['fine']} fine, "
+        f"{counts['refused']} refused before the start, {counts['wrong']} wrong; {resumed} times resumed after a kill"
     )
     if wrong:
         print(f"wrong: {', '.join(map(str, sorted(wrong)))}; their folders are in {_KEPT}")
-    if counts["refused"] > REFUSED_AT_MOST * len(seeds) + 1:
+    if too_many := counts["refused"] > REFUSED_AT_MOST * len(seeds) + 1:
         print(f"too many are refused: at most {REFUSED_AT_MOST:.0%} should be")
-        return 1
-    return 1 if wrong else 0
+    return int(bool(wrong or too_many))
 
 
 def _tell(seed: int, case: Case, verdict: Verdict) -> None:
@@ -69,24 +63,20 @@ def _tell(seed: int, case: Case, verdict: Verdict) -> None:
 
 
 def _shrink(seed: int) -> int:
-    failed: list[tuple[Case, Verdict]] = []
+    verdicts: dict[str, Verdict] = {}
 
-    def check(case: Case) -> None:
-        verdict = trial(case)
+    def is_wrong(case: Case) -> bool:
+        verdict = verdicts[case.toml] = trial(case)
         if verdict.verdict == "wrong":
-            failed.append((case, verdict))
             print(f"wrong, {verdict.seconds:.1f} s ({case.title}): {verdict.problems[0][:200]}", flush=True)
-            raise AssertionError
+        return verdict.verdict == "wrong"
 
-    try:
-        shrink(seed, check)
-    except (AssertionError, hypothesis.errors.HypothesisException):
-        case, verdict = min(failed, key=lambda each: len(each[0].toml))
-        print("\nThe simplest case that was wrong:\n")
-        _tell(seed, case, verdict)
-        return 1
-    print(f"seed {seed} is not wrong")
-    return 0
+    if (case := simpler_case(seed, is_wrong)) is None:
+        print(f"seed {seed} is not wrong")
+        return 0
+    print("\nThe simplest case that was wrong:\n")
+    _tell(seed, case, verdicts[case.toml])
+    return 1
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ from . import wire
 from .records import Records, number_of
 
 _SHOWN = 6
-_ENDS = ("crash", "leave")
-_BEGINS = ("restart", "join")
 
 
 class Checker:
@@ -24,19 +22,16 @@ class Checker:
     has been taken up after a failure."""
 
     def __init__(self, records: Records, killed: frozenset[int] = frozenset(), *, failed: bool = False):
-        self.records = records
-        self.killed = killed
-        self.failed = failed
-        self._rows = records.rows
-        self.config = config = records.config
-        self.virtual = config["time"]["clock"] == "virtual"
-        self.has_server = len(records.plan) > config["clients"]
-        self.server = config["clients"] if self.has_server else -1
-        self.plan = records.plan
-        self.rounds = config["rounds"]
-        self.planned = {
-            (node, row + 1) for node, part in self.plan.items() for row in np.flatnonzero(~np.isnan(part["start"]))
+        self.records, self.killed, self.failed = records, killed, failed
+        self._rows, self.config, self.plan = records.rows, records.config, records.plan
+        self.virtual = self.config["time"]["clock"] == "virtual"
+        self.rounds, self.clients = self.config["rounds"], set(range(self.config["clients"]))
+        self.has_server = len(self.plan) > len(self.clients)
+        self.quiet = self.config["algorithm"]["name"] == "selective-sheaf"  # it sends less than it might
+        self.of_node = {
+            node: (np.flatnonzero(~np.isnan(part["start"])) + 1).tolist() for node, part in self.plan.items()
         }
+        self.planned = {(node, round) for node, rounds in self.of_node.items() for round in rounds}
         """(node, round) of all that is to be done."""
         self.steady = not killed and self.virtual  # all that the plan says is so, to the byte
         self.comes_and_goes = bool(killed) or any(
@@ -45,13 +40,17 @@ class Checker:
 
     def differences(self) -> Iterator[str]:
         for check in (self.end, self.done, self.moments, self.traffic, self.opened, self.used, self.fates, self.states):
-            name = check.__name__
             found = list(check())
-            yield from (f"{name}: {line}" for line in found[:_SHOWN])
+            yield from (f"{check.__name__}: {line}" for line in found[:_SHOWN])
             if len(found) > _SHOWN:
-                yield f"{name}: and {len(found) - _SHOWN} more"
+                yield f"{check.__name__}: and {len(found) - _SHOWN} more"
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    def cells(self, name: str) -> Iterator[tuple[int, int, int, int, int]]:
+        """(node, round, phase, neighbour, value) of a part of the plan, in rounds that are to be done."""
+        for node, part in self.plan.items():
+            for (row, phase, place), value in np.ndenumerate(part[name]):
+                if (node, row + 1) in self.planned:
+                    yield node, row + 1, phase, int(part["neighbours"][place]), int(value)
 
     def end(self) -> Iterator[str]:
         events = self._rows("SELECT node, kind, detail FROM event")
@@ -59,12 +58,13 @@ class Checker:
         if ends[-1:] != ["finish"] or (len(ends) > 1 and not self.failed):
             yield f"the launcher's last words are {ends}"
         for node, kind, detail in events:
-            if kind == "host-lost" or (kind == "lost-records" and not self.failed):
+            if (
+                kind == "host-lost"
+                or (kind == "lost-records" and not self.failed)
+                or (kind == "death" and node not in self.killed)
+                or (kind == "drop" and not (detail.endswith("is gone, message not sent") and self.comes_and_goes))
+            ):
                 yield f"{kind} of {node}: {detail}"
-            if kind == "death" and node not in self.killed:
-                yield f"death of client {node}, which nobody killed: {detail}"
-            if kind == "drop" and not (detail.endswith("neighbour is gone, message not sent") and self.comes_and_goes):
-                yield f"drop by {node}: {detail}"
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -72,48 +72,34 @@ class Checker:
         """Who has completed which round, each once."""
         rows = self._rows("SELECT node, round, train_loss, theta_norm FROM round")
         found = {(node, round) for node, round, *_ in rows if round}
-        expected = self.planned if self.plan else self._everything()
+        expected = self.planned or {(node, round) for node in self.clients for round in range(1, self.rounds + 1)}
         spared = {(node, round) for node, round in expected - found if node in self.killed}
         yield from _differ("rounds", expected - spared, found)
-        for node, rounds in _by_first(spared).items():
-            if any((node, later) in found for later in range(min(rounds), self.rounds + 1)):
-                yield f"client {node} was killed, but has rounds after round {min(rounds)}"
+        for node in {node for node, _ in spared}:
+            first = min(round for other, round in spared if other == node)
+            if any((node, later) in found for later in range(first, self.rounds + 1)):
+                yield f"client {node} was killed, but has rounds after round {first}"
         starts = {node for node, round, *_ in rows if round == 0}
-        yield from _differ("starts", self._there_at_first() - self.killed, starts - self._may_start() - self.killed)
+        joins = (fault["clients"] for fault in self.config.get("faults", ()) if fault["kind"] == "join")
+        joiners = {node for clients in joins for node in clients}
+        drawn = self.clients if self.config.get("chaos", {}).get("join") else set()
+        may_start = {node for node in joiners if (node, 1) in self.planned} | drawn  # late for round 1, or by a draw
+        at_first = (set(self.plan) or self.clients) - joiners - drawn
+        yield from _differ("starts", at_first - self.killed, starts - may_start - self.killed)
         for node, round, loss, norm in rows:
             if norm is None or not math.isfinite(norm) or (loss is not None and not math.isfinite(loss)):
                 yield f"client {node} in round {round}: loss {loss}, norm {norm}"
-
-    def _everything(self) -> set[tuple[int, int]]:
-        return {(node, round) for node in range(self.config["clients"]) for round in range(1, self.rounds + 1)}
-
-    def _joiners(self) -> set[int]:
-        return {node for fault in self.config.get("faults", ()) if fault["kind"] == "join" for node in fault["clients"]}
-
-    def _may_start(self) -> set[int]:
-        """Those who may or may not have been there at first: late for round 1, or by a draw."""
-        drawn = set(range(self.config["clients"])) if self.config.get("chaos", {}).get("join") else set()
-        return {node for node in self._joiners() | drawn if (node, 1) in self.planned or node in drawn}
-
-    def _there_at_first(self) -> set[int]:
-        everyone = set(self.plan) or set(range(self.config["clients"]))
-        return everyone - self._joiners() - self._may_start()
 
     def moments(self) -> Iterator[str]:
         """On the virtual clock the records' times are the plan's."""
         if not (self.plan and self.virtual):
             return
-        for node, round, virtual_s, idle_s, whom, metric in self._rows(
-            "SELECT node, round, virtual_s, idle_s, waited_for, test_metric FROM round"
-        ):
-            part, row = self.plan[node], round - 1
-            expected: tuple[float | None, ...] = (0.0, None, None)
+        rows = self._rows("SELECT node, round, virtual_s, idle_s, waited_for, test_metric FROM round")
+        for node, round, virtual_s, idle_s, whom, metric in rows:
+            part, row, expected = self.plan[node], round - 1, (0.0, None, None)
             if round:
-                waited = int(part["waited_for"][row])
-                end = float(part["end"][row])
-                if (
-                    metric is not None and part["shows"][row].any() and virtual_s != end
-                ):  # what was evaluated came later
+                waited, end = int(part["waited_for"][row]), float(part["end"][row])
+                if metric is not None and part["shows"][row].any() and virtual_s != end:  # it was evaluated later
                     end = max(end, float(part["shown_at"][row]))
                 expected = end, float(part["idle"][row]), None if waited < 0 else waited
             if (virtual_s, idle_s, whom) != expected:
@@ -122,39 +108,32 @@ class Checker:
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     def traffic(self) -> Iterator[str]:
+        if not self.plan:
+            return
         rows = self._rows("SELECT src, dst, round, messages, payload_bytes, message_bytes, wire_bytes FROM traffic")
         found = {row[:3]: wire.Weight(*row[3:]) for row in rows}
         hosts = dict(self._rows("SELECT node, host FROM node WHERE node >= 0"))
         expected: defaultdict[tuple[int, int, int], wire.Weight] = defaultdict(lambda: wire.NOTHING)
         of_one: dict[tuple[int, int, int], wire.Weight] = {}
-        for src, part in self.plan.items():
-            for row, phase, place in np.argwhere(part["copies"] >= 0):
-                dst, round = int(part["neighbours"][place]), int(row) + 1
-                key = src, dst, round
-                if (src, round) not in self.planned:
-                    continue
-                weight = wire.weigh(self.config, src, dst, round, int(phase), remote=hosts.get(src) != hosts.get(dst))
-                of_one[key] = weight
-                if copies := int(part["copies"][row, phase, place]):
-                    expected[key] = expected[key] + weight.times(copies)
-        quiet = self.config["algorithm"]["name"] == "selective-sheaf"
-        if self.plan and self.steady and not quiet:
-            yield from _differ("traffic", set(expected.items()), set(found.items()))
-            return
+        for src, round, phase, dst, copies in self.cells("copies"):
+            weight = wire.weigh(self.config, src, dst, round, phase, remote=hosts.get(src) != hosts.get(dst))
+            of_one[src, dst, round] = weight
+            if copies:
+                expected[src, dst, round] += weight.times(copies)
+        exact = self.steady and not self.quiet
         loose = self.has_server or self.comes_and_goes
-        for key, weight in found.items() if self.plan else ():
+        for key, weight in () if exact else found.items():
             if key not in of_one:
                 yield f"{key}: {weight}, but nothing is sent there"
             elif weight != of_one[key].times(weight.messages):
                 yield f"{key}: {weight}, but one weighs {of_one[key]}"
             elif weight.messages > expected[key].messages and not loose:
                 yield f"{key}: {weight.messages} messages, planned {expected[key].messages}"
-        if self.plan and not loose and not quiet and not self.killed:
-            yield from _differ("traffic", set(expected.items()), set(found.items()))
+        if exact or not (loose or self.quiet):
+            yield from _differ("traffic", {each for each in expected.items() if each[1].messages}, set(found.items()))
 
     def opened(self) -> Iterator[str]:
         """What it took to open connections."""
-        keyed = wire.keyed(self.config)
         for src, dst, kind, messages, size in self._rows(
             "SELECT src, dst, kind, messages, wire_bytes FROM overhead "
             "WHERE kind IN ('greeting', 'ready', 'handshake', 'hello')"
@@ -163,76 +142,62 @@ class Checker:
             allowed = {
                 "greeting": (0, {64}),
                 "ready": (0, {43 + name, 45 + name}),
-                "handshake": (0, {460 if src < dst else 194}),
+                "handshake": (0, {460 if src < dst else 194} if wire.keyed(self.config) else set()),
                 "hello": (1, {wire.hello(self.config, src, dst)}),
             }[kind]
-            if messages != allowed[0] or size not in allowed[1] or (kind == "handshake" and not keyed):
+            if messages != allowed[0] or size not in allowed[1]:
                 yield f"{kind} of {src} to {dst}: {messages} messages, {size} bytes; allowed {allowed}"
 
     # -- what was used -------------------------------------------------------------------------------------------------
 
     def used(self) -> Iterator[str]:
-        rows = self._rows("SELECT node, round, phase, neighbour, used_round FROM used")
         if not self.plan:
             return
-        quiet = self.config["algorithm"]["name"] == "selective-sheaf"
-        exact = self.steady and not quiet
-        found = {row[:4]: row[4] for row in rows}
-        asked: dict[tuple[int, int, int, int], int | None] = {}
-        for node, part in self.plan.items():
-            for row, phase, place in np.argwhere(part["uses"] >= 0):
-                if (node, int(row) + 1) in self.planned:
-                    used = int(part["uses"][row, phase, place]) or None
-                    asked[node, int(row) + 1, int(phase), int(part["neighbours"][place])] = used
-        for key in found.keys() - asked.keys():
+        found = {row[:4]: row[4] for row in self._rows("SELECT node, round, phase, neighbour, used_round FROM used")}
+        planned = {tuple(cell): used or None for *cell, used in self.cells("uses")}
+        for key in found.keys() - planned.keys():
             yield f"{key}: used {found[key]}, but is not planned at all"
-        for key, planned in asked.items():
+        for key, expected in planned.items():
             if key not in found:
-                if (planned or not self.has_server) and not (quiet or key[0] in self.killed):
-                    yield f"{key}: not recorded, planned {planned}"
-            elif exact and found[key] != planned:
-                yield f"{key}: used {found[key]}, planned {planned}"
-            elif not exact:
-                yield from self._is_allowed(key, found[key])
+                if (expected or not self.has_server) and not (self.quiet or key[0] in self.killed):
+                    yield f"{key}: not recorded, planned {expected}"
+            elif self.steady and not self.quiet:
+                if found[key] != expected:
+                    yield f"{key}: used {found[key]}, planned {expected}"
+            elif found[key] is not None and not self._is_allowed(key[1], found[key]):
+                yield f"{key}: used {found[key]}, which is no round, too old, or ahead of a synchronous client"
 
-    def _is_allowed(self, key: tuple[int, int, int, int], used: int | None) -> Iterator[str]:
-        _, round, _, neighbour = key
+    def _is_allowed(self, round: int, used: int) -> bool:
         time = self.config["time"]
-        if used is None:
-            return
-        if not 1 <= used <= self.rounds:
-            yield f"{key}: used {used}, which is no round of {neighbour}"
         staleness = math.inf if time["staleness"] == "inf" else time["staleness"]
-        if used < round - staleness and time["silence"] != "stale":
-            yield f"{key}: used {used}, older than staleness {staleness}"
-        if staleness == 0 and used > round and time["silence"] != "stale":
-            yield f"{key}: used {used}, ahead of a synchronous client"
+        fresh = used >= round - staleness and (staleness or used <= round)
+        return 1 <= used <= self.rounds and bool(fresh or time["silence"] == "stale")
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def fates(self) -> Iterator[str]:
-        """Crashes, leaves, joins and returns, at their rounds and planned seconds."""
+        """Crashes, leaves, joins and returns, at their rounds and planned seconds; waits that a deadline ended."""
         events = self._rows(
             "SELECT node, kind, detail, virtual_s FROM event WHERE kind IN ('crash', 'leave', 'restart', 'join')"
         )
         for node in self.plan.keys() - self.killed:
-            told = sorted(
-                (_round_in(detail), kind, virtual_s) for other, kind, detail, virtual_s in events if other == node
-            )
-            ends = [(round, virtual_s) for round, kind, virtual_s in told if kind in _ENDS]
-            begins = [(round, virtual_s) for round, kind, virtual_s in told if kind in _BEGINS]
+            told = sorted((_number_in(detail), kind, at_s) for other, kind, detail, at_s in events if other == node)
+            ends = [(round, at_s) for round, kind, at_s in told if kind in ("crash", "leave")]
+            begins = [(round, at_s) for round, kind, at_s in told if kind in ("restart", "join")]
             yield from (f"client {node}: {line}" for line in self._gaps(node, dict(ends), dict(begins)))
             yield from (f"client {node}: {line}" for line in self._counts(node, told))
             if self.virtual:
                 yield from (f"client {node}: {line}" for line in self._times(node, ends, begins))
-        yield from self._timeouts()
-
-    def _rounds_of(self, node: int) -> list[int]:
-        return sorted(round for other, round in self.planned if other == node)
+        counts: Counter[int] = Counter()
+        for node, detail in self._rows("SELECT node, detail FROM event WHERE kind = 'timeout'"):
+            counts[node] += _number_in(detail)
+        for node, part in self.plan.items() if self.steady else ():
+            if counts[node] != (planned := int(part["deadlines"].sum())):
+                yield f"timeouts of client {node}: {counts[node]}, planned {planned}"
 
     def _gaps(self, node: int, ends: dict, begins: dict) -> Iterator[str]:
         """Between two of a client's rounds that do not follow each other it ends, and begins again."""
-        rounds = self._rounds_of(node)
+        rounds = self.of_node[node]
         for before, after in pairwise([0, *rounds]):
             if after != before + 1 and after not in begins:
                 yield f"begins again in round {after}, and no event tells"
@@ -244,11 +209,11 @@ class Checker:
     def _counts(self, node: int, told: list[tuple[int, str, float | None]]) -> Iterator[str]:
         """Each fault ends a client once, if it gets there; what ends comes back once at most."""
         counts = Counter(kind for _, kind, _ in told)
-        last = max(self._rounds_of(node), default=0)
+        last = max(self.of_node[node], default=0)
         faults = [fault for fault in self.config.get("faults", ()) if node in fault.get("clients", ())]
-        ends = [fault for fault in faults if fault["kind"] in _ENDS]
+        ends = [fault for fault in faults if fault["kind"] in ("crash", "leave")]
         due = [fault for fault in ends if fault.get("at_round", self.rounds + 1) <= last]
-        drawn = any(self.config.get("chaos", {}).get(kind) for kind in _ENDS)
+        drawn = any(self.config.get("chaos", {}).get(kind) for kind in ("crash", "leave"))
         times = counts["crash"] + counts["leave"]
         if not len(due) <= times <= len(ends) + drawn:
             yield f"ends {times} times, by {len(due)} to {len(ends) + drawn} faults"
@@ -260,61 +225,43 @@ class Checker:
 
     def _times(self, node: int, ends: list, begins: list) -> Iterator[str]:
         """A client that begins more than once at a round works from the last time on; an end comes right after the
-        round before it, unless its life has completed none."""
-        part = self.plan[node]
-        for round, virtual_s in dict(begins).items():
-            planned = float(part["start"][round - 1])
-            if virtual_s is None or (not math.isnan(planned) and virtual_s != planned):
-                yield f"begins round {round} at {virtual_s}, planned {planned}"
-        begun = {round for round, _ in begins}
-        for round, virtual_s in ends:
-            planned = float(part["end"][round - 2]) if round > 1 else math.nan
-            if virtual_s is None or (round not in begun and not math.isnan(planned) and virtual_s != planned):
-                yield f"ends before round {round} at {virtual_s}, planned {planned}"
-
-    def _timeouts(self) -> Iterator[str]:
-        if not (self.plan and self.steady):
-            return
-        counts: Counter[int] = Counter()
-        for node, detail in self._rows("SELECT node, detail FROM event WHERE kind = 'timeout'"):
-            counts[node] += int(detail.split()[0])
-        for node, part in self.plan.items():
-            if counts[node] != (planned := int(part["deadlines"].sum())):
-                yield f"timeouts of client {node}: {counts[node]}, planned {planned}"
+        round before it, unless its incarnation has completed none."""
+        part, begun = self.plan[node], {round for round, _ in begins}
+        moments = [(round, at_s, "begins", float(part["start"][round - 1])) for round, at_s in dict(begins).items()]
+        for round, at_s in ends:
+            known = round > 1 and round not in begun
+            moments.append((round, at_s, "ends before", float(part["end"][round - 2]) if known else math.nan))
+        for round, at_s, what, planned in moments:
+            if at_s is None or (not math.isnan(planned) and at_s != planned):
+                yield f"{what} round {round} at {at_s}, planned {planned}"
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def states(self) -> Iterator[str]:
         """Checkpoints are there, whole, and are the models that the records tell of."""
         norms = {row[:2]: row[2:] for row in self._rows("SELECT node, round, theta_norm, test_metric FROM round")}
-        every = self.config["checkpoints"]["every"]
-        due = {key for key in norms if key[1] in (0, self.rounds) or (every and key[1] % every == 0)}
+        every, folder = self.config["checkpoints"]["every"], self.records.path / "state"
         found = {
             (number_of(path), int(path.parent.name.partition("-")[2])): path
-            for path in (self.records.path / "state").glob("round-*/node-*.safetensors")
+            for path in folder.glob("round-*/node-*.safetensors")
         }
-        found = {key: path for key, path in found.items() if key[0] not in self.killed}
-        yield from _differ("state files", {key for key in due if key[0] not in self.killed}, set(found))
-        yield from (f"unfinished file {path}" for path in (self.records.path / "state").glob("*/*.part"))
+        due = {key for key in norms if key[1] in (0, self.rounds) or (every and key[1] % every == 0)}
+        due, there = ({key for key in keys if key[0] not in self.killed} for keys in (due, found))
+        yield from _differ("state files", due, there)
+        yield from (f"unfinished file {path}" for path in folder.glob("*/*.part"))
+        # A server's answers to be evaluated are no part of its clients' state, and may be what these have evaluated
+        shown = {dst for (dst,) in self._rows("SELECT dst FROM overhead WHERE kind = 'evaluation'")}
         size = wire.parameters(self.config)
-        for (node, round), path in found.items():
-            theta = load_file(path)["theta"].astype(float)
+        for node, round in there:
+            theta = load_file(found[node, round])["theta"].astype(float)
             if theta.shape != (size,) or not np.isfinite(theta).all():
                 yield f"client {node}, round {round}: theta has shape {theta.shape}, not {size} finite numbers"
                 continue
             norm, metric = norms.get((node, round), (math.nan, None))
             if not math.isclose(norm, np.linalg.norm(theta), rel_tol=1e-4, abs_tol=1e-6):
                 yield f"client {node}, round {round}: norm {norm} on record, {np.linalg.norm(theta)} in its state"
-            if (
-                metric is not None
-                and not self._is_shown(node)
-                and abs(metric - self._accuracy(node, theta, metric)) > 1e-6
-            ):
+            if metric is not None and node not in shown and abs(metric - self._accuracy(node, theta, metric)) > 1e-6:
                 yield f"client {node}, round {round}: accuracy {metric} on record, not what its state has"
-
-    def _is_shown(self, node: int) -> bool:
-        """A server's answers to be evaluated, which are no part of its state: what it evaluates may be one of these."""
-        return bool(self._rows(f"SELECT 1 FROM overhead WHERE kind = 'evaluation' AND dst = {node}"))
 
     def _accuracy(self, node: int, theta: np.ndarray, otherwise: float) -> float:
         """Of a linear model that is the client's own; of others, what is on record."""
@@ -332,19 +279,11 @@ class Checker:
 
 
 def _differ(what: str, expected: set, found: set) -> Iterator[str]:
-    if missing := expected - found:
-        yield f"{len(missing)} {what} missing, such as {sorted(missing)[:3]}"
-    if more := found - expected:
-        yield f"{len(more)} {what} too many, such as {sorted(more)[:3]}"
+    for rows, how in ((expected - found, "missing"), (found - expected, "too many")):
+        if rows:
+            yield f"{len(rows)} {what} {how}, such as {sorted(rows)[:3]}"
 
 
-def _by_first(pairs: set[tuple[int, int]]) -> dict[int, list[int]]:
-    grouped: defaultdict[int, list[int]] = defaultdict(list)
-    for first, second in pairs:
-        grouped[first].append(second)
-    return grouped
-
-
-def _round_in(detail: str) -> int:
-    """The first number: "before round 7", "takes part from round 7"."""
+def _number_in(detail: str) -> int:
+    """The first number: "before round 7", "takes part from round 7", "2 waits"."""
     return next(int(word) for word in detail.split() if word.isdigit())

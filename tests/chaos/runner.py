@@ -64,8 +64,8 @@ class Place:
 @contextlib.contextmanager
 def place_for(case: Case) -> Iterator[Place]:
     path = Path(tempfile.mkdtemp(prefix="chaos-"))
-    constants = ",".join(f"{name}={value:g}" for name, value in case.constants.items())
-    place = Place(path, {"TMPDIR": str(path / "t"), "SHEAFGOSSIP_TEST_CONSTANTS": constants, "PYTHONFAULTHANDLER": "1"})
+    environment = {"SHEAFGOSSIP_TEST_CONSTANTS": case.variable, "PYTHONFAULTHANDLER": "1"}
+    place = Place(path, {"TMPDIR": str(path / "t")} | environment)
     place.temporary.mkdir()
     (path / "case.toml").write_text(case.toml)
     try:
@@ -112,17 +112,13 @@ class Going:
             self.process.wait(max(0.0, self.began + moment - time.monotonic()))
         return self.process.poll() is not None
 
-    def kill_launcher(self) -> None:
-        self.process.kill()
+    def kill(self, *, everything: bool) -> None:
+        """The launcher, or all at once."""
+        for process in [*(self._descendants() if everything else ()), psutil.Process(self.process.pid)][::-1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self.process.wait()
-
-    def kill_everything(self) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for process in [psutil.Process(self.process.pid), *self._descendants()]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-        self.process.wait()
-        self.place.killed_at_once += 1
+        self.place.killed_at_once += everything
 
     def kill_client(self, share: float) -> int | None:
         """A client at random, of those at work, ``share`` of the way through their numbers; None: there was none."""

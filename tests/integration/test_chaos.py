@@ -4,11 +4,11 @@ import pytest
 
 from chaos.checker import Checker
 from chaos.comparison import differences
-from chaos.generator import case_of
+from chaos.generator import case_of, simpler_case
 from chaos.trial import trial
 from runs import RunFolder, command
 
-_QUICK = (1, 8, 12)
+_QUICK = (121, 65, 243)
 """A client killed while the others go on; the launcher killed twice; a repetition."""
 
 
@@ -22,6 +22,13 @@ def test_a_random_run_ends_and_leaves_on_record_what_its_plan_says(seed):
 def test_a_seed_stands_for_one_case():
     assert case_of(7) == case_of(7)
     assert len({case_of(seed).toml for seed in range(20)}) == 20
+
+
+def test_a_case_that_is_wrong_is_made_simpler():
+    found = simpler_case(5, lambda case: case.config["rounds"] > 4)
+    assert found.config["rounds"] > 4
+    assert len(found.toml) < len(case_of(5).toml) / 2
+    assert simpler_case(5, lambda case: False) is None
 
 
 _SMALL = """

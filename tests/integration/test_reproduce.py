@@ -35,17 +35,13 @@ def again(reproduced, monkeypatch):
     return again
 
 
-def test_published_figures_and_ours_stand_side_by_side(reproduced):
-    _, done = reproduced
+def test_published_figures_and_ours_stand_side_by_side_and_a_picture_is_written_with_its_data(reproduced):
+    out, done = reproduced
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("Local"))
     assert "about 90" in line
     assert "±" in line
     assert "clients=4 (from the command line)" in done.stdout
-
-
-def test_the_picture_is_written_with_its_data(reproduced):
-    out, _ = reproduced
     assert (out / "figure3-small.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "figure3-small.svg").read_text()
     rows = (out / "figure3-small.csv").read_text().splitlines()
@@ -54,10 +50,7 @@ def test_the_picture_is_written_with_its_data(reproduced):
 
 
 def test_what_is_finished_is_not_run_again(reproduced, again):
-    _, done = reproduced
-    code, printed, started = again("figure3")
-    assert (code, started) == (0, [])
-    assert printed == done.stdout
+    assert again("figure3") == (0, reproduced[1].stdout, [])
 
 
 def test_figure_4_takes_the_run_of_figure_3(reproduced, again):

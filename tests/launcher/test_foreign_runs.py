@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -24,20 +23,6 @@ READERS = (
 )  # fmt: skip
 
 
-class Tags(HTMLParser):
-    """All elements and attributes of a page."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.names: set[str] = set()
-        self.attributes: set[str] = set()
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.names.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-
 @pytest.fixture
 def folder(tmp_path):
     return make_run(tmp_path / "run")
@@ -52,9 +37,7 @@ def test_nothing_in_a_folder_becomes_markup_of_the_report(tmp_path):
     code, _, err = sheafgossip("report", folder, "--out", tmp_path / "page.html")
     assert (code, err) == (0, "")
     page = (tmp_path / "page.html").read_text()
-    tags = Tags(page)
-    assert not tags.names & {"script", "img"}
-    assert not [name for name in tags.attributes if name.startswith("on")]
+    assert not re.search(r"<(script|img)\b|<[^>]*\son\w+\s*=", page)
     assert "default-src 'none'" in page
     assert "&lt;script&gt;" in page
 
@@ -95,29 +78,35 @@ def assert_one_line(*words, said=""):
     assert re.fullmatch(rf"error: [^\n]*{said}[^\n]*\n", err)
 
 
-@pytest.mark.parametrize("words", READERS)
-@pytest.mark.parametrize(
-    "text", ["model = 3", "[seed]", "name = 1", "x = [", 'clients = "many"', "seed = '<script>alert(1)</script>'"]
-)
-def test_an_odd_config_is_one_line_in_every_command(folder, words, text):
-    (folder / "config.toml").write_text(text)
-    assert_one_line(*words, folder, said=r"config\.toml")
+def spoil_config(text):
+    return lambda folder: (folder / "config.toml").write_text(text)
 
 
-@pytest.mark.parametrize("words", READERS)
-@pytest.mark.parametrize("name", ["run.sqlite", "run.sqlite-wal", "config.toml"])
-def test_a_pipe_in_a_folder_is_one_line_in_every_command(folder, words, name):
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    assert_one_line(*words, folder)
+def replace_by_pipe(name):
+    def spoil(folder):
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return spoil
 
 
-@pytest.mark.parametrize("words", READERS)
-def test_records_that_no_run_writes_are_one_line_in_every_command(folder, words):
+def write_what_no_run_writes(folder):
     loosen(folder / "run.sqlite")
     with change(folder / "run.sqlite") as connection:
         connection.execute("UPDATE round SET wall_s = 'soon', objective = x'00', node = node + 10000000")
-    assert_one_line(*words, folder)
+
+
+ODD = ("model = 3", "[seed]", "name = 1", "x = [", 'clients = "many"', "seed = '<script>alert(1)</script>'")
+SPOILS = {text: (spoil_config(text), r"config\.toml") for text in ODD}
+SPOILS |= {name: (replace_by_pipe(name), "") for name in ("run.sqlite", "run.sqlite-wal", "config.toml")}
+SPOILS["records"] = write_what_no_run_writes, ""
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+@pytest.mark.parametrize(("spoil", "said"), SPOILS.values(), ids=SPOILS)
+def test_what_no_run_writes_is_one_line_in_every_command(folder, words, spoil, said):
+    spoil(folder)
+    assert_one_line(*words, folder, said=said)
 
 
 def test_a_page_is_not_written_through_a_link(folder, tmp_path):

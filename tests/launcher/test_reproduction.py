@@ -4,6 +4,7 @@ import io
 import tomllib
 from collections import Counter
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,8 +15,6 @@ from foreign import sheafgossip
 from sheafgossip.launcher.studies.reproduction.parts import names, paper_folder, parts_of, titles, with_data
 from sheafgossip.launcher.studies.reproduction.results import Result, planned, remarks, render
 from sheafgossip.node.algorithms import ALGORITHMS
-
-PUBLISHED = tomllib.loads((paper_folder() / "published.toml").read_text())
 
 
 @cache
@@ -37,73 +36,50 @@ def test_it_is_known_what_there_is():
 
 
 @pytest.mark.parametrize("what", names())
-def test_the_small_size_needs_no_files_and_has_the_same_runs(what):
-    small = parts(what, small=True)
-    assert {part.data for part in small} <= {"digits", "synthetic"}
-    names_at_paper_size = [config.label for config in parts(what)[0].configs]
-    for part in small:
-        assert [config.label for config in part.configs] == names_at_paper_size
-
-
-@pytest.mark.parametrize("what", names())
-@pytest.mark.parametrize("small", [False, True])
-def test_every_published_line_is_that_of_a_run(what, small):
-    for part in parts(what, small):
+def test_the_small_size_needs_no_files_and_has_the_same_runs_and_every_published_line_is_that_of_a_run(what):
+    labels = [config.label for config in parts(what)[0].configs]
+    for part in (*parts(what), *parts(what, small=True)):
         assert set(part.published) <= {config.label for config in part.configs}
         assert {key for line in part.published.values() for key in line} <= set(part.about.columns)
+    for part in parts(what, small=True):
+        assert part.data in ("digits", "synthetic")
+        assert [config.label for config in part.configs] == labels
 
 
 def test_every_published_section_is_shown_somewhere():
-    shown = {part.about.published or part.stem for what in names() for part in parts(what)}
-    assert set(PUBLISHED) <= shown
+    published = tomllib.loads((paper_folder() / "published.toml").read_text())
+    assert set(published) <= {part.about.published or part.stem for what in names() for part in parts(what)}
+
+
+CLIENTS = {"mnist": 40, "cifar10": 30, "vehicle": 23, "har": 30, "school": 139, "gleam": 38}
+IMAGES = ("mnist", "cifar10")
 
 
 @pytest.mark.parametrize(
-    ("what", "clients"),
-    [
-        ("table4", {"mnist": 40, "cifar10": 30}),
-        ("table5", {"vehicle": 23}),
-        ("table6", {"mnist": 40, "cifar10": 30}),
-        ("figure2", {"mnist": 40, "cifar10": 30}),
-        ("figure3", {"mnist": 40, "cifar10": 30}),
-        ("figure6", {"vehicle": 23, "har": 30, "school": 139, "gleam": 38}),
-    ],
-)
-def test_the_papers_size_is_that_of_the_paper(what, clients):
-    assert {part.data: part.configs[0].clients for part in parts(what)} == clients
-
-
-@pytest.mark.parametrize("small", [False, True])
-def test_the_papers_tables_have_one_mini_batch_gradient_a_round_and_table_4_one_local_epoch_beside_it(small):
-    work = {}
-    for what in ("table4", "table5", "table6", "figure2", "figure3", "figure4", "figure6"):
+    ("what", "data"),
+    [("table4", IMAGES), ("table5", ("vehicle",)), ("table6", IMAGES), ("figure2", IMAGES), ("figure3", IMAGES),
+     ("figure4", ()), ("figure6", ("vehicle", "har", "school", "gleam"))],
+)  # fmt: skip
+def test_the_papers_size_is_that_of_the_paper_and_a_round_one_mini_batch_gradient(what, data):
+    assert not data or {part.data: part.configs[0].clients for part in parts(what)} == {d: CLIENTS[d] for d in data}
+    for small in (False, True):
         training = [config.training for part in parts(what, small) for config in part.configs]
-        work[what] = {(each.work, each.epochs if each.work == "epochs" else each.steps) for each in training}
-    assert work.pop("table4") == {("steps", 1), ("epochs", 1)}
-    assert all(each == {("steps", 1)} for each in work.values())
-
-
-def test_table_4_has_eight_algorithms_and_learning_alone():
-    runs = Counter(config.algorithm.name for config in parts("table4")[0].configs)
-    assert runs.pop("sheaf-fmtl") == 2
-    assert set(runs) == {"dfedu", "d-psgd", "fedavg", "ditto", "pfedme", "per-fedavg", "local"}
+        work = {(each.work, each.epochs if each.work == "epochs" else each.steps) for each in training}
+        assert work == {("steps", 1), ("epochs", 1)} if what == "table4" else {("steps", 1)}
 
 
 @pytest.mark.parametrize("small", [False, True])
-def test_table_5_has_three_graphs_six_lambdas_and_two_algorithms(small):
+def test_tables_have_the_runs_of_the_paper(small):
+    runs = Counter(config.algorithm.name for config in parts("table4", small)[0].configs)
+    others = ("dfedu", "d-psgd", "fedavg", "ditto", "pfedme", "per-fedavg", "local")
+    assert (runs.pop("sheaf-fmtl"), set(runs)) == (2, set(others))
     configs = parts("table5", small)[0].configs
-    runs = {(config.topology.kind, config.algorithm.lam, config.algorithm.name) for config in configs}
-    assert len(configs) == len(runs) == 36
-    assert {kind for kind, *_ in runs} == {"watts-strogatz", "barabasi-albert", "complete"}
-    assert {lam for _, lam, _ in runs} == {1e-4, 1e-3, 1e-2, 1e-1, 1, 10}
-    for config in configs:
-        assert f"{config.algorithm.lam}" == config.name.split()[1]
-
-
-@pytest.mark.parametrize("small", [False, True])
-def test_table_6_has_eight_starts(small):
-    configs = parts("table6", small)[0].configs
-    starts = Counter(config.algorithm.start for config in configs)
+    runs = Counter((config.topology.kind, config.algorithm.lam, config.algorithm.name) for config in configs)
+    graphs, lams = ("watts-strogatz", "barabasi-albert", "complete"), (1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
+    assert runs == Counter(product(graphs, lams, {name for *_, name in runs}))
+    assert len(configs) == 36
+    assert all(f"{config.algorithm.lam}" == config.name.split()[1] for config in configs)
+    starts = Counter(config.algorithm.start for config in parts("table6", small)[0].configs)
     assert starts == {"gaussian": 3, "uniform": 3, "orthogonal": 1, "identity": 1}
 
 
