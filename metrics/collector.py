@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import zmq
 
@@ -70,9 +71,7 @@ _GATHER_MS, _BURST, _BURST_ROWS = CONSTANTS.collector_gather_ms, CONSTANTS.burst
 
 
 class Sequences:
-    """Which numbered batches of a sender have come in.
-
-    Batches come nearly in order, so the memory needed is that of the gaps."""
+    """Which numbered batches of a sender have come in: nearly in order, so the memory needed is that of the gaps."""
 
     def __init__(self) -> None:
         self._next = 0  # every number below has been accepted
@@ -170,13 +169,13 @@ class Collector:
         poller = zmq.Poller()
         poller.register(self._receiver, zmq.POLLIN)
         poller.register(stop, zmq.POLLIN)
-        only_stop = zmq.Poller()
-        only_stop.register(stop, zmq.POLLIN)
         if self._authenticator is not None:
             self._authenticator.register_with(poller)
-        while not self._complete():
+        while self._end is None or (self._missing() and time.monotonic() < self._end_due):
             if stop.fileno() in dict(poller.poll(self._timeout_ms())):
-                self._drain()
+                due = time.monotonic() + _DRAIN_S
+                while time.monotonic() < due and self._receiver.poll(_QUIET_MS):
+                    self._receive()
                 break
             if self._authenticator is not None and (refused := self._authenticator.answer()):
                 self._dropped["connections without the right key"] += refused
@@ -186,15 +185,12 @@ class Collector:
             if self._end is not None and before != (self._taken, self._end):  # where some came, the rest is on its way
                 self._end_due = time.monotonic() + _WAIT_FOR_MISSING_S
             if emptied and self._end is None:
-                only_stop.poll(_GATHER_MS)
+                select.select([stop], [], [], _GATHER_MS / 1000)
         self._write_the_end()
         failpoint("last words")
         self._store.close()
         failpoint("closed")
         _tell_stored(self._taken)
-
-    def _complete(self) -> bool:
-        return self._end is not None and (not self._missing() or time.monotonic() >= self._end_due)
 
     def _missing(self) -> dict[int, int]:
         """Returns {sender: batches that it has sent and that have not come}."""
@@ -228,22 +224,21 @@ class Collector:
             writer = LAUNCHER if isinstance(message, End) else node_of(message.sender)
             if self._authenticator is not None and authenticated_number(frame) != writer:
                 self._dropped["messages under another's number"] += 1
-                continue
-            if isinstance(message, End):
+            elif isinstance(message, End):
                 self._end = message
             elif self._sequences[message.sender].accept(message.sequence):
                 self._taken += 1
                 for name, rows in message.tables.items():
                     tables[name] += rows
                     rows_taken += len(rows)
-        self._write(lambda: self._store.write_rows(tables))
+        self._write(self._store.write_rows, tables)
         return emptied
 
-    def _write(self, write: Callable[[], None]) -> None:
+    def _write(self, write: Callable[[Any], None], what: Any) -> None:
         """Waits as long as somebody else keeps the database locked, unless this process is asked to stop."""
         while True:
             try:
-                return write()
+                return write(what)
             except sqlite3.OperationalError as error:  # before anything was written: a lock is taken first
                 if not is_locked(error) or select.select([self._stop], [], [], _LOCKED_S)[0]:
                     raise
@@ -259,26 +254,27 @@ class Collector:
             self._committed = time.monotonic()
             _tell_stored(self._taken)
 
-    def _drain(self) -> None:
-        due = time.monotonic() + _DRAIN_S
-        while time.monotonic() < due and self._receiver.poll(_QUIET_MS):
-            self._receive()
-
     def _write_the_end(self) -> None:
         self._record_drops()
         if self._end is None:
             self._record("interrupt", "asked to end before the launcher's last word")
         elif missing := self._missing():
-            senders = ", ".join(
+            senders = (
                 f"{count} of {self._end.batches[sender]} from sender {sender}" for sender, count in missing.items()
             )
-            self._record("lost-records", f"batches that never came: {senders}")
-        endpoint = self._receiver.getsockopt_string(zmq.LAST_ENDPOINT)
-        host = socket.gethostname()
+            self._record("lost-records", f"batches that never came: {', '.join(senders)}")
+        endpoint, host = self._receiver.getsockopt_string(zmq.LAST_ENDPOINT), socket.gethostname()
         records: list[Record] = [NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)]
         if self._resources:
-            records.append(_own_resources(time.monotonic() - self._epoch))
-        self._write(lambda: self._store.write(records))
+            import psutil  # needed once, at the end; the start should be quick
+
+            memory = psutil.Process().memory_full_info()
+            pss = getattr(memory, "pss", memory.rss)  # Linux only
+            peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            sizes = (memory.rss, pss, memory.uss, peak_rss)
+            wall_s, cpu_s = time.monotonic() - self._epoch, time.process_time()
+            records.append(ResourceRecord(COLLECTOR, wall_s, *sizes, cpu_s, 0))
+        self._write(self._store.write, records)
 
     def _record_drops(self) -> None:
         for what, count in self._dropped.items():
@@ -287,8 +283,7 @@ class Collector:
         self._dropped.clear()
 
     def _record(self, kind: str, detail: str) -> None:
-        event = EventRecord(time.monotonic() - self._epoch, None, COLLECTOR, kind, detail)
-        self._write(lambda: self._store.write([event]))
+        self._write(self._store.write, [EventRecord(time.monotonic() - self._epoch, None, COLLECTOR, kind, detail)])
 
 
 def _tell_stored(batches: int) -> None:
@@ -298,48 +293,17 @@ def _tell_stored(batches: int) -> None:
             print("stored", batches, flush=True)
 
 
-def _own_resources(wall_s: float) -> ResourceRecord:
-    import psutil  # needed once, at the end; the start should be quick
-
-    memory = psutil.Process().memory_full_info()
-    pss = getattr(memory, "pss", memory.rss)  # Linux only
-    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return ResourceRecord(COLLECTOR, wall_s, memory.rss, pss, memory.uss, peak_rss, time.process_time(), 0)
-
-
-def _bound_receiver(
-    context: zmq.Context, endpoint: str, launcher_key: str | None
-) -> tuple[zmq.Socket, Authenticator | None]:
-    receiver = context.socket(zmq.PULL)
-    receiver.maxmsgsize = MAX_BATCH_BYTES
-    receiver.rcvhwm = _WAITING_PER_SENDER
-    receiver.backlog = _BACKLOG
-    limit_handshake(receiver)
-    authenticator = None
-    if launcher_key:
-        authenticator = Authenticator(
-            context, receiver, Ring(KeyPair.make(), {LAUNCHER: launcher_key}), sys.stdin.fileno()
-        )
-    receiver.bind(endpoint)
-    return receiver, authenticator
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="sheafgossip.metrics.collector", description="Stores the records of a run.")
-    parser.add_argument(
-        "--endpoint", required=True, help="where to listen: ipc://PATH or tcp://ADDRESS:PORT (port *: any)"
-    )
-    parser.add_argument("--database", required=True, help="the run.sqlite to write")
-    parser.add_argument("--epoch", type=float, default=time.monotonic(), help="the run's second 0 (time.monotonic())")
-    parser.add_argument("--no-resources", action="store_true", help="record no memory and CPU time of its own")
-    parser.add_argument(
-        "--launcher-key",
-        help="ask for keys: the launcher's public one; those of writers come on standard input, a [number, key] a line",
-    )
-    parser.add_argument(
-        "--connections", type=int, default=0, help="over tcp: how many may be open, unauthenticated peers' aside"
-    )
-    parser.add_argument("--parent", type=int, help="process number of the launcher, to end with it")
+    option = parser.add_argument
+    option("--endpoint", required=True, help="where to listen: ipc://PATH or tcp://ADDRESS:PORT (port *: any)")
+    option("--database", required=True, help="the run.sqlite to write")
+    option("--epoch", type=float, default=time.monotonic(), help="the run's second 0 (time.monotonic())")
+    option("--no-resources", action="store_true", help="record no memory and CPU time of its own")
+    keys = "ask for keys: the launcher's public one; those of writers come on standard input, a [number, key] a line"
+    option("--launcher-key", help=keys)
+    option("--connections", type=int, default=0, help="over tcp: how many may be open, unauthenticated peers' aside")
+    option("--parent", type=int, help="process number of the launcher, to end with it")
     return parser.parse_args()
 
 
@@ -351,22 +315,24 @@ def main() -> None:
     allow_open_files()  # one for every client, unless it is told how many
     context = zmq.Context()
     try:
-        receiver, authenticator = _bound_receiver(context, arguments.endpoint, arguments.launcher_key)
+        receiver = context.socket(zmq.PULL)
+        receiver.maxmsgsize, receiver.rcvhwm, receiver.backlog = MAX_BATCH_BYTES, _WAITING_PER_SENDER, _BACKLOG
+        limit_handshake(receiver)
+        authenticator = None
+        if arguments.launcher_key:
+            ring = Ring(KeyPair.make(), {LAUNCHER: arguments.launcher_key})
+            authenticator = Authenticator(context, receiver, ring, sys.stdin.fileno())
+        receiver.bind(arguments.endpoint)
         store = Store(arguments.database)
         failpoint("open")
         if arguments.connections:
             bound_connections(arguments.connections)
             bound_memory(half_of_all_memory())
             keep_own_files()
-        print(
-            "ready",
-            receiver.getsockopt_string(zmq.LAST_ENDPOINT),
-            *([authenticator.key] if authenticator else []),
-            flush=True,
-        )
-        Collector(
-            receiver, store, arguments.epoch, resources=not arguments.no_resources, authenticator=authenticator
-        ).run(stop)
+        key = [authenticator.key] if authenticator else []
+        print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *key, flush=True)
+        resources = not arguments.no_resources
+        Collector(receiver, store, arguments.epoch, resources=resources, authenticator=authenticator).run(stop)
     except zmq.ZMQError as error:
         sys.exit(f"the collector cannot listen at {arguments.endpoint}: {error}")
     except RunFolderError as error:

@@ -9,11 +9,8 @@ from .names import name_of
 from .reader import metric_of, open_records
 from .summary import divergence_of, status_of
 
-_TOLD = ("warning", "drop", "lost-records", "death", "host-lost")
-_COMPARED = 200
-"""Characters of a detail: the search for numbers takes the square of them."""
-
-PLANNED = {
+_COMPARED = 200  # characters of a detail: the search for numbers takes the square of them
+_PLANNED = {
     "crash": ("crash", "crashes"),
     "restart": ("restart", "restarts"),
     "join": ("client that joined late", "clients that joined late"),
@@ -26,8 +23,7 @@ class Event(NamedTuple):
     node: int
     kind: str
     detail: str
-    who: str
-    """What that process is called."""
+    who: str  # what that process is called
 
     @property
     def pattern(self) -> tuple[str, str]:
@@ -48,27 +44,21 @@ def remarks_on(run_folder: Path | str) -> list[str]:
     Raises RunFolderError.
     """
     with open_records(run_folder, check=("event",)) as records:
-        marks = ", ".join("?" * len(_TOLD))
         rows = records.execute(
-            f"SELECT wall_s, node, kind, detail FROM event WHERE kind IN ({marks}) ORDER BY wall_s, node", _TOLD
+            "SELECT wall_s, node, kind, detail FROM event"
+            " WHERE kind IN ('warning', 'drop', 'lost-records', 'death', 'host-lost') ORDER BY wall_s, node"
         ).fetchall()
         diverged = divergence_of(records, metric_of(records)) if status_of(records) == "finished" else None
         names = {node: name_of(node, records) for node in {node for _, node, *_ in rows}}
-        planned = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
+        counts = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     lines = [f"finished, but {diverged}"] if diverged else []
     alike: dict[tuple[str, str], list[Event]] = {}
     for row in rows:
         event = Event._make((*row, names[row[1]]))
         alike.setdefault(event.pattern, []).append(event)
-    lines += map(_line, alike.values())
-    counts = {texts: planned[kind] for kind, texts in PLANNED.items() if kind in planned}
-    if counts:
-        lines.append("scenario: " + ", ".join(f"{count} {texts[count > 1]}" for texts, count in counts.items()))
-    return lines
-
-
-def _line(events: Sequence[Event]) -> str:
-    first, who = events[0], who_of(events, events[0])
-    if first.kind == "host-lost":
-        return first.detail
-    return f"{who} died: {first.detail}" if first.kind == "death" else f"{first.kind}: {who}: {first.detail}"
+    for events in alike.values():
+        first, who = events[0], who_of(events, events[0])
+        told = {"host-lost": first.detail, "death": f"{who} died: {first.detail}"}
+        lines.append(told.get(first.kind, f"{first.kind}: {who}: {first.detail}"))
+    planned = [f"{counts[kind]} {texts[counts[kind] > 1]}" for kind, texts in _PLANNED.items() if kind in counts]
+    return lines + ([f"scenario: {', '.join(planned)}"] if planned else [])

@@ -10,8 +10,7 @@ from ..transport.wire import GREETING_BYTES, PUSH_READY_BYTES, handshake_bytes, 
 from .records import MAX_BATCH_BYTES, Record, pack_batch
 
 _RECORDS_A_BATCH = CONSTANTS.records_a_batch
-_WAITING = 1000
-"""Batches that wait for a collector that cannot keep up, or for the way to it; a batch has a few kB as a rule."""
+_WAITING = 1000  # batches, of a few kB as a rule, that wait for a collector that cannot keep up, or for the way to it
 
 
 class Recorder:
@@ -37,21 +36,19 @@ class Recorder:
         # ms: the last records of a process that ends still leave it, however long a slow collector takes
         self._socket.linger = 5000 if may_drop else -1
         self._socket.sndhwm = _WAITING
+        self._sealed = keys is not None
+        self.wire_bytes = GREETING_BYTES + PUSH_READY_BYTES
         if keys is not None:
             dial_with(self._socket, *keys)
+            self.wire_bytes += handshake_bytes(PUSH_READY_BYTES, connects=True)
         if endpoint:
             self.connect(endpoint)
         self._sender = sender
-        self._sealed = keys is not None
         self._how = zmq.NOBLOCK if may_drop else 0
         self._gather_s = gather_s
         self._gathered: list[Record] = []
         self._flush_due = 0.0
-        self.batches = 0
-        self.dropped = 0
-        self.wire_bytes = GREETING_BYTES + PUSH_READY_BYTES
-        if self._sealed:
-            self.wire_bytes += handshake_bytes(PUSH_READY_BYTES, connects=True)
+        self.batches = self.dropped = 0
 
     def connect(self, endpoint: str) -> None:
         """Connects where no endpoint was given at first."""

@@ -1,8 +1,10 @@
 """The lock of a folder, between real processes."""
 
+import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,61 +22,39 @@ def test_who_holds_it_keeps_others_out_until_it_lets_go(tmp_path):
     lock.release(tmp_path, lock.acquire(tmp_path, 0))
 
 
-def test_it_is_held_for_as_long_as_a_process_that_inherited_it(tmp_path):
+def test_it_is_held_for_as_long_as_a_process_that_inherited_it_and_ends_with_one_that_is_killed(tmp_path):
     descriptor = lock.acquire(tmp_path, 0)
-    child = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=[descriptor]
-    )
-    lock.os.close(descriptor)  # as if this process had been killed
+    wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    child = subprocess.Popen(wait, stdin=subprocess.PIPE, pass_fds=[descriptor])
+    os.close(descriptor)  # as if this process had been killed
     assert lock.is_held(tmp_path)
+    child.kill()
     child.communicate()
     assert not lock.is_held(tmp_path)
 
 
-def test_it_ends_with_a_process_that_is_killed_and_has_it_alone(tmp_path):
-    code = f"from sheafgossip.metrics import lock; from pathlib import Path\nlock.acquire(Path({str(tmp_path)!r}), 0)"
-    code += "\nprint(flush=True); import sys; sys.stdin.read()"
-    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    holder.stdout.readline()
-    assert lock.is_held(tmp_path)
-    holder.kill()
-    holder.communicate()
-    assert not lock.is_held(tmp_path)
-
-
 def test_those_who_ask_never_keep_anyone_from_it_and_one_has_it_at_a_time(tmp_path):
-    over = threading.Event()
-    inside = []
+    over, inside = threading.Event(), []
 
-    def ask():
+    def ask() -> None:
         while not over.is_set():
             lock.is_held(tmp_path)
 
-    askers = [threading.Thread(target=ask) for _ in range(4)]
-    for asker in askers:
-        asker.start()
+    def work(_: int) -> int:
+        descriptor = lock.acquire(tmp_path, 30)
+        inside.append(1)
+        there = len(inside)
+        inside.pop()
+        lock.release(tmp_path, descriptor)
+        return there
 
-    def work():
-        for _ in range(50):
-            descriptor = lock.acquire(tmp_path, 30)
-            inside.append(1)
-            assert len(inside) == 1
-            inside.pop()
-            lock.release(tmp_path, descriptor)
-            done.append(1)
-
-    done = []
-    try:
-        workers = [threading.Thread(target=work) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        assert len(done) == 200
-    finally:
-        over.set()
-        for asker in askers:
-            asker.join()
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(4):
+            threads.submit(ask)
+        try:
+            assert list(threads.map(work, range(200))) == [1] * 200
+        finally:
+            over.set()
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path):
