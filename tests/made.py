@@ -1,6 +1,9 @@
 """Records and run folders written by hand."""
 
+from io import StringIO
 from pathlib import Path
+
+from rich.console import Console
 
 from sheafgossip.metrics.records import LAUNCHER, EventRecord, NodeRecord, Record, RoundRecord, TrafficRecord
 from sheafgossip.metrics.store import Store
@@ -32,3 +35,11 @@ def write(folder: Path, *records: Record, **facts: str) -> Path:
     store.write(records)
     store.close()
     return folder
+
+
+def printed(*parts: object, width: int = 80) -> str:
+    """What a terminal shows of tables and texts."""
+    console = Console(width=width, file=StringIO(), highlight=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+    return console.file.getvalue()

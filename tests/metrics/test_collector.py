@@ -1,22 +1,26 @@
 """The collector as a real process behind real sockets."""
 
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 
+import psutil
 import pytest
 import zmq
 
 from chaos.records import Records
 from runs import until
+from sheafgossip.metrics import collector as collector_module
 from sheafgossip.metrics.collector import Collector
 from sheafgossip.metrics.records import (
     COLLECTOR,
@@ -30,21 +34,21 @@ from sheafgossip.metrics.records import (
 from sheafgossip.metrics.store import Store
 from sheafgossip.transport.keys import KeyPair, dial_with
 
-COMMAND = [sys.executable, "-m", "sheafgossip.metrics.collector"]
+
+def command(folder, *options: str, endpoint: str = "", database: str = "run.sqlite") -> list[str]:
+    where = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(folder / database)]
+    return [sys.executable, "-m", "sheafgossip.metrics.collector", *where, *options]
 
 
 class RunningCollector(Records):
-    def __init__(
-        self, folder, context: zmq.Context, endpoint: str | None = None, keys: dict[int, KeyPair] | None = None
-    ):
+    def __init__(self, folder, context: zmq.Context, endpoint: str = "", keys: dict[int, KeyPair] | None = None):
         """``keys``: of the writers; its own public one is in ``key``."""
         super().__init__(folder)
         self._context = context
-        options = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(folder / "run.sqlite")]
-        options += ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
+        options = ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
         options += [f"--launcher-key={keys[LAUNCHER].public}"] if keys else []
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen([*COMMAND, *options], **pipes, text=True)
+        self.process = subprocess.Popen(command(folder, *options, endpoint=endpoint), **pipes, text=True)
         for node, pair in (keys or {}).items():
             self.process.stdin.write(json.dumps([node, pair.public]) + "\n")
         self.process.stdin.close()
@@ -59,13 +63,20 @@ class RunningCollector(Records):
         socket.connect(self.endpoint)
         return socket
 
-    def send(self, *messages: bytes, keys: tuple[KeyPair, str] | None = None) -> None:
-        with self.push(keys) as socket:
+    def send(self, *messages: bytes, own: KeyPair | None = None) -> None:
+        with self.push((own, self.key) if own else None) as socket:
             for message in messages:
                 socket.send(message)
 
-    def exit_code(self) -> int:
-        return self.process.wait(timeout=100)
+    def count(self) -> int:
+        return self.rows("SELECT count(*) FROM round")[0][0]
+
+    def drops(self) -> Counter[str]:
+        drops: Counter[str] = Counter()
+        for (detail,) in self.rows("SELECT detail FROM event WHERE kind = 'drop'"):
+            count, what = detail.removesuffix(" on the metrics plane").split(maxsplit=1)
+            drops[what] += int(count)
+        return drops
 
     def close(self) -> None:
         self.process.kill()
@@ -82,48 +93,29 @@ def context():
 
 @pytest.fixture
 def collector(tmp_path, context):
-    collector = RunningCollector(tmp_path, context)
-    yield collector
-    collector.close()
+    with contextlib.closing(RunningCollector(tmp_path, context)) as collector:
+        yield collector
 
 
 def batch(sender: int, sequence: int) -> bytes:
     return pack_batch(sender, sequence, [RoundRecord(sender, sequence, 0.5, None, None, 1.0, 0.1)])
 
 
-def test_it_stores_what_is_sent_and_ends_with_the_last_announced_batch(collector):
+def test_it_stores_what_is_sent_and_ends_with_the_last_announced_batch_and_a_report_of_itself(collector):
     collector.process.send_signal(signal.SIGINT)  # Ctrl-C is left to the launcher
     collector.send(b"\x00" * (MAX_BATCH_BYTES + 1))  # does not even reach it
     event = pack_batch(1, 0, [EventRecord(1.0, None, 0, "warning", "once")])
     collector.send(*(batch(0, number) for number in range(50)), event, event, pack_end({0: 50, 1: 1}))
-    assert collector.exit_code() == 0
-    assert collector.rows("SELECT count(*) FROM round") == [(50,)]
+    assert collector.process.wait(100) == 0
+    assert collector.count() == 50
     assert collector.rows("SELECT detail FROM event") == [("once",)]
+    assert collector.rows("SELECT node, role, pid FROM node") == [(COLLECTOR, "collector", collector.process.pid)]
+    [(wall_s, rss, peak_rss)] = collector.rows("SELECT wall_s, rss, peak_rss FROM resource")
+    assert 0 < wall_s < 60
+    assert 0 < rss < 2 * peak_rss
 
 
-def test_batches_that_never_come_are_told_by_sender(collector):
-    collector.send(batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3}))
-    assert collector.exit_code() == 0
-    [(detail,)] = collector.rows("SELECT detail FROM event WHERE kind = 'lost-records'")
-    assert "2 of 3 from sender 1" in detail
-    assert "sender 0" not in detail
-
-
-def test_drops_are_told_at_most_once_a_second(collector):
-    for _ in range(15):
-        collector.send(b"nonsense")
-        time.sleep(0.1)
-    told = collector.rows("SELECT wall_s FROM event WHERE kind = 'drop' ORDER BY wall_s")
-    assert 1 <= len(told) <= 2
-
-
-def test_records_are_committed_within_a_second_without_further_messages(collector):
-    collector.send(batch(0, 0))
-    collector.send(batch(0, 1))
-    until(lambda: collector.rows("SELECT * FROM round WHERE round = 1"), seconds=1.0)
-
-
-def test_a_kill_loses_at_most_the_last_second(collector):
+def test_records_are_committed_within_a_second_and_a_kill_loses_no_more(collector):
     sent_at = {}
     with collector.push() as socket:
         for number in range(150):
@@ -145,10 +137,12 @@ class Slow(Store):
 
 
 @pytest.fixture
-def collected(tmp_path, context):
-    """Rows of rounds and events that a collector in a thread has stored, of what ``send`` sends."""
+def collected(tmp_path, context, monkeypatch):
+    """Rows of rounds, and details of events, that a collector in a thread has stored of what ``send`` sends."""
 
-    def collected(store: type[Store], send: Callable[[zmq.Socket], None]) -> tuple[int, int]:
+    def collected(send: Callable[[zmq.Socket], None], store: type[Store] = Store, **constants: float):
+        for name, value in constants.items():
+            monkeypatch.setattr(collector_module, f"_{name.upper()}", value)
         receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
         ours, theirs = socket.socketpair()
         with receiver, sender, ours, theirs:
@@ -162,58 +156,70 @@ def collected(tmp_path, context):
             thread.start()
             send(sender)
             thread.join(10)
-        return Records(tmp_path).rows("SELECT (SELECT count(*) FROM round), (SELECT count(*) FROM event)")[0]
+        records = Records(tmp_path)
+        return records.rows("SELECT count(*) FROM round")[0][0], [
+            each for (each,) in records.rows("SELECT detail FROM event")
+        ]
 
     return collected
 
 
-def test_it_waits_as_long_as_something_comes(collected, monkeypatch):
-    """A second at most, here, from one batch to the next."""
-    monkeypatch.setattr("sheafgossip.metrics.collector._WAIT_FOR_MISSING_S", 1.0)
+def test_batches_that_never_come_are_told_by_sender(collected):
+    def send(sender: zmq.Socket) -> None:
+        for message in (batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3})):
+            sender.send(message)
+
+    told = ["batches that never came: 2 of 3 from sender 1"]
+    assert collected(send, wait_for_missing_s=0.2) == (2, told)
+
+
+def test_drops_are_told_at_most_once_in_a_while_and_all_of_them_in_the_end(collected, tmp_path):
+    def is_told() -> bool:
+        with contextlib.suppress(sqlite3.Error):
+            return bool(Records(tmp_path).rows("SELECT * FROM event"))
+        return False
 
     def send(sender: zmq.Socket) -> None:
-        sender.send(pack_end({0: 3}))
         for number in range(3):
+            sender.send(b"nonsense")
+            until(is_told)
+            sender.send(batch(0, number))
+        sender.send(pack_end({0: 3}))
+
+    told = [f"{count} malformed messages on the metrics plane" for count in (1, 2)]
+    assert collected(send, drops_every_s=30.0, commit_every_s=0.0) == (3, told)
+
+
+def test_it_waits_as_long_as_something_comes(collected):
+    def send(sender: zmq.Socket) -> None:
+        sender.send(pack_end({0: 2}))
+        for number in range(2):
             time.sleep(0.6)
             sender.send(batch(0, number))
 
-    assert collected(Store, send) == (3, 0)
+    assert collected(send, wait_for_missing_s=1.0) == (2, [])
 
 
-def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(collected, monkeypatch):
-    for name, value in {"_WAIT_FOR_MISSING_S": 0.2, "_BURST": 1, "_COMMIT_EVERY_S": 0.0}.items():
-        monkeypatch.setattr(f"sheafgossip.metrics.collector.{name}", value)
-
+def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(collected):
     def send(sender: zmq.Socket) -> None:
         for message in (pack_end({0: 3}), *(batch(0, number) for number in range(3))):
             sender.send(message)
 
-    assert collected(Slow, send) == (3, 0)
+    assert collected(send, Slow, wait_for_missing_s=0.2, burst=1, commit_every_s=0.0) == (3, [])
 
 
 def test_when_told_to_stop_it_stores_what_is_waiting(collector):
     collector.send(*(batch(0, number) for number in range(2000)))
     time.sleep(0.1)
     collector.process.send_signal(signal.SIGTERM)
-    assert collector.exit_code() == 0
-    assert collector.rows("SELECT count(*) FROM round") == [(2000,)]
+    assert collector.process.wait(100) == 0
+    assert collector.count() == 2000
     assert collector.rows(f"SELECT kind FROM event WHERE node = {COLLECTOR}") == [("interrupt",)]
 
 
-def test_it_reports_itself_last(collector):
-    collector.send(pack_end({}))
-    assert collector.exit_code() == 0
-    assert collector.rows("SELECT node, role, pid FROM node") == [(COLLECTOR, "collector", collector.process.pid)]
-    [(wall_s, rss, peak_rss)] = collector.rows("SELECT wall_s, rss, peak_rss FROM resource")
-    assert 0 < wall_s < 60
-    assert 0 < rss < 2 * peak_rss
-
-
-def test_waiting_costs_no_cpu(collector):
-    import psutil
-
-    collector.send(batch(0, 0))
-    time.sleep(0.7)
+def test_waiting_costs_no_cpu_once_records_are_committed_without_further_messages(collector):
+    collector.send(batch(0, 0), batch(0, 1))
+    until(lambda: collector.count() == 2, seconds=1.0)
     process = psutil.Process(collector.process.pid)
     before, switches = sum(process.cpu_times()[:2]), process.num_ctx_switches().voluntary
     time.sleep(1.0)
@@ -228,38 +234,29 @@ def keys() -> dict[int, KeyPair]:
 
 @pytest.fixture
 def keyed(tmp_path, context, keys):
-    with closing(RunningCollector(tmp_path, context, "tcp://127.0.0.1:*", keys)) as collector:
+    with contextlib.closing(RunningCollector(tmp_path, context, "tcp://127.0.0.1:*", keys)) as collector:
         yield collector
 
 
-def drops_of(collector: RunningCollector) -> Counter[str]:
-    drops: Counter[str] = Counter()
-    for (detail,) in collector.rows("SELECT detail FROM event WHERE kind = 'drop'"):
-        count, what = detail.split(maxsplit=1)
-        drops[what] += int(count)
-    return drops
-
-
 def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
-    public = keyed.key
     second_start = 1_000_001
-    keyed.send(batch(0, 0), batch(0, 1), keys=(keys[0], public))
+    keyed.send(batch(0, 0), batch(0, 1), own=keys[0])
     # a connection that closes while another one's handshake is under way may be taken for that one
-    until(lambda: keyed.rows("SELECT count(*) FROM round") == [(2,)])
-    keyed.send(batch(1, 0), batch(second_start, 0), batch(0, 2), pack_end({}), keys=(keys[1], public))
-    until(lambda: drops_of(keyed))
-    keyed.send(pack_end({0: 2, 1: 1, second_start: 1}), keys=(keys[LAUNCHER], public))
-    assert keyed.exit_code() == 0
-    assert keyed.rows("SELECT count(*) FROM round") == [(4,)]
-    assert drops_of(keyed) == {"messages under another's number on the metrics plane": 2}
+    until(lambda: keyed.count() == 2)
+    keyed.send(batch(1, 0), batch(second_start, 0), batch(0, 2), pack_end({}), own=keys[1])
+    until(keyed.drops)
+    keyed.send(pack_end({0: 2, 1: 1, second_start: 1}), own=keys[LAUNCHER])
+    assert keyed.process.wait(100) == 0
+    assert keyed.count() == 4
+    assert keyed.drops() == {"messages under another's number": 2}
 
 
 def test_unauthenticated_peers_are_refused_and_counted_with_keys(keyed, keys):
     host, port = keyed.endpoint.removeprefix("tcp://").split(":")
-    public, foreign_pair = keyed.key, KeyPair.make()
+    foreign_pair, refused = KeyPair.make(), "connections without the right key"
     with (
         keyed.push() as plain,
-        keyed.push((foreign_pair, public)) as unknown,
+        keyed.push((foreign_pair, keyed.key)) as unknown,
         keyed.push((keys[0], foreign_pair.public)) as other,
     ):
         for wrong in (plain, unknown, other):
@@ -268,61 +265,44 @@ def test_unauthenticated_peers_are_refused_and_counted_with_keys(keyed, keys):
         for _ in range(20):
             with socket.create_connection((host, int(port))) as foreign:
                 foreign.sendall(b"\xff" * 200)
-        refused = "connections without the right key on the metrics plane"
-        until(lambda: drops_of(keyed)[refused] >= 23)
-    keyed.send(pack_end({}), keys=(keys[LAUNCHER], public))
-    assert keyed.exit_code() == 0
-    assert set(drops_of(keyed)) == {refused}
-    assert drops_of(keyed)[refused] >= 23  # sockets try again
-    assert keyed.rows("SELECT count(*) FROM round") == [(0,)]
+        until(lambda: keyed.drops()[refused] >= 23)  # sockets try again
+    keyed.send(pack_end({}), own=keys[LAUNCHER])
+    assert keyed.process.wait(100) == 0
+    assert set(keyed.drops()) == {refused}
+    assert keyed.count() == 0
 
 
 def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
-    options = ["--endpoint", f"ipc://{tmp_path}/records", "--database", str(tmp_path / "run.sqlite")]
     launcher = f"""if True:
         import os, subprocess, time
-        process = subprocess.Popen({[*COMMAND, *options]!r} + ["--parent", str(os.getpid())], stdout=subprocess.PIPE)
+        process = subprocess.Popen({command(tmp_path)!r} + ["--parent", str(os.getpid())], stdout=subprocess.PIPE)
         process.stdout.readline()
         print(process.pid, flush=True)
         time.sleep(60)
     """
-    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True) as parent:
-        collector = int(parent.stdout.readline())
-        with context.socket(zmq.PUSH) as socket:
-            socket.connect(f"ipc://{tmp_path}/records")
-            socket.send(batch(0, 0))
+    parent = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
+    with parent, context.socket(zmq.PUSH) as socket:
+        collector = os.pidfd_open(int(parent.stdout.readline()))
+        socket.connect(f"ipc://{tmp_path}/records")
+        socket.send(batch(0, 0))
         time.sleep(0.2)
         parent.kill()
-    until(lambda: not is_running(collector))
+        assert select.select([collector], [], [], 60)[0]
+        os.close(collector)
     assert Records(tmp_path).rows("SELECT count(*) FROM round") == [(1,)]
 
 
-def test_it_does_not_start_for_a_parent_that_is_gone(tmp_path):
-    options = ["--endpoint", f"ipc://{tmp_path}/records", "--database", str(tmp_path / "run.sqlite"), "--parent", "1"]
-    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=100)
-    assert ended.returncode == 1
-    assert ended.stderr.strip() == "the parent process 1 has ended"
-
-
 @pytest.mark.parametrize(
-    ("endpoint", "database", "complaint"),
+    ("where", "options", "complaint"),
     [
-        ("ipc:///no/such/folder/records", "run.sqlite", "cannot listen"),
-        ("ipc://{}/records", "no/run.sqlite", "cannot be opened"),
+        ({}, ("--parent", "1"), "the parent process 1 has ended"),
+        ({"endpoint": "ipc:///no/such/folder/records"}, (), "cannot listen"),
+        ({"database": "no/run.sqlite"}, (), "cannot be opened"),
     ],
+    ids=["parent", "endpoint", "database"],
 )
-def test_what_it_cannot_open_is_told_in_one_line(tmp_path, endpoint, database, complaint):
-    options = ["--endpoint", endpoint.format(tmp_path), "--database", str(tmp_path / database)]
-    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=100)
+def test_what_it_cannot_start_with_is_told_in_one_line(tmp_path, where, options, complaint):
+    ended = subprocess.run(command(tmp_path, *options, **where), capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
     assert complaint in ended.stderr
-
-
-def is_running(pid: int) -> bool:
-    import psutil
-
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
