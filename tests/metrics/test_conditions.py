@@ -2,24 +2,15 @@
 
 import json
 import re
-from io import StringIO
 
 import pytest
-from rich.console import Console
 
 from made import event as at_wall
-from made import node, sent, write
+from made import node, printed, sent, write
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.comparison import summarize_all
 from sheafgossip.metrics.events import remarks_on
-from sheafgossip.metrics.records import (
-    LAUNCHER,
-    EventRecord,
-    NodeRecord,
-    OverheadRecord,
-    RoundRecord,
-    UsedRecord,
-)
+from sheafgossip.metrics.records import LAUNCHER, EventRecord, OverheadRecord, RoundRecord, UsedRecord
 from sheafgossip.metrics.summary import ReachedVirtually, bytes_to_reach, summarize, virtual_time_to_reach
 from sheafgossip.metrics.tables import render_summary
 
@@ -39,17 +30,14 @@ def folder(tmp_path):
     return lambda *records, metric="accuracy", **facts: write(tmp_path, *records, metric=metric, **facts)
 
 
-def shown(folder, target=None, width=80) -> str:
-    console = Console(width=width, file=StringIO())
-    console.print(render_summary(summarize_all([folder], target), target, every=True))
-    return console.file.getvalue()
+def shown(folder, target=None) -> str:
+    return printed(render_summary(summarize_all([folder], target), target, every=True))
 
 
 def test_a_run_without_a_scenario_has_no_conditions_and_the_table_it_always_had(folder):
     run = folder(node(0), done(0, 1, None, 0.5, idle_s=None))
     assert summarize(run).conditions is None
-    assert "virtual" not in shown(run)
-    assert "waited" not in shown(run)
+    assert not re.search("virtual|waited", shown(run))
 
 
 def test_waiting_is_a_share_of_the_time_that_clients_are_there(folder):
@@ -65,16 +53,10 @@ def test_waiting_is_a_share_of_the_time_that_clients_are_there(folder):
 
 
 def test_on_the_wall_clock_seconds_are_real(folder):
-    run = folder(
-        node(0),
-        done(0, 1, None, idle_s=1.0, wall_s=2.0),
-        event(0, "crash", wall_s=2.0),
-        event(0, "restart", wall_s=5.0),
-        done(0, 2, None, idle_s=0.0, wall_s=7.0),
-    )
+    events = event(0, "crash", wall_s=2.0), event(0, "restart", wall_s=5.0)
+    run = folder(node(0), done(0, 1, None, idle_s=1.0, wall_s=2.0), *events, done(0, 2, None, wall_s=7.0))
     conditions = summarize(run).conditions
-    assert conditions.virtual_s is None
-    assert conditions.waited_share == pytest.approx(1 / 4)
+    assert (conditions.virtual_s, conditions.waited_share) == (None, pytest.approx(1 / 4))
     assert "virtual time" not in shown(run)
 
 
@@ -110,11 +92,8 @@ def test_rounds_completed_by_all_leaves_out_clients_that_have_gone_for_good(fold
     summary = summarize(run)
     assert (summary.rounds, summary.gone, summary.clients) == (19, 1, 3)
     assert "19, but for 1 gone" in shown(run)
-
-
-def test_where_all_have_gone_rounds_are_those_of_the_one_that_got_furthest(folder):
-    run = folder(node(0), node(1), done(0, 5, 1.0), done(1, 4, 1.0), event(0, "leave", 1.0), event(1, "death"))
-    assert (summarize(run).rounds, summarize(run).gone) == (5, 2)
+    all_gone = summarize(folder(event(0, "leave", 4.0), event(2, "death")))
+    assert (all_gone.rounds, all_gone.gone) == (20, 3)  # of the one that got furthest
 
 
 PROGRESS = [
@@ -130,13 +109,10 @@ def test_progress_in_virtual_time_is_the_mean_of_the_latest_evaluations(folder):
     assert progress["virtual_s"].tolist() == [0.0, 1.0, 2.0, 3.0, 7.0]
     assert progress["evaluated"].tolist() == [2] * 5
     assert progress["mean_test_metric"].tolist() == pytest.approx([0.2, 0.4, 0.6, 0.7, 0.75])
-
-
-def test_progress_ends_at_the_final_mean_and_a_late_client_counts_once_it_has_evaluated(folder):
-    run = folder(*PROGRESS, node(2), event(2, "join", 2.5), done(2, 2, 4.0, 0.0), event(0, "leave", 3.0))
-    progress = open_run(run).virtual_progress
+    late = folder(node(2), event(2, "join", 2.5), done(2, 2, 4.0, 0.0), event(0, "leave", 3.0))
+    progress = open_run(late).virtual_progress
     assert progress["evaluated"].tolist() == [2, 2, 2, 2, 3, 3]
-    assert progress["mean_test_metric"].iloc[-1] == pytest.approx(summarize(run).final.mean)
+    assert progress["mean_test_metric"].iloc[-1] == pytest.approx(summarize(late).final.mean)
 
 
 def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_by_then(folder):
@@ -145,8 +121,7 @@ def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_b
     assert virtual_time_to_reach(run, 0.6) == ReachedVirtually(2.0, 30, 90, 120)  # 2 rounds of client 0, 1 of client 1
     assert virtual_time_to_reach(run, 0.76) is None
     assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
-    folder(OverheadRecord(0, 1, "confirmation", 100, 2_500_000))
-    text = shown(folder(), 0.6)
+    text = shown(folder(OverheadRecord(0, 1, "confirmation", 100, 2_500_000)), 0.6)
     assert "virtual time to reach 60 %, s" in text
     assert "payload to reach 60 % in virtual time, MB" in text
     assert re.search(r"confirmations of messages, MB *│ +2.50", text)
@@ -159,19 +134,14 @@ def test_a_target_is_not_reached_before_all_who_begin_have_evaluated(folder):
     assert virtual_time_to_reach(run, 0.8).virtual_s == 5.0
 
 
-def test_rounds_to_a_target_count_those_who_took_part(folder):
+def test_rounds_to_a_target_count_those_who_took_part_and_no_round_that_somebody_still_works_on(folder):
     run = folder(
-        node(0), node(1), node(2), *(done(0, number, number, number / 10) for number in range(6)),
+        node(0), node(1), node(2), *(done(0, number, number, number / 10) for number in range(7)),
         *(done(1, number, number, number / 10) for number in range(3)), event(1, "crash", 2.5),
         *(done(2, number, number, number / 10) for number in (0, 1, 2, 4, 5)),
     )  # fmt: skip
-    assert bytes_to_reach(run, 0.25).round == 3
-    assert bytes_to_reach(run, 0.45).round == 5
-
-
-def test_a_round_that_somebody_still_works_on_does_not_count(folder):
-    run = folder(node(0), node(1), done(0, 1, 1.0, 0.9), done(0, 2, 2.0, 0.9), done(1, 1, 1.0, 0.1))
-    assert bytes_to_reach(run, 0.8) is None
+    assert [bytes_to_reach(run, target).round for target in (0.25, 0.45)] == [3, 5]
+    assert bytes_to_reach(run, 0.55) is None
 
 
 def test_who_waited_for_whom(folder):
@@ -180,30 +150,20 @@ def test_who_waited_for_whom(folder):
         done(0, 3, 2.0, idle_s=0.25, waited_for=2), done(1, 1, 9.0),
     )  # fmt: skip
     reader = open_run(run)
-    assert reader.waited_total.to_dict("records") == [
-        {"node": 0, "waited_for": 1, "idle_s": 1.5, "rounds": 2},
-        {"node": 0, "waited_for": 2, "idle_s": 0.25, "rounds": 1},
-    ]
+    assert reader.waited_total.to_numpy().tolist() == [[0, 1, 1.5, 2], [0, 2, 0.25, 1]]
     assert reader.client_total[["idle_s", "virtual_s"]].to_numpy().tolist() == [[1.75, 2.0], [0.0, 9.0]]
 
 
-def test_several_runs_are_compared_by_virtual_time_in_80_columns(folder, make_run):
+def test_several_runs_are_compared_by_virtual_time_in_80_columns_and_seeds_averaged(folder, make_run, tmp_path):
     run = folder(*PROGRESS)
     groups = summarize_all([run, make_run("plain")], 0.6)
-    console = Console(width=80, file=StringIO())
-    console.print(render_summary(groups))
-    console.print(render_summary(groups, 0.6))
-    text = console.file.getvalue()
+    text = printed(render_summary(groups), render_summary(groups, 0.6))
     assert text.count("virtual") >= 2
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
-
-
-def test_virtual_seconds_are_averaged_over_seeds(folder, tmp_path):
     runs = []
     for seed, end in ((1, 10.0), (2, 20.0)):
-        path = tmp_path / f"seed-{seed}"
-        path.mkdir()
+        (path := tmp_path / f"seed-{seed}").mkdir()
         (path / "config.toml").write_text(f"seed = {seed}\n[algorithm]\nname = 'dfedu'\n")
         runs.append(write(path, node(0), done(0, 1, end, 0.5, idle_s=end / 5), event(LAUNCHER, "finish")))
     (group,) = summarize_all(runs, 0.5)
@@ -211,32 +171,35 @@ def test_virtual_seconds_are_averaged_over_seeds(folder, tmp_path):
     assert (figures["virtual_s"], figures["waited_share"], figures["virtual_s_to_reach"]) == (15.0, 0.2, 15.0)
 
 
-def test_a_death_is_told_and_the_scenario_in_one_line(folder):
-    run = folder(
-        event(3, "death", detail="killed by SIGKILL; the others go on without it"),
-        event(1, "crash", 1.0), event(2, "crash", 1.0), event(1, "restart", 2.0), event(5, "join", 2.0),
-    )  # fmt: skip
-    assert remarks_on(run) == [
-        "client 3 died: killed by SIGKILL; the others go on without it",
-        "scenario: 2 crashes, 1 restart, 1 client that joined late",
-    ]
-
-
-def test_alike_warnings_of_many_clients_are_one_line_with_their_number(folder):
-    run = folder(
-        event(LAUNCHER, "start"), event(3, "warning", detail="x = 1.25 is large", wall_s=1.0),
-        event(1, "warning", detail="x = 7e-3 is large", wall_s=2.0), event(3, "drop", detail="2 x foreign", wall_s=3.0),
-        event(-2, "lost-records", detail="client 1: 3", wall_s=4.0), event(LAUNCHER, "finish"),
-    )  # fmt: skip
-    assert remarks_on(run) == [
-        "warning: client 3 and 1 more: x = 1.25 is large",
-        "drop: client 3: 2 x foreign",
-        "lost-records: the collector: client 1: 3",
-    ]
-
-
-def test_the_server_and_owners_are_told_by_name(folder):
-    server = NodeRecord(2, "server", "", 0, 0, 0, 0, "here", 1, "")
-    warnings = event(2, "warning", detail="one", wall_s=1.0), event(1, "warning", detail="two", wall_s=2.0)
-    run = folder(server, *warnings, owners='["", "Ann"]')
-    assert remarks_on(run) == ["warning: the server: one", "warning: client 1 (Ann): two"]
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        (
+            [
+                event(3, "death", detail="killed by SIGKILL; the others go on without it"),
+                *(event(1, "crash", 1.0), event(2, "crash", 1.0), event(1, "restart", 2.0), event(5, "join", 2.0)),
+            ],
+            [
+                "client 3 died: killed by SIGKILL; the others go on without it",
+                "scenario: 2 crashes, 1 restart, 1 client that joined late",
+            ],
+        ),
+        (
+            [
+                *(event(LAUNCHER, "start"), event(LAUNCHER, "finish")),
+                *(event(3, "warning", detail="x = 1.25 is large"), event(1, "warning", detail="x = 7e-3 is large")),
+                event(3, "drop", detail="2 x foreign", wall_s=3.0),
+                event(-2, "lost-records", detail="client 1: 3", wall_s=4.0),
+            ],
+            [
+                "warning: client 1 (Ann) and 1 more: x = 7e-3 is large",
+                "drop: client 3: 2 x foreign",
+                "lost-records: the collector: client 1: 3",
+            ],
+        ),
+        ([node(2, "server"), event(2, "warning", detail="one")], ["warning: the server: one"]),
+    ],
+    ids=["a death and the scenario", "alike warnings", "a server"],
+)
+def test_what_happened_is_told_in_a_line_a_cause_with_the_first_it_happened_to(folder, records, told):
+    assert remarks_on(folder(*records, owners='["", "Ann"]')) == told

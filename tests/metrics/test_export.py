@@ -11,7 +11,7 @@ import pytest
 
 from chaos.records import Records
 from made import write
-from sheafgossip.metrics.export import export
+from sheafgossip.metrics.export import EVENT_FILE, export
 from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
 from sheafgossip.metrics.schema import VIEWS, ExportError, RunFolderError
 from sheafgossip.metrics.store import Store
@@ -23,18 +23,20 @@ def rows(folder, name):
 
 
 @pytest.mark.parametrize("to", ["csv", "parquet", "json"])
-def test_every_table_and_view_becomes_a_file(make_run, to):
+def test_every_table_and_view_of_a_run_becomes_a_file_and_nothing_else_in_the_database(make_run, tmp_path, to):
     folder = make_run()
-    names = [name for (name,) in rows(folder, "(SELECT name FROM sqlite_schema WHERE type IN ('table', 'view'))")]
+    with closing(sqlite3.connect(folder / "run.sqlite")) as connection:
+        connection.executescript('CREATE TABLE "../../x"(a); CREATE TABLE passwords(a)')
+    before = set(tmp_path.rglob("*"))
     files = export(folder, to)
-    assert {path.name for path in files} - {"summary.json"} == {f"{name}.{to}" for name in names}
-    assert {path.parent for path in files} == {folder / "export"}
-    assert sorted((folder / "export").iterdir()) == sorted(files)
+    names = {f"{name}.{to}" for name in ("meta", *TABLES, *VIEWS)} | ({"summary.json"} if to == "json" else set())
+    assert {path.name for path in files} == names
+    assert set(tmp_path.rglob("*")) - before == {folder / "export", *files}
 
 
 @pytest.mark.parametrize("name", ["round", "traffic", "work", "client_total", "edge"])
-def test_csv_holds_every_digit_and_json_an_array_of_records(make_run, name, tmp_path):
-    folder = make_run(metrics=((1 / 3, 2 / 3),))
+def test_csv_holds_every_digit_json_an_array_of_records_and_parquet_the_types(make_run, name, tmp_path):
+    folder = write(make_run(metrics=((1 / 3, 2 / 3),)), RoundRecord(0, 3, 0.1, None, None, 1.0, 3.0))
     export(folder, "csv", tmp_path)
     with (tmp_path / f"{name}.csv").open(newline="") as file:
         _, *lines = csv.reader(file)
@@ -43,6 +45,12 @@ def test_csv_holds_every_digit_and_json_an_array_of_records(make_run, name, tmp_
     records = json.loads((tmp_path / f"{name}.json").read_text())
     assert [tuple(record.values()) for record in records] == rows(folder, name)
     assert json.loads((tmp_path / "summary.json").read_text()) == summarize(folder).as_dict()
+    export(folder, "parquet", tmp_path)
+    frame = pd.read_parquet(tmp_path / f"{name}.parquet")
+    found = [tuple(None if pd.isna(value) else value for value in row) for row in frame.itertuples(index=False)]
+    assert found == rows(folder, name)
+    if name == "round":
+        assert (frame["round"].dtype, frame["virtual_s"].dtype) == ("int64", "float64")
 
 
 @pytest.mark.parametrize(
@@ -72,49 +80,23 @@ def test_a_folder_that_cannot_be_made_or_is_no_run_is_told(make_run, tmp_path):
 
 
 def test_infinity_is_null_in_json(make_run):
-    folder = make_run()
-    write(folder, RoundRecord(0, 3, float("inf"), None, None, 1.0, 3.0))
+    folder = write(make_run(), RoundRecord(0, 3, float("inf"), None, None, 1.0, 3.0))
     export(folder, "json")
     records = json.loads((folder / "export" / "round.json").read_text(), parse_constant=pytest.fail)
     assert [record["train_loss"] for record in records if record["round"] == 3] == [None]
 
 
-def test_parquet_keeps_values_and_types(make_run):
-    folder = make_run()
-    export(folder, "parquet")
-    frame = pd.read_parquet(folder / "export" / "round.parquet")
-    assert [tuple(None if pd.isna(value) else value for value in row) for row in frame.itertuples(index=False)] == rows(
-        folder, "round"
-    )
-    assert (frame["round"].dtype, frame["virtual_s"].dtype) == ("int64", "float64")
-
-
-def test_files_that_exist_are_kept_and_nothing_is_added(make_run, tmp_path):
+def test_a_run_in_progress_can_be_exported_and_files_that_exist_are_kept(make_run, tmp_path):
     folder, out = make_run(), tmp_path / "out"
+    with closing(Store(folder / "run.sqlite")) as store:
+        store.write([ResourceRecord(0, 1.0, 1, 1, 1, 1, 0.0, 0)])
+        export(folder, "csv")
+    assert len((folder / "export" / "resource.csv").read_text().splitlines()) == 3  # the titles, and two clients
     out.mkdir()
     (out / "round.csv").write_text("mine")
     with pytest.raises(ExportError, match=r"round\.csv exists; nothing is overwritten"):
         export(folder, "csv", out)
     assert [(path.name, path.read_text()) for path in out.iterdir()] == [("round.csv", "mine")]
-
-
-def test_a_run_in_progress_can_be_exported(make_run):
-    folder = make_run()
-    store = Store(folder / "run.sqlite")
-    store.write([ResourceRecord(0, 1.0, 1, 1, 1, 1, 0.0, 0)])
-    export(folder, "csv")
-    store.close()
-    assert len((folder / "export" / "resource.csv").read_text().splitlines()) == 3  # the titles, and two clients
-
-
-def test_only_tables_and_views_of_a_run_become_files_below_the_folder(make_run, tmp_path):
-    folder = make_run()
-    with closing(sqlite3.connect(folder / "run.sqlite")) as connection:
-        connection.executescript('CREATE TABLE "../../x"(a); CREATE TABLE passwords(a)')
-    before = set(tmp_path.rglob("*"))
-    files = export(folder, "csv")
-    assert set(tmp_path.rglob("*")) - before == {folder / "export", *files}
-    assert {path.stem for path in files} == {"meta", *TABLES, *VIEWS}
 
 
 def test_a_link_in_a_run_folder_is_not_written_through(make_run, tmp_path):
@@ -131,26 +113,25 @@ def test_a_link_in_a_run_folder_is_not_written_through(make_run, tmp_path):
     assert [(path.name, path.read_text()) for path in home.iterdir()] == [("document", "mine")]
 
 
-def scalars(path):
-    """{tag: [(step, wall seconds, value), ...]}, as tensorboard itself reads them."""
-    pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+@pytest.fixture
+def scalars():
+    """{tag: [(step, wall seconds, value), ...]} of a run, as tensorboard itself reads them."""
+    module = "tensorboard.backend.event_processing.event_accumulator"
+    accumulator = pytest.importorskip(module, reason="the package tensorboard is not installed")
 
-    events = EventAccumulator(str(path), size_guidance={"scalars": 0})
-    events.Reload()
-    return {
-        tag: [(event.step, event.wall_time, event.value) for event in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-    }
+    def scalars(folder):
+        assert export(folder, "tensorboard") == [folder / "export" / EVENT_FILE]
+        events = accumulator.EventAccumulator(str(folder / "export" / EVENT_FILE), size_guidance={"scalars": 0})
+        events.Reload()
+        found = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+        return {tag: [(event.step, event.wall_time, event.value) for event in each] for tag, each in found.items()}
+
+    return scalars
 
 
-def test_every_round_is_there_with_its_wall_time(make_run):
-    folder = make_run()
+def test_every_round_is_there_with_its_wall_time(make_run, scalars):
     rounds = [RoundRecord(client, 3, 0.25, None, None, 1.0, 3.0 + client, disagreement=2.0) for client in (0, 1)]
-    write(folder, *rounds, ResourceRecord(0, 3.5, 300, 150, 100, 400, 2.0, 60))
-    pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
-    (path,) = export(folder, "tensorboard")
-    found = scalars(path)
+    found = scalars(write(make_run(), *rounds, ResourceRecord(0, 3.5, 300, 150, 100, 400, 2.0, 60)))
     assert found["mean/test_metric"] == [
         (0, 0.5, pytest.approx(0.2)), (1, 1.5, pytest.approx(0.6)), (2, 2.5, pytest.approx(0.9)),
     ]  # fmt: skip
@@ -163,7 +144,6 @@ def test_every_round_is_there_with_its_wall_time(make_run):
     assert found["client_0000/train_loss"][-1] == (3, 3.0, 0.25)
 
 
-def test_the_worst_clients_are_those_with_the_largest_error(make_run):
-    pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
-    (path,) = export(make_run(metric="mse"), "tensorboard")
-    assert [value for *_, value in scalars(path)["worst_10/test_metric"]] == [pytest.approx(x) for x in (0.3, 0.7, 1.0)]
+def test_the_worst_clients_are_those_with_the_largest_error(make_run, scalars):
+    found = scalars(make_run(metric="mse"))["worst_10/test_metric"]
+    assert [value for *_, value in found] == [pytest.approx(x) for x in (0.3, 0.7, 1.0)]
