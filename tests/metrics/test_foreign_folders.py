@@ -17,7 +17,7 @@ from sheafgossip.metrics.config_file import read_config
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import LAUNCHER, TABLES, EventRecord
-from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.schema import VIEWS, RunFolderError
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.text import plain
 from sheafgossip.metrics.watch.snapshot import Follower
@@ -48,11 +48,11 @@ def loose(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("view", ["round_total", "round_cumulative", "last_test_metric", "cpu_total", "work_total"])
-def test_views_are_ours_whatever_the_file_says(folder, view):
+def test_views_are_ours_whatever_the_file_says(folder):
     before = summarize(folder)
     with change(folder / "run.sqlite") as connection:
-        connection.execute(f"CREATE VIEW {view} AS {ENDLESS} SELECT i AS round, i AS node, i AS part FROM n")
+        for view in VIEWS:
+            connection.execute(f"CREATE VIEW {view} AS {ENDLESS} SELECT i AS round, i AS node, i AS part FROM n")
     assert summarize(folder) == before
 
 
@@ -136,23 +136,24 @@ def test_infinite_figures_are_no_figures_in_json(loose, tmp_path):
         assert summarize(folder).as_dict()["final"]["mean"] is None
 
 
-@pytest.mark.parametrize("name", ["run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "run.sqlite-journal"])
+@pytest.mark.parametrize(
+    "name", ["run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "run.sqlite-journal", "config.toml"]
+)
 @pytest.mark.parametrize("what", ["pipe", "link"])
-def test_a_pipe_or_a_link_in_place_of_the_database_is_refused(folder, tmp_path, name, what):
+def test_a_pipe_or_a_link_in_place_of_a_file_is_refused(folder, tmp_path, name, what):
     (tmp_path / "document").write_text("mine")
     (folder / name).unlink(missing_ok=True)
     if what == "pipe":
         os.mkfifo(folder / name)
     else:
         (folder / name).symlink_to(tmp_path / "document")
-    with pytest.raises(RunFolderError, match=r"no plain file|has no run\.sqlite"):
+    with pytest.raises(RunFolderError, match=r"no plain file|has no run\.sqlite|not a plain file|is a symbolic link"):
         summarize(folder)
     assert (tmp_path / "document").read_text() == "mine"
 
 
-@pytest.mark.parametrize("metric", ["<script>alert(1)</script>", "../../x"])
-def test_a_metric_that_is_unknown_is_refused(folder, metric):
-    write(folder, metric=metric)
+def test_a_metric_that_is_unknown_is_refused(folder):
+    write(folder, metric="<script>alert(1)</script>")
     for read in (summarize, lambda path: Follower(path).look()):
         with pytest.raises(RunFolderError, match=r"metric = .*; allowed: accuracy, mse"):
             read(folder)
@@ -177,30 +178,16 @@ def test_a_metric_that_is_unknown_is_refused(folder, metric):
         ("name = " + "[" * 5000 + "]" * 5000, "nested too deep"),
         ("a" * 3_000_000, "config.toml: "),
         ("#" * 5_000_000, "larger than 4 MB"),
+        ("name = '\udcff'", r"is not UTF-8 text \(byte 8\)"),
     ],
 )
 def test_an_odd_config_is_refused_in_one_line(folder, text, complaint):
-    (folder / "config.toml").write_text(text)
+    (folder / "config.toml").write_text(text, errors="surrogateescape")
     for read in (read_config, summarize, Follower):
         with pytest.raises(RunFolderError, match=complaint) as refusal:
             read(folder)
         assert len(str(refusal.value)) < 300
         assert len(str(refusal.value).splitlines()) == 1
-
-
-def test_a_config_that_is_no_text_a_pipe_or_a_link_is_refused(folder, tmp_path):
-    path = folder / "config.toml"
-    path.write_bytes(b"name = '\xff'")
-    with pytest.raises(RunFolderError, match=r"is not UTF-8 text \(byte 8\)"):
-        summarize(folder)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(RunFolderError, match="is not a plain file"):
-        summarize(folder)
-    path.unlink()
-    path.symlink_to(tmp_path / "elsewhere.toml")
-    with pytest.raises(RunFolderError, match="is a symbolic link"):
-        summarize(folder)
 
 
 def test_long_and_odd_texts_are_one_short_line_and_compared_at_once(folder):

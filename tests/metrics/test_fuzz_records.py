@@ -28,58 +28,43 @@ from sheafgossip.metrics.records import (
 
 MESSAGES = int(os.environ.get("SHEAFGOSSIP_FUZZ", "3000"))
 AT_ONCE = 200
-GROWTH = 8 << 20
-"""Bytes of memory that may come and go."""
+GROWTH = 8 << 20  # bytes of memory that may come and go
 
 
-class Mutator:
-    """Makes messages out of legal batches; the same seed makes the same."""
-
-    def __init__(self, seed: int):
-        self._draw = random.Random(seed)
-        self._sent = 0
-
-    def message(self) -> bytes:
-        """A legal one where the changes are to figures alone."""
-        self._sent += 1
-        draw, batch = self._draw, self._legal()
-        for _ in range(draw.randint(1, 2)):
-            way = draw.randrange(6)
-            if way == 0:
+def mutated(draw: random.Random, number: int) -> bytes:
+    """A message made out of a legal batch; it is legal where the changes are to figures alone."""
+    legal = [
+        RoundRecord(0, number, 0.5, None, None, 1.25, number / 10),
+        TrafficRecord(0, 1, number, 1, 2, 3, 4),
+        EventRecord(0.5, None, 0, "warning", "wröng"),
+        EdgeRecord(0, 1, number, 0.5, 1.0, 0.0),
+    ]
+    batch = pack_batch(0, number, draw.choices(legal, k=draw.randint(1, 5)))
+    for _ in range(draw.randint(1, 2)):
+        match draw.randrange(6):
+            case 0:
                 changed = bytearray(batch)
                 for _ in range(draw.randint(1, 8)):
                     changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
                 batch = bytes(changed)
-            elif way == 1:
+            case 1:
                 batch = batch[: draw.randint(1, len(batch))]
-            elif way == 2:
+            case 2:
                 batch += draw.randbytes(draw.choice((1, 30, 3000)))
-            elif way == 3:
+            case 3:
                 batch = draw.randbytes(draw.choice((1, 30, 3000)))
-            elif way == 4:
+            case 4:
                 batch = draw.choice((b"\x91", b"\x81\x01", b"\xdd\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff")) * 500
-            else:
-                batch = self._odd()
-        return batch
+            case _:
+                batch = msgpack.packb(odd(draw))
+    return batch
 
-    def _legal(self) -> bytes:
-        number, draw = self._sent, self._draw
-        records = [
-            RoundRecord(0, number, 0.5, None, None, 1.25, number / 10),
-            TrafficRecord(0, 1, number, 1, 2, 3, 4),
-            EventRecord(0.5, None, 0, "warning", "wröng"),
-            EdgeRecord(0, 1, number, 0.5, 1.0, 0.0),
-        ]
-        return pack_batch(0, number, draw.choices(records, k=draw.randint(1, 5)))
 
-    def _odd(self) -> bytes:
-        draw = self._draw
-        odd = draw.choice((None, True, 2**64 - 1, -1, 1.5, "x", b"x", [1], {1: 1}, msgpack.Timestamp(1), float("nan")))
-        tag = draw.choice((0, 1, 3, 9, 10, -1, 2**63, "round"))
-        row = [tag, *[odd] * draw.choice((0, 1, len(TABLES["round"]._fields), 200))]
-        return msgpack.packb(
-            draw.choice(([0, 0, [row]], [odd, 0, [row]], ["end", odd], ["end", [[0, odd]]], [row], odd))
-        )
+def odd(draw: random.Random) -> object:
+    value = draw.choice((None, True, 2**64 - 1, -1, 1.5, "x", b"x", [1], {1: 1}, msgpack.Timestamp(1), float("nan")))
+    tag = draw.choice((0, 1, 3, 9, 10, -1, 2**63, "round"))
+    row = [tag, *[value] * draw.choice((0, 1, len(TABLES["round"]._fields), 200))]
+    return draw.choice(([0, 0, [row]], [value, 0, [row]], ["end", value], ["end", [[0, value]]], [row], value))
 
 
 def is_legal(message: bytes) -> bool:
@@ -93,19 +78,17 @@ def is_legal(message: bytes) -> bool:
 def test_nothing_illegal_is_stored_or_left_uncounted_or_kept(tmp_path):
     command = [sys.executable, "-m", "sheafgossip.metrics.collector", "--endpoint", f"ipc://{tmp_path}/records"]
     command += ["--database", str(tmp_path / "run.sqlite"), "--no-resources"]
+    draw, illegal, legal, memory = random.Random(7), 0, 0, []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as collector, zmq.Context() as context:
         endpoint, process = collector.stdout.readline().split()[1], psutil.Process(collector.pid)
-        mutator, illegal, memory, legal = Mutator(seed=7), 0, [], 0
         with context.socket(zmq.PUSH) as push:
             push.connect(endpoint)
             while illegal < MESSAGES:
-                for _ in range(AT_ONCE):
-                    message = mutator.message()
-                    if is_legal(message):
-                        legal += 1
-                    else:
-                        push.send(message)
-                        illegal += 1
+                messages = [mutated(draw, 1 + illegal + legal + number) for number in range(AT_ONCE)]
+                foul = [message for message in messages if not is_legal(message)]
+                for message in foul:
+                    push.send(message)
+                illegal, legal = illegal + len(foul), legal + len(messages) - len(foul)
                 time.sleep(0.01)
                 memory.append(process.memory_info().rss)
             push.send(pack_batch(1, 0, [EventRecord(0.0, None, 1, "last", "after all that")]))
@@ -114,9 +97,8 @@ def test_nothing_illegal_is_stored_or_left_uncounted_or_kept(tmp_path):
     assert 0 < legal < illegal
     with open_records(tmp_path) as records:
         drops = records.execute("SELECT detail FROM event WHERE kind = 'drop'").fetchall()
-        assert (
-            sum(int(detail.removesuffix(" malformed messages on the metrics plane")) for (detail,) in drops) == illegal
-        )
+        counts = [int(detail.removesuffix(" malformed messages on the metrics plane")) for (detail,) in drops]
+        assert sum(counts) == illegal
         assert records.execute("SELECT detail FROM event WHERE kind = 'last'").fetchall() == [("after all that",)]
         for table in TABLES:
             expected = {"event": len(drops) + 1, "node": 1}.get(table, 0)

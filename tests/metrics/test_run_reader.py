@@ -14,82 +14,69 @@ import pytest
 from safetensors.numpy import save_file
 
 from chaos.records import Records
+from made import done
 from sheafgossip.metrics import bytes_to_reach, open_run
 from sheafgossip.metrics.export import export
 from sheafgossip.metrics.reader import runs_in
-from sheafgossip.metrics.records import RoundRecord
-from sheafgossip.metrics.run_reader import RunReader
+from sheafgossip.metrics.run_reader import FRAMES, RunReader
 from sheafgossip.metrics.schema import ExportError, RunFolderError
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import Reached
 
-TABLES = {"nodes": "node", "rounds": "round", "resources": "resource", "events": "event", "edges": "edge"}
-TABLES |= {name: name for name in ("traffic", "overhead", "work", "kernel", "used")}
 
-
-@pytest.mark.parametrize("attribute", TABLES)
-def test_every_table_is_a_frame_with_its_columns_and_rows(make_run, attribute):
+@pytest.mark.parametrize("attribute", FRAMES)
+def test_every_table_and_view_is_a_frame_with_its_columns_and_rows(make_run, attribute):
     folder = make_run()
-    rows = Records(folder).rows(f"SELECT * FROM {TABLES[attribute]}")
-    frame = getattr(open_run(folder), attribute)
-    assert list(frame.columns) == Records(folder).columns(TABLES[attribute])
-    assert [tuple(None if pd.isna(value) else value for value in row) for row in frame.itertuples(index=False)] == rows
+    run, relation = open_run(folder), FRAMES[attribute]
+    frame = getattr(run, attribute)
+    assert attribute in dir(run)
+    assert list(frame.columns) == Records(folder).columns(relation)
+    rows = [tuple(None if pd.isna(value) else value for value in row) for row in frame.itertuples(index=False)]
+    assert rows == Records(folder).rows(f"SELECT * FROM {relation}")
 
 
-def test_every_view_is_a_property_of_the_same_name(make_run):
-    folder = make_run()
-    run = open_run(folder)
-    views = run.sql("SELECT name FROM sqlite_schema WHERE type = 'view'").name
-    assert len(views) > 0
-    for view in views:
-        assert len(getattr(run, view)) == run.sql(f"SELECT count(*) AS rows FROM {view}").rows[0]
-
-
-def test_numbers_are_numbers_also_where_all_are_missing(make_run):
+def test_the_names_of_the_frames_are_those_of_tables_and_views_and_numbers_are_numbers_where_all_are_missing(make_run):
     run = open_run(make_run())
-    assert run.rounds.virtual_s.dtype == np.float64
-    assert run.rounds["round"].dtype == np.int64
-    assert run.edges.map_norm.dtype == np.float64
+    there = run.sql("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name <> 'meta'").name
+    assert set(FRAMES.values()) == set(there)
+    assert {"nodes", "rounds", "traffic", "resources", "events", "edges", "overhead", "work", "used"} <= set(FRAMES)
+    types = run.rounds.virtual_s.dtype, run.rounds["round"].dtype, run.edges.map_norm.dtype
+    assert types == (np.float64, np.int64, np.float64)
+    with pytest.raises(AttributeError, match="no 'round' in a run; its tables and views: nodes, rounds"):
+        _ = run.round
 
 
 def test_cumulative_bytes_are_running_sums_of_the_rounds(make_run):
-    run = open_run(make_run(payload=7))
-    assert run.round_cumulative.payload_bytes.tolist() == [0, 14, 28]
-    assert run.round_cumulative.wire_bytes.tolist() == [0, 74, 148]
-    assert run.round_cumulative.mean_test_metric.tolist() == pytest.approx([0.2, 0.6, 0.9])
-    assert run.round_cumulative.wall_s.tolist() == [0.5, 1.5, 2.5]
+    found = open_run(make_run(payload=7)).round_cumulative
+    assert found.payload_bytes.tolist() == [0, 14, 28]
+    assert found.wire_bytes.tolist() == [0, 74, 148]
+    assert found.mean_test_metric.tolist() == pytest.approx([0.2, 0.6, 0.9])
+    assert found.wall_s.tolist() == [0.5, 1.5, 2.5]
 
 
-def test_a_query_takes_parameters_by_place_and_by_name_and_cannot_change_the_records(make_run):
-    run = open_run(make_run())
+def test_a_run_in_progress_is_read_anew_and_a_query_cannot_change_it(make_run):
+    folder = make_run()
+    run = open_run(folder)
     assert run.sql("SELECT test_metric FROM round WHERE node = ? AND round = ?", [1, 2]).test_metric.tolist() == [1.0]
     assert run.sql("SELECT count(*) AS n FROM round WHERE node = :node", {"node": 0}).n.tolist() == [3]
     with pytest.raises(pd.errors.DatabaseError, match="readonly"):
         run.sql("DELETE FROM round")
-    assert len(run.rounds) == 6
-
-
-def test_a_run_in_progress_is_read_anew_at_each_access(make_run):
-    folder = make_run()
-    run = open_run(folder)
-    store = Store(folder / "run.sqlite")
-    store.write([RoundRecord(0, 3, 0.5, None, None, 1.0, 3.0)])
-    assert len(run.rounds) == 6
-    store.commit()
-    assert len(run.rounds) == 7
-    store.close()
+    with closing(Store(folder / "run.sqlite")) as store:
+        store.write([done(0, 3)])
+        assert len(run.rounds) == 6
+        store.commit()
+        assert len(run.rounds) == 7
 
 
 def test_theta_of_every_client_comes_from_the_state_files(make_run):
     folder = make_run()
     for round in (0, 40):
-        (folder / "state" / f"round-{round:06d}").mkdir(parents=True)
+        state = folder / "state" / f"round-{round:06d}"
+        state.mkdir(parents=True)
         for client in (0, 11):
             theta = np.full(2 + client, round + client, dtype=np.float32)
-            path = folder / "state" / f"round-{round:06d}" / f"node-{client:04d}.safetensors"
-            save_file({"theta": theta, "P.1": np.zeros((3, 3))}, path)
-    away = folder / "state" / "round-000040" / "sent-0003.safetensors"
-    save_file({"sent.0.39.0": np.zeros(2)}, away)
+            save_file({"theta": theta, "P.1": np.zeros((3, 3))}, state / f"node-{client:04d}.safetensors")
+    save_file({"sent.0.39.0": np.zeros(2)}, state / "sent-0003.safetensors")
     run = open_run(folder)
     assert run.state_rounds == [0, 40]
     assert {client: theta.tolist() for client, theta in run.theta(40).items()} == {0: [40.0] * 2, 11: [51.0] * 13}
@@ -97,23 +84,13 @@ def test_theta_of_every_client_comes_from_the_state_files(make_run):
         run.theta(7)
 
 
-def test_the_target_is_reached_in_the_first_round_that_is_good_enough(make_run):
-    assert bytes_to_reach(make_run(payload=100), 0.6) == Reached(
-        round=1, payload_bytes=200, message_bytes=240, wire_bytes=260, wall_s=1.5
-    )
-
-
-def test_an_error_has_to_fall_to_its_target(make_run):
-    folder = make_run(metrics=((9.0, 7.0), (5.0, 3.0), (2.0, 2.0)), metric="mse")
-    assert bytes_to_reach(folder, 4.0).round == 1
-    assert bytes_to_reach(folder, 1.0) is None
-    with pytest.raises(RunFolderError, match=r"it has no run\.sqlite"):
-        open_run(folder / "nothing")
-
-
-def test_a_round_that_some_have_not_evaluated_reaches_nothing(make_run):
-    folder = make_run(metrics=((0.1, 0.1), (0.9, None), (0.7, 0.9)))
-    assert bytes_to_reach(folder, 0.8).round == 2
+def test_the_target_is_reached_in_the_first_round_that_is_good_enough_and_evaluated_by_all(make_run):
+    reached = Reached(round=1, payload_bytes=200, message_bytes=240, wire_bytes=260, wall_s=1.5)
+    assert bytes_to_reach(make_run(payload=100), 0.6) == reached
+    assert bytes_to_reach(make_run("some", ((0.1, 0.1), (0.9, None), (0.7, 0.9))), 0.8).round == 2
+    falling = make_run("mse", ((9.0, 7.0), (5.0, 3.0), (2.0, 2.0)), metric="mse")
+    assert bytes_to_reach(falling, 4.0).round == 1
+    assert bytes_to_reach(falling, 1.0) is None
 
 
 def test_importing_the_package_costs_no_library():
@@ -147,6 +124,18 @@ def test_frames_of_all_runs_have_a_column_for_each_differing_key(folder):
     assert rounds[["run", "seed", "algorithm.lam"]].drop_duplicates().values.tolist() == [["b", 0, 0.1], ["a", 1, 0.2]]
     of_one = rounds[rounds.run == "a"].drop(columns=rounds.columns[:4]).reset_index(drop=True)
     pd.testing.assert_frame_equal(of_one, RunReader(folder / "a").rounds)
+    totals = reader.round_total  # a key that is called as a column is told apart
+    assert (totals["config.clients"].unique().tolist(), totals.clients.unique().tolist()) == ([2, 3], [2])
+    found = reader.sql("SELECT count(*) AS rows FROM round WHERE round > ?", [0])
+    assert found[["run", "rows"]].values.tolist() == [["b", 4], ["a", 4]]
+
+
+def test_what_only_one_run_can_have_is_asked_of_each(folder):
+    reader = open_run(folder)
+    assert [each.config["algorithm"]["lam"] for each in reader.runs] == [0.1, 0.2]
+    for ask, what in ((lambda: reader.theta(0), "state"), (lambda: reader.config, "configuration")):
+        with pytest.raises(RunFolderError, match=f"holds 2 runs, each with a {what} of its own"):
+            ask()
 
 
 def test_runs_of_before_they_told_when_are_in_the_order_of_their_dates(folder):
@@ -154,24 +143,6 @@ def test_runs_of_before_they_told_when_are_in_the_order_of_their_dates(folder):
         with closing(sqlite3.connect(run / "run.sqlite")) as records, records:
             records.execute("DELETE FROM meta WHERE key = 'prepared'")
     assert [run.name for run in runs_in(folder)] == ["a", "b"]
-
-
-def test_a_key_that_is_called_as_a_column_is_told_apart(folder):
-    totals = open_run(folder).round_total
-    assert totals["config.clients"].unique().tolist() == [2, 3]
-    assert totals.clients.unique().tolist() == [2]
-
-
-def test_a_query_is_asked_of_every_run(folder):
-    found = open_run(folder).sql("SELECT count(*) AS rows FROM round WHERE round > ?", [0])
-    assert found[["run", "rows"]].values.tolist() == [["b", 4], ["a", 4]]
-
-
-def test_what_only_one_run_can_have_is_asked_of_each(folder):
-    reader = open_run(folder)
-    assert [each.config["algorithm"]["lam"] for each in reader.runs] == [0.1, 0.2]
-    with pytest.raises(RunFolderError, match="holds 2 runs, each with a state of its own"):
-        reader.theta(0)
 
 
 @pytest.mark.parametrize("to", ["csv", "json", "parquet"])
@@ -191,7 +162,5 @@ def test_exports_hold_all_runs(folder, to):
     assert rows[-1]["test_loss"] in ("", None) or pd.isna(rows[-1]["test_loss"])
     if to == "json":
         summaries = json.loads((folder / "export" / "summary.json").read_text())
-        assert [(run["run"], run["algorithm.lam"], run["status"]) for run in summaries] == [
-            ("b", 0.1, "finished"),
-            ("a", 0.2, "finished"),
-        ]
+        found = [(run["run"], run["algorithm.lam"], run["status"]) for run in summaries]
+        assert found == [("b", 0.1, "finished"), ("a", 0.2, "finished")]
