@@ -29,9 +29,7 @@ class Arrivals:
     still be used."""
 
     def __init__(self) -> None:
-        self.coming: list[
-            tuple[float, int, np.ndarray]
-        ] = []  # (time.monotonic() of its arrival, round, vector), in order
+        self.coming: list[tuple[float, int, np.ndarray]] = []  # (time.monotonic() of arrival, round, vector), in order
         self.there: dict[int, np.ndarray] = {}  # {round: vector}
 
     @property
@@ -54,8 +52,8 @@ class Arrivals:
             del self.there[number]
         return before - len(self.coming) - len(self.there)
 
-    def memory_bytes(self) -> int:
-        return sum(vector.nbytes for vector in (*(vector for _, _, vector in self.coming), *self.there.values()))
+    def all(self) -> dict[int, np.ndarray]:
+        return {round: vector for _, round, vector in self.coming} | self.there
 
 
 class WallClock(ScheduledClock):
@@ -186,9 +184,16 @@ class WallClock(ScheduledClock):
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         """The answer of this round, or the first one after it, be it shown or come too late to be used."""
+        opened = len(self.channels[node].opened)
         for until in parts_of(self.timeout):
             while (now := time.monotonic()) < until:
-                known = self._shown | self._answers(node)
+                known = dict(self._shown)
+                for phase in {
+                    0,
+                    opened,
+                }:  # the answer is message 0 of a round, but for what comes before it in the first
+                    come = self._arrivals[node, phase].all()
+                    known |= {round: come[round] for round in come if phase == (opened if round == 1 else 0)}
                 first = min((round for round in known if round >= self.round), default=None)
                 if first is not None:
                     self._shown = {round: vector for round, vector in self._shown.items() if round > self.round}
@@ -197,17 +202,6 @@ class WallClock(ScheduledClock):
                     return None
                 self._listen(min(until, now + LAST_WORDS_S))
         raise silence_of([node], self)
-
-    def _answers(self, node: int) -> dict[int, np.ndarray]:
-        """{round: the server's answer}, of those that have come: message 0 of a round, and what opens the first comes
-        before it."""
-        answers: dict[int, np.ndarray] = {}
-        opened = len(self.channels[node].opened)
-        for phase in {0, opened}:
-            arrivals = self._arrivals[node, phase]
-            come = {round: vector for _, round, vector in arrivals.coming} | arrivals.there
-            answers |= {round: vector for round, vector in come.items() if phase == (opened if round == 1 else 0)}
-        return answers
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -233,4 +227,5 @@ class WallClock(ScheduledClock):
 
     def memory_bytes(self) -> int:
         shown = sum(vector.nbytes for vector in self._shown.values())
-        return shown + sum(arrivals.memory_bytes() for arrivals in self._arrivals.values())
+        arrived = (vector.nbytes for arrivals in self._arrivals.values() for vector in arrivals.all().values())
+        return shown + sum(arrived)

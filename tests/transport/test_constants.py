@@ -13,17 +13,9 @@ def test_a_test_chooses_some():
     assert isinstance(chosen.window_bytes, int)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("windows=1", "no such constant; allowed are window"),
-        ("linger_s", "must be a number"),
-        ("burst=0.5", "must be a number"),
-        ("linger_s=-1", "and not below 0"),
-    ],
-)
-def test_what_is_no_constant_is_refused(text, said):
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize("text", ["linger_s", "burst=0.5", "linger_s=-1"])
+def test_what_is_no_constant_is_refused(text):
+    with pytest.raises(ValueError, match=r"must be a number .*, and not below 0"):
         parse(text)
 
 
@@ -31,5 +23,5 @@ def test_a_process_with_an_unknown_constant_does_not_start():
     command = [sys.executable, "-c", "import sheafgossip.transport.constants"]
     done = subprocess.run(command, env=os.environ | {VARIABLE: "windows=1"}, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {VARIABLE}: 'windows=1': no such constant")
+    assert done.stderr.startswith(f"error: {VARIABLE}: 'windows=1': no such constant; allowed are window_bytes")
     assert done.stderr.count("\n") == 1

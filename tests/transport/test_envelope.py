@@ -1,6 +1,7 @@
 """Headers and tensors on the wire: what is packed comes out the same, and nothing else comes in."""
 
 import math
+from collections.abc import Callable
 
 import msgpack
 import numpy as np
@@ -39,11 +40,11 @@ def test_headers_and_tensors_come_out_as_they_were_packed(header, given_tensors)
         np.testing.assert_array_equal(view_tensor(tensor.tobytes(), form), tensor, strict=True)
 
 
-@pytest.mark.parametrize(("code", "name"), list(enumerate(DTYPES)))
-def test_tensors_travel_as_little_endian_numbers(code, name):
-    frame = bytes(range(1, 1 + np.dtype(name).itemsize))
-    [form] = unpack_header(msgpack.packb([1, 0, 0, 0, 0, 0, [[code, 1]]]), 1)[1]
-    assert view_tensor(frame, form) == np.frombuffer(frame, np.dtype(name).newbyteorder("<"))
+def test_tensors_travel_as_little_endian_numbers():
+    for code, name in enumerate(DTYPES):
+        frame = bytes(range(1, 1 + np.dtype(name).itemsize))
+        [form] = unpack_header(msgpack.packb([1, 0, 0, 0, 0, 0, [[code, 1]]]), 1)[1]
+        assert view_tensor(frame, form) == np.frombuffer(frame, np.dtype(name).newbyteorder("<"))
 
 
 @pytest.mark.parametrize("dtype", [">f4", "bool", "complex64", "object", "<U3"])
@@ -52,9 +53,8 @@ def test_a_dtype_that_does_not_travel_is_refused_with_those_that_do(dtype):
         packed((0, 0, 0, 0, 0), 2, dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_header_of_a_realistic_message_takes_at_most_64_bytes(dtype):
-    assert len(packed((2**64 - 1, 99_999, 99_998, 10_000_000, 1000), 100_000, dtype=dtype)) <= 64
+def test_the_header_of_a_realistic_message_takes_at_most_64_bytes():
+    assert len(packed((2**64 - 1, 99_999, 99_998, 10_000_000, 1000), 100_000)) <= 64
 
 
 def is_count(value) -> bool:
@@ -74,13 +74,12 @@ def is_legal(body, frames: int) -> bool:
     )
 
 
-def is_accepted(frame: bytes, frames: int) -> bool:
-    """Whether a header is; anything but Rejected passes through and fails the test."""
+def found_by(read: Callable, *arguments: object) -> object:
+    """What is read, or the reason that it is not; anything but Rejected passes through and fails the test."""
     try:
-        unpack_header(frame, frames)
-    except Rejected:
-        return False
-    return True
+        return read(*arguments)
+    except Rejected as rejected:
+        return rejected.reason
 
 
 def flipped(frame: bytes, place: int, change: int) -> bytes:
@@ -119,7 +118,8 @@ def test_arbitrary_damaged_or_cut_bytes_raise_nothing_but_rejected(frame, frames
         body = msgpack.unpackb(frame)
     except Exception:
         body = None
-    assert is_accepted(frame, frames) == (len(frame) <= 255 and is_legal(body, frames))
+    accepted = type(found_by(unpack_header, frame, frames)) is tuple
+    assert accepted == (len(frame) <= 255 and is_legal(body, frames))
 
 
 few = st.integers(0, 2)
@@ -132,13 +132,13 @@ similar = st.builds(
 
 def read(frame: bytes, src: int, frames: int) -> object:
     """What a reader for node 1 of run 1 must find, said once more."""
-    try:
-        header, layout = unpack_header(frame, frames)
-    except Rejected as rejected:
-        return rejected.reason
-    if header[0] != 1:
+    found = found_by(unpack_header, frame, frames)
+    if type(found) is str:
+        return found
+    (run, *ends, round, phase), layout = found
+    if run != 1:
         return "foreign run id"
-    return (*header[3:], layout) if header[1:3] == [src, 1] else "wrong source or destination"
+    return (round, phase, layout) if ends == [src, 1] else "wrong source or destination"
 
 
 @given(st.lists(st.tuples(similar, st.none() | damages, few, st.integers(0, 2)), max_size=30))
@@ -148,11 +148,7 @@ def test_what_was_read_before_changes_nothing_of_what_is_read(messages):
     for frame, damage, src, frames in messages:
         if damage is not None:
             frame = flipped(frame, *damage)
-        try:
-            found: object = reader.read(src, frame, frames)
-        except Rejected as rejected:
-            found = rejected.reason
-        assert found == read(frame, src, frames)
+        assert found_by(reader.read, src, frame, frames) == read(frame, src, frames)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +164,7 @@ def test_what_was_read_before_changes_nothing_of_what_is_read(messages):
     ],
 )
 def test_each_kind_of_illegal_header_has_its_reason(place, value, reason):
-    with pytest.raises(Rejected) as rejected:
-        unpack_header(frame_of((place, value)), 1)
-    assert rejected.value.reason == reason
+    assert found_by(unpack_header, frame_of((place, value)), 1) == reason
 
 
 @given(st.lists(lengths, max_size=80).map(tuple), st.sampled_from([b"", b"\0" * 4, b"\0" * 8]))
@@ -181,10 +175,9 @@ def test_each_kind_of_illegal_header_has_its_reason(place, value, reason):
 @example((2**32, 2**32), b"")  # 2**64 elements: none in 64 bits
 @example((2**31, 2**31, 4), b"")
 def test_a_hostile_shape_raises_nothing_but_rejected(shape, frame):
-    try:
-        received = view_tensor(frame, (np.dtype("<f4"), shape))
-    except Rejected as rejected:
-        assert rejected.reason == "wrong shape"  # noqa: PT017 - not raising is right for the few shapes that fit
+    received = found_by(view_tensor, frame, (np.dtype("<f4"), shape))
+    if isinstance(received, str):
+        assert received == "wrong shape"
     else:
         assert received.shape == shape
         assert math.prod(shape) * 4 == len(frame)
