@@ -1,6 +1,7 @@
 """Exchange by plan: which messages are sent, kept, used and thrown away; and neighbours that come late or die."""
 
 import time
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -17,38 +18,20 @@ from sheafgossip.transport.schedule import Schedule
 ROUNDS = 300
 
 
-def schedule(neighbours=(1,), *, uses=None, copies=None, comes=None, rounds=ROUNDS) -> Schedule:
+def schedule(neighbours=(1,), rounds=ROUNDS, **changed) -> Schedule:
     """One message a round and neighbour; by default all are sent, and each is used in its own round."""
     shape = rounds, 1, len(neighbours)
+    arrays = {field.name: np.zeros(rounds) for field in fields(Schedule)}
+    arrays |= dict.fromkeys(("copies", "to_life", "comes", "into_life"), np.ones(shape, np.uint8))
     own_round = np.broadcast_to(np.arange(1, rounds + 1, dtype=np.int32)[:, None, None], shape)
-    uses = own_round if uses is None else np.asarray(uses, np.int32).reshape(shape)
-    ones = np.ones(shape, np.uint8)
-    keep = np.zeros(shape, np.int32)
-    for round, phase, place in np.ndindex(shape):
-        if uses[round, phase, place]:
-            keep[uses[round, phase, place] - 1, phase, place] = round + 1
-    times = np.arange(rounds, dtype=float)
-    return Schedule(
-        neighbours=np.array(neighbours, np.int32),
-        uses=uses,
-        copies=ones if copies is None else np.asarray(copies, np.uint8).reshape(shape),
-        to_life=ones,
-        needed=own_round,
-        comes=ones if comes is None else np.asarray(comes, np.uint8).reshape(shape),
-        into_life=ones,
-        keep=keep,
-        delays=np.zeros(shape),
-        start=times,
-        end=times + 1,
-        compute=np.ones(rounds),
-        idle=np.zeros(rounds),
-        waited_for=np.full(rounds, -1, np.int32),
-        deadlines=np.zeros(rounds, np.uint8),
-        shows=np.zeros((rounds, len(neighbours)), np.uint8),
-        shown_at=np.full(rounds, np.nan),
-        backlog=np.zeros(len(neighbours), np.int32),
-        backlog_in=np.zeros(len(neighbours), np.int32),
-    )
+    arrays |= {"uses": own_round, "needed": own_round, "keep": np.zeros(shape, np.int32), "delays": np.zeros(shape)}
+    arrays |= {"neighbours": np.array(neighbours), "shows": np.zeros((rounds, len(neighbours)), np.uint8)}
+    arrays |= dict.fromkeys(("backlog", "backlog_in"), np.zeros(len(neighbours), np.int32))
+    arrays |= {name: np.asarray(values).reshape(shape) for name, values in changed.items()}
+    for (round, phase, place), used in np.ndenumerate(arrays["uses"]):
+        if used:
+            arrays["keep"][used - 1, phase, place] = round + 1
+    return Schedule(**arrays)
 
 
 def peers_of(client, plan: Schedule, may_be_quiet: bool = False, **rules) -> Peers:
@@ -63,13 +46,16 @@ def value(number: float) -> np.ndarray:
     return np.array([number], dtype="f4")
 
 
-def test_each_round_uses_the_message_that_the_plan_names_or_none(network):
-    """Client 0 uses, of its neighbour's rounds 1 to 4: none, then 3, then 3 again, then 4."""
+def test_each_round_sends_and_uses_what_the_plan_names(network):
+    """Client 0 uses, of its neighbour's rounds 1 to 4: none, then 3, then 3 again, then 4. The neighbour's second
+    message is lost, its third one is sent twice."""
     first, second = network.linked(2, [(0, 1)])
-    ahead = peers_of(second, schedule((0,), uses=[0] * 4, rounds=4))
+    ahead = peers_of(second, schedule((0,), 4, uses=[0] * 4, copies=[1, 0, 2, 1]))
+    traffic = []
     for round in range(1, 5):
         assert ahead.exchange({0: value(round)}) == {}
-        ahead.next_round()
+        traffic.append(sum(sent.messages for sent in ahead.next_round().sent.values()))
+    assert traffic == [1, 0, 2, 1]
     peers = peers_of(first, schedule(uses=[0, 3, 3, 4], rounds=4))
     heard = []
     for _ in range(4):
@@ -79,23 +65,11 @@ def test_each_round_uses_the_message_that_the_plan_names_or_none(network):
     assert peers.memory_bytes() == 0
 
 
-def test_what_the_plan_loses_is_not_sent_and_what_it_doubles_is_sent_twice(network):
-    first, second = network.linked(2, [(0, 1)])
-    sender = peers_of(first, schedule(uses=[0] * 3, copies=[1, 0, 2], rounds=3))
-    traffic = []
-    for round in range(1, 4):
-        sender.exchange({1: value(round)})
-        traffic += [(round, sent.messages) for sent in sender.next_round().sent.values()]
-    assert traffic == [(1, 1), (3, 2)]
-    rounds = [second.receive().round for _ in range(3)]
-    assert rounds == [1, 3, 3]
-
-
 def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_confirmed(network):
     """300 messages of 4 bytes, a window of 128: the receiver, which uses only the last, confirms each 64 it takes."""
     first, second = network.linked(2, [(0, 1)])
     fast = peers_of(first, schedule(uses=[0] * ROUNDS))
-    slow = peers_of(second, last_only())
+    slow = peers_of(second, schedule((0,), uses=[ROUNDS] + [0] * (ROUNDS - 1)))
 
     def run_ahead() -> float:
         for round in range(1, ROUNDS + 1):
@@ -116,11 +90,6 @@ def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_c
     assert wire_bytes > 0
 
 
-def last_only() -> Schedule:
-    """The first round uses the neighbour's last message."""
-    return schedule((0,), uses=[ROUNDS] + [0] * (ROUNDS - 1))
-
-
 def test_unconfirmed_messages_are_no_concern_where_clients_keep_step(network):
     first, second = network.linked(2, [(0, 1)])
     fast = peers_of(first, schedule(uses=[0] * ROUNDS), bounded=False)
@@ -137,28 +106,24 @@ def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(net
         for node, client in enumerate((first, second))
     )
 
-    def both_quiet_then_one_then_none() -> list[dict]:
-        return [
-            one.exchange({}, quiet={1}),
-            step(one),
-            one.exchange({}, quiet={1}),
-            step(one),
-            one.exchange({1: value(3)}),
-        ]
+    def play(peers: Peers, rounds: list[dict]) -> list[tuple]:
+        """(what is heard, messages of the round's traffic, which are used), round by round."""
+        told = []
+        for sent in rounds:
+            heard = peers.exchange(
+                {j: value(number) for j, number in sent.items()}, quiet=set(peers.neighbours) - sent.keys()
+            )
+            closed = peers.next_round()
+            told.append(
+                ({j: v.tolist() for j, v in heard.items()}, len(closed.sent), [use.used for use in closed.used])
+            )
+        return told
 
-    def both_quiet_then_none() -> list[dict]:
-        rounds = [other.exchange({}, quiet={0}), step(other), other.exchange({0: value(2)}), step(other)]
-        return [*rounds, other.exchange({0: value(4)})]
-
-    def step(peers: Peers) -> tuple[int, list[int | None]]:
-        closed = peers.next_round()
-        return len(closed.sent), [use.used for use in closed.used]
-
-    heard, heard_there = network.in_parallel(both_quiet_then_one_then_none, both_quiet_then_none)
-    assert heard[::2] == [{}, {1: [2]}, {1: [4]}]
-    assert heard_there[::2] == [{}, {}, {0: [3]}]
-    assert heard[1:4:2] == [(0, [None]), (0, [2])]
-    assert heard_there[1:4:2] == [(0, [None]), (1, [None])]
+    told, told_there = network.in_parallel(
+        lambda: play(one, [{}, {}, {1: 3}]), lambda: play(other, [{}, {0: 2}, {0: 4}])
+    )
+    assert told == [({}, 0, [None]), ({1: [2]}, 0, [2]), ({1: [4]}, 1, [3])]
+    assert told_there == [({}, 0, [None]), ({}, 1, [None]), ({0: [3]}, 1, [3])]
     assert one.beside(CONFIRMATION)[1][0] == 2  # messages without a vector are no traffic
     assert one.memory_bytes() == other.memory_bytes() == 0
 
@@ -191,11 +156,8 @@ def test_of_a_neighbour_that_has_died_the_last_vector_is_used_or_none(network, s
 def test_messages_for_after_a_checkpoint_are_kept_until_no_checkpoint_needs_them(network):
     """Every 5 rounds; the neighbour uses the messages of rounds 4 and 7 in rounds 12 and 9."""
     first, _ = network.linked(2, [(0, 1)])
-    plan = schedule(uses=[0] * 20, rounds=20)
-    needed = np.zeros((20, 1, 1), np.int32)
-    needed[3], needed[6] = 12, 9
-    plan = Schedule(**{name: getattr(plan, name) for name in plan.__dataclass_fields__} | {"needed": needed})
-    peers = peers_of(first, plan, checkpoint_every=5)
+    needed = [0, 0, 0, 12, 0, 0, 9, *[0] * 13]
+    peers = peers_of(first, schedule(uses=[0] * 20, rounds=20, needed=needed), checkpoint_every=5)
     stored = {}
     for round in range(1, 16):
         peers.exchange({1: value(round)})
@@ -209,7 +171,7 @@ def test_messages_for_after_a_checkpoint_are_kept_until_no_checkpoint_needs_them
 def test_a_client_ends_only_when_all_that_is_planned_has_come(network):
     first, second = network.linked(2, [(0, 1)])
     leaving = peers_of(first, schedule(uses=[0] * 3, rounds=3))
-    other = peers_of(second, schedule((0,), uses=[0] * 3, rounds=3))
+    other = peers_of(second, schedule((0,), 3, uses=[0] * 3))
 
     def send_slowly() -> float:
         for round in range(1, 4):
