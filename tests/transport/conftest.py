@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import msgpack
@@ -88,11 +89,9 @@ class Network:
         """With keys where its ``neighbours`` are told; ``more``: others may come whose keys it is not told yet."""
         theirs, ours = socket.socketpair()
         launcher, control = Control(theirs, TO_LAUNCHER), Control(ours, FROM_LAUNCHER)
-        context = None if neighbours is None else zmq.Context()
-        if neighbours is None:
-            keys = None
-        else:
-            keys = Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours}, more)
+        context = keys = None
+        if neighbours is not None:
+            context, keys = zmq.Context(), Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours}, more)
         options = Options(max_frame, keys=keys, kernel=kernel)
         endpoint = Endpoint(context or self.context, Identity(node, RUN), control, options)
         client = Client(endpoint, endpoint.connections.bind("tcp://127.0.0.1:*"), control, launcher, context)
@@ -103,14 +102,10 @@ class Network:
         self, nodes: int, edges: Iterable[tuple[int, int]], max_frame: int = 1_000_000, *, keys: bool = False
     ) -> list[Client]:
         """Clients 0, 1, ... that have met their neighbours."""
-        neighbours: dict[int, list[int]] = {node: [] for node in range(nodes)}
-        for i, j in edges:
-            neighbours[i].append(j)
-            neighbours[j].append(i)
+        neighbours = [[j for j in range(nodes) if {(i, j), (j, i)} & {*edges}] for i in range(nodes)]
         clients = [self.client(i, max_frame, neighbours=neighbours[i] if keys else None) for i in range(nodes)]
-        self.in_parallel(
-            *(lambda i=i: clients[i].connect({j: clients[j].address for j in neighbours[i]}) for i in range(nodes))
-        )
+        addresses = [{j: clients[j].address for j in each} for each in neighbours]
+        self.in_parallel(*(partial(client.connect, known) for client, known in zip(clients, addresses, strict=True)))
         return clients
 
     def meet(self, client: Client, other: Client, address: str | None = None) -> list[dict[int, int]]:
@@ -139,12 +134,11 @@ class Network:
     ) -> tuple[Client, list[zmq.Socket]]:
         """Client ``node``, and a puppet in the place of each client of a lower number, all of them its neighbours."""
         client = self.client(node, max_frame, neighbours=range(node) if keys else None)
-        door = self.pairs[node].public
-        puppets = [
-            self.puppet(client, b"node-%04d" % i, keys=(self.pairs[i], door) if keys else None) for i in range(node)
-        ]
-        for i, puppet in enumerate(puppets):
-            puppet.send(self.header(src=i, dst=node))
+        puppets = []
+        for i in range(node):
+            pair = (self.pairs[i], self.pairs[node].public) if keys else None
+            puppets.append(self.puppet(client, b"node-%04d" % i, keys=pair))
+            puppets[-1].send(self.header(src=i, dst=node))
         client.connect(dict.fromkeys(range(node), "never used"))
         for puppet in puppets:
             puppet.recv_multipart()  # the answer to its hello

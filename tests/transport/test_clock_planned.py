@@ -9,7 +9,7 @@ import pytest
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock_planned import PlannedClock
 from sheafgossip.transport.clock_scheduled import Rules
-from sheafgossip.transport.control import NeighbourCame, NeighbourDied, Place
+from sheafgossip.transport.control import NeighbourDied
 from sheafgossip.transport.outgoing import CONFIRMATION
 from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.presence import identity_of
@@ -46,25 +46,6 @@ def value(number: float) -> np.ndarray:
     return np.array([number], dtype="f4")
 
 
-def test_each_round_sends_and_uses_what_the_plan_names(network):
-    """Client 0 uses, of its neighbour's rounds 1 to 4: none, then 3, then 3 again, then 4. The neighbour's second
-    message is lost, its third one is sent twice."""
-    first, second = network.linked(2, [(0, 1)])
-    ahead = peers_of(second, schedule((0,), 4, uses=[0] * 4, copies=[1, 0, 2, 1]))
-    traffic = []
-    for round in range(1, 5):
-        assert ahead.exchange({0: value(round)}) == {}
-        traffic.append(sum(sent.messages for sent in ahead.next_round().sent.values()))
-    assert traffic == [1, 0, 2, 1]
-    peers = peers_of(first, schedule(uses=[0, 3, 3, 4], rounds=4))
-    heard = []
-    for _ in range(4):
-        heard.append({j: vector.tolist() for j, vector in peers.exchange({1: value(0)}).items()})
-        heard.append([use[1:] for use in peers.next_round().used])
-    assert heard == [{}, [(1, None)], {1: [3]}, [(1, 3)], {1: [3]}, [(1, 3)], {1: [4]}, [(1, 4)]]
-    assert peers.memory_bytes() == 0
-
-
 def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_confirmed(network):
     """300 messages of 4 bytes, a window of 128: the receiver, which uses only the last, confirms each 64 it takes."""
     first, second = network.linked(2, [(0, 1)])
@@ -88,15 +69,6 @@ def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_c
     messages, wire_bytes = slow.beside(CONFIRMATION)[0]
     assert messages == ROUNDS // 64
     assert wire_bytes > 0
-
-
-def test_unconfirmed_messages_are_no_concern_where_clients_keep_step(network):
-    first, second = network.linked(2, [(0, 1)])
-    fast = peers_of(first, schedule(uses=[0] * ROUNDS), bounded=False)
-    for round in range(1, ROUNDS + 1):
-        fast.exchange({1: value(round)})
-        fast.next_round()
-    assert [second.receive().round for _ in range(ROUNDS)] == list(range(1, ROUNDS + 1))
 
 
 def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(network):
@@ -192,19 +164,6 @@ def test_a_client_ends_only_when_all_that_is_planned_has_come(network):
 # -- neighbours that come later ----------------------------------------------------------------------------------------
 
 
-def test_a_neighbour_that_was_started_again_is_met_again_by_the_end_that_accepts(network):
-    client, _ = network.client_of_puppets(1)
-    client.endpoint.presence.latecomers = frozenset({0})
-    peers = peers_of(client, schedule((0,), uses=[0] * 2, rounds=2))
-    second = network.puppet(client, identity_of(0, 2))
-    second.send(network.header(src=0, dst=1))
-    while client.endpoint.presence.linked[0] != 2:
-        peers.clock.idle()
-    assert second.recv_multipart()  # the answer to its greeting
-    peers.send({0: value(7)})
-    assert second.recv_multipart()[1] == value(7).tobytes()
-
-
 def test_a_neighbour_that_has_begun_its_next_life_meanwhile_is_answered(network):
     """It crashed when this client had just been told where it was."""
     client = network.client(1)
@@ -225,18 +184,3 @@ def test_who_is_not_awaited_is_not_let_in_later_either(network, identity):
     unknown.send(network.header(src=0, dst=1))
     client.receive_nothing_until("unknown peer")
     assert client.endpoint.presence.linked == {0: 1}
-
-
-def test_the_end_that_connects_meets_a_neighbour_at_its_new_address(network):
-    first, second = network.linked(2, [(0, 1)])
-    peers = peers_of(first, schedule(uses=[0] * 2, rounds=2))
-    network.end(second)
-    again = network.client(1)
-    first.launcher.send(NeighbourCame(Place(1, again.address, 2, ""), 1))
-    network.in_parallel(
-        lambda: again.connect({0: "never used"}),
-        lambda: [peers.clock.idle() for _ in range(3) if first.endpoint.presence.linked[1] != 2],
-    )
-    assert first.endpoint.presence.linked[1] == 2
-    peers.send({1: value(3)})
-    assert again.receive().tensors[0].tolist() == [3]

@@ -117,15 +117,6 @@ def connect_and_send(client, data: bytes) -> None:
                 pass
 
 
-@pytest.mark.parametrize("data", [bytes(range(1, 251)), b"\xff" * 500, b"GET / HTTP/1.1\r\n\r\n" * 20])
-def test_one_who_speaks_another_protocol_is_refused_counted_and_survived(network, data):
-    client, other = network.linked(2, [(0, 1)], keys=True)
-    unknown = threading.Thread(target=connect_and_send, args=(other, data))
-    unknown.start()
-    assert_refused(client, other)
-    unknown.join()
-
-
 @pytest.mark.parametrize("keys", [None, (4, 1), (0, 2)], ids=["no key", "another key", "a key for another client"])
 def test_one_with_a_neighbours_name_and_without_the_right_keys_is_refused_counted_and_survived(network, keys):
     client, other = network.linked(2, [(0, 1)], keys=True)

@@ -22,50 +22,6 @@ def vector(*values: float, dtype="float32") -> np.ndarray:
 # -- between clients ---------------------------------------------------------------------------------------------------
 
 
-def test_one_vector_may_be_sent_to_all_neighbours_and_changed_afterwards(network):
-    clients = network.linked(3, [(0, 1), (0, 2)])
-    hub = clients[0].peers({j: Channel((3,), (3,)) for j in (1, 2)})
-    leaves = [clients[j].peers({0: Channel((3,), (3,))}) for j in (1, 2)]
-    theta = vector(1, 2, 3)
-    hub.send(dict.fromkeys((1, 2), theta))
-    theta[:] = 0
-    for leaf in leaves:
-        assert leaf.receive()[0].tolist() == [1, 2, 3]
-
-
-def test_messages_of_one_round_come_in_their_order_and_rounds_follow_each_other(network):
-    clients = network.linked(2, [(0, 1)])
-    lengths = (2, 1)
-
-    def talk(i: int) -> list[list[float]]:
-        peers, heard = clients[i].peers({1 - i: Channel(lengths, lengths)}), []
-        for round in range(1, 31):
-            for phase, length in enumerate(lengths):
-                received = peers.exchange({1 - i: np.full(length, 1000 * i + 10 * round + phase, dtype="f4")})
-                heard.append(received[1 - i].tolist())
-            peers.next_round()
-        return heard
-
-    heard = network.in_parallel(lambda: talk(0), lambda: talk(1))
-    for i in (0, 1):
-        other = 1000 * (1 - i)
-        assert heard[i] == [[other + 10 * r + p] * n for r in range(1, 31) for p, n in enumerate(lengths)]
-        assert clients[i].endpoint.rejected == {}
-
-
-def test_a_client_may_hear_from_others_than_it_sends_to(network):
-    """Three clients on a circle of arcs, 0 -> 1 -> 2 -> 0."""
-    clients = network.linked(3, [(0, 1), (0, 2), (1, 2)])
-    peers = [clients[i].peers({j: Channel((1,), (1,)) for j in {0, 1, 2} - {i}}) for i in range(3)]
-
-    def exchange(i: int) -> dict[int, list[float]]:
-        heard = peers[i].exchange({(i + 1) % 3: vector(i)}, senders=[(i - 1) % 3])
-        return {j: v.tolist() for j, v in heard.items()}
-
-    assert network.in_parallel(*(lambda i=i: exchange(i) for i in range(3))) == [{2: [2]}, {0: [0]}, {1: [1]}]
-    assert [list(each.next_round().sent) for each in peers] == [[1], [2], [0]]
-
-
 def test_neighbours_who_do_not_meet_in_every_round_may_be_further_ahead(network):
     slow, fast = network.linked(2, [(0, 1)])
     slow_peers = slow.peers({1: Channel((1,), (1,))}, ahead=8)
