@@ -69,7 +69,6 @@ typecheck: setup  ## Check types.
 		$(addprefix -p sheafgossip.,$(ROOMS))
 
 bench: bench-scale bench-efficiency bench-ring bench-exchange  ## Measure what a run costs, into benchmarks/README.md (15 minutes).
-	$(BIN)/python benchmarks/page.py
 
 soak: setup  ## See whether anything grows over 5,000 rounds of 64 clients (15 minutes).
 	$(BIN)/python benchmarks/soak.py
@@ -81,13 +80,13 @@ bench-exchange: setup  ## Compare exchange rounds a second with bare pyzmq (3 mi
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/exchange.py
 
 bench-ring: setup  ## Measure CPU time and memory of eight small clients (1 minute).
-	$(BIN)/python benchmarks/ring.py
+	$(BIN)/python benchmarks/efficiency.py --ring
 
 bench-codecs: setup  ## Compare bytes and accuracy of codecs on digits (5 minutes).
-	$(BIN)/python benchmarks/codecs.py
+	$(BIN)/python benchmarks/digits.py codecs --seeds 3
 
 bench-collaboration: setup  ## Tune and compare all ways of talking on related tasks (20 minutes).
-	$(BIN)/python benchmarks/collaboration.py
+	$(BIN)/python benchmarks/digits.py tuned
 
 bench-digits: setup  ## Compare accuracy and bytes on digits over 5 seeds (10 minutes).
 	$(BIN)/python benchmarks/digits.py
@@ -120,16 +119,16 @@ bench-memory: setup  ## Hold the memory that is reported against what the machin
 	$(BIN)/python benchmarks/memory.py
 
 bench-selective: setup  ## Hold selective sheaf against all edges on, and against the groups told (20 minutes).
-	$(BIN)/python benchmarks/selective.py
+	$(BIN)/python benchmarks/selective.py groups
 
 bench-selective-others: setup  ## Selective sheaf on skewed labels, and on School with DATA_ROOT=FOLDER (6 minutes).
-	$(BIN)/python benchmarks/selective_others.py $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
+	$(BIN)/python benchmarks/selective.py others --seeds 3 $(if $(DATA_ROOT),--data-root $(DATA_ROOT))
 
 bench-selective-mnist: setup  ## Tune and compare on rotated MNIST with a CNN, and draw it; DATA_ROOT=FOLDER (3 hours).
 	$(BIN)/python benchmarks/selective_mnist.py --data-root $(DATA_ROOT)
 
 bench-seeking: setup  ## Let clients look for better neighbours, 5 seeds (4 minutes).
-	$(BIN)/python benchmarks/seeking.py
+	$(BIN)/python benchmarks/selective.py seeking
 
 bench-drift: setup  ## Change a group's task half-way, and draw which edges pull (3 minutes).
 	$(BIN)/python benchmarks/drift.py

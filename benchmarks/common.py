@@ -3,10 +3,12 @@
 import argparse
 import csv
 import os
+import platform
 import sqlite3
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,21 @@ RESULTS = HERE / "results"
 PICTURES = HERE.parent / "docs" / "pictures"
 CLI = (sys.executable, "-m", "sheafgossip.launcher.cli")
 LAST_SAMPLES = "(SELECT max(rowid) FROM resource GROUP BY node)"
+
+HEAD = """# What a run costs
+
+Put together on {machine} from the last results of each part, which names the command that made it;
+`make bench` measures them all anew. Parts may differ in age, and a machine that does other work at the time gives worse
+figures: ratios beside a floor, measured in the same minutes, hold better than seconds. The other benchmarks are listed
+by `make help`; their results are in [results/](results/).
+"""
+PARTS = {
+    "scale": "Start-up and memory",
+    "efficiency": "CPU time of whole runs against the gradient steps alone",
+    "ring": "A small run from start to end",
+    "exchange": "Exchange rounds a second against bare pyzmq",
+    "soak": "A very long run",
+}
 
 
 def options(page: str | None, *, seeds: int = 0, repeats: int = 0, out: str = "") -> argparse.ArgumentParser:
@@ -36,6 +53,19 @@ def options(page: str | None, *, seeds: int = 0, repeats: int = 0, out: str = ""
             help="run folders; what is there is not run again",
         )
     return parser
+
+
+def run_command(folder: Path, text: str, *words: str, out: str = "run") -> tuple[list[str], Path]:
+    """The command that runs the configuration ``text``, written into ``folder``, and the run's folder in it."""
+    config = folder / "config.toml"
+    config.write_text(text)
+    return [*CLI, "run", str(config), "--out", str(folder / out), "--quiet", *words], folder / out
+
+
+@contextmanager
+def new_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="sheafgossip-bench-") as folder:
+        yield Path(folder)
 
 
 def seconds_of(*words: str) -> float:
@@ -61,6 +91,15 @@ def wait_for_exit(process: subprocess.Popen) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def cpu_of(command: Sequence[str]) -> float:
+    """CPU seconds of a command and all its descendants."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    seconds = wait_for_exit(process)
+    if process.returncode:
+        raise SystemExit(f"failed: {' '.join(command)}")
+    return seconds
+
+
 def spread(values: Sequence[float], form: str = ".3g", to: str = "-") -> str:
     """Median (smallest to largest)."""
     return f"{statistics.median(values):{form}} ({min(values):{form}}{to}{max(values):{form}})"
@@ -75,9 +114,14 @@ def table(header: str, rows: Iterable[Iterable[object]]) -> str:
 
 
 def write(name: str, made_by: str, text: str) -> None:
-    """Prints ``text`` and writes it to benchmarks/results/NAME.md."""
+    """Prints ``text`` and writes it to benchmarks/results/NAME.md, and the parts of benchmarks/README.md anew."""
     print(text)
     (RESULTS / f"{name}.md").write_text(f"Made by {made_by}.\n\n{text}\n")
+    if name in PARTS:
+        machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+        there = {title: path for part, title in PARTS.items() if (path := RESULTS / f"{part}.md").exists()}
+        parts = [f"## {title}\n\n{path.read_text()}" for title, path in there.items()]
+        (HERE / "README.md").write_text("\n".join([HEAD.format(machine=machine), *parts]))
 
 
 def write_csv(name: str, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:

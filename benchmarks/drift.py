@@ -4,12 +4,12 @@ examples/drifting-tasks.toml with a new start for clients whose loss tells that 
 all edges on, and alone. Draws docs/pictures/selective-drift.svg.
 """
 
-import statistics
 from pathlib import Path
 from typing import Any
 
 from common import HERE, options, table, write
 from drawing import plt, save
+from pandas import Series
 from study import algorithms, over_seeds, run_grid
 
 from sheafgossip.launcher.config.files import load, read
@@ -25,8 +25,11 @@ METHODS: dict[str, dict[str, Any]] = {
 LOOKS = {"selective": "#0072B2", "selective, no new start": "#D55E00", "all edges on": "#009E73", "alone": "#555555"}
 CHANGED = 3
 """The group whose task becomes that of group 0, and was that of group 2."""
-KINDS = {"old": "to clients of its old task", "new": "to clients of its new task", "wrong": "between other tasks"}
-KIND_LOOKS = {"old": "#D55E00", "new": "#0072B2", "wrong": "#999999"}
+KINDS = {
+    "old": ("to clients of its old task", "#D55E00"),
+    "new": ("to clients of its new task", "#0072B2"),
+    "wrong": ("between other tasks", "#999999"),
+}
 
 
 def kind(i: int, j: int, groups: list[int], round: int, change: int) -> str:
@@ -40,8 +43,8 @@ def kind(i: int, j: int, groups: list[int], round: int, change: int) -> str:
     return "" if tasks[groups[i]] == tasks[groups[j]] else "wrong"
 
 
-def shares(folder: Path, change: int) -> dict[str, dict[int, float]]:
-    """{kind of edges: {round: the share of them that pulls}}"""
+def shares(folder: Path, change: int) -> dict[str, Series]:
+    """{kind of edges: the share of them that pulls, by round}"""
     run = open_run(folder)
     clients = int(run.sql("SELECT count(*) AS n FROM node WHERE role = 'client'")["n"][0])
     groups = [client * 4 // clients for client in range(clients)]
@@ -50,34 +53,29 @@ def shares(folder: Path, change: int) -> dict[str, dict[int, float]]:
     )
     edges["kind"] = [kind(i, j, groups, k, change) for k, i, j in edges[["round", "i", "j"]].itertuples(index=False)]
     means = edges.groupby(["kind", "round"])["weight"].mean()
-    return {name: means[name].to_dict() for name in KINDS}
+    return {name: means[name] for name in KINDS}
 
 
-def accuracy(folder: Path, changed: bool) -> dict[int, float]:
-    """{round: mean accuracy in percent}, of the clients whose task changes, or of the others."""
+def accuracy(folder: Path, changed: bool) -> Series:
+    """Mean accuracy in percent, by round, of the clients whose task changes, or of the others."""
     run = open_run(folder)
     rounds = run.sql("SELECT round, node, test_metric FROM round WHERE test_metric IS NOT NULL")
     clients = rounds["node"].nunique()
     chosen = rounds[(rounds["node"] * 4 // clients == CHANGED) == changed]
-    return (100 * chosen.groupby("round")["test_metric"].mean()).to_dict()
-
-
-def mean(found: list[dict[int, float]]) -> dict[int, float]:
-    return {k: statistics.mean(each[k] for each in found) for k in found[0]}
+    return 100 * chosen.groupby("round")["test_metric"].mean()
 
 
 def draw(folders: dict[str, list[Path]], change: int) -> None:
     figure, axes = plt.subplots(3, 1, figsize=(8, 8), layout="constrained", sharex=True)
     for axis, name in zip(axes, ("selective", "selective, no new start"), strict=False):
         found = [shares(folder, change) for folder in folders[name]]
-        for part, label in KINDS.items():
-            course = mean([each[part] for each in found])
-            axis.plot(list(course), list(course.values()), color=KIND_LOOKS[part], label=label)
+        for part, (label, colour) in KINDS.items():
+            axis.plot(sum(each[part] for each in found) / len(found), color=colour, label=label)
         axis.set(ylabel="edges that pull", ylim=(-0.03, 1.03), title=name)
     axes[1].legend(loc="center left", bbox_to_anchor=(0.06, 0.5), frameon=False)
     for name, colour in LOOKS.items():
-        course = mean([accuracy(folder, changed=True) for folder in folders[name]])
-        axes[2].plot(list(course), list(course.values()), color=colour, label=name)
+        course = sum(accuracy(folder, changed=True) for folder in folders[name]) / len(folders[name])
+        axes[2].plot(course, color=colour, label=name)
     axes[2].set(ylabel="accuracy %", xlabel="round", title="of the clients whose task changes")
     axes[2].legend(loc="lower right", frameon=False)
     for axis in axes:
@@ -95,9 +93,8 @@ def main() -> None:
     for name, each in folders.items():
         courses = [accuracy(folder, changed=True) for folder in each]
         others = [accuracy(folder, changed=False) for folder in each]
-        last = max(courses[0])
-        cells = [over_seeds(course[k] for course in courses) for k in (*moments, last)]
-        rows.append((name, *cells, over_seeds(other[last] for other in others)))
+        cells = [over_seeds(course[k] for course in courses) for k in (*moments, courses[0].index.max())]
+        rows.append((name, *cells, over_seeds(other.iloc[-1] for other in others)))
     rounds = "|".join(f"round {k}" for k in moments)
     header = f"accuracy %, mean ± s.e. over {arguments.seeds} seeds|{rounds}|last|last, of the others"
     write("drift", f"`python benchmarks/drift.py --seeds {arguments.seeds}`", table(header, rows))

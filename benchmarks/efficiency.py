@@ -6,21 +6,24 @@ forward, backward() and an update in place, as in any PyTorch script; "our steps
 project's own learner, which takes shorter ways where there are any. The "bare floor" is what real processes cost with
 nothing of this project's in them: a process a client takes the plain steps and exchanges vectors of the same lengths
 with its neighbours over bare ROUTER sockets, without headers, checks, counts or records; its start is not counted.
+
+With --ring, only a small run with its memory: eight clients on a ring, D-PSGD, 80 rounds of three steps of GN-LeNet
+(89,834 parameters) on mini-batches of 8 images of 32x32x3 pixels, which are noise: time does not depend on them.
+decentralizepy takes 64 CPU seconds and about 400 MB a client for this work.
 """
 
 import argparse
-import os
+import multiprocessing
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import CLI, options, spread, table, wait_for_exit, write
-from exchange import FORK, bare
+import numpy as np
+from common import LAST_SAMPLES, cpu_of, new_folder, options, reading, run_command, spread, table, write
+from exchange import bare, together
 
 if TYPE_CHECKING:  # the loop's process alone loads torch
     from torch.nn import Module
@@ -47,47 +50,57 @@ training = {{ work = "steps", steps = 1, batch_size = 32 }}
 evaluation = {{ every = 100 }}
 algorithm = {{ name = "{algorithm}" }}
 """
+RING = """
+clients = 8
+rounds = 80
+topology = {{ kind = "ring" }}
+data = {{ dataset = "npz", root = "{data}" }}
+model = {{ kind = "cnn", filters = [32, 32, 64], kernel = 5, padding = true, norm_groups = 2 }}
+training = {{ work = "steps", steps = 3, batch_size = 8, alpha = 0.01 }}
+evaluation = {{ every = 20 }}
+algorithm = {{ name = "d-psgd" }}
+"""
+LAST_PSS = f"SELECT sum(pss) FROM resource WHERE node >= 0 AND rowid IN {LAST_SAMPLES}"
 HEADER = (
     "run|CPU s of the run|steps alone|our steps alone|bare floor|run / steps|run / our steps|bare floor / steps|aim"
 )
 
 
-@dataclass(frozen=True)
-class Case:
-    name: str
-    config: str
-    limit: float
-    """Times the steps alone: what the run may take at most."""
-    exchange: str
-    """How many vectors each neighbour is sent in a round, and of how many numbers: "2x348"."""
-
-
-def measure(case: Case, repeats: int) -> list[str]:
-    """A row of the table."""
+def measure(name: str, config: str, exchange: str, limit: float, repeats: int) -> list[str]:
+    """A row of the table. ``exchange`` says how many vectors each neighbour is sent in a round, and of how many
+    numbers: "2x348"; ``limit`` is how many times the steps alone the run may take at most."""
     runs, plain, own, floor = [], [], [], []
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.toml"
-        config.write_text(case.config)
+    with new_folder() as folder:
         for repeat in range(repeats):
-            out = Path(folder) / str(repeat)
-            runs.append(cpu_of([*CLI, "run", str(config), "--out", str(out), "-q"]))
+            command, _ = run_command(folder, config, out=f"{repeat}")
+            runs.append(cpu_of(command))
             for kind, times in (("plain", plain), ("own", own), ("floor", floor)):
-                times.append(cpu_of_steps(kind, config, case.exchange))
+                times.append(cpu_of_steps(kind, folder / "config.toml", exchange))
     ratios = (over(runs, plain), over(runs, own), over(floor, plain))
-    return [case.name, *map(spread, (runs, plain, own, floor, *ratios)), f"{case.limit:g}"]
+    return [name, *map(spread, (runs, plain, own, floor, *ratios)), f"{limit:g}"]
+
+
+def measure_ring(repeats: int) -> list[tuple[object, ...]]:
+    cpu, alone, memory = [], [], []
+    with new_folder() as folder:
+        rng = np.random.default_rng(0)
+        np.savez(folder / "noise.npz", x=rng.random((800, 3, 32, 32), dtype=np.float32), y=np.arange(800) % 10)
+        for repeat in range(repeats):
+            command, out = run_command(folder, RING.format(data=folder / "noise.npz"), out=f"{repeat}")
+            cpu.append(cpu_of(command))
+            alone.append(cpu_of_steps("plain", folder / "config.toml"))
+            with reading(out / "run.sqlite") as records:
+                memory.append(records.execute(LAST_PSS).fetchone()[0] / 1e6)
+    return [
+        ("CPU seconds of everything, start to end", spread(cpu), 20),
+        ("of the steps alone", spread(alone), ""),
+        ("everything / steps alone", spread(over(cpu, alone)), ""),
+        ("memory (PSS) of the 8 clients together, MB", spread(memory), 600),
+    ]
 
 
 def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(ones, others, strict=True)]
-
-
-def cpu_of(command: Sequence[str]) -> float:
-    """CPU seconds of a command and all its descendants."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    seconds = wait_for_exit(process)
-    if process.returncode:
-        raise SystemExit(f"failed: {' '.join(command)}")
-    return seconds
 
 
 def cpu_of_steps(kind: str, config: Path, exchange: str = "0x0") -> float:
@@ -107,8 +120,7 @@ def loop(kind: str, config: Path, exchange: str) -> float:
 
     torch.set_num_threads(1)
     (resolved,) = load(config, [])
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
+    with new_folder() as place:
         prepared = prepare_run(resolved, place, Site(sockets=place, records="ipc:///nowhere"))
         rounds = [
             learner.learn if kind == "own" else plain_round(learner, assignment.architecture, assignment.training.alpha)
@@ -117,7 +129,7 @@ def loop(kind: str, config: Path, exchange: str) -> float:
         ]
         if kind == "floor":
             neighbours = [[peer.node for peer in assignment.neighbours] for assignment in prepared.assignments]
-            return processes(rounds, neighbours, exchange, resolved.rounds, folder)
+            return processes(rounds, neighbours, exchange, resolved.rounds, place)
         rounds[0]()  # what is set up once
         start = time.process_time()
         for _ in range(resolved.rounds):
@@ -127,12 +139,13 @@ def loop(kind: str, config: Path, exchange: str) -> float:
 
 
 def processes(
-    learn: Sequence[Callable[[], None]], neighbours: Sequence[Sequence[int]], exchange: str, rounds: int, folder: str
+    learn: Sequence[Callable[[], None]], neighbours: Sequence[Sequence[int]], exchange: str, rounds: int, folder: Path
 ) -> float:
     """CPU seconds of one process a client, after its first round."""
     times, numbers = map(int, exchange.split("x"))
+    told = multiprocessing.get_context("fork").SimpleQueue()
 
-    def live(node: int) -> float:
+    def live(node: int) -> None:
         talk = bare(node, neighbours[node], numbers, folder)
         for round in range(rounds + 1):
             if round == 1:
@@ -140,22 +153,10 @@ def processes(
             for _ in range(times):
                 talk()
             learn[node]()
-        return time.process_time() - start
+        told.put(time.process_time() - start)
 
-    told = FORK.SimpleQueue()
-
-    def tell(node: int) -> None:
-        told.put(live(node))
-        time.sleep(1)  # the last messages leave
-        os._exit(0)
-
-    clients = [FORK.Process(target=tell, args=(node,)) for node in range(len(learn))]
-    for client in clients:
-        client.start()
-    seconds = sum(told.get() for _ in clients)
-    for client in clients:
-        client.join()
-    return seconds
+    with together(live, len(learn)):
+        return sum(told.get() for _ in learn)
 
 
 def modules(architecture: "Architecture") -> "Module":
@@ -195,6 +196,7 @@ def plain_round(learner: "Learner", architecture: "Architecture", alpha: float) 
 def main() -> None:
     parser = options(__doc__, repeats=3)
     parser.add_argument("--data-root", type=Path, help="folder with the MNIST files; without it, the CNN learns digits")
+    parser.add_argument("--ring", action="store_true", help="only the small run on a ring")
     parser.add_argument("--loop", choices=("plain", "own", "floor"), help=argparse.SUPPRESS)
     parser.add_argument("--exchange", help=argparse.SUPPRESS)
     parser.add_argument("config", type=Path, nargs="?", help=argparse.SUPPRESS)
@@ -202,19 +204,22 @@ def main() -> None:
     if arguments.loop:
         print(loop(arguments.loop, arguments.config, arguments.exchange))
         return
+    medians = f"medians of {arguments.repeats} (smallest to largest)"
+    if arguments.ring:
+        write("ring", f"`make bench-ring`: {medians}", table("|measured|aim", measure_ring(arguments.repeats)))
+        return
     root = arguments.data_root
     images = f'dataset = "mnist", root = "{root.resolve()}", samples = 16000' if root else 'dataset = "digits"'
     cnn = CNN.format(images=images, filters="[32, 64]" if root else "[32]")
     dpsgd, sheaf = (LOGISTIC.format(algorithm=name) for name in ("d-psgd", "sheaf-fmtl"))
     cases = (
-        Case("CNN, an epoch a round, Sheaf-FMTL", cnn, limit=1.25, exchange="2x348"),
-        Case("logistic, a step a round, D-PSGD", dpsgd, limit=4, exchange="1x650"),
-        Case("logistic, a step a round, Sheaf-FMTL", sheaf, limit=4, exchange="2x6"),
+        ("CNN, an epoch a round, Sheaf-FMTL", cnn, "2x348", 1.25),
+        ("logistic, a step a round, D-PSGD", dpsgd, "1x650", 4),
+        ("logistic, a step a round, Sheaf-FMTL", sheaf, "2x6", 4),
     )
-    rows = [measure(case, arguments.repeats) for case in cases]
+    rows = [measure(*case, arguments.repeats) for case in cases]
     command = f"make bench-efficiency{' DATA_ROOT=FOLDER' if root else ''}"
-    made_by = f"`{command}`: medians of {arguments.repeats} (smallest to largest)"
-    write("efficiency", made_by, table(HEADER, rows))
+    write("efficiency", f"`{command}`: {medians}", table(HEADER, rows))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ bytes that are counted, and once over bare ROUTER sockets that block. The two ta
 import multiprocessing
 import os
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import zmq
-from common import options, spread, table, write
+from common import new_folder, options, spread, table, write
 
 from sheafgossip.topology.generators import TopologySpec, draw
 from sheafgossip.transport.channel import Channel, Channels
@@ -27,10 +28,10 @@ from sheafgossip.transport.peers import Peers
 FORK = multiprocessing.get_context("fork")
 CLIENTS, P, SECONDS = 40, 0.15, 4.0
 Exchange = Callable[[], None]
-Part = Callable[[int, Sequence[int], int, str], Exchange]
+Part = Callable[[int, Sequence[int], int, Path], Exchange]
 
 
-def ours(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exchange:
+def ours(node: int, neighbours: Sequence[int], numbers: int, folder: Path) -> Exchange:
     control, launcher = map(Control, socket.socketpair())
     vector = np.ones(numbers, np.float32)
     endpoint = Endpoint(zmq.Context(), Identity(node, 1), control, Options(vector.nbytes))
@@ -49,7 +50,7 @@ def ours(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exc
     return exchange
 
 
-def bare(node: int, neighbours: Sequence[int], numbers: int, folder: str) -> Exchange:
+def bare(node: int, neighbours: Sequence[int], numbers: int, folder: Path) -> Exchange:
     router = zmq.Context().socket(zmq.ROUTER)
     router.identity = b"node-%04d" % node
     router.router_mandatory = True
@@ -88,17 +89,17 @@ def rounds_a_second(part: Part, numbers: int, seed: int) -> float:
     """What all processes reach together, in the time between their common start and the last one's end."""
     graph = draw(TopologySpec(kind="erdos-renyi", p=P), CLIENTS, seed)
     neighbours = [graph.neighbours(node) for node in range(CLIENTS)]
-    with tempfile.TemporaryDirectory() as folder:
-        rounds = 50
-        while True:  # as many rounds as take long enough
+    rounds = 50
+    while True:  # as many rounds as take long enough
+        with new_folder() as folder:
             elapsed = _timed(part, numbers, neighbours, folder, rounds)
-            if elapsed >= SECONDS / 2:
-                return rounds / elapsed
-            rounds = int(rounds * min(20, 1.2 * SECONDS / elapsed))
+        if elapsed >= SECONDS / 2:
+            return rounds / elapsed
+        rounds = int(rounds * min(20, 1.2 * SECONDS / elapsed))
 
 
-def _timed(part: Part, numbers: int, neighbours: Sequence[Sequence[int]], folder: str, rounds: int) -> float:
-    start, end = FORK.Barrier(CLIENTS + 1, timeout=60), FORK.Barrier(CLIENTS + 1, timeout=60)
+def _timed(part: Part, numbers: int, neighbours: Sequence[Sequence[int]], folder: Path, rounds: int) -> float:
+    start, end = (FORK.Barrier(CLIENTS + 1, timeout=60) for _ in range(2))
 
     def live(node: int) -> None:
         exchange = part(node, neighbours[node], numbers, folder)
@@ -107,19 +108,29 @@ def _timed(part: Part, numbers: int, neighbours: Sequence[Sequence[int]], folder
         for _ in range(rounds):
             exchange()
         end.wait()
+
+    with together(live, CLIENTS):
+        start.wait()
+        started = time.perf_counter()
+        end.wait()
+        return time.perf_counter() - started
+
+
+@contextmanager
+def together(live: Callable[[int], None], clients: int) -> Iterator[None]:
+    """One process a client that calls ``live`` with its number; they have ended afterwards."""
+
+    def begin(node: int) -> None:
+        live(node)
         time.sleep(1)  # the last messages leave
         os._exit(0)
 
-    processes = [FORK.Process(target=live, args=(node,)) for node in range(CLIENTS)]
+    processes = [FORK.Process(target=begin, args=(node,)) for node in range(clients)]
     for process in processes:
         process.start()
-    start.wait()
-    started = time.perf_counter()
-    end.wait()
-    elapsed = time.perf_counter() - started
+    yield
     for process in processes:
         process.join()
-    return elapsed
 
 
 def main() -> None:

@@ -42,7 +42,6 @@ TABLE_2: Published = {  # SFMTL-Graph, table II, Heterogeneous CIFAR-10: mean, w
     "dFedU": ("91 ± 8", "73 ± 13", "78 ± 12", "9 ± 3"),
     "pFedMe": ("78 ± 3", "59 ± 7", "61 ± 7", "13 ± 2"),
     "FedAvg": ("41 ± 8", "8 ± 8", "13 ± 8", "21 ± 3"),
-    "local": ("–", "–", "–", "–"),
 }
 
 
@@ -70,17 +69,14 @@ def worst(result: Result, share: float) -> float:
     return float(np.sort(result.metric)[:count].mean())
 
 
-def flt_rows(found: Mapping[str, list[Result]]) -> Iterator[tuple[str, ...]]:
+def rows(found: Mapping[str, list[Result]], published: Published) -> Iterator[tuple[str, ...]]:
+    columns = len(next(iter(published.values())))
     for name, each in found.items():
-        variance = over_seeds((1e4 * result.metric.var() for result in each), 0)
-        yield name, percent(each), variance, f"{payload(each):.2f}", *TABLE_1.get(name, ("–", "–"))
-
-
-def graph_rows(found: Mapping[str, list[Result]]) -> Iterator[tuple[str, ...]]:
-    for name, each in found.items():
-        worst_10, worst_20 = (over_seeds(100 * worst(result, share) for result in each) for share in (0.1, 0.2))
-        deviation = over_seeds(100 * float(result.metric.std()) for result in each)
-        yield name, percent(each), worst_10, worst_20, deviation, f"{payload(each):.2f}", *TABLE_2[name]
+        figures = [over_seeds((1e4 * result.metric.var() for result in each), 0)]
+        if published is TABLE_2:
+            figures = [over_seeds(100 * worst(result, share) for result in each) for share in (0.1, 0.2)]
+            figures.append(over_seeds(100 * float(result.metric.std()) for result in each))
+        yield name, percent(each), *figures, f"{payload(each):.2f}", *published.get(name, columns * ("–",))
 
 
 def main() -> None:
@@ -98,10 +94,10 @@ def main() -> None:
         }
         for place, tree, methods in (("flt", FLT, flt_methods(encoder)), ("graph", GRAPH, GRAPH_METHODS))
     )
-    first = table("method|accuracy %|variance|payload MB|published (MNIST): accuracy %|variance", flt_rows(flt))
+    first = table("method|accuracy %|variance|payload MB|published (MNIST): accuracy %|variance", rows(flt, TABLE_1))
     figures = "worst 10%|worst 20%|deviation"
     second = table(
-        f"method|accuracy %|{figures}|payload MB|published (CIFAR-10): accuracy %|{figures}", graph_rows(graph)
+        f"method|accuracy %|{figures}|payload MB|published (CIFAR-10): accuracy %|{figures}", rows(graph, TABLE_2)
     )
     text = f"## FLT: five clusters of two classes\n\n{first}\n\n## SFMTL-Graph: two classes a client\n\n{second}"
     write("groups", f"`python benchmarks/groups.py --seeds {arguments.seeds}`", text)

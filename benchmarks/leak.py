@@ -6,23 +6,16 @@ to what agrees with it: estimate + P^+ (y - P estimate). Printed is the share of
 1 - ||estimate - theta||^2 / ||theta||^2, for fixed maps and for maps that rotate each round.
 """
 
-import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from common import options, table
+from common import new_folder, options, table
 from safetensors.numpy import load_file
-
-from sheafgossip.launcher.config.sections import validate
-from sheafgossip.launcher.studies.runner import run_all
+from study import algorithms, run_grid
 
 ROUNDS = (1, 2, 5, 10, 20, 40)
-GAMMA = 0.1
-MAPS: dict[str, dict[str, object]] = {
-    "fixed maps": {"eta": 0.0},
-    "maps that rotate each round": {"start": "shared", "rotate_every": 1, "eta": 0.0},
-}
+FIXED = {"name": "sheaf-fmtl", "gamma": 0.1, "eta": 0.0}
+MAPS = {"fixed maps": FIXED, "maps that rotate each round": FIXED | {"start": "shared", "rotate_every": 1}}
 
 
 def recovered(folder: Path) -> dict[int, float]:
@@ -40,25 +33,16 @@ def recovered(folder: Path) -> dict[int, float]:
 
 def main() -> None:
     options(__doc__).parse_args()
-    configs = [
-        validate(
-            {
-                "name": name,
-                "clients": 4,
-                "rounds": max(ROUNDS),
-                "topology": {"kind": "ring"},
-                "algorithm": {"name": "sheaf-fmtl", "gamma": GAMMA} | maps,
-                "evaluation": {"every": 0},
-                "checkpoints": {"every": 1, "save_maps": True},
-            }
-        )
-        for name, maps in MAPS.items()
-    ]
-    with tempfile.TemporaryDirectory() as root:
-        finished = run_all(configs, Path(root) / "runs")
-        if any(run.outcome.status != "finish" for run in finished):
-            sys.exit("a run failed")
-        shares = [recovered(run.prepared.folder) for run in finished]
+    tree = {
+        "clients": 4,
+        "rounds": max(ROUNDS),
+        "topology": {"kind": "ring"},
+        "evaluation": {"every": 0},
+        "checkpoints": {"every": 1, "save_maps": True},
+    }
+    with new_folder() as folder:
+        runs = run_grid(folder, 1, lambda _: tree, algorithms(MAPS))
+        shares = [recovered(run) for (run,) in runs.values()]
     rows = ((round, *(f"{100 * share[round]:.0f}%" for share in shares)) for round in ROUNDS)
     print(table("|".join(["after round", *MAPS]), rows))
 

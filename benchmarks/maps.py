@@ -5,7 +5,7 @@ ratios. Results: a Markdown table on the terminal and in benchmarks/results/maps
 docs/pictures/maps-*.svg.
 """
 
-import gc
+import math
 import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
@@ -17,7 +17,7 @@ import scipy
 from common import RESULTS, options, table, write_csv
 from drawing import plt, save
 from matplotlib.ticker import LogLocator
-from scipy.fft import dct
+from scipy.fft import dct, next_fast_len
 from threadpoolctl import threadpool_limits
 
 from sheafgossip.node.maps import Maps, StartingMaps, StartKind, StoredMaps, starting_maps
@@ -62,32 +62,31 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: one client's maps, after K rounds. Times are None where the maps were not made."""
+    """A line of the table: one client's maps, after K rounds. Times are nan where the maps were not made."""
 
     d: int
     gamma: float
     degree: int
     start: str
     K: int
-    dense_ms: float | None
-    factored_ms: float | None
+    dense_ms: float
+    factored_ms: float
     dense_bytes: int
     factored_bytes: int
     auto: str
 
     @property
-    def faster(self) -> float | None:
-        return self.dense_ms / self.factored_ms if self.dense_ms and self.factored_ms else None
+    def faster(self) -> float:
+        return self.dense_ms / self.factored_ms
 
     @property
     def smaller(self) -> float:
         return self.dense_bytes / self.factored_bytes
 
     @property
-    def auto_over_better(self) -> float | None:
-        if not self.dense_ms or not self.factored_ms:
-            return None
-        return (self.dense_ms if self.auto == "dense" else self.factored_ms) / min(self.dense_ms, self.factored_ms)
+    def auto_over_better(self) -> float:
+        both = self.dense_ms, self.factored_ms
+        return both[self.auto == "factored"] / np.min(both)
 
 
 class Contender:
@@ -138,13 +137,12 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
                 contenders[name].round()
         for name, contender in contenders.items():
             times.setdefault(name, []).extend(contender.times[1:])
-        del contenders
-        gc.collect()
+        contenders.clear()
 
     milliseconds = {name: 1e3 * median(values) for name, values in times.items()}
     for k in histories:
         auto = "dense" if factored_cost(start, k) > dense_cost(start) else "factored"
-        both = milliseconds.get("dense"), milliseconds.get(k)
+        both = milliseconds.get("dense", math.nan), milliseconds.get(k, math.nan)
         yield Row(size, case.gamma, case.degree, case.start, k, *both, dense_bytes, factored_bytes[k], auto)
 
 
@@ -174,36 +172,24 @@ def transform_ms(length: int) -> float:
     return 1e3 * median(times)
 
 
-def prime_factors(number: int) -> str:
-    factors, factor = [], 2
-    while factor * factor <= number:
-        while number % factor == 0:
-            factors.append(factor)
-            number //= factor
-        factor += 1
-    factors += [number] if number > 1 else []
-    return " · ".join(f"{f}^{factors.count(f)}" if factors.count(f) > 1 else str(f) for f in sorted(set(factors)))
-
-
-def figure(value: float | None, unit: float = 1) -> str:
-    if value is None:
+def figure(value: float, digits: int = 3) -> str:
+    if math.isnan(value):
         return "-"
-    value /= unit
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"
 
 
-def lines(rows: Iterable[Row]) -> Iterator[tuple[object, ...]]:
-    for row in rows:
-        case = f"{row.d:,}", f"{row.gamma:g}", row.degree, row.start, row.K
-        times = figure(row.dense_ms), figure(row.factored_ms), figure(row.faster)
-        sizes = figure(row.dense_bytes, 1e6), figure(row.factored_bytes, 1e6), figure(row.smaller)
-        over = "-" if row.auto_over_better is None else f"{row.auto_over_better:.2f}"
-        yield *case, *times, *sizes, row.auto, over
+def cells(row: Row) -> Iterator[object]:
+    yield from (f"{row.d:,}", f"{row.gamma:g}", row.degree, row.start, row.K)
+    times = row.dense_ms, row.factored_ms, row.faster
+    yield from map(figure, (*times, row.dense_bytes / 1e6, row.factored_bytes / 1e6, row.smaller))
+    yield from (row.auto, figure(row.auto_over_better))
 
 
 def report(rows: list[Row], transforms: dict[int, float]) -> str:
     versions = f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}"
-    lengths = ([f"{length:,}", prime_factors(length), figure(ms)] for length, ms in transforms.items())
+    lengths = (
+        [f"{n:,}", "yes" if next_fast_len(n, real=True) == n else "", figure(ms)] for n, ms in transforms.items()
+    )
     return "\n\n".join(
         [
             "# Restriction maps: dense against factored",
@@ -213,10 +199,9 @@ def report(rows: list[Row], transforms: dict[int, float]) -> str:
             table("what|measured|required", figures_to_hold(rows)),
             "## The transform alone",
             "Orthogonal and shared starts take two of these a round. It is fast where all prime factors are small.",
-            table("length|prime factors|ms", lengths),
+            table("length|all prime factors are at most 5|ms", lengths),
             "## All cases",
-            table(COLUMNS, lines(rows)),
-            "",
+            table(COLUMNS, map(cells, rows)) + "\n",
         ]
     )
 
@@ -230,7 +215,7 @@ def figures_to_hold(rows: list[Row]) -> Iterator[tuple[str, str, str]]:
     for gamma in (0.01, 0.03):
         ms = figure(at(gamma, 100).factored_ms)
         yield f"d = 34,826, gamma {gamma}, degree 6, K = 100: factored ms a round", ms, "at most 15"
-    worst = max((row for row in rows if row.auto_over_better), key=lambda row: row.auto_over_better or 0)
+    worst = max((row for row in rows if row.auto_over_better >= 1), key=lambda row: row.auto_over_better)
     case = f"d = {worst.d:,}, gamma {worst.gamma:g}, degree {worst.degree}, K = {worst.K}"
     yield f"auto over the better storage, worst case ({case})", f"{worst.auto_over_better:.2f}", "at most 1.3"
 

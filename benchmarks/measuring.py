@@ -9,16 +9,13 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import psutil
 import zmq
-from common import CLI, options, reading, spread, table, wait_for_exit, write
+from common import cpu_of, new_folder, options, reading, run_command, spread, table, wait_for_exit, write
 
 from sheafgossip.metrics.recorder import Recorder
 from sheafgossip.metrics.records import EdgeRecord, RoundRecord, TrafficRecord, pack_end
@@ -45,45 +42,30 @@ SENDERS, NEIGHBOURS, ROUNDS_A_SECOND, SECONDS = 200, 20, 10, 10
 SENDING_PROCESSES = 2
 
 
-@dataclass(frozen=True)
-class Cost:
+def run(text: str, *settings: str) -> tuple[float, float | None]:
     """CPU seconds of a whole command, as the system counts them, and as the processes' own records add up to."""
-
-    cpu_s: float
-    recorded_s: float | None
-
-
-def run(text: str, *settings: str) -> Cost:
-    with tempfile.TemporaryDirectory() as folder:
-        config, out = Path(folder) / "config.toml", Path(folder) / "run"
-        config.write_text(text)
-        command = [*CLI, "run", str(config), "--out", str(out), "--quiet"]
-        overrides = [option for setting in settings for option in ("--set", setting)]
-        with (Path(folder) / "said").open("w+") as said:
-            process = subprocess.Popen([*command, *overrides], stdout=said, stderr=said)
-            cpu = wait_for_exit(process)
-            if process.returncode:
-                said.seek(0)
-                raise SystemExit(f"the run failed ({', '.join(settings)}):\n{said.read()}")
+    with new_folder() as folder:
+        command, out = run_command(folder, text, *(word for setting in settings for word in ("--set", setting)))
+        cpu = cpu_of(command)
         with reading(out / "run.sqlite") as records:
             (recorded,) = records.execute("SELECT sum(cpu_s) FROM cpu_total").fetchone()
-    return Cost(cpu, recorded)
+    return cpu, recorded
 
 
 def compare(name: str, text: str, repeats: int) -> tuple[str, ...]:
     """A row of the table."""
     on, off = "measuring.enabled=true", "measuring.enabled=false"
-    costs: dict[str, list[Cost]] = {on: [], off: []}
+    costs: dict[str, list[tuple[float, float | None]]] = {on: [], off: []}
     for repeat in range(repeats):
         for setting in (on, off) if repeat % 2 else (off, on):
             costs[setting].append(run(text, setting))
-        off_s, on_s = (costs[setting][-1].cpu_s for setting in (off, on))
+        off_s, on_s = (costs[setting][-1][0] for setting in (off, on))
         print(f"{name}: pair {repeat + 1} of {repeats}: {off_s:.2f} s without, {on_s:.2f} s with", flush=True)
-    start = statistics.median(run(text, off, "rounds=1").cpu_s for _ in range(3))
-    cpu = {setting: [cost.cpu_s for cost in found] for setting, found in costs.items()}
+    start = statistics.median(run(text, off, "rounds=1")[0] for _ in range(3))
+    cpu = {setting: [cpu_s for cpu_s, _ in found] for setting, found in costs.items()}
     median = {setting: statistics.median(values) for setting, values in cpu.items()}
     pairs = sorted(100 * (with_it / without - 1) for with_it, without in zip(cpu[on], cpu[off], strict=True))
-    recorded = statistics.median(cost.recorded_s / cost.cpu_s for cost in costs[on] if cost.recorded_s)
+    recorded = statistics.median(recorded_s / cpu_s for cpu_s, recorded_s in costs[on] if recorded_s)
     return (
         name,
         spread(cpu[off], ".2f", " to "),
@@ -117,8 +99,8 @@ def send(endpoint: str, senders: range, start: float, sent: multiprocessing.Queu
 
 def collect() -> Iterator[str]:
     """Lines of a list."""
-    with tempfile.TemporaryDirectory() as folder:
-        database, endpoint = Path(folder) / "run.sqlite", f"ipc://{folder}/records"
+    with new_folder() as folder:
+        database, endpoint = folder / "run.sqlite", f"ipc://{folder}/records"
         command = ["-m", "sheafgossip.metrics.collector", "--endpoint", endpoint, "--database", str(database)]
         collector = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
         assert collector.stdout

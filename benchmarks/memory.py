@@ -18,11 +18,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import psutil
-from common import CLI, count, options, table
+from common import count, options, run_command, table
 
 CONFIG = """
 clients = {clients}
@@ -39,35 +40,20 @@ SETTLE_S = 2.0  # the kernel brings its counters up to date once a second
 STACK_BYTES = 16 << 10
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of some processes: PSS that is not from files, PSS that is, and what the kernel keeps for them."""
-
-    own: int = 0
-    from_files: int = 0
-    kernel: int = 0
-
-    def __add__(self, other: "Memory") -> "Memory":
-        return Memory(self.own + other.own, self.from_files + other.from_files, self.kernel + other.kernel)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The machine at a moment: bytes available, and the memory of some processes and of all others."""
+class Machine(NamedTuple):
+    """The machine at a moment: bytes available, and the memory of some processes and of all others, as ``reported``."""
 
     available: int
-    chosen: Memory
-    others: Memory
+    chosen: np.ndarray
+    others: np.ndarray
 
 
-def measure(clients: int) -> tuple[Memory, int, int]:
+def measure(clients: int) -> tuple[np.ndarray, int, int]:
     """The run's memory, what the machine lost to it, and what of that loss was others' and was taken off."""
     RUNS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=RUNS, prefix="bench-memory-") as folder:  # /tmp may be memory itself
-        config, run = Path(folder) / "run.toml", Path(folder) / "run"
-        config.write_text(CONFIG.format(clients=clients))
+        command, run = run_command(Path(folder), CONFIG.format(clients=clients))
         before = look()
-        command = [*CLI, "run", str(config), "--out", str(run), "--quiet"]
         launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         processes: list[psutil.Process] = []
         try:
@@ -84,7 +70,7 @@ def measure(clients: int) -> tuple[Memory, int, int]:
             launcher.wait(timeout=TIMEOUT_S)
         after = look()
     lost = (before.available + after.available) / 2 - during.available
-    rest = [moment.others.own + moment.others.kernel for moment in (before, during, after)]
+    rest = [moment.others[:2].sum() for moment in (before, during, after)]
     taken_by_others = rest[1] - (rest[0] + rest[2]) / 2
     return during.chosen, round(lost - taken_by_others), round(taken_by_others)
 
@@ -103,12 +89,12 @@ def wait_for_round(launcher: subprocess.Popen, database: Path, clients: int) -> 
 def look(chosen: Collection[int] = ()) -> Machine:
     time.sleep(SETTLE_S)
     free = [available()]
-    found = {True: Memory(), False: Memory()}
+    found = np.zeros((2, 3), int)
     for process in psutil.pids():
         with contextlib.suppress(OSError):  # it has ended, or is none of ours
-            found[process in chosen] += reported(process)
+            found[int(process in chosen)] += reported(process)
     free.append(available())  # looking takes a moment, in which others go on
-    return Machine(sum(free) // 2, found[True], found[False])
+    return Machine(sum(free) // 2, found[1], found[0])
 
 
 def available() -> int:
@@ -117,15 +103,13 @@ def available() -> int:
     return fields(Path("/proc/meminfo"))["MemAvailable"] + sum(map(int, lists)) * resource.getpagesize()
 
 
-def reported(process: int) -> Memory:
+def reported(process: int) -> tuple[int, int, int]:
+    """Bytes: PSS that is not from files, what the kernel keeps for it, PSS that is from files."""
     folder = Path("/proc") / str(process)
     memory, status = fields(folder / "smaps_rollup"), fields(folder / "status")
     threads = sum(1 for _ in (folder / "task").iterdir())
-    return Memory(
-        own=memory.get("Pss_Anon", 0) + memory.get("Pss_Shmem", 0),
-        from_files=memory.get("Pss_File", 0),
-        kernel=status.get("VmPTE", 0) + threads * STACK_BYTES,
-    )
+    own = memory.get("Pss_Anon", 0) + memory.get("Pss_Shmem", 0)
+    return own, status.get("VmPTE", 0) + threads * STACK_BYTES, memory.get("Pss_File", 0)
 
 
 def fields(path: Path) -> dict[str, int]:
@@ -142,10 +126,10 @@ def main() -> None:
     header = "MB|PSS: files|PSS: rest|kernel|others|lost|rest/lost|(rest + kernel)/lost"
     ratios, rows = [], []
     for number in range(1, arguments.repeats + 1):
-        memory, lost, others = measure(arguments.clients)
-        ratios.append((memory.own + memory.kernel) / lost)
-        sizes = [f"{size / 1e6:,.1f}" for size in (memory.from_files, memory.own, memory.kernel, others, lost)]
-        rows.append((f"repeat {number}", *sizes, f"{memory.own / lost:.3f}", f"{ratios[-1]:.3f}"))
+        (own, kernel, from_files), lost, others = measure(arguments.clients)
+        ratios.append((own + kernel) / lost)
+        sizes = [f"{size / 1e6:,.1f}" for size in (from_files, own, kernel, others, lost)]
+        rows.append((f"repeat {number}", *sizes, f"{own / lost:.3f}", f"{ratios[-1]:.3f}"))
     print(table(header, rows))
     print(f"median of (rest + kernel)/lost: {statistics.median(ratios):.3f}")
 

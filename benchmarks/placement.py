@@ -3,10 +3,9 @@
 make bench-placement
 """
 
-import tempfile
-from pathlib import Path
+import subprocess
 
-from common import options, seconds_of, table, write
+from common import new_folder, options, run_command, table, write
 
 from sheafgossip.metrics.summary import summarize
 
@@ -23,12 +22,10 @@ placement = { hosts = 4 }
 def main() -> None:
     options(__doc__).parse_args()
     rows, between = [], {}
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.toml"
-        config.write_text(CONFIG)
+    with new_folder() as folder:
         for by in ("random", "round-robin", "partition"):
-            out = Path(folder) / by
-            seconds_of("run", str(config), "--out", str(out), "-q", "--set", f"placement.by={by}")
+            command, out = run_command(folder, CONFIG, "--set", f"placement.by={by}", out=by)
+            subprocess.run(command, check=True)
             run = summarize(out)
             assert run.between_hosts
             total, between[by] = run.traffic.wire_bytes, run.between_hosts.wire_bytes

@@ -2,11 +2,10 @@
 
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
-from common import options, seconds_of, spread, table, write
+from common import new_folder, options, run_command, seconds_of, spread, table, write
 
 CONFIG = """
 clients = 200
@@ -23,12 +22,11 @@ REPEATS = 5
 def main() -> None:
     options(__doc__).parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with tempfile.TemporaryDirectory(prefix="sheafgossip-report-") as folder:
-        root = Path(folder)
-        (root / "large.toml").write_text(CONFIG)
+    with new_folder() as root:
         (root / "empty.html").write_text("<!doctype html><title>empty</title>")
-        seconds_of("run", str(root / "large.toml"), "--quiet", "--out", str(root / "run"))
-        written = seconds_of("report", str(root / "run"), "--out", str(root / "page.html"))
+        command, run = run_command(root, CONFIG)
+        subprocess.run(command, check=True)
+        written = seconds_of("report", str(run), "--out", str(root / "page.html"))
         size = (root / "page.html").stat().st_size
         rows = [("writing the page", f"{written:.1f} s"), ("its size", f"{size / 1e6:.2f} MB")]
         if chromium:

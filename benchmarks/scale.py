@@ -9,11 +9,10 @@ pages that several share are counted once.
 
 import statistics
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
-from common import CLI, LAST_SAMPLES, count, options, reading, seconds_of, table, write
+from common import LAST_SAMPLES, count, new_folder, options, reading, run_command, seconds_of, table, write
 
 STARTED = "SELECT count(*) FROM event WHERE kind = 'start'"  # on record within half a second
 LOGISTIC = """
@@ -45,11 +44,10 @@ algorithm = {{ name = "dfedu" }}
 
 def measure(name: str, text: str) -> tuple[object, ...]:
     """A row of the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        config, out = Path(folder) / "config.toml", Path(folder) / "run"
-        config.write_text(text)
+    with new_folder() as folder:
+        command, out = run_command(folder, text)
         started = time.monotonic()
-        process = subprocess.Popen([*CLI, "run", str(config), "--out", str(out), "-q"], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while not count(out / "run.sqlite", STARTED) and process.poll() is None:
             time.sleep(0.05)
         ready = time.monotonic() - started

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from common import options, table, write
-from study import TUNING, Method, Study, against, over_seeds, payload, write_runs
+from study import TUNING, Method, Study, comparison, write_runs
 
 from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.data import load
@@ -68,14 +68,11 @@ def main() -> None:
     study = Study(arguments.out, partial(problem, data, 0.5), METHODS, min, TUNING[:1])
     whole = Study(arguments.out / "whole", partial(problem, data, 0.0), {UNCUT: METHODS["local"]}, min)
     found = study.results(arguments.seeds) | whole.results(arguments.seeds)
-    rows = []
-    for name, (lam, results) in found.items():
-        error, difference = over_seeds(result.mean for result in results), against(found["local"][1], results)
-        rows.append((name, "" if lam is None else f"{lam:g}", error, difference, f"{payload(results):.2f}"))
     write_runs([*study.runs, *whole.runs], "school")
     command = f"`python benchmarks/school.py --data-root FOLDER --seeds {arguments.seeds}`"
     header = f"method|lambda|MSE, mean ± s.e. over {arguments.seeds} seeds|against local|payload MB"
-    write("school", f"{command}: {ROUNDS} full-gradient rounds, alpha {ALPHA}", table(header, rows))
+    made_by = f"{command}: {ROUNDS} full-gradient rounds, alpha {ALPHA}"
+    write("school", made_by, table(header, comparison(found, 1, reduced=False)))
 
 
 if __name__ == "__main__":

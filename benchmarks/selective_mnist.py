@@ -12,7 +12,7 @@ from typing import Any
 
 from common import options, table, write
 from drawing import plt, save
-from study import TUNING, Method, Study, against, over_seeds, payload, percent
+from study import TUNING, Method, Study, comparison, over_seeds
 
 from sheafgossip.metrics import open_run
 
@@ -89,14 +89,11 @@ def main() -> None:
     study = Study(arguments.out, posed, METHODS, max, TUNING[:1], tuning_rounds=min(40, arguments.rounds))
     found = study.results(arguments.seeds)
     rows = []
-    for name, (lam, results) in found.items():
-        reduced = over_seeds(100 * result.mean_of_reduced for result in results)
-        difference = against(found["local"][1], results, 100)
+    for (name, *figures), (lam, _) in zip(comparison(found), found.values(), strict=True):
         alike = edges_between_alike(study, name, lam, arguments.seeds) if "selective" in name else ""
-        chosen, sent = "" if lam is None else f"{lam:g}", f"{payload(results):.0f}"
-        rows.append((name, chosen, percent(results), difference, reduced, alike, sent))
-    figures = "against local|clients with little data|edges between alike, %|payload MB"
-    text = table(f"method|lambda|accuracy %, mean ± s.e. over seeds|{figures}", rows)
+        rows.append((name, *figures, alike))
+    header = "against local|clients with little data|payload MB|edges between alike, %"
+    text = table(f"method|lambda|accuracy %, mean ± s.e. over seeds|{header}", rows)
     command = "python benchmarks/selective_mnist.py --data-root FOLDER"
     write("selective-mnist", f"`{command} --rounds {arguments.rounds} --seeds {arguments.seeds}`", text)
     draw(study, {name: lam for name, (lam, _) in found.items()}, arguments.seeds)

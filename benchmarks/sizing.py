@@ -8,6 +8,7 @@ Clients learn logistic regression on digits by D-PSGD, on a graph with four neig
 
 import argparse
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -69,30 +70,27 @@ def figures() -> str:
     prepare_s, launcher_bytes, line = measured()
     client = memory.OF_A_CLIENT + memory.OF_PAGE_TABLES + NEIGHBOURS * memory.OF_A_LINK + 4 * 4 * PARAMETERS
     message = message_wire_bytes([HEADER_BYTES, 4 * PARAMETERS], sealed=True)
-    header = "|".join(["clients", *(f"{clients:,}" for clients in SIZES)])
-    rows = [
-        ["memory of all clients, GB", *(f"{clients * client / 1e9:,.0f}" for clients in SIZES)],
-        [f"hosts of {HOST_GB} GB", *(f"{-(-clients * client // (HOST_GB * 1e9)):,.0f}" for clients in SIZES)],
-        ["wire bytes of a round, all clients, GB", *(f"{c * NEIGHBOURS * message / 1e9:,.3g}" for c in SIZES)],
-        ["launcher: seconds to prepare", *(f"{clients * prepare_s:,.0f}" for clients in SIZES)],
-        ["launcher: memory, GB", *(f"{clients * launcher_bytes / 1e9:,.2g}" for clients in SIZES)],
-        ["launcher: assignments sent, GB", *(f"{clients * line / 1e9:,.2g}" for clients in SIZES)],
-        ["collector: open connections", *(f"{clients:,}" for clients in SIZES)],
-        ["collector: memory of connections, GB", *(f"{clients * memory.OF_A_LINK / 1e9:,.2g}" for clients in SIZES)],
-        ["collector: CPU seconds a round", *(f"{clients * RECORDS_A_ROUND * COLLECTOR_S:,.2g}" for clients in SIZES)],
-        [f"seconds to start, {HOST_GB} GB hosts of 2 cores", *(_start(clients, client) for clients in SIZES)],
-    ]
+    host = HOST_GB * 1e9
+    of_a_client: dict[str, tuple[float, str]] = {  # and how it is printed
+        "memory of all clients, GB": (client / 1e9, ",.0f"),
+        "wire bytes of a round, all clients, GB": (NEIGHBOURS * message / 1e9, ",.3g"),
+        "launcher: seconds to prepare": (prepare_s, ",.0f"),
+        "launcher: memory, GB": (launcher_bytes / 1e9, ",.2g"),
+        "launcher: assignments sent, GB": (line / 1e9, ",.2g"),
+        "collector: open connections": (1, ","),
+        "collector: memory of connections, GB": (memory.OF_A_LINK / 1e9, ",.2g"),
+        "collector: CPU seconds a round": (RECORDS_A_ROUND * COLLECTOR_S, ",.2g"),
+    }
+    rows = [[name, *(f"{n * each:{form}}" for n in SIZES)] for name, (each, form) in of_a_client.items()]
+    rows.append([f"hosts of {HOST_GB} GB", *(f"{math.ceil(n * client / host):,}" for n in SIZES)])
+    start = [f"{min(n, host / client) * FORK_S:,.0f}" for n in SIZES]
+    rows.append([f"seconds to start, {HOST_GB} GB hosts of 2 cores", *start])
     constants = (
         f"A client more: {1e3 * prepare_s:.2f} ms and {launcher_bytes / 1e3:.0f} kB of the launcher, "
         f"{line / 1e3:.1f} kB of assignment, {client / 1e6:.1f} MB on its host; "
         f"a record: {1e6 * COLLECTOR_S:.0f} us of the collector."
     )
-    return f"{table(header, rows)}\n\n{constants}"
-
-
-def _start(clients: int, client: float) -> str:
-    on_a_host = min(clients, HOST_GB * 1e9 / client)
-    return f"{on_a_host * FORK_S:,.0f}"
+    return f"{table('|'.join(['clients', *(f'{n:,}' for n in SIZES)]), rows)}\n\n{constants}"
 
 
 def main() -> None:

@@ -6,16 +6,15 @@ second third to the last one, of what was usual in each (the median: a file may 
 """
 
 import subprocess
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from contextlib import suppress
 from statistics import median
 
+import numpy as np
 import psutil
-from common import CLI, options, write
+from common import new_folder, options, run_command, write
 
 CONFIG = """
 clients = 64
@@ -31,18 +30,6 @@ GROWTH = 1.02
 """Tolerated growth of a process's own memory: a few more pages of an allocator."""
 
 
-@dataclass(frozen=True)
-class Look:
-    own_bytes: float
-    files: float
-    threads: float
-
-
-def look(process: psutil.Process) -> Look:
-    with process.oneshot():
-        return Look(process.memory_full_info().uss, process.num_fds(), process.num_threads())
-
-
 def role(process: psutil.Process, launcher: psutil.Process) -> str:
     if process == launcher:
         return "launcher"
@@ -51,49 +38,42 @@ def role(process: psutil.Process, launcher: psutil.Process) -> str:
     return "fork server" if process.ppid() == launcher.pid else "client"
 
 
-def usual(looks: Sequence[Look]) -> Look:
-    return Look(*(median(getattr(look, field.name) for look in looks) for field in fields(Look)))
-
-
-def watch(command: Sequence[str]) -> dict[str, list[Look]]:
-    """What was seen of every process of the command, by its name and number."""
-    seen: defaultdict[str, list[Look]] = defaultdict(list)
+def watch(command: Sequence[str]) -> dict[str, np.ndarray]:
+    """Looks at every process of the command, by its name and number: own bytes, open files, threads, a row a look."""
+    seen: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     launcher = psutil.Popen(command, stdout=subprocess.DEVNULL)
     while launcher.poll() is None:
         for process in [launcher, *launcher.children(recursive=True)]:
-            try:
-                seen[f"{role(process, launcher)} {process.pid}"].append(look(process))
-            except psutil.Error:  # it has just ended
-                continue
+            with suppress(psutil.Error), process.oneshot():  # it may just have ended
+                look = process.memory_full_info().uss, process.num_fds(), process.num_threads()
+                seen[f"{role(process, launcher)} {process.pid}"].append(look)
         time.sleep(EVERY_S)
     if launcher.returncode:
         raise SystemExit("the run failed")
-    return seen
+    return {name: np.array(looks) for name, looks in seen.items() if len(looks) >= 6}
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5000)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.toml"
-        config.write_text(CONFIG.format(rounds=arguments.rounds))
-        command = [*CLI, "run", str(config), "--out", f"{folder}/run", "-q"]
+    with new_folder() as folder:
+        command, _ = run_command(folder, CONFIG.format(rounds=arguments.rounds))
         started = time.monotonic()
-        seen = {name: looks for name, looks in watch(command).items() if len(looks) >= 6}
+        seen = watch(command)
         seconds = time.monotonic() - started
     growth, files, threads = {}, {}, {}
     for name, looks in seen.items():
         third = len(looks) // 3
-        settled, last = usual(looks[third : 2 * third]), usual(looks[2 * third : -1])  # the very last may be leaving
-        growth[name] = last.own_bytes / settled.own_bytes
-        files[name] = last.files - settled.files
-        threads[name] = last.threads - settled.threads
+        settled = np.median(looks[third : 2 * third], axis=0)
+        last = np.median(looks[2 * third : -1], axis=0)  # the very last may be leaving
+        growth[name] = last[0] / settled[0]
+        _, files[name], threads[name] = last - settled
     worst = max(growth, key=lambda name: growth[name])
     whose = worst.rsplit(" ", 1)[0]
     flat = growth[worst] <= GROWTH and max(files.values()) <= 0 and max(threads.values()) <= 0
     for name in sorted(seen, key=lambda name: -growth[name])[:4]:
-        series = " ".join(f"{look.own_bytes / 1e6:.1f}" for look in seen[name][:: max(1, len(seen[name]) // 12)])
+        series = " ".join(f"{own / 1e6:.1f}" for own in seen[name][:: max(1, len(seen[name]) // 12), 0])
         print(f"{name}: x {growth[name]:.3f}, open files {files[name]:+.0f}; MB over time: {series}")
     text = (
         f"{len(seen)} processes, {arguments.rounds} rounds in {seconds:.0f} s, {min(map(len, seen.values()))} looks or "

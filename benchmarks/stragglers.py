@@ -6,19 +6,20 @@ same eight are always slow; clients with one task, each of whom is slow a fifth 
 a CSV file to benchmarks/results/, and docs/pictures/stragglers.svg.
 """
 
-import bisect
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from common import options, table, write, write_csv
 from drawing import plt, save
-from study import run_several
+from pandas import DataFrame
+from study import Changes, over_seeds, run_grid
 
-from sheafgossip.launcher.config.sections import RunConfig, validate
 from sheafgossip.metrics import open_run
 
 ROUNDS = 200
@@ -50,33 +51,27 @@ ALONE = "alone"
 NEVER_WAITS_LONGER = f"inf, {LONGER:,} rounds"
 
 
-def variants(scene: Scene) -> dict[str, dict[str, Any]]:
+def variants(scene: Scene) -> dict[str, Changes]:
     """{label: what it changes}; the first one is synchronous."""
-    found: dict[str, dict[str, Any]] = {str(s): {"time": {"clock": "virtual", "staleness": s}} for s in STALENESS}
+    found: dict[str, Changes] = {str(s): {"time": {"clock": "virtual", "staleness": s}} for s in STALENESS}
     if scene.longer:
-        found[NEVER_WAITS_LONGER] = found["inf"] | {"rounds": LONGER}
+        found[NEVER_WAITS_LONGER] = {"time": {"clock": "virtual", "staleness": "inf"}, "rounds": LONGER}
     return found | {ALONE: {"algorithm": {"name": "local"}}}
 
 
-def configuration(name: str, label: str, seed: int) -> RunConfig:
-    scene = SCENES[name]
-    return validate(
-        {
-            "name": f"{name} {label} seed {seed}",
-            "seed": seed,
-            "clients": 40,
-            "rounds": ROUNDS,
-            "topology": {"kind": "erdos-renyi", "p": 0.15},
-            "data": {"dataset": "digits", "rotations": scene.rotations},
-            "training": {"work": "full", "alpha": 0.5},
-            "algorithm": scene.algorithm,
-            "time": {"clock": "virtual"},
-            "compute": {"step_s": 0.1},
-            "links": {"latency_s": 0.01},
-            "stragglers": scene.stragglers,
-        }
-        | variants(scene)[label]
-    )
+def problem(scene: Scene, seed: int) -> dict[str, Any]:
+    return {
+        "clients": 40,
+        "rounds": ROUNDS,
+        "topology": {"kind": "erdos-renyi", "p": 0.15},
+        "data": {"dataset": "digits", "rotations": scene.rotations},
+        "training": {"work": "full", "alpha": 0.5},
+        "algorithm": scene.algorithm,
+        "time": {"clock": "virtual"},
+        "compute": {"step_s": 0.1},
+        "links": {"latency_s": 0.01},
+        "stragglers": scene.stragglers,
+    }
 
 
 @dataclass(frozen=True)
@@ -84,10 +79,10 @@ class Course:
     """One run over virtual time. ``accuracy[k]``, in %, holds from ``moments[k]`` on: the mean over all clients of each
     one's latest evaluation."""
 
-    moments: Sequence[float]
-    accuracy: Sequence[float]
-    sent: Sequence[tuple[float, int]]
-    """Virtual seconds at the end of a client's round, and the wire bytes that it sent in the round."""
+    moments: np.ndarray
+    accuracy: np.ndarray
+    sent: DataFrame
+    """virtual_s at the end of a client's round, and the wire bytes that it sent in the round."""
     end_s: float
     idle_share: float
 
@@ -96,29 +91,25 @@ class Course:
         return self.accuracy[-1]
 
     def at(self, moment: float) -> float:
-        return self.accuracy[bisect.bisect_right(self.moments, moment) - 1]
+        return self.accuracy[np.searchsorted(self.moments, moment, side="right") - 1]
 
     def reaches(self, accuracy: float) -> float:
         """When for the first time; inf: never."""
-        pairs = zip(self.moments, self.accuracy, strict=True)
-        return next((moment for moment, reached in pairs if reached >= accuracy - 1e-9), math.inf)
+        return min(self.moments[self.accuracy >= accuracy - 1e-9], default=math.inf)
 
     def sent_mb(self, until: float) -> float:
-        return sum(size for moment, size in self.sent if moment <= until) / 1e6
+        return self.sent.wire_bytes[self.sent.virtual_s <= until].sum() / 1e6
 
 
 def read(folder: Path) -> Course:
     run = open_run(folder)
     progress = run.virtual_progress
-    sent = run.sql(
-        "SELECT virtual_s, sum(wire_bytes) AS sent FROM traffic"
-        " JOIN round ON node = src AND round.round = traffic.round GROUP BY src, traffic.round"
-    )
+    sent = run.sql("SELECT virtual_s, wire_bytes FROM traffic JOIN round ON node = src AND round.round = traffic.round")
     clients = run.sql("SELECT max(virtual_s) AS end_s, sum(idle_s) AS idle_s FROM round GROUP BY node")
     return Course(
-        moments=progress["virtual_s"].tolist(),
-        accuracy=(100 * progress["mean_test_metric"]).tolist(),
-        sent=list(sent.itertuples(index=False, name=None)),
+        moments=progress["virtual_s"].to_numpy(),
+        accuracy=100 * progress["mean_test_metric"].to_numpy(),
+        sent=sent,
         end_s=float(clients["end_s"].max()),
         idle_share=float(clients["idle_s"].sum() / clients["end_s"].sum()),
     )
@@ -126,28 +117,30 @@ def read(folder: Path) -> Course:
 
 def courses(out: Path, seeds: int) -> dict[str, list[dict[str, Course]]]:
     """{scene: {label: its run} with each seed}; runs what is not there yet."""
-    folders = {
-        (name, label, seed): out / f"{name}-{number}-{seed}"
-        for name, scene in SCENES.items()
-        for number, label in enumerate(variants(scene))
-        for seed in range(seeds)
-    }
-    run_several({folder: configuration(*run) for run, folder in folders.items()})
-    return {
-        name: [{label: read(folders[name, label, seed]) for label in variants(scene)} for seed in range(seeds)]
-        for name, scene in SCENES.items()
-    }
+    found: dict[str, list[dict[str, Course]]] = {}
+    for name, scene in SCENES.items():
+        grid = run_grid(out / name, seeds, partial(problem, scene), variants(scene))
+        found[name] = [{label: read(folders[seed]) for label, folders in grid.items()} for seed in range(seeds)]
+    return found
 
 
 def rows(name: str, seed: int, found: dict[str, Course]) -> list[dict[str, Any]]:
     synchronous = found["0"]
     lines = []
     for label, course in found.items():
-        line = {"scene": name, "staleness": label, "seed": seed, "final": course.final, "end_s": course.end_s}
-        line |= {"idle_share": course.idle_share, "wire_mb": course.sent_mb(math.inf)}
-        line |= {"above_synchronous": course.final - synchronous.final, "synchronous_final": synchronous.final}
-        line |= {"synchronous_end_s": synchronous.end_s}
-        line |= {"at_half_time": course.at(synchronous.end_s / 2)}
+        line = {
+            "scene": name,
+            "staleness": label,
+            "seed": seed,
+            "final": course.final,
+            "end_s": course.end_s,
+            "idle_share": course.idle_share,
+            "wire_mb": course.sent_mb(math.inf),
+            "above_synchronous": course.final - synchronous.final,
+            "synchronous_final": synchronous.final,
+            "synchronous_end_s": synchronous.end_s,
+            "at_half_time": course.at(synchronous.end_s / 2),
+        }
         for what, target in (("final", synchronous.final), ("point_less", synchronous.final - 1)):
             moment = course.reaches(target)
             line |= {f"{what}_s": moment, f"{what}_share": moment / synchronous.end_s}
@@ -162,9 +155,7 @@ def spread(values: Sequence[float], digits: int = 0, scale: float = 1) -> str:
     if len(finite) < len(values):
         found = f"{len(finite)} of {len(values)}"
         return f"{found}: {', '.join(f'{value:.{digits}f}' for value in finite)}" if finite else "never"
-    text = f"{statistics.fmean(finite):.{digits}f}"
-    error = f"{statistics.stdev(finite) / math.sqrt(len(finite)) if len(finite) > 1 else 0:.{digits}f}"
-    return f"{text} ± {error}" if float(error) else text
+    return over_seeds(finite, digits)
 
 
 COLUMNS = {  # title: column of the CSV file, digits, factor

@@ -1,16 +1,17 @@
 """What studies of several runs share: runs that are kept once they have ended, lambdas chosen without a look at the
 test samples, and figures over seeds."""
 
+import argparse
 import math
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import write_csv
+from common import options, write, write_csv
 
 from sheafgossip.launcher.config.sections import RunConfig, validate
 from sheafgossip.launcher.run.earlier import PlannedRun, configuration, has_diverged
@@ -49,6 +50,10 @@ class Result:
         return float(self.metric[self.train_samples < self.train_samples.max() / 2].mean())
 
 
+Changes = dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+"""What a method changes of a configuration, or how to tell from the configuration."""
+
+
 class _Names(Observer):
     def has_ended(self, finished: Finished) -> None:
         print(finished.prepared.folder.name, flush=True)
@@ -80,21 +85,37 @@ def read(folder: Path) -> Result:
 
 
 def run_grid(
-    out: Path, seeds: int, problem: Callable[[int], dict[str, Any]], methods: Mapping[str, Mapping[str, Any]]
+    out: Path, seeds: int, problem: Callable[[int], dict[str, Any]], methods: Mapping[str, Changes]
 ) -> dict[str, list[Path]]:
-    """{method: the folder of its run with each seed}; a method is what it changes of ``problem(seed)``."""
+    """{method: the folder of its run with each seed}; runs what is not there yet."""
     folders = {name: [out / f"{number}-{seed}" for seed in range(seeds)] for number, name in enumerate(methods)}
     wanted = {}
     for name, changes in methods.items():
         for seed, folder in enumerate(folders[name]):
-            wanted[folder] = validate(problem(seed) | {"seed": seed, "name": f"{name}, seed {seed}"} | dict(changes))
+            tree = problem(seed) | {"seed": seed, "name": f"{name}, seed {seed}"}
+            wanted[folder] = validate(tree | (changes(tree) if callable(changes) else changes))
     run_several(wanted)
     return folders
 
 
-def algorithms(methods: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def algorithms(methods: Mapping[str, dict[str, Any]]) -> dict[str, Changes]:
     """{name: settings} as what each changes of a configuration."""
     return {name: {"algorithm": settings} for name, settings in methods.items()}
+
+
+def run_study(
+    script: str, page: str | None, studies: Mapping[str, tuple[Callable[[argparse.Namespace, str], str], str]]
+) -> None:
+    """Runs the study that the command line names; ``studies`` is {name: (its table, the name of its results)}."""
+    parser = options(page, seeds=5, out=f"bench-{script}")
+    parser.add_argument("study", choices=studies, nargs="?", default=next(iter(studies)))
+    parser.add_argument("--data-root", type=Path, help="folder with school.mat, where a study takes it")
+    arguments = parser.parse_args()
+    make_table, results = studies[arguments.study]
+    arguments.out /= arguments.study
+    text = make_table(arguments, f"accuracy %, mean ± s.e. over {arguments.seeds} seeds")
+    root = " --data-root FOLDER" if arguments.data_root else ""
+    write(results, f"`python benchmarks/{script}.py {arguments.study}{root} --seeds {arguments.seeds}`", text)
 
 
 def percent(results: Iterable[Result]) -> str:
@@ -186,6 +207,18 @@ def over_seeds(values: Iterable[float], digits: int = 1) -> str:
     if len(found) == 1:
         return mean
     return f"{mean} ± {statistics.stdev(found) / math.sqrt(len(found)):.{digits}f}"
+
+
+def comparison(
+    found: Mapping[str, tuple[float | None, list[Result]]], scale: float = 100, *, reduced: bool = True
+) -> Iterator[list[str]]:
+    """A row a method: lambda, mean, against "local", and of the clients with ``reduced`` data, payload MB."""
+    for name, (lam, results) in found.items():
+        row = [name, "" if lam is None else f"{lam:g}", over_seeds(scale * result.mean for result in results)]
+        row.append(against(found["local"][1], results, scale))
+        if reduced:
+            row.append(over_seeds(scale * result.mean_of_reduced for result in results))
+        yield [*row, f"{payload(results):.2f}"]
 
 
 def against(base: Sequence[Result], results: Sequence[Result], scale: float = 1.0) -> str:
