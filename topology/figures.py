@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import or_
@@ -20,77 +18,46 @@ if TYPE_CHECKING:
 DENSE_UP_TO = 500  # clients; beyond, all eigenvalues of a dense matrix cost more than two of a sparse one
 
 
-@dataclass(frozen=True)
-class GraphFigures:
-    clients: int
-    edges: int
-    degree_min: int
-    degree_mean: float
-    degree_max: int
-    diameter: int
-    clustering: float
-    """Mean over clients of the share of pairs of their neighbours that are neighbours too (0 with fewer than two)."""
-    spectral_gap: float
-    """1 - the second largest eigenvalue modulus of the Metropolis-Hastings matrix; 1 mixes in one round, 0 never."""
+def describe(graphs: GraphSequence) -> dict[str, str]:
+    """What there is to say of the graphs, by name; spreads are over clients and periods.
+
+    Raises TopologyError for a disconnected graph that stays: it has no diameter.
+    """
+    graph, clients = graphs.graphs[0], range(graphs.union.clients)
+    if not graphs.changes and isinstance(graph, Graph):
+        if not graph.is_connected:
+            raise TopologyError(f"a graph of {graph.components} components cannot be measured: it must be connected")
+        return {
+            "edges": f"{len(graph.edges)}",
+            "degree (least / mean / most)": _spread([graph.degree(client) for client in clients]),
+            "diameter": f"{diameter(graph)}",
+            "mean clustering": f"{clustering(graph):.3f}",
+            "spectral gap": f"{spectral_gap(graph):.4f}",
+        }
+    told: dict[str, str] = {}
+    links = [len(each.arcs if isinstance(each, Digraph) else each.edges) for each in graphs.graphs]
+    name = "arcs" if graphs.directed else "edges"
+    if graphs.changes:
+        rounds = f"{graphs.rounds_each} round{'s' if graphs.rounds_each > 1 else ''}"
+        told |= {"periods": f"{len(links)}, each of {rounds}", f"{name} (least / mean / most)": _spread(links)}
+    else:
+        told |= {name: f"{links[0]}"}
+    sent = _spread([len(each.successors(client)) for each in graphs.graphs for client in clients])
+    heard = _spread([len(each.predecessors(client)) for each in graphs.graphs for client in clients])
+    told |= {"outdegree": sent, "indegree": heard} if graphs.directed else {"degree": sent}
+    if not graphs.changes:
+        told |= {"diameter": f"{diameter(graph)}"}
+    connected = all(each.is_connected for each in graphs.graphs)
+    doubly_stochastic = all(each.is_regular for each in graphs.graphs if isinstance(each, Digraph))
+    return told | {
+        "strongly connected" if graphs.directed else "connected": "yes" if connected else "all periods together",
+        "doubly stochastic weights": "yes" if doubly_stochastic else "no",
+        "connections": f"{len(graphs.union.edges)}",
+    }
 
 
-def measure(graph: Graph) -> GraphFigures:
-    """Raises TopologyError for a disconnected graph: it has no diameter."""
-    if not graph.is_connected:
-        raise TopologyError(f"a graph of {graph.components} components cannot be measured: it must be connected")
-    degrees = [graph.degree(client) for client in range(graph.clients)]
-    return GraphFigures(
-        clients=graph.clients,
-        edges=len(graph.edges),
-        degree_min=min(degrees),
-        degree_mean=2 * len(graph.edges) / graph.clients,
-        degree_max=max(degrees),
-        diameter=diameter(graph),
-        clustering=clustering(graph),
-        spectral_gap=spectral_gap(graph),
-    )
-
-
-@dataclass(frozen=True)
-class Spread:
-    least: int
-    mean: float
-    most: int
-
-    @classmethod
-    def of(cls, counts: Sequence[int]) -> Spread:
-        return cls(min(counts), sum(counts) / len(counts), max(counts))
-
-    def __str__(self) -> str:
-        return f"{self.least} / {self.mean:.2f} / {self.most}"
-
-
-@dataclass(frozen=True)
-class SequenceFigures:
-    """Describes graphs that change or are directed; the spreads are over periods, degrees over clients and periods."""
-
-    links: Spread
-    """Edges, or arcs where the graphs are directed."""
-    out_degree: Spread
-    in_degree: Spread
-    connections: int
-    """Pairs of clients that talk in any of the periods."""
-    connected: bool
-    """Whether each of the graphs is connected, strongly if directed; else only all of them together are."""
-    doubly_stochastic: bool
-    """Whether the mixing weights are, in each of the graphs."""
-
-
-def measure_sequence(graphs: GraphSequence) -> SequenceFigures:
-    clients = range(graphs.union.clients)
-    return SequenceFigures(
-        links=Spread.of([len(graph.arcs if isinstance(graph, Digraph) else graph.edges) for graph in graphs.graphs]),
-        out_degree=Spread.of([len(graph.successors(client)) for graph in graphs.graphs for client in clients]),
-        in_degree=Spread.of([len(graph.predecessors(client)) for graph in graphs.graphs for client in clients]),
-        connections=len(graphs.union.edges),
-        connected=all(graph.is_connected for graph in graphs.graphs),
-        doubly_stochastic=all(graph.is_regular for graph in graphs.graphs if isinstance(graph, Digraph)),
-    )
+def _spread(counts: list[int]) -> str:
+    return f"{min(counts)} / {sum(counts) / len(counts):.2f} / {max(counts)}"
 
 
 # Sets of clients are the bits of one Python integer: unions and intersections of thousands of clients cost a tenth of a
@@ -112,6 +79,7 @@ def diameter(graph: Graph | Digraph) -> int:
 
 
 def clustering(graph: Graph) -> float:
+    """Mean over clients of the share of pairs of their neighbours that are neighbours too; 0 with fewer than two."""
     around = [sum(1 << neighbour for neighbour in graph.neighbours(client)) for client in range(graph.clients)]
     total = 0.0
     for client in range(graph.clients):
@@ -124,15 +92,12 @@ def clustering(graph: Graph) -> float:
 
 
 def spectral_gap(graph: Graph) -> float:
+    """1 - the second largest eigenvalue modulus of the Metropolis-Hastings matrix; 1 mixes in one round, 0 never."""
     if graph.clients == 1:
         return 1.0
     if graph.clients <= DENSE_UP_TO:
         eigenvalues = np.linalg.eigvalsh(mixing_matrix(graph, "metropolis-hastings"))
         return 1 - float(max(abs(eigenvalues[0]), abs(eigenvalues[-2])))
-    return 1 - second_modulus(_sparse_mixing(graph))
-
-
-def _sparse_mixing(graph: Graph) -> csc_array:
     from scipy.sparse import csc_array
 
     rows = [mixing_row(graph, client, "metropolis-hastings") for client in range(graph.clients)]
@@ -140,7 +105,7 @@ def _sparse_mixing(graph: Graph) -> csc_array:
     weights = np.fromiter(chain.from_iterable(row.values() for row in rows), float, count=ends[-1])
     partners = np.fromiter(chain.from_iterable(rows), np.intp, count=ends[-1])
     # W is symmetric: its rows are its columns.
-    return csc_array((weights, partners, ends), shape=(graph.clients, graph.clients))
+    return 1 - second_modulus(csc_array((weights, partners, ends), shape=(graph.clients, graph.clients)))
 
 
 def second_modulus(mixing: csc_array) -> float:

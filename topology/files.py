@@ -6,15 +6,17 @@ Files come from other people: their size is bounded, and GraphML is read without
 import codecs
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from .graph import Digraph, Graph, TopologyError
 
 LARGEST_FILE = 64 * 2**20  # bytes
 
-Line = int
-Link = tuple[Line, int, int]
+_DOCTYPE = "a DOCTYPE is not allowed: its entities could grow without bound; remove it"
+Link = tuple[int, int, int]
 """The line of an edge or arc, and its two ends."""
 
 
@@ -51,7 +53,7 @@ def _links(path: Path, clients: int, *, directed: bool) -> list[tuple[int, int]]
     content = _content(path)
     graphml = path.suffix.lower() == ".graphml"
     links = _graphml(path, content, directed) if graphml else _edge_list(path, content)
-    first_line: dict[tuple[int, int], Line] = {}
+    first_line: dict[tuple[int, int], int] = {}
     name = "arc" if directed else "edge"
     for line, i, j in links:
         if max(i, j) >= clients:
@@ -60,8 +62,8 @@ def _links(path: Path, clients: int, *, directed: bool) -> list[tuple[int, int]]
             raise _error(path, line, f"{name} {i}-{j}: a client cannot be its own neighbour")
         link = (i, j) if directed or i < j else (j, i)
         if link in first_line:
-            given = f"was already given on line {first_line[link]}: give each {name} once"
-            raise _error(path, line, f"{name} {i}-{j} {given}")
+            given = f"{name} {i}-{j} was already given on line {first_line[link]}: give each {name} once"
+            raise _error(path, line, given)
         first_line[link] = line
     return list(first_line)
 
@@ -71,7 +73,7 @@ def _loner(graph: Graph) -> str:
     return "" if lonely is None else f" (client {lonely} has no edge)"
 
 
-def _error(path: Path, line: Line, problem: str) -> TopologyError:
+def _error(path: Path, line: int, problem: str) -> TopologyError:
     return TopologyError(f"{path}, line {line}: {problem}")
 
 
@@ -110,66 +112,46 @@ def _graphml(path: Path, content: bytes, arcs: bool) -> list[Link]:
     # networkx would expand), is refused before anything of it is used.
     from xml.parsers import expat
 
-    parser = expat.ParserCreate()
-    graph = _GraphML(path, arcs, lambda: parser.CurrentLineNumber)
-    parser.StartDoctypeDeclHandler = graph.doctype
-    parser.StartElementHandler = graph.element
-    try:
-        parser.Parse(content, True)
-    except TopologyError:
-        raise
-    except (LookupError, ValueError) as error:  # of the encoding that the file names
-        raise graph.refusal(f"its encoding is unknown or wrong ({error}); use UTF-8") from error
-    except expat.ExpatError as error:
-        raise _error(path, error.lineno, f"not well-formed XML ({expat.ErrorString(error.code)})") from error
-    if not graph.count:
-        raise TopologyError(f"{path}: holds no <graph> element; a .graphml file must be GraphML")
-    return graph.links
+    parser, links = expat.ParserCreate(), list[Link]()
+    defaults: list[str] = []  # of each graph, the direction of its edges
 
+    def refuse(problem: str, *_: object) -> NoReturn:
+        raise _error(path, parser.CurrentLineNumber, problem)
 
-class _GraphML:
-    """What has been read of a file, element by element."""
+    def client(name: str | None) -> int:
+        if (number := re.fullmatch(r"n?([0-9]{1,9})", name or "")) is None:
+            refuse(f'"{(name or "")[:40]}" is not a client: nodes are named by number, such as "3" or "n3"')
+        return int(number[1])
 
-    def __init__(self, path: Path, arcs: bool, line: Callable[[], Line]):
-        self.links: list[Link] = []
-        self.count = 0
-        self._path = path
-        self._arcs = arcs
-        self._line = line
-        self._default = "undirected"
-
-    def refusal(self, problem: str) -> TopologyError:
-        return _error(self._path, self._line(), problem)
-
-    def doctype(self, *_: object) -> None:
-        raise self.refusal("a DOCTYPE is not allowed: its entities could grow without bound; remove it")
-
-    def element(self, name: str, attributes: dict[str, str]) -> None:
+    def element(name: str, attributes: dict[str, str]) -> None:
         match name.rpartition(":")[2]:
             case "graph":
-                self.count += 1
-                if self.count > 1:
-                    raise self.refusal("a second <graph>: the file must hold one graph, not nested")
-                self._default = attributes.get("edgedefault", self._default)
-                self._check_direction(self._default == "directed", 'edgedefault="directed": the graph')
+                defaults.append(attributes.get("edgedefault", "undirected"))
+                if len(defaults) > 1:
+                    refuse("a second <graph>: the file must hold one graph, not nested")
+                if defaults[0] == "directed" and not arcs:
+                    refuse('edgedefault="directed": the graph must be undirected, or topology.directed = true')
             case "node":
-                self._client(attributes.get("id"))
+                client(attributes.get("id"))
             case "edge":
-                directed = attributes.get("directed", str(self._default == "directed").lower()) == "true"
-                self._check_direction(directed, 'directed="true": edges')
-                source, target = (self._client(attributes.get(end)) for end in ("source", "target"))
-                self.links.append((self._line(), source, target))
-                if self._arcs and not directed:
-                    self.links.append((self._line(), target, source))
+                directed = attributes.get("directed", str(defaults[:1] == ["directed"]).lower()) == "true"
+                if directed and not arcs:
+                    refuse('directed="true": edges must be undirected, or topology.directed = true')
+                source, target = client(attributes.get("source")), client(attributes.get("target"))
+                links.append((parser.CurrentLineNumber, source, target))
+                if arcs and not directed:
+                    links.append((parser.CurrentLineNumber, target, source))
             case "hyperedge":
-                raise self.refusal("a <hyperedge>: edges must join two clients")
+                refuse("a <hyperedge>: edges must join two clients")
 
-    def _check_direction(self, directed: bool, what: str) -> None:
-        if directed and not self._arcs:
-            raise self.refusal(f"{what} must be undirected, or topology.directed = true")
-
-    def _client(self, name: str | None) -> int:
-        number = re.fullmatch(r"n?([0-9]{1,9})", name or "")
-        if number is None:
-            raise self.refusal(f'"{(name or "")[:40]}" is not a client: nodes are named by number, such as "3" or "n3"')
-        return int(number[1])
+    parser.StartDoctypeDeclHandler = partial(refuse, _DOCTYPE)
+    parser.StartElementHandler = element
+    try:
+        parser.Parse(content, True)
+    except (LookupError, ValueError) as error:  # of the encoding that the file names
+        refuse(f"its encoding is unknown or wrong ({error}); use UTF-8")
+    except expat.ExpatError as error:
+        raise _error(path, error.lineno, f"not well-formed XML ({expat.ErrorString(error.code)})") from error
+    if not defaults:
+        raise TopologyError(f"{path}: holds no <graph> element; a .graphml file must be GraphML")
+    return links

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 Pairs = Iterable[tuple[int, int]]
 
-_MOST_LINKS = 10_000_000
-"""All graphs of a run together may have so many: no machine could run more."""
+_MOST_LINKS = 10_000_000  # of all graphs of a run together: no machine could run more
 
 
 @dataclass(frozen=True)
@@ -66,28 +65,12 @@ class TopologySpec(Section):
     directed graphs W_ij is 1/(1 + the number of clients that j sends to)."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A family of graphs over two or more clients."""
-
-    pairs: Callable[[TopologySpec, int, np.random.Generator], Pairs]
-    """Edges, or arcs where the graph is directed. Raises TopologyError where the parameters do not fit the number of
-    clients."""
-    parameters: tuple[str, ...] = ()
-    cure: str = ""
-    """What helps when draws come out disconnected; empty for kinds that are always connected."""
-    random: bool = False
-    directed: Literal["never", "if asked", "always"] = "never"
-
-
 def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph | Digraph:
     """The graph of ``spec`` in one of its periods: equal arguments give equal graphs.
 
     It is connected, strongly so if directed; of one-peer graphs all periods together are. Raises TopologyError for
     parameters that do not fit, a bad file, or no connected graph in ``spec.tries`` draws.
     """
-    if clients < 1:
-        raise TopologyError(f"{clients} clients: at least 1 is needed")
     if spec.kind == "file":
         if spec.path is None:
             raise TopologyError(
@@ -98,16 +81,15 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph 
         return read_digraph(spec.path, clients) if spec.directed else read_graph(spec.path, clients, spec.connected)
     if not spec.connected:
         raise _refusal(spec, "connected", "graphs that are drawn are connected; only those from a file need not be")
-    if spec.kind not in (*KINDS, ONE_PEER):
-        raise _refusal(spec, "kind", f"one of {', '.join([*KINDS, ONE_PEER, 'file'])}")
     if spec.directed and spec.kind not in _DIRECTED:
-        raise _refusal(spec, "directed", f"{spec.kind} graphs are undirected; directed ones are {_named(_DIRECTED)}")
+        named = " and ".join([", ".join(_DIRECTED[:-1]), _DIRECTED[-1]])
+        raise _refusal(spec, "directed", f"{spec.kind} graphs are undirected; directed ones are {named}")
     if clients == 1:
         return Graph(1, ())
-    if spec.kind == ONE_PEER:
+    if spec.kind == _ONE_PEER:
         hops = _hops(clients)
         return Digraph.of(clients, _hop(clients, hops[period % len(hops)]))
-    return _first_connected(KINDS[spec.kind], spec, clients, seed, period)
+    return _first_connected(spec, clients, seed, period)
 
 
 def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> GraphSequence:
@@ -116,9 +98,10 @@ def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> G
     Raises TopologyError as ``draw`` does.
     """
     if spec.redraw_every and spec.kind not in _RANDOM:
-        raise _refusal(spec, "redraw_every", f"{spec.kind} graphs are not random; those that are: {_named(_RANDOM)}")
+        named = " and ".join([", ".join(list(_RANDOM)[:-1]), list(_RANDOM)[-1]])
+        raise _refusal(spec, "redraw_every", f"{spec.kind} graphs are not random; those that are: {named}")
     periods, rounds_each = 1, 1
-    if clients > 1 and spec.kind == ONE_PEER:
+    if clients > 1 and spec.kind == _ONE_PEER:
         periods = len(_hops(clients))
     elif clients > 1 and spec.redraw_every:
         periods, rounds_each = math.ceil(rounds / spec.redraw_every), spec.redraw_every
@@ -143,46 +126,36 @@ def _expected_links(spec: TopologySpec, clients: int) -> float:
     return clients * sent_by_each.get(spec.kind, 1)
 
 
-def _first_connected(kind: Kind, spec: TopologySpec, clients: int, seed: int, period: int) -> Graph | Digraph:
+def _first_connected(spec: TopologySpec, clients: int, seed: int, period: int) -> Graph | Digraph:
     from .randomness import generator
 
-    if spec.tries < 1:
-        raise _refusal(spec, "tries", "1 or more")
-    if "p" in kind.parameters and not 0 <= spec.p <= 1:
-        raise _refusal(spec, "p", "a probability from 0 to 1")
-    directed = spec.directed or kind.directed == "always"
-    family: type[Graph | Digraph] = Digraph if directed else Graph
+    family: type[Graph | Digraph] = Digraph if spec.directed or spec.kind == "exponential" else Graph
     fewest = clients
     for attempt in range(spec.tries):
         # The first period is drawn as the one graph of a run is, whether others follow it or not.
         rng = generator(seed, "topology", *((period, attempt) if period else (attempt,)))
-        graph = family.of(clients, kind.pairs(spec, clients, rng))
+        graph = family.of(clients, _PAIRS[spec.kind](spec, clients, rng))
         if graph.is_connected:
             return graph
         fewest = min(fewest, graph.components)
-    parameters = ", ".join(f"{name} = {getattr(spec, name)}" for name in kind.parameters)
-    cure = kind.cure.format(threshold=math.log(clients) / clients)
+    parameters, cure = _RANDOM[spec.kind]
     raise TopologyError(
-        f'topology.kind = "{spec.kind}" with {parameters}: none of {spec.tries} graphs drawn for {clients} clients was '
-        f"{'strongly ' if directed else ''}connected (the best had {fewest} components); {cure}"
+        f'topology.kind = "{spec.kind}" with {", ".join(f"{name} = {getattr(spec, name)}" for name in parameters)}: '
+        f"none of {spec.tries} graphs drawn for {clients} clients was {'strongly ' if spec.directed else ''}connected "
+        f"(the best had {fewest} components); {cure.format(threshold=math.log(clients) / clients)}"
     )
 
 
 def _refusal(spec: TopologySpec, key: str, allowed: str) -> TopologyError:
-    value = getattr(spec, key)
-    shown = f'"{value}"' if isinstance(value, str) else str(value).lower()
-    return TopologyError(f"topology.{key} = {shown} is not allowed: {allowed}")
+    return TopologyError(f"topology.{key} = {str(getattr(spec, key)).lower()} is not allowed: {allowed}")
 
 
 def _erdos_renyi(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    if spec.directed:
-        for i in range(clients):
-            yield from ((i, j) for j in (rng.random(clients) < spec.p).nonzero()[0].tolist() if j != i)
-        return
     # A row of the adjacency matrix at a time: networkx draws edge by edge, ten times slower at 3,000 clients.
-    for i in range(clients - 1):
-        for offset in (rng.random(clients - 1 - i) < spec.p).nonzero()[0].tolist():
-            yield i, i + 1 + offset
+    for i in range(clients):
+        first = 0 if spec.directed else i + 1
+        drawn = (first + (rng.random(clients - first) < spec.p).nonzero()[0]).tolist()
+        yield from ((i, j) for j in drawn if j != i)
 
 
 def _watts_strogatz(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
@@ -198,7 +171,7 @@ def _watts_strogatz(spec: TopologySpec, clients: int, rng: np.random.Generator) 
 def _barabasi_albert(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
     import networkx
 
-    if not 1 <= spec.m < clients:
+    if spec.m >= clients:
         raise _refusal(spec, "m", f"barabasi-albert with {clients} clients takes 1 to {clients - 1}")
     return networkx.barabasi_albert_graph(clients, spec.m, seed=_integer(rng)).edges
 
@@ -206,7 +179,7 @@ def _barabasi_albert(spec: TopologySpec, clients: int, rng: np.random.Generator)
 def _random_regular(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
     import networkx
 
-    if not 1 <= spec.k < clients:
+    if spec.k >= clients:
         raise _refusal(spec, "k", f"random-regular with {clients} clients takes 1 to {clients - 1}")
     if spec.k * clients % 2:
         raise _refusal(spec, "k", f"random-regular with an odd number of clients ({clients}) takes an even k")
@@ -217,18 +190,18 @@ def _random_regular(spec: TopologySpec, clients: int, rng: np.random.Generator) 
     return networkx.complement(left_out).edges
 
 
-def _ring(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    return _hop(clients, 1) if spec.directed else _circle(range(clients))
+def _integer(rng: np.random.Generator) -> int:
+    """A seed for networkx, whose generators are written for Python's random.Random."""
+    return int(rng.integers(2**63))
 
 
 def _torus(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
     """Client c stands in row c // cols and column c % cols."""
-    rows = spec.rows or max(r for r in range(1, math.isqrt(clients) + 1) if clients % r == 0)
-    if rows < 1 or clients % rows:
-        divisors = ", ".join(str(r) for r in range(1, clients + 1) if clients % r == 0)
-        raise _refusal(
-            spec, "rows", f"a torus of {clients} clients takes 0 (the most nearly square grid) or {divisors}"
-        )
+    divisors = [rows for rows in range(1, clients + 1) if clients % rows == 0]
+    rows = spec.rows or divisors[(len(divisors) - 1) // 2]
+    if rows not in divisors:
+        allowed = ", ".join(map(str, divisors))
+        raise _refusal(spec, "rows", f"a torus of {clients} clients takes 0 (the most nearly square grid) or {allowed}")
     cols = clients // rows
     for row in range(rows):
         yield from _circle(range(row * cols, (row + 1) * cols))
@@ -243,18 +216,6 @@ def _circle(members: range) -> Pairs:
         yield members[-1], members[0]
 
 
-def _star(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    return ((0, leaf) for leaf in range(1, clients))
-
-
-def _complete(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    return ((i, j) for i in range(clients) for j in range(i + 1, clients))
-
-
-def _exponential(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    return (arc for hop in _hops(clients) for arc in _hop(clients, hop))
-
-
 def _hops(clients: int) -> list[int]:
     """1, 2, 4, ... below the number of clients."""
     return [1 << power for power in range((clients - 1).bit_length())]
@@ -265,36 +226,27 @@ def _hop(clients: int, hop: int) -> Pairs:
     return ((i, (i + hop) % clients) for i in range(clients))
 
 
-def _integer(rng: np.random.Generator) -> int:
-    """A seed for networkx, whose generators are written for Python's random.Random."""
-    return int(rng.integers(2**63))
-
-
-ONE_PEER = "one-peer-exponential"
-"""The hops of the exponential graph, one a round: a sequence of graphs of which none needs to be connected."""
-
-KINDS: dict[str, Kind] = {
-    "erdos-renyi": Kind(
-        _erdos_renyi,
+_PAIRS: dict[str, Callable[[TopologySpec, int, np.random.Generator], Pairs]] = {
+    "erdos-renyi": _erdos_renyi,
+    "watts-strogatz": _watts_strogatz,
+    "barabasi-albert": _barabasi_albert,
+    "random-regular": _random_regular,
+    "torus": _torus,
+    "ring": lambda spec, clients, _: _hop(clients, 1) if spec.directed else _circle(range(clients)),
+    "star": lambda _, clients, __: ((0, leaf) for leaf in range(1, clients)),
+    "complete": lambda _, clients, __: combinations(range(clients), 2),
+    "exponential": lambda _, clients, __: (arc for hop in _hops(clients) for arc in _hop(clients, hop)),
+}
+"""Edges, or arcs where the graph is directed, over two or more clients. Raises TopologyError where the parameters do
+not fit the number of clients."""
+_ONE_PEER = "one-peer-exponential"  # the hops of the exponential graph, one a round: none needs to be connected
+_RANDOM = {  # their parameters, and what helps when draws come out disconnected, where they may
+    "erdos-renyi": (
         ("p",),
         "raise topology.p (connected above about ln(n)/n = {threshold:.3f}) or topology.tries",
-        random=True,
-        directed="if asked",
     ),
-    "watts-strogatz": Kind(
-        _watts_strogatz, ("k", "p"), "raise topology.k, lower topology.p or raise topology.tries", random=True
-    ),
-    "barabasi-albert": Kind(_barabasi_albert, ("m",), random=True),
-    "ring": Kind(_ring, directed="if asked"),
-    "torus": Kind(_torus),
-    "star": Kind(_star),
-    "complete": Kind(_complete),
-    "random-regular": Kind(_random_regular, ("k",), "raise topology.k or topology.tries", random=True),
-    "exponential": Kind(_exponential, directed="always"),
+    "watts-strogatz": (("k", "p"), "raise topology.k, lower topology.p or raise topology.tries"),
+    "barabasi-albert": (("m",), ""),
+    "random-regular": (("k",), "raise topology.k or topology.tries"),
 }
-_RANDOM = [name for name, kind in KINDS.items() if kind.random]
-_DIRECTED = [*(name for name, kind in KINDS.items() if kind.directed != "never"), ONE_PEER, "file"]
-
-
-def _named(kinds: list[str]) -> str:
-    return f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+_DIRECTED = ("erdos-renyi", "ring", "exponential", _ONE_PEER, "file")

@@ -1,4 +1,4 @@
-"""Graphs as a picture: clients as dots, larger the more neighbours they have; arcs with a head in their direction."""
+"""How all our pictures look, and graphs as pictures: clients as dots, larger the more neighbours they have."""
 
 from __future__ import annotations
 
@@ -6,76 +6,142 @@ import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .graph import Digraph, Graph, GraphSequence, TopologyError
+from .errors import UserError
+from .graph import Digraph, Graph, GraphSequence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-FORMATS = (".png", ".svg", ".pdf")
+FORMATS = (".svg", ".png", ".pdf")
 # Okabe and Ito's colours, told apart with every common colour blindness; a marker is added when they run out.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-INK = "#2B2B2B"
+INK, SOFT, GRID, PAPER = "#2b2b2b", "#8a8d93", "#d9dadd", "#fdfdfe"
+LOOK: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": SOFT,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9.5,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "mathtext.fontset": "dejavusans",
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "sheafgossip",
+    **{f"{axis}tick.{key}": value for axis in "xy" for key, value in (("color", INK), ("labelsize", 8.5))},
+    **{f"{axis}tick.major.size": 3 for axis in "xy"},
+}
+"""Parameters of matplotlib; a picture is made and written while they hold."""
 NUMBERED_UP_TO = 60  # clients; more numbers than that cannot be read
-PERIODS_SHOWN = 6
-STRESS_UP_TO = 150  # clients; Kamada-Kawai looks best and costs n^3
+RASTER_FROM = 20_000  # lines or bars; vector files of so many open slowly
+_PERIODS_SHOWN = 6
+_STRESS_UP_TO = 150  # clients; Kamada-Kawai looks best and costs n^3
+_EDGE = "#5b6770"
 
 
-def draw_picture(
-    graph: Graph | Digraph | GraphSequence,
-    path: Path,
-    *,
-    title: str | None = None,
-    groups: Sequence[Hashable] | None = None,
-) -> None:
-    """Writes ``path`` as .png, .svg or .pdf, by its ending; ``groups`` holds one label a client (a colour each).
+def draw_picture(graphs: GraphSequence, path: Path, title: str) -> None:
+    """Writes ``path`` as .svg, .png or .pdf, by its ending; of a graph that changes the first six side by side.
 
-    Of a graph that changes, the first six stand side by side. Raises TopologyError for another ending or where
-    ``groups`` does not fit.
+    Raises UserError for another ending, or where it cannot be written.
     """
-    graphs = graph if isinstance(graph, GraphSequence) else GraphSequence((graph,))
-    clients = graphs.union.clients
-    if path.suffix.lower() not in FORMATS:
-        raise TopologyError(f"{path}: a picture's name ends in {', '.join(FORMATS)}")
-    if groups is not None and len(groups) != clients:
-        raise TopologyError(f"{len(groups)} group labels for {clients} clients: one each is needed")
+    check_format(path)
+    import matplotlib
 
+    shown = graphs.graphs[:_PERIODS_SHOWN]
+    columns = min(3, len(shown))
+    with matplotlib.rc_context(LOOK):
+        figure, panels = new_figure(7.0 * columns, 7.0 * math.ceil(len(shown) / columns), columns, len(shown))
+        if graphs.changes:
+            figure.suptitle(title, fontsize=18, color=INK)
+        positions = layout(graphs.union)
+        for period, (axes, graph) in enumerate(zip(panels, shown, strict=True)):
+            first, last = period * graphs.rounds_each + 1, (period + 1) * graphs.rounds_each
+            rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+            axes.set_title(rounds if graphs.changes else literal(title), fontsize=13, pad=12)
+            draw_graph(axes, graph, positions)
+        save_picture(figure, path)
+
+
+def check_format(path: Path) -> None:
+    if path.suffix.lower() not in FORMATS:
+        raise UserError(f"--picture {path}: a picture's name ends in {', '.join(FORMATS)}")
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=160, facecolor="white")
+    except OSError as error:
+        raise UserError(f"--picture {path}: cannot be written: {error.strerror or error}") from error
+
+
+def new_figure(
+    width: float, height: float, columns: int = 1, panels: int | None = None, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Inches; so many panels, by default one a column, row by row."""
     from matplotlib.figure import Figure
 
-    shown = graphs.graphs[:PERIODS_SHOWN]
-    columns = min(3, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    figure = Figure(figsize=(7 * columns, 7 * rows), layout="constrained", facecolor="white")
-    if title and graphs.changes:
-        figure.suptitle(title, fontsize=18, color=INK)
-    positions = layout(graphs.union)
-    for place, each in enumerate(shown):
-        axes = figure.add_subplot(rows, columns, 1 + place)
-        heading = _rounds_of(graphs, place) if graphs.changes else title
-        if heading:
-            axes.set_title(heading, fontsize=13, color=INK, pad=12)
-        _draw_graph(axes, each, positions, groups)
-    figure.savefig(path, dpi=160)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = panels or columns
+    grid = list(figure.subplots(math.ceil(panels / columns), columns, squeeze=False, **options).flat)
+    for axes in grid[panels:]:
+        axes.remove()
+    return figure, grid[:panels]
 
 
-def _rounds_of(graphs: GraphSequence, period: int) -> str:
-    first, last = period * graphs.rounds_each + 1, (period + 1) * graphs.rounds_each
-    return f"round {first}" if first == last else f"rounds {first} to {last}"
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """What is drawn in ``axes``, unless it is only one thing."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 1:
+        columns = max(1, min(len(labels), int(figure.get_figwidth() * 11 / (max(map(len, labels)) + 8))))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def _draw_graph(axes: Axes, graph: Graph | Digraph, positions: np.ndarray, groups: Sequence[Hashable] | None) -> None:
+def literal(text: str) -> str:
+    """Without formulas: matplotlib sets what stands between two dollar signs, and fails where it is none."""
+    return text.replace("$", r"\$")
+
+
+def draw_graph(
+    axes: Axes,
+    graph: Graph | Digraph,
+    positions: np.ndarray,
+    groups: Sequence[Hashable] | None = None,
+    widths: np.ndarray | None = None,
+) -> None:
+    """Arcs have a head in their direction. ``groups``: a label a client, a colour each; ``widths``: points, by edge."""
     axes.set_axis_off()
     axes.set_aspect("equal")
     axes.margins(0.07)
-    sizes = _sizes(graph.undirected)
-    _draw_edges(axes, graph, positions)
-    _draw_clients(axes, positions, sizes, groups)
-    if graph.clients <= NUMBERED_UP_TO:
-        _draw_numbers(axes, positions, sizes, groups)
+    _draw_edges(axes, graph, positions, widths)
+    degrees = np.array([graph.undirected.degree(client) for client in range(graph.clients)])
+    width = axes.bbox.width / axes.figure.dpi
+    sizes = width**2 / 36 * min(420.0, 22000 / graph.clients) * (0.45 + 0.9 * degrees / max(degrees.max(), 1))  # areas
+    labels = list(groups or [""] * graph.clients)
+    for number, label in enumerate(dict.fromkeys(labels)):
+        own = [client for client, group in enumerate(labels) if group == label]
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+        x, y = positions[own].T
+        look: dict[str, Any] = {"edgecolors": PAPER, "lw": 1.2 if graph.clients <= 300 else 0.4, "zorder": 2}
+        axes.scatter(x, y, s=sizes[own], c=colour, marker=marker, label=literal(str(label)), **look)
+        if graph.clients <= NUMBERED_UP_TO:
+            red, green, blue = bytes.fromhex(colour[1:])
+            ink = PAPER if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else INK
+            look = {"ha": "center", "va": "center_baseline", "color": ink, "zorder": 3}
+            for client, x, y, size in zip(own, *positions[own].T, sizes[own], strict=True):
+                axes.text(x, y, f"{client}", fontsize=min(9.0, 0.5 * math.sqrt(size)), **look)
 
 
 @lru_cache(maxsize=8)  # methods that are compared stand on one graph
@@ -89,7 +155,10 @@ def layout(graph: Graph) -> np.ndarray:
 def _layout(graph: Graph) -> np.ndarray:
     if graph.clients > 3 and len(graph.edges) == graph.clients - 1 == graph.degree(0):  # a star
         return np.vstack([[0.0, 0.0], _circle(graph.clients - 1)])
-    if _follows_circle(graph):
+    # Rings, small worlds, complete graphs: most edges join clients that are near on the circle of numbers.
+    reach = math.ceil(len(graph.edges) / graph.clients)  # half the mean degree
+    near = sum(min(j - i, graph.clients - (j - i)) <= reach for i, j in graph.edges)
+    if near >= 0.6 * len(graph.edges):
         return _circle(graph.clients)
 
     import networkx
@@ -97,7 +166,7 @@ def _layout(graph: Graph) -> np.ndarray:
     drawn = networkx.Graph()
     drawn.add_nodes_from(range(graph.clients))
     drawn.add_edges_from(graph.edges)
-    if graph.clients <= STRESS_UP_TO and graph.is_connected:
+    if graph.clients <= _STRESS_UP_TO and graph.is_connected:
         places = networkx.kamada_kawai_layout(drawn)
     else:
         # An iteration costs n^2: larger graphs get fewer, down to some seconds for 3,000 clients.
@@ -111,116 +180,42 @@ def _circle(clients: int) -> np.ndarray:
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-def _follows_circle(graph: Graph) -> bool:
-    """Whether most edges join clients that are near on the circle of numbers: rings, small worlds, complete graphs."""
-    reach = math.ceil(len(graph.edges) / graph.clients)  # half the mean degree
-    near = sum(min(j - i, graph.clients - (j - i)) <= reach for i, j in graph.edges)
-    return near >= 0.6 * len(graph.edges)
+def _draw_edges(axes: Axes, graph: Graph | Digraph, positions: np.ndarray, widths: np.ndarray | None) -> None:
+    from matplotlib.collections import LineCollection, PolyCollection
+
+    curves = _curves(graph, positions)
+    crowding = 1 + len(curves) / 400
+    lines = LineCollection(
+        list(curves),
+        colors=_EDGE,
+        linewidths=1.1 / crowding**0.4 if widths is None else widths,
+        alpha=max(0.04, 0.55 / crowding**0.6) if widths is None else 0.75,
+        zorder=1,
+        rasterized=len(curves) > RASTER_FROM,
+    )
+    axes.add_collection(lines)
+    if not graph.directed:
+        return
+    # A triangle on each curve, beyond its middle, so that two that go opposite ways are told apart.
+    start, tip = curves[:, 8], curves[:, 10]
+    along = tip - start
+    along *= 0.05 / crowding**0.4 / np.linalg.norm(along, axis=1, keepdims=True)
+    across = 0.4 * along[:, ::-1] * (-1, 1)
+    triangles = np.stack([tip, tip - along + across, tip - along - across], axis=1)
+    axes.add_collection(PolyCollection(list(triangles), facecolors=_EDGE, linewidths=0, zorder=1.5))
 
 
 def _curves(graph: Graph | Digraph, positions: np.ndarray) -> np.ndarray:
-    """Each edge or arc as points (edges, points, 2): straight, or on a circle bent off the rim that would hide it."""
+    """Each edge or arc as points (edges, 2 or 16, 2): straight, or on a circle bent off the rim that would hide it."""
     ends = np.array(graph.arcs if isinstance(graph, Digraph) else graph.edges, dtype=int).reshape(-1, 2)
     start, end = positions[ends[:, 0], None], positions[ends[:, 1], None]
-    if not np.allclose(np.linalg.norm(positions, axis=1), 1):
-        return np.concatenate([start, end], axis=1)
     middle = (start + end) / 2
-    hops = np.abs(ends[:, 1] - ends[:, 0])
-    along_rim = np.minimum(hops, graph.clients - hops) == 1
-    bend = np.where(along_rim, 0, 0.35 * np.linalg.norm(middle[:, 0], axis=1) ** 4)
+    bend = np.zeros(len(ends))
+    on_circle = np.allclose(np.linalg.norm(positions, axis=1), 1)
+    if on_circle:
+        hops = np.abs(ends[:, 1] - ends[:, 0])
+        along_rim = np.minimum(hops, graph.clients - hops) == 1
+        bend = np.where(along_rim, 0, 0.35 * np.linalg.norm(middle[:, 0], axis=1) ** 4)
     control = middle * (1 - bend)[:, None, None]
-    t = np.linspace(0, 1, 16)[None, :, None]
+    t = np.linspace(0, 1, 16 if on_circle or graph.directed else 2)[None, :, None]
     return (1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end
-
-
-def _sizes(graph: Graph) -> np.ndarray:
-    """Areas in square points."""
-    degrees = np.array([graph.degree(client) for client in range(graph.clients)])
-    largest = min(420.0, 22000 / graph.clients)
-    return largest * (0.45 + 0.9 * degrees / max(graph.max_degree, 1))
-
-
-def _draw_edges(axes: Axes, graph: Graph | Digraph, positions: np.ndarray) -> None:
-    from matplotlib.collections import LineCollection
-
-    curves = _curves(graph, positions)
-    crowding = len(curves) / 400
-    lines = LineCollection(
-        list(curves),
-        colors="#5B6770",
-        linewidths=1.1 / (1 + crowding) ** 0.4,
-        alpha=max(0.04, 0.55 / (1 + crowding) ** 0.6),
-        zorder=1,
-        rasterized=len(curves) > 20_000,  # vector files of so many lines open slowly
-    )
-    axes.add_collection(lines)
-    if graph.directed:
-        _draw_heads(axes, curves, size=0.05 / (1 + crowding) ** 0.4)
-
-
-def _draw_heads(axes: Axes, curves: np.ndarray, size: float) -> None:
-    """A triangle on each curve, beyond its middle, so that two that go opposite ways are told apart."""
-    from matplotlib.collections import PolyCollection
-
-    if curves.shape[1] == 2:
-        before, tip = curves[:, 0], 0.37 * curves[:, 0] + 0.63 * curves[:, 1]
-    else:
-        before, tip = curves[:, 8], curves[:, 10]
-    along = tip - before
-    along *= size / np.linalg.norm(along, axis=1, keepdims=True)
-    across = 0.4 * along[:, ::-1] * (-1, 1)
-    triangles = np.stack([tip, tip - along + across, tip - along - across], axis=1)
-    axes.add_collection(PolyCollection(list(triangles), facecolors="#5B6770", linewidths=0, zorder=1.5))
-
-
-def _draw_clients(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: Sequence[Hashable] | None) -> None:
-    from matplotlib.lines import Line2D
-
-    outline = 1.2 if len(positions) <= 300 else 0.4
-    x, y = positions.T
-    if groups is None:
-        axes.scatter(x, y, s=sizes, c=COLOURS[0], edgecolors="white", linewidths=outline, zorder=2)
-        return
-    keys = []
-    for index, label in enumerate(dict.fromkeys(groups)):
-        of = [client for client, group in enumerate(groups) if group == label]
-        colour, marker = _look(index)
-        axes.scatter(
-            x[of], y[of], s=sizes[of], c=colour, marker=marker, edgecolors="white", linewidths=outline, zorder=2
-        )
-        keys.append(Line2D([], [], color=colour, marker=marker, markersize=8, linestyle="none", label=str(label)))
-    axes.legend(
-        handles=keys,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        ncols=min(len(keys), 6),
-        frameon=False,
-        labelcolor=INK,
-        handletextpad=0.2,
-    )
-
-
-def _draw_numbers(axes: Axes, positions: np.ndarray, sizes: np.ndarray, groups: Sequence[Hashable] | None) -> None:
-    labels = list(dict.fromkeys(groups or ()))
-    for client, (x, y) in enumerate(positions):
-        colour = COLOURS[0] if groups is None else _look(labels.index(groups[client]))[0]
-        axes.text(
-            x,
-            y,
-            str(client),
-            ha="center",
-            va="center_baseline",
-            fontsize=min(9.0, 0.5 * math.sqrt(sizes[client])),
-            color=_readable_on(colour),
-            zorder=3,
-        )
-
-
-def _look(group: int) -> tuple[str, str]:
-    """Colour and marker of a group."""
-    return COLOURS[group % len(COLOURS)], MARKERS[group // len(COLOURS) % len(MARKERS)]
-
-
-def _readable_on(colour: str) -> str:
-    red, green, blue = bytes.fromhex(colour[1:])
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else INK

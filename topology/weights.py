@@ -15,21 +15,13 @@ from .graph import Digraph, Graph, TopologyError
 if TYPE_CHECKING:
     import numpy as np
 
-
-def metropolis_hastings(graph: Graph, i: int, j: int) -> float:
-    """W_ij = 1 / (1 + max(deg_i, deg_j)): needs only what the two ends know."""
-    return 1 / (1 + max(graph.degree(i), graph.degree(j)))
-
-
-def max_degree(graph: Graph, i: int, j: int) -> float:
-    """W_ij = 1 / (1 + max_k deg_k): the same for every edge."""
-    return 1 / (1 + graph.max_degree)
-
-
 WEIGHTS: dict[str, Callable[[Graph, int, int], float]] = {
-    "metropolis-hastings": metropolis_hastings,
-    "max-degree": max_degree,
+    # 1 / (1 + max(deg_i, deg_j)): needs only what the two ends know
+    "metropolis-hastings": lambda graph, i, j: 1 / (1 + max(graph.degree(i), graph.degree(j))),
+    # 1 / (1 + max_k deg_k): the same for every edge
+    "max-degree": lambda graph, i, j: 1 / (1 + graph.max_degree),
 }
+"""W_ij of an edge."""
 
 
 def mixing_row(graph: Graph | Digraph, client: int, weights: str) -> dict[int, float]:

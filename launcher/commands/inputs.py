@@ -5,7 +5,6 @@ from pathlib import Path
 
 from ...metrics.terminal import say
 from ..config.files import load
-from ..config.sections import ConfigError
 
 
 def show_configuration(file: Path, overrides: Sequence[str] | None) -> None:
@@ -22,10 +21,7 @@ def show_topology(file: Path, overrides: Sequence[str] | None, picture: Path | N
     if picture is not None:
         from ...topology.picture import draw_picture
 
-        try:
-            draw_picture(graphs, picture, title=f"{config.topology.kind}, {config.clients} clients")
-        except OSError as error:
-            raise ConfigError(f"--picture {picture}: cannot be written: {error.strerror}") from error
+        draw_picture(graphs, picture, title=f"{config.topology.kind}, {config.clients} clients")
         figures["picture"] = f"{picture}"
     for name, value in figures.items():
         print(f"{name:<30}{value}")

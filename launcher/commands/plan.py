@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 
 from ...metrics.terminal import say, width
+from ...topology.picture import check_format
 from ..config.files import load
 from ..config.sections import ConfigError, RunConfig
 from ..planner import Plan
-from ..planner.timeline import stretches_of, timeline_of
-from ..planner.timeline_picture import check_format, draw
-from ..planner.timeline_text import report
+from ..planner.timeline import Timeline, report
+from ..planner.timeline_picture import draw
 from ..prepare.assignments import Site
 from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run
@@ -39,11 +39,11 @@ def plan(file: Path, overrides: Sequence[str] | None, picture: Path | None, line
         if planned is None:
             say("no scenario, nothing to plan\n")
             continue
-        timeline, stretches = timeline_of(planned), stretches_of(planned)
-        say("\n".join([*report(config, timeline, stretches, min(100, width()), lines), f"{need} on this machine"]))
+        timeline = Timeline(planned)
+        say("\n".join([*report(config, timeline, min(100, width()), lines), f"{need} on this machine"]))
         if picture is not None:
             path = picture.with_name(f"{picture.stem}{ending}{picture.suffix}")
-            draw(timeline, stretches, path, f"{config.label}, {timeline.clients} clients")
+            draw(planned, path, f"{config.label}, {timeline.clients} clients")
             say(f"picture: {path}")
         if several:
             say("")

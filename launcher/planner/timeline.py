@@ -1,16 +1,81 @@
-"""What a plan comes to, in figures and as stretches of time. Pure, like the planner."""
+"""What a plan comes to: figures, what each client does when, and both as text for the terminal."""
 
-from collections.abc import Sequence
+import math
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from ...transport.schedule import Schedule
+from ...metrics.text import short
+from ..config.sections import RunConfig
 from .plan import Incarnation, Plan
 
 AGES = ("same round", "1 older", "2 to 4 older", "5 or more older", "newer", "none: goes without")
 """How old the message is that a client uses, in rounds, against its own round."""
+_NAME_WIDTH = 36
+_EVENTS_SHOWN = 12
+_NAMES_SHOWN = 3
+_AWAITED_SHOWN = 5
+_SHADES = "·░▒▓█"  # share of a moment that is local work, the rest being waiting: almost none, a quarter, ..., all
+_VERBS = {"crash": "crashes", "leave": "leaves", "join": "joins", "restart": "restarts"}
+_AWAY, _GONE, _BACK = "╌", "×", "↑"
+_LEGEND = (
+    "█ ▓ ▒ ░ local work all, 3/4, 1/2, 1/4 of the time",
+    "· waiting",
+    f"{_AWAY} away",
+    f"{_GONE} crashes, leaves",
+    f"{_BACK} joins, comes back",
+)
+
+
+class Timeline:
+    """The figures of a plan, seconds being virtual. A server is no client."""
+
+    def __init__(self, plan: Plan):
+        schedules = plan.schedules
+        self.plan = plan
+        self.clients = len(schedules) - plan.has_server
+        self.finishing = {  # {client: when it ends}, of those that complete the last round
+            client: incarnations[-1].end_s
+            for client, incarnations in enumerate(plan.incarnations[: self.clients])
+            if incarnations and incarnations[-1].ending == "finish"
+        }
+        self.leaving = self.clients - len(self.finishing)  # they go for good, or never come
+        own = schedules[: self.clients]
+        self.computing_s = tuple(float(np.nansum(schedule.compute)) for schedule in own)  # by client, as the next two
+        self.waiting_s = tuple(float(schedule.idle.sum()) for schedule in own)
+        # Before it joins, and from each crash or leave until it comes back, or until the run's end.
+        self.away_s = tuple(
+            sum(end - start for start, end in _away(each, plan.end_s)) for each in plan.incarnations[: self.clients]
+        )
+        copies = np.array([message.copies for message in plan.messages])
+        self.sent = len(copies)  # messages that are given to a link; each counts once, sent twice or not
+        self.lost = int((copies == 0).sum())
+        self.doubled = int((copies > 1).sum())
+        # Neither lost nor ever used: a fresher one came before, or nobody was there to use it.
+        self.unused = sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in schedules)
+        self.withheld = plan.withheld  # not sent at all: the link is cut, or the neighbour away
+        self.ages = _ages(plan)  # {one of AGES: how often}
+        self.deadlines = sum(int(schedule.deadlines.sum()) for schedule in schedules)  # waits that the deadline ends
+        # Whom others wait for, a wait counting for the one that came last; with a server, whom it waits for.
+        waits = schedules[self.clients :] or schedules
+        seconds, rounds = np.zeros(len(schedules)), np.zeros(len(schedules), int)
+        for schedule in waits:
+            waited = schedule.waited_for >= 0
+            np.add.at(seconds, schedule.waited_for[waited], schedule.idle[waited])
+            np.add.at(rounds, schedule.waited_for[waited], 1)
+        order = sorted(range(len(schedules)), key=lambda client: (-seconds[client], client))
+        self.awaited = tuple((i, float(seconds[i]), int(rounds[i])) for i in order if rounds[i])  # client, s, rounds
+        self.awaited_s = float(sum(schedule.idle.sum() for schedule in waits))  # of all waits that these are of
+
+    @property
+    def waiting_share(self) -> float:
+        """Returns the part of the time that clients are there; 0 where there is no time at all."""
+        there = sum(self.computing_s) + sum(self.waiting_s)
+        return sum(self.waiting_s) / there if there else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,139 +85,35 @@ class Stretches:
     computing: np.ndarray
     waiting: np.ndarray
     away: np.ndarray
-    ends: tuple[tuple[float, str], ...]
-    """(moment, "crash" or "leave")"""
+    ends: tuple[float, ...]
+    """Moments at which it crashes or leaves."""
     returns: tuple[float, ...]
     """Moments at which it joins late or comes back."""
-    until_s: float
-    """When it has finished, or its last process has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A client that others wait for: a wait counts for the one that came last."""
-
-    client: int
-    seconds: float
-    rounds: int
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Seconds are virtual. A server is no client; who it waits for is what counts in ``awaited``."""
-
-    clients: int
-    rounds: int
-    end_s: float
-    finishing: dict[int, float]
-    """{client: when it ends}, of those that complete the last round."""
-    leaving: int
-    """Clients that do not: they go for good, or never come."""
-    computing_s: tuple[float, ...]
-    """By client, as the next two."""
-    waiting_s: tuple[float, ...]
-    away_s: tuple[float, ...]
-    """Before it joins, and from each crash or leave until it comes back, or until the run's end."""
-    sent: int
-    """Messages that are given to a link; each counts once, sent twice or not."""
-    lost: int
-    """How many of these are lost on the way."""
-    unused: int
-    """How many of these are not lost, and yet never used: a fresher one came before, or nobody was there to use it."""
-    doubled: int
-    """How many of these are sent twice."""
-    withheld: int
-    """Not sent at all: the link is cut, or the neighbour away."""
-    ages: dict[str, int]
-    """AGES: how often."""
-    deadlines: int
-    """Waits that the deadline ends."""
-    awaited: tuple[Awaited, ...]
-    """The longest first."""
-    awaited_s: float
-    """Seconds of all waits that these are of."""
-    events: tuple[tuple[float, int, str, str], ...]
-    """(second, client, kind, detail)"""
-    conditions: tuple[tuple[float | None, str], ...]
-
-    @property
-    def waiting_share(self) -> float:
-        """Returns the part of the time that clients are there; 0 where there is no time at all."""
-        there = sum(self.computing_s) + sum(self.waiting_s)
-        return sum(self.waiting_s) / there if there else 0.0
-
-    @property
-    def median_end_s(self) -> float:
-        return median(self.finishing.values())
-
-    def last_to_finish(self, count: int) -> list[tuple[int, float]]:
-        """(client, second)"""
-        return sorted(self.finishing.items(), key=lambda item: -item[1])[:count]
-
-    def longest_at_work(self, count: int) -> list[tuple[int, float]]:
-        """(client, seconds of local work)"""
-        return sorted(enumerate(self.computing_s), key=lambda item: -item[1])[:count]
-
-
-def timeline_of(plan: Plan) -> Timeline:
-    schedules = plan.schedules
-    clients = len(schedules) - plan.has_server
-    rounds = len(schedules[0].start)
-    finishing = {
-        client: incarnations[-1].end_s
-        for client, incarnations in enumerate(plan.incarnations[:clients])
-        if incarnations and incarnations[-1].ending == "finish"
-    }
-    waits = schedules[clients:] or schedules
-    copies = np.array([message.copies for message in plan.messages])
-    completed = [~np.isnan(schedule.end) for schedule in schedules]
-    return Timeline(
-        clients=clients,
-        rounds=rounds,
-        end_s=plan.end_s,
-        finishing=finishing,
-        leaving=clients - len(finishing),
-        computing_s=tuple(float(np.nansum(schedule.compute)) for schedule in schedules[:clients]),
-        waiting_s=tuple(float(schedule.idle.sum()) for schedule in schedules[:clients]),
-        away_s=tuple(
-            sum(end - start for start, end in _away(incarnations, plan.end_s))
-            for incarnations in plan.incarnations[:clients]
-        ),
-        sent=len(copies),
-        lost=int((copies == 0).sum()),
-        unused=sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in schedules),
-        doubled=int((copies > 1).sum()),
-        withheld=plan.withheld,
-        ages=_ages(plan, completed),
-        deadlines=sum(int(schedule.deadlines.sum()) for schedule in schedules),
-        awaited=_awaited(waits, len(schedules)),
-        awaited_s=float(sum(schedule.idle.sum() for schedule in waits)),
-        events=plan.events,
-        conditions=plan.conditions,
-    )
 
 
 def stretches_of(plan: Plan) -> list[Stretches]:
     """Returns what each client does when."""
-    work_ends = _work_ends(plan)
-    clients = len(plan.schedules) - plan.has_server
-    return [_stretches(plan, client, work_ends.get(client, {})) for client in range(clients)]
+    # When local work ends, by client and round, where an exchange follows the work: the last message tells.
+    work_ends: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    for message in plan.messages:
+        if message.phase >= 1 - plan.has_server:  # with a server, the work comes first
+            work_ends[message.src][message.round] = message.sent_s
+    return [_stretches(plan, client, work_ends[client]) for client in range(len(plan.schedules) - plan.has_server)]
 
 
 def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Seconds of the stretches that fall between each two of the edges, which ascend."""
-    if not len(stretches):
-        return np.zeros(len(edges) - 1)
-    start, end = stretches.T
-    so_far = np.concatenate([[0.0], np.cumsum(end - start)])
-    index = np.searchsorted(start, edges, side="right")
-    before = so_far[index] - np.where(index > 0, np.maximum(0, end[np.maximum(index - 1, 0)] - edges), 0)
-    return np.diff(before)
+    # Of the seconds before a moment: all that have begun, less what of the last one comes after it.
+    start, end = np.vstack([[[-np.inf, -np.inf]], stretches]).T
+    so_far = np.cumsum(np.concatenate([[0.0], end[1:] - start[1:]]))
+    index = np.searchsorted(start, edges, side="right") - 1
+    return np.diff(so_far[index] - np.maximum(0, end[index] - edges))
 
 
-def _ages(plan: Plan, completed: Sequence[np.ndarray]) -> dict[str, int]:
+def _ages(plan: Plan) -> dict[str, int]:
     counts = np.zeros(len(AGES), int)
-    for client, (schedule, done) in enumerate(zip(plan.schedules, completed, strict=True)):
+    for client, schedule in enumerate(plan.schedules):
+        done = ~np.isnan(schedule.end)
         used = schedule.uses[done]
         older = (np.flatnonzero(done) + 1)[:, None, None] - used
         if plan.asked is not None:
@@ -163,50 +124,131 @@ def _ages(plan: Plan, completed: Sequence[np.ndarray]) -> dict[str, int]:
     return dict(zip(AGES, counts.tolist(), strict=True))
 
 
-def _awaited(schedules: Sequence[Schedule], processes: int) -> tuple[Awaited, ...]:
-    """Whom these wait for."""
-    seconds, rounds = np.zeros(processes), np.zeros(processes, int)
-    for schedule in schedules:
-        waited = schedule.waited_for >= 0
-        np.add.at(seconds, schedule.waited_for[waited], schedule.idle[waited])
-        np.add.at(rounds, schedule.waited_for[waited], 1)
-    order = sorted(range(processes), key=lambda client: (-seconds[client], client))
-    return tuple(Awaited(i, float(seconds[i]), int(rounds[i])) for i in order if rounds[i])
-
-
 def _away(incarnations: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:
     """From when until when a client is not there, as long as the run goes on."""
-    gaps, gone_since = [], 0.0
-    for each in incarnations:
-        gaps.append((gone_since, each.start_s))
-        gone_since = each.end_s if each.ending != "finish" else end_s
-    gaps.append((gone_since, end_s))
-    return [(start, end) for start, end in gaps if end > start]
-
-
-def _work_ends(plan: Plan) -> dict[int, dict[int, float]]:
-    """{client: {round: when its local work ends}} where an exchange follows the work: its messages tell."""
-    ends: dict[int, dict[int, float]] = {}
-    after = 0 if plan.has_server else 1  # with a server, the work comes first
-    for message in plan.messages:
-        if message.phase >= after:  # the last counts
-            ends.setdefault(message.src, {})[message.round] = message.sent_s
-    return ends
+    gone = [0.0, *(each.end_s if each.ending != "finish" else end_s for each in incarnations)]
+    back = [*(each.start_s for each in incarnations), end_s]
+    return [(start, end) for start, end in zip(gone, back, strict=True) if end > start]
 
 
 def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
     schedule, incarnations = plan.schedules[client], plan.incarnations[client]
     there = ~np.isnan(schedule.end)
     start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
-    done = np.array([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)])
-    done = np.minimum(done, end) if len(done) else end
+    done = np.minimum([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)], end)
     begun = np.maximum(start, done - seconds)
     pauses = np.stack([np.stack([start, begun], axis=1), np.stack([done, end], axis=1)], axis=1).reshape(-1, 2)
     return Stretches(
         computing=np.stack([begun, done], axis=1),
         waiting=pauses[pauses[:, 1] - pauses[:, 0] > 1e-9 * max(1.0, plan.end_s)],  # rather than round-off
         away=np.array(_away(incarnations, plan.end_s)).reshape(-1, 2),
-        ends=tuple((each.end_s, each.ending) for each in incarnations if each.ending != "finish"),
+        ends=tuple(each.end_s for each in incarnations if each.ending != "finish"),
         returns=tuple(each.start_s for each in incarnations if each.number > 1 or each.start_s > 0 or each.first > 1),
-        until_s=max((each.end_s for each in incarnations), default=0.0),
     )
+
+
+def report(config: RunConfig, timeline: Timeline, width: int, lines: int) -> Iterator[str]:
+    """Figures and lines of one run; ``width`` and ``lines`` as in ``lines_of``."""
+    clock = "" if config.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
+    yield f"a local step takes {config.compute.step_s:.4g} s{clock}"
+    yield ""
+    yield from figures(timeline)
+    yield ""
+    yield from lines_of(timeline.plan, width, lines)
+
+
+def figures(timeline: Timeline) -> Iterator[str]:
+    """A line each."""
+    for name, value in _rows(timeline):
+        yield f"{name:<{_NAME_WIDTH}}{value}".rstrip()
+    events = [f"{_s(at)}: client {i} {_VERBS.get(kind, kind)} {detail}" for at, i, kind, detail in timeline.plan.events]
+    conditions = [text if at is None else f"{_s(at)}: {text}" for at, text in timeline.plan.conditions]
+    for name, entries in (("events", events), ("for a while", conditions)):
+        more = [f"and {len(entries) - _EVENTS_SHOWN} more"] if len(entries) > _EVENTS_SHOWN else []
+        for number, entry in enumerate(entries[:_EVENTS_SHOWN] + more):
+            yield f"{'' if number else name:<{_NAME_WIDTH}}{entry}"
+
+
+def lines_of(plan: Plan, width: int, lines: int) -> Iterator[str]:
+    """``lines`` clients on lines of at most ``width`` characters, with an axis in virtual seconds and a legend."""
+    stretches = stretches_of(plan)
+    shown = stretches[: max(1, lines)]
+    label = len(str(len(shown) - 1)) + 1
+    cells = max(10, width - label)
+    edges = np.linspace(0.0, plan.end_s or 1.0, cells + 1)
+    for client, own in enumerate(shown):
+        yield f"{client:>{label - 1}} {_line(own, edges)}".rstrip()
+    yield " " * label + _axis(plan.end_s, cells)
+    legend = "   ".join(part.replace(" ", "\xa0") for part in _LEGEND)  # a line ends between two parts only
+    yield from (line.replace("\xa0", " ") for line in textwrap.wrap(legend, width, break_long_words=False))
+    if len(shown) < len(stretches):
+        yield f"The first {len(shown)} of {len(stretches)} clients; --lines shows more."
+
+
+def _rows(timeline: Timeline) -> Iterator[tuple[str, str]]:
+    yield "clients, rounds", f"{timeline.clients}, {len(timeline.plan.schedules[0].start)}"
+    yield "total time", _s(timeline.plan.end_s)
+    if ends := timeline.finishing.values():
+        yield "clients end at (first/median/last)", " / ".join(map(_s, (min(ends), median(ends), max(ends))))
+        yield "last to end", _longest(timeline.finishing.items())
+    if timeline.leaving:
+        yield "clients that are gone by the end", str(timeline.leaving)
+    yield "most local work", _longest(enumerate(timeline.computing_s))
+    away = f", and away for {_s(sum(timeline.away_s))}" if sum(timeline.away_s) else ""
+    share = timeline.waiting_share
+    yield "clients' time", f"{1 - share:.1%} local work, {share:.1%} waiting{away}"
+    parts = {"lost": timeline.lost, "never used": timeline.unused}
+    parts |= {"sent twice": timeline.doubled} if timeline.doubled else {}
+    of_sent = [f"{name} {n:,} ({n / timeline.sent:.1%})" if n else f"{name} 0" for name, n in parts.items()]
+    yield "messages sent", f"{timeline.sent:,}: {', '.join(of_sent)}"
+    if timeline.withheld:
+        yield "messages not sent", f"{timeline.withheld:,}: the link is cut, or the neighbour is away"
+    total = sum(timeline.ages.values())
+    yield "vectors that clients use, by age", f"{total:,}"
+    for age, count in timeline.ages.items():
+        if count:
+            yield f"  {age}", f"{count:>{len(f'{total:,}')},} {count / total:>6.1%} {'█' * round(30 * count / total)}"
+    yield "waits ended by the deadline", f"{timeline.deadlines:,}"
+    for number, (client, seconds, rounds) in enumerate(timeline.awaited[:_AWAITED_SHOWN]):
+        value = f"client {client}: {_s(seconds)} ({seconds / timeline.awaited_s:.1%}), in {rounds} rounds of neighbours"
+        yield "" if number else "waited for most", value
+
+
+def _longest(clients: Iterable[tuple[int, float]]) -> str:
+    longest = sorted(clients, key=lambda item: -item[1])[:_NAMES_SHOWN]
+    return ", ".join(f"client {client} ({_s(seconds)})" for client, seconds in longest)
+
+
+def _s(seconds: float) -> str:
+    return f"{short(seconds, 4)} s"
+
+
+def _line(own: Stretches, edges: np.ndarray) -> str:
+    working, waiting, away = (shares(part, edges) for part in (own.computing, own.waiting, own.away))
+    there = working + waiting
+    with np.errstate(invalid="ignore"):
+        level = np.rint(4 * np.nan_to_num(working / there)).astype(int)
+    marks = [
+        " " if not (seconds or gone) else _AWAY if gone > seconds else _SHADES[shade]
+        for seconds, gone, shade in zip(there.tolist(), away.tolist(), level.tolist(), strict=True)
+    ]
+    for moments, mark in ((own.ends, _GONE), (own.returns, _BACK)):
+        for moment in moments:
+            marks[min(len(marks) - 1, int(np.searchsorted(edges, moment, side="right")) - 1)] = mark
+    return "".join(marks)
+
+
+def _axis(end_s: float, cells: int) -> str:
+    """Round numbers of seconds under the moments they stand for."""
+    if not end_s:
+        return "0 s"
+    least = end_s / max(1, cells // 12)
+    unit = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= least * (1 - 1e-9))
+    decimals = max(0, -math.floor(math.log10(step)))
+    text = "0"
+    for number in range(1, math.floor(end_s / step + 1e-9) + 1):
+        at, label = round(number * step / end_s * cells), f"{number * step:,.{decimals}f}"
+        if at - len(text) >= 1 and at + len(label) <= cells:
+            text = f"{text:<{at}}{label}"
+    return f"{text} s"

@@ -25,40 +25,10 @@ def drawn(config: RunConfig) -> GraphSequence:
 
 def figures_of(config: RunConfig, graphs: GraphSequence) -> dict[str, str]:
     """What there is to say of the graphs, by name."""
-    from ...topology.figures import diameter, measure, measure_sequence
+    from ...topology.figures import describe
 
     kind = "star around a server" if has_server(config) else config.topology.kind
-    told: dict[str, str] = {"kind": kind, "clients": f"{config.clients}"}
-    graph = graphs.graphs[0]
-    if not graphs.changes and isinstance(graph, Graph):
-        figures = measure(graph)
-        return told | {
-            "edges": f"{figures.edges}",
-            "degree (least / mean / most)": f"{figures.degree_min} / {figures.degree_mean:.2f} / {figures.degree_max}",
-            "diameter": f"{figures.diameter}",
-            "mean clustering": f"{figures.clustering:.3f}",
-            "spectral gap": f"{figures.spectral_gap:.4f}",
-        }
-    several = measure_sequence(graphs)
-    links = "arcs" if graphs.directed else "edges"
-    if graphs.changes:
-        rounds = f"{graphs.rounds_each} round{'s' if graphs.rounds_each > 1 else ''}"
-        told["periods"] = f"{len(graphs.graphs)}, each of {rounds}"
-        told[f"{links} (least / mean / most)"] = f"{several.links}"
-    else:
-        told[links] = f"{several.links.most}"
-    if graphs.directed:
-        told |= {"outdegree": f"{several.out_degree}", "indegree": f"{several.in_degree}"}
-    else:
-        told["degree"] = f"{several.out_degree}"
-    if not graphs.changes:
-        told["diameter"] = f"{diameter(graph)}"
-    connected = "strongly connected" if graphs.directed else "connected"
-    return told | {
-        connected: "yes" if several.connected else "all periods together",
-        "doubly stochastic weights": "yes" if several.doubly_stochastic else "no",
-        "connections": f"{several.connections}",
-    }
+    return {"kind": kind, "clients": f"{config.clients}", **describe(graphs)}
 
 
 def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:

@@ -2,17 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from ..config.data import DataSection
 from ..config.effects import without_effect
 from ..config.sections import RunConfig
-from ..data import ClientSummary, DataSummary
+from ..data import DataSummary
 from ..data.pool import some
 from ..prepare.prepared import Prepared
 from .folder import relative
 
-_SPLIT: Mapping[str, Callable[[DataSection], str]] = {
+_SPLIT: dict[str, Callable[[DataSection], str]] = {
     "even": lambda section: "shuffled and split evenly",
     "classes": lambda section: f"{section.classes_per_client} classes a client",
     "clusters": lambda section: f"{section.clusters.count} clusters of clients with classes of their own",
@@ -40,7 +40,8 @@ class Banner:
 def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
     config, data = prepared.config, prepared.data
     yield "run folder", str(relative(prepared.folder))
-    yield "run", f"{_named(config)}, {config.rounds} rounds, seed {config.seed}"
+    algorithm = "" if config.label == config.algorithm.name else f" ({config.algorithm.name})"
+    yield "run", f"{config.label}{algorithm}, {config.rounds} rounds, seed {config.seed}"
     yield "data", "; ".join([_data(config.data, data), *data.told])
     yield "clients", _clients(config, data)
     yield "split", _split(config.data, data)
@@ -50,24 +51,18 @@ def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
         yield f"note: {key}", why
 
 
-def _named(config: RunConfig) -> str:
-    return config.label if config.label == config.algorithm.name else f"{config.label} ({config.algorithm.name})"
-
-
 def _data(section: DataSection, data: DataSummary) -> str:
     name = section.dataset if section.root is None else f"{section.dataset} {section.root.name}"
-    return f"{name}: {data.samples:,} samples, {_shape(data.input_shape)}, {data.task}"
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    match shape:
+    match data.input_shape:
         case (features,):
-            return f"{features} feature{'s' if features > 1 else ''}"
+            shape = _several(features, "feature")
         case (steps, features):
-            return f"series of {steps} steps of {features} features"
+            shape = f"series of {steps} steps of {features} features"
         case (channels, height, width):
-            return f"images of {height}x{width}" + (f" in {channels} colours" if channels > 1 else "")
-    return f"of shape {shape}"
+            shape = f"images of {height}x{width}" + (f" in {channels} colours" if channels > 1 else "")
+        case other:
+            shape = f"of shape {other}"
+    return f"{name}: {data.samples:,} samples, {shape}, {data.task}"
 
 
 def _clients(config: RunConfig, data: DataSummary) -> str:
@@ -85,25 +80,28 @@ def _split(section: DataSection, data: DataSummary) -> str:
         text += ", as nobody owns them" + (" (data.client names owners)" if section.dataset in ("npz", "table") else "")
     if data.left_out:
         text += f"; left out, with fewer than {section.min_samples}: {some(data.left_out)}"
-    return f"{text}; a client has {_sizes(data.clients)}"
+    return f"{text}; a client has {_span(each.train_samples for each in data.clients)} for training, " + (
+        f"{_span(each.test_samples for each in data.clients)} for testing"
+    )
 
 
-def _sizes(clients: tuple[ClientSummary, ...]) -> str:
-    def span(sizes: list[int]) -> str:
-        return f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+def _span(sizes: Iterable[int]) -> str:
+    ordered = sorted(sizes)
+    least, most = ordered[0], ordered[-1]
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
-    trains, tests = zip(*((client.train_samples, client.test_samples) for client in clients), strict=True)
-    return f"{span(list(trains))} for training, {span(list(tests))} for testing"
+
+def _several(count: int, name: str) -> str:
+    return f"{count:,} {name}{'s' if count > 1 else ''}"
 
 
 def _local_work(config: RunConfig) -> str:
     training = config.training
-    batches = f"mini-batch{'es' if training.steps > 1 else ''} of {training.batch_size} samples"
+    steps, epochs = ("es" if count > 1 else "" for count in (training.steps, training.epochs))
     work = {
         "full": "one step on all training samples",
-        "steps": f"{training.steps} {batches}",
-        "epochs": f"{training.epochs} pass{'es' if training.epochs > 1 else ''} over the training samples in "
-        f"mini-batches of {training.batch_size}",
+        "steps": f"{training.steps} mini-batch{steps} of {training.batch_size} samples",
+        "epochs": f"{training.epochs} pass{epochs} over the training samples in mini-batches of {training.batch_size}",
     }[training.work]
     more = [f"momentum {training.momentum:g}"] if training.momentum else []
     more += [f"l2 {training.l2:g}"] if training.l2 else []
@@ -114,7 +112,7 @@ def _models(prepared: Prepared) -> str:
     models = [each.architecture for each in prepared.assignments if each.role == "client"]
     kinds = Counter((model.label, math.prod(model.input_shape), model.outputs, model.size) for model in models)
     told = [
-        f"{name}, {inputs:,} inputs, {outputs} output{'s' if outputs > 1 else ''}, {size:,} parameters"
+        f"{name}, {inputs:,} inputs, {_several(outputs, 'output')}, {size:,} parameters"
         for name, inputs, outputs, size in kinds
     ]
     if len(told) == 1:

@@ -74,10 +74,11 @@ class Display:
         now = time.monotonic()
         if self._style == "silent" or (now < self._due and not at_once):
             return
-        self._due = now + (_PLAIN_S if self._style == "lines" else _MOVING_S)
         if self._style == "picture":
+            self._due = now + _MOVING_S
             self._draw(snapshot)
         else:
+            self._due = now + _PLAIN_S
             self._write(snapshot)
 
     def look(self, seconds: float = _SOME_S) -> Snapshot:
@@ -92,18 +93,15 @@ class Display:
         if self._style == "silent" or self._follower is None:
             return
         self._news = ""
-        try:
+        with suppress(RunFolderError):
             snapshot = self.look(_ALL_S)
-        except RunFolderError:
-            self._clear()
-            return
-        if self._style == "picture" and stay:
-            self._draw(snapshot)
-            self._clear(stay=True)
-        else:
-            self._clear()
-            if self._style == "lines" or self._place.total > 1:
+            stays = self._style == "picture" and stay
+            if stays:
+                self._draw(snapshot)
+            self._clear(stay=stays)
+            if self._style == "lines" or (self._place.total > 1 and not stays):
                 self._write(snapshot)
+        self._clear()
 
     def __enter__(self) -> Self:
         return self

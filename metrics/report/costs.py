@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ...topology.picture import INK
+from ...topology.picture import INK, SOFT, legend_below, literal, new_figure
 from ..figures import OPENING, Values, overhead
 from ..text import short
-from .drawn import SOFT, Drawn, colour, legend_below, line_look, list_rows, literal, new_figure, plain
+from .drawn import Drawn, colour, line_look, list_rows
 from .methods import Method, named
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ def memory_over_time(methods: Sequence[Method]) -> Iterator[Drawn]:
     left.set_ylabel("memory of all clients (PSS), MB")
     right.set_ylabel("a client's own memory (USS), MB")
     for axes in (left, right):
-        axes.set_xlabel("wall time, s")
-        axes.set_ylim(0, 1.08 * axes.dataLim.y1)
-        plain(axes)
+        axes.set(xlabel="wall time, s", ylim=(0, 1.08 * axes.dataLim.y1))
     legend_below(figure, left)
     yield Drawn(
         "memory",
@@ -105,23 +103,12 @@ def _memory(method: Method) -> DataFrame:
 
     samples = method.reader.resources
     samples = samples[samples.node.isin(method.clients)]
-    columns = ["wall_s", "clients_pss_mb", "client_min_uss_mb", "client_median_uss_mb", "client_max_uss_mb"]
     if samples.empty:
-        return pandas.DataFrame(columns=columns)
-    wide = {
-        what: samples.pivot_table(index="wall_s", columns="node", values=what, aggfunc="last").ffill()
-        for what in ("pss", "uss")
-    }
-    everyone = wide["pss"].notna().all(axis=1)
-    pss, uss = wide["pss"][everyone] / 1e6, wide["uss"][everyone] / 1e6
-    frame = pandas.DataFrame(
-        {
-            "clients_pss_mb": pss.sum(axis=1),
-            "client_min_uss_mb": uss.min(axis=1),
-            "client_median_uss_mb": uss.median(axis=1),
-            "client_max_uss_mb": uss.max(axis=1),
-        }
-    ).reset_index()
+        return samples
+    wide = samples.pivot_table(index="wall_s", columns="node", values=["pss", "uss"], aggfunc="last").ffill().dropna()
+    pss, uss = wide["pss"] / 1e6, wide["uss"] / 1e6
+    of_uss = {f"client_{which}_uss_mb": uss.agg(which, axis=1) for which in ("min", "median", "max")}
+    frame = pandas.DataFrame({"clients_pss_mb": pss.sum(axis=1), **of_uss}).reset_index()
     steps = max(1, len(frame) // 300)
     return pandas.concat([frame.iloc[::steps], frame.tail(1)]).drop_duplicates("wall_s")
 
@@ -140,11 +127,8 @@ def memory_by_process(method: Method) -> Iterator[Drawn]:
         own = samples[samples.node == node]
         if len(own):
             axes.plot(own.wall_s, own.uss / 1e6, color=colour(place), marker="o", ms=5, lw=1.4, label=literal(name))
-    axes.set_xlabel("wall time, s")
-    axes.set_ylabel("own memory (USS), MB")
-    axes.set_xlim(0, 1.03 * axes.dataLim.x1)
-    axes.set_ylim(0, 1.08 * axes.dataLim.y1)
-    plain(axes)
+    axes.set(xlabel="wall time, s", xlim=(0, 1.03 * axes.dataLim.x1))
+    axes.set(ylabel="own memory (USS), MB", ylim=(0, 1.08 * axes.dataLim.y1))
     legend_below(figure, axes)
     yield Drawn(
         f"processes-{method.number + 1}",

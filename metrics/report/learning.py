@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ...topology.picture import INK
+from ...topology.picture import INK, legend_below, literal, new_figure
 from .. import open_run
-from .drawn import Drawn, colour, legend_below, line_look, list_rows, literal, new_figure, plain
+from .drawn import Drawn, colour, line_look, list_rows
 from .methods import Method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
+_MARKERS = 8
 _AXES = {
     "round": "rounds",
     "payload_mb": "payload sent by all clients, MB",
     "wall_s": "wall time, s",
     "virtual_s": "virtual time, s",
 }
-_MARKERS = 8
 
 
 def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
@@ -56,6 +56,7 @@ def _curve(method: Method) -> DataFrame:
 
 def _draw_curves(shown: Sequence[tuple[Method, DataFrame]], metric: str) -> Drawn:
     import pandas
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     first, _ = shown[0]
     axes_of = [x for x in _AXES if any(curve[x].notna().any() for _, curve in shown)]
@@ -63,16 +64,17 @@ def _draw_curves(shown: Sequence[tuple[Method, DataFrame]], metric: str) -> Draw
     if all(silent):
         axes_of.remove("payload_mb")
     columns = 3 if len(axes_of) == 3 else 2
-    figure, panels = new_figure(
-        10.5, 3.9 if len(axes_of) < 4 else 7.4, columns, -(-len(axes_of) // columns), sharey=True
-    )
+    figure, panels = new_figure(10.5, 3.9 if len(axes_of) < 4 else 7.4, columns, len(axes_of), sharey=True)
     for axes, x in zip(panels, axes_of, strict=True):
         for method, curve in shown:
             _line(axes, method, curve, x)
-        if x == "payload_mb":
-            _logarithmic(axes)
+        if x == "payload_mb":  # ticks at 1, 2, 5 of each power of ten where there are few of these, no exponents
+            axes.set_xscale("log")
+            low, high = axes.get_xlim()
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+            axes.xaxis.set_major_formatter("{x:,.6g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(_AXES[x])
-        plain(axes)
     for axes in panels[::columns]:
         axes.set_ylabel(f"{first.metric_label}, mean over clients")
     legend_below(figure, panels[0])
@@ -88,26 +90,16 @@ def _draw_curves(shown: Sequence[tuple[Method, DataFrame]], metric: str) -> Draw
     )
 
 
-def _logarithmic(axes: Axes) -> None:
-    """Ticks at 1, 2, 5 of each power of ten where there are few of these, without exponents."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-    axes.xaxis.set_major_formatter("{x:,.6g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
 def _line(axes: Axes, method: Method, curve: DataFrame, x: str) -> None:
     curve = curve.dropna(subset=x)
     look = line_look(method.number) | {"label": literal(method.name)}
+    metric = method.unit * curve.metric
     if x == "payload_mb":
         curve = curve[curve.payload_mb > 0]
         if curve.empty:
-            axes.axhline(method.unit * (_curve(method).metric.iloc[-1]), **look | {"marker": None})
+            axes.axhline(metric.iloc[-1], **look | {"marker": None})
             return
-    metric, error = method.unit * curve.metric, method.unit * curve.standard_error.fillna(0)
+    metric, error = metric[curve.index], method.unit * curve.standard_error.fillna(0)
     every = max(1, len(curve) // _MARKERS)
     axes.plot(curve[x], metric, markevery=(method.number % every, every), **look)
     axes.fill_between(curve[x], metric - error, metric + error, color=look["color"], alpha=0.18, lw=0)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...topology import Graph
-from ...topology.picture import INK, layout
+from ...topology.picture import COLOURS, draw_graph, layout, legend_below, new_figure
 from ..names import client_name, read_owners
 from ..reader import open_records
 from ..run_reader import frame_of
-from .drawn import PAPER, SOFT, Drawn, colour, colour_bar, list_rows, new_figure, plain
+from .drawn import Drawn, colour_bar, list_rows
 from .methods import Method
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from pandas import DataFrame, Series
 
-    Places = Mapping[int, tuple[float, float]]
-
-_NUMBERED_UP_TO = 60
 _PIXELS_UP_TO = 5_000  # clients
 _MOST_WAITING = 50_000_000  # clients times rounds
 _LONGEST_WAITED_FOR = 12
@@ -31,7 +27,7 @@ _THINNEST, _EVEN, _WIDEST = 0.4, 1.0, 3.2  # points
 def graph(method: Method) -> Iterator[Drawn]:
     """Edges as wide as what went over them; with restriction maps a second graph, by their norms."""
     nodes = method.reader.nodes
-    nodes = nodes[nodes.node >= 0].sort_values("node")
+    nodes = nodes[nodes.node >= 0]
     edges = _edges(method)
     edges = edges[edges.i.isin(nodes.node) & edges.j.isin(nodes.node) & (edges.i < edges.j)]
     if edges.empty:
@@ -42,55 +38,20 @@ def graph(method: Method) -> Iterator[Drawn]:
     if edges.map_norm.nunique() > 1:
         widths["map_norm"] = r"$\|P_{ij}\|_F$ at the end, larger of both ends"
     figure, panels = new_figure(5.2 * len(widths), 5.0, len(widths))
-    groups = _groups(method)
-    place = {node: number for number, node in enumerate(nodes.node)}
-    links = list(zip(edges.i.map(place), edges.j.map(place), strict=True))
-    places = dict(zip(place, layout(Graph.of(len(place), links)), strict=True))
-    for axes, (column, label) in zip(panels, widths.items(), strict=False):
-        _draw_edges(axes, places, edges, column, label)
-        _draw_nodes(axes, places, nodes, groups)
+    drawn = Graph.of(int(nodes.node.max()) + 1, zip(edges.i.tolist(), edges.j.tolist(), strict=True))
+    names = _groups(method)
+    groups = [f"group {name}" if len(set(names)) > 1 else "clients" for name in names]
+    groups = [*groups, *["server"] * (drawn.clients - len(groups))][: drawn.clients]
+    for axes, (column, label) in zip(panels, widths.items(), strict=True):
+        values = edges[column].to_numpy()  # in the order of the graph's edges
+        low, top = np.nanmin(values), np.nanmax(values)
+        scaled = np.nan_to_num(_THINNEST + (_WIDEST - _THINNEST) * (values - low) / (top - low or 1))
+        draw_graph(axes, drawn, layout(drawn), groups, scaled if top > low else np.full(len(values), _EVEN))
+        span = f"{low:.5g} to {top:.5g}" if top > low else f"{top:.3g} everywhere"
+        axes.set_title(f"{label}: {span}", fontsize=9.5)
+    legend_below(figure, panels[0])
     caption = f"{len(method.clients)} clients, {len(edges)} edges. Widths go from the least to the most that is named."
-    if len(set(groups)) > 1:
-        caption += f" Colours: the {len(set(groups))} groups of clients."
-    if len(nodes) > len(method.clients):
-        caption += " The square is the server."
     yield Drawn(f"graph-{method.number + 1}", "The graph", caption, figure, edges)
-
-
-def _draw_edges(axes: Axes, places: Places, edges: DataFrame, column: str, label: str) -> None:
-    """Draws them as wide as the column's values."""
-    from matplotlib.collections import LineCollection
-
-    axes.set_axis_off()
-    axes.set_aspect("equal")
-    axes.margins(0.06)
-    edges = edges[edges[column].notna()]
-    values = edges[column].to_numpy()
-    low, top = values.min(), values.max()
-    widths = np.full(len(values), _EVEN)
-    if top > low:
-        widths = _THINNEST + (_WIDEST - _THINNEST) * (values - low) / (top - low)
-    ends = [(places[i], places[j]) for i, j in zip(edges.i, edges.j, strict=True)]
-    axes.add_collection(LineCollection(ends, colors=SOFT, linewidths=widths, alpha=0.75))
-    span = f"{low:.5g} to {top:.5g}" if top > low else f"{top:.3g} everywhere"
-    axes.set_title(f"{label}: {span}", fontsize=9.5, color=INK)
-
-
-def _draw_nodes(axes: Axes, places: Places, nodes: DataFrame, groups: Sequence[int]) -> None:
-    """Draws clients in the colours of their groups, and a server as a square."""
-    size = float(np.clip(2600 / len(nodes), 14, 150))
-    for role, marker in (("client", "o"), ("server", "s")):
-        chosen = nodes[nodes.role == role].node.to_numpy()
-        colours = [colour(groups[i]) if i < len(groups) else INK for i in chosen]
-        scale = 1 if role == "client" else 2.2
-        x, y = np.array([places[i] for i in chosen]).reshape(-1, 2).T
-        axes.scatter(x, y, s=size * scale, c=colours, marker=marker, edgecolors=PAPER, lw=0.8, zorder=2)
-    if len(nodes) <= _NUMBERED_UP_TO:
-        for i in nodes.node:
-            axes.annotate(
-                str(i), places[i], xytext=(0, np.sqrt(size) * 0.62 + 1), textcoords="offset points",
-                ha="center", fontsize=6.5, color=INK, zorder=3,
-            )  # fmt: skip
 
 
 def _edges(method: Method) -> DataFrame:
@@ -125,10 +86,8 @@ def _between(traffic: DataFrame) -> Series:
 
 def _norms(method: Method) -> DataFrame:
     """node, neighbour, map_norm after the last round that was recorded."""
-    return _ask(
-        method,
-        "SELECT node, neighbour, map_norm FROM edge WHERE round = (SELECT max(round) FROM edge) ORDER BY 1, 2",
-    )
+    query = "SELECT node, neighbour, map_norm FROM edge WHERE round = (SELECT max(round) FROM edge) ORDER BY 1, 2"
+    return _ask(method, query)
 
 
 def _ask(method: Method, query: str) -> DataFrame:
@@ -136,12 +95,10 @@ def _ask(method: Method, query: str) -> DataFrame:
         return frame_of(records, query)
 
 
-def _groups(method: Method) -> list[int]:
-    """Returns the group of each client, from 0."""
+def _groups(method: Method) -> list[str]:
+    """Returns the group of each client."""
     told = _ask(method, "SELECT value FROM meta WHERE key = 'groups'").value
-    names = told.iloc[0].split(",") if len(told) and told.iloc[0] else ["0"] * len(method.clients)
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return [numbers[name] for name in names]
+    return told.iloc[0].split(",") if len(told) and told.iloc[0] else ["0"] * len(method.clients)
 
 
 def map_norms(method: Method) -> Iterator[Drawn]:
@@ -159,9 +116,7 @@ def map_norms(method: Method) -> Iterator[Drawn]:
     every = 1 + (len(clients) - 1) // 20
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(0, len(clients), every), [str(client) for client in clients[::every]])
-    axes.set_xlabel("neighbour j")
-    axes.set_ylabel("client i")
-    plain(axes, grid="none")
+    axes.set(xlabel="neighbour j", ylabel="client i")
     yield Drawn(
         f"maps-{method.number + 1}",
         "Restriction maps",
@@ -185,14 +140,12 @@ def waiting(method: Method) -> Iterator[Drawn]:
         extent=(pixels.columns[0] - 0.5, pixels.columns[-1] + 0.5, len(pixels) - 0.5, -0.5),
     )  # fmt: skip
     colour_bar(image, left, f"waited, {clock} s")
-    left.set_xlabel("round")
-    left.set_ylabel("client")
-    plain(left, grid="none")
+    left.set(xlabel="round", ylabel="client")
 
     total, owners = method.reader.waited_total, read_owners(method.folders[0])
     total = total[total.waited_for >= 0]
     caused = total.groupby("waited_for").idle_s.sum().sort_values(ascending=False).head(_LONGEST_WAITED_FOR)
-    right.barh(range(len(caused)), caused, height=0.66, color="#0072B2")
+    right.barh(range(len(caused)), caused, height=0.66, color=COLOURS[0])
     list_rows(right, [client_name(node, owners) for node in caused.index])
     right.set_xlabel(f"others waited for it, {clock} s")
     total_s = np.nansum(pixels.to_numpy())

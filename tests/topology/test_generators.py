@@ -1,48 +1,60 @@
+"""Graphs that are drawn: one, directed ones, and sequences that change."""
+
 import time
 
 import networkx
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw
+from sheafgossip.topology import Digraph, Graph, TopologyError, TopologySpec, draw, draw_sequence
+from sheafgossip.topology.figures import describe, diameter
+from sheafgossip.topology.randomness import generator
+from sheafgossip.topology.weights import mixing_matrix
 
-RANDOM_SPECS = (
+RANDOM = (
     TopologySpec("erdos-renyi", p=0.4),
     TopologySpec("watts-strogatz", k=4, p=0.2),
     TopologySpec("barabasi-albert", m=2),
     TopologySpec("random-regular", k=4),
+    TopologySpec("erdos-renyi", p=0.4, directed=True, tries=1000),
 )
-FIXED_SPECS = (TopologySpec("ring"), TopologySpec("torus"), TopologySpec("star"), TopologySpec("complete"))
-every_spec = st.sampled_from(RANDOM_SPECS + FIXED_SPECS)
+FIXED = (*map(TopologySpec, ("ring", "torus", "star", "complete", "exponential")), TopologySpec("ring", directed=True))
+ONE_PEER = TopologySpec("one-peer-exponential")
 seeds = st.integers(0, 2**63 - 1)
 
 
-def degrees(graph):
-    return [graph.degree(client) for client in range(graph.clients)]
+def redrawn(spec: TopologySpec, every: int) -> TopologySpec:
+    return TopologySpec(**vars(spec) | {"redraw_every": every})
 
 
-@settings(deadline=None, max_examples=60)
-@given(spec=every_spec, clients=st.integers(6, 40), seed=seeds)
+@settings(deadline=None, max_examples=80)
+@given(spec=st.sampled_from(RANDOM + FIXED), clients=st.integers(6, 40), seed=seeds)
 def test_every_graph_is_connected_and_the_same_for_the_same_seed(spec, clients, seed):
     graph = draw(spec, clients, seed)
-    drawn = networkx.Graph(graph.edges)
+    drawn = networkx.DiGraph(graph.arcs) if graph.directed else networkx.Graph(graph.edges)
     assert sorted(drawn) == list(range(clients))
-    assert networkx.is_connected(drawn)
+    assert networkx.is_strongly_connected(drawn) if graph.directed else networkx.is_connected(drawn)
+    assert diameter(graph) == networkx.diameter(drawn)
     assert draw(spec, clients, seed) == graph
     assert draw(spec, 1, seed) == Graph(1, ())
 
 
-@pytest.mark.parametrize("spec", RANDOM_SPECS, ids=lambda spec: spec.kind)
-def test_different_seeds_draw_different_graphs(spec):
-    assert len({draw(spec, 20, seed).edges for seed in range(10)}) == 10
+@pytest.mark.parametrize("directed", [False, True])
+def test_erdos_renyi_takes_each_edge_or_arc_with_probability_p(directed):
+    def is_usual(found: int, places: float, p: float) -> bool:
+        return abs(found - p * places) < 5 * (places * p * (1 - p)) ** 0.5
 
-
-def test_erdos_renyi_takes_each_pair_with_probability_p():
     pairs = 300 * 299 / 2
-    deviation = (pairs * 0.3 * 0.7) ** 0.5
     for seed in range(5):
-        assert abs(len(draw(TopologySpec(p=0.3), 300, seed).edges) - 0.3 * pairs) < 5 * deviation
+        graph = draw(TopologySpec(p=0.3, directed=directed), 300, seed)
+        if directed:
+            arcs = set(graph.arcs)
+            assert is_usual(len(arcs), 2 * pairs, 0.3)
+            assert is_usual(sum((j, i) in arcs for i, j in arcs) // 2, pairs, 0.09)
+        else:
+            assert is_usual(len(graph.edges), pairs, 0.3)
 
 
 def test_three_thousand_clients_are_drawn_within_a_second():
@@ -56,22 +68,26 @@ def test_three_thousand_clients_are_drawn_within_a_second():
 def test_random_regular_gives_every_client_k_neighbours(clients, k, seed):
     assume(k < clients and k * clients % 2 == 0)
     # Two neighbours each is a set of circles, and one circle is rare.
-    assert set(degrees(draw(TopologySpec("random-regular", k=k, tries=2000), clients, seed))) == {k}
+    graph = draw(TopologySpec("random-regular", k=k, tries=2000), clients, seed)
+    assert {graph.degree(client) for client in range(clients)} == {k}
 
 
 @pytest.mark.parametrize(
-    ("spec", "clients", "edges"),
+    ("spec", "clients", "links"),
     [
         (TopologySpec("ring"), 4, ((0, 1), (0, 3), (1, 2), (2, 3))),
         (TopologySpec("ring"), 2, ((0, 1),)),
+        (TopologySpec("ring", directed=True), 4, ((0, 1), (1, 2), (2, 3), (3, 0))),
         (TopologySpec("star"), 5, ((0, 1), (0, 2), (0, 3), (0, 4))),
         (TopologySpec("complete"), 3, ((0, 1), (0, 2), (1, 2))),
         (TopologySpec(p=1), 3, ((0, 1), (0, 2), (1, 2))),
         (TopologySpec("watts-strogatz", k=2, p=0), 4, ((0, 1), (0, 3), (1, 2), (2, 3))),
+        (TopologySpec("exponential"), 6, tuple(sorted((i, (i + hop) % 6) for i in range(6) for hop in (1, 2, 4)))),
     ],
 )
-def test_the_edges_of_small_graphs(spec, clients, edges):
-    assert draw(spec, clients, 0).edges == edges
+def test_the_links_of_small_graphs(spec, clients, links):
+    graph = draw(spec, clients, 0)
+    assert (graph.arcs if isinstance(graph, Digraph) else graph.edges) == links
 
 
 def test_random_kinds_have_as_many_edges_as_they_say():
@@ -93,9 +109,6 @@ def test_a_torus_is_the_product_of_two_circles(clients, rows, shape):
 @pytest.mark.parametrize(
     ("spec", "clients", "complaint"),
     [
-        (TopologySpec("lattice"), 9, 'topology.kind = "lattice" is not allowed: one of erdos-renyi, .*, file'),
-        (TopologySpec(p=1.5), 9, "topology.p = 1.5 is not allowed: a probability from 0 to 1"),
-        (TopologySpec(tries=0), 9, "topology.tries = 0 is not allowed: 1 or more"),
         (TopologySpec("watts-strogatz", k=3), 9, "topology.k = 3 .* 9 clients takes an even number from 2 to 8"),
         (TopologySpec("watts-strogatz", k=8), 8, "topology.k = 8 .* an even number from 2 to 6"),
         (TopologySpec("watts-strogatz", k=2), 2, "it needs 3 clients or more"),
@@ -105,29 +118,84 @@ def test_a_torus_is_the_product_of_two_circles(clients, rows, shape):
         (TopologySpec("torus", rows=5), 12, "topology.rows = 5 .* 1, 2, 3, 4, 6, 12"),
         (TopologySpec("file"), 12, "topology.path is missing"),
         (TopologySpec("ring"), 0, "at least 1"),
+        (TopologySpec("ring", connected=False), 5, "topology.connected = false is not allowed"),
+        (TopologySpec("star", directed=True), 9, "star graphs are undirected; directed ones are erdos-renyi, ring, "),
+        (TopologySpec("torus", redraw_every=5), 9, "topology.redraw_every = 5 .* not random; those that are: erdos"),
+        (TopologySpec(p=0, tries=3, directed=True), 9, r"was strongly connected \(the best had 9 components\)"),
+        (
+            TopologySpec(p=0.0, tries=7),
+            40,
+            r'topology.kind = "erdos-renyi" with p = 0.0: none of 7 graphs drawn for 40 clients was connected '
+            r"\(the best had 40 components\); raise topology.p \(connected above about ln\(n\)/n = 0.092\) "
+            "or topology.tries",
+        ),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused_by_key(spec, clients, complaint):
     with pytest.raises(TopologyError, match=complaint):
-        draw(spec, clients, 0)
-
-
-def test_giving_up_says_what_was_tried_and_what_to_raise():
-    complaint = (
-        r'topology.kind = "erdos-renyi" with p = 0.0: none of 7 graphs drawn for 40 clients was connected '
-        r"\(the best had 40 components\); raise topology.p \(connected above about ln\(n\)/n = 0.092\) "
-        "or topology.tries"
-    )
-    with pytest.raises(TopologyError, match=complaint):
-        draw(TopologySpec(p=0.0, tries=7), 40, 0)
+        draw_sequence(spec, clients, 0, 20)
 
 
 def test_disconnected_draws_are_drawn_again():
     # At p = ln(n)/n about a third of the graphs are connected: one try must fail for some seed where many succeed.
-    refused = []
     for seed in range(100):
         try:
             draw(TopologySpec(p=0.092, tries=1), 40, seed)
         except TopologyError:
-            refused.append(seed)
-    assert draw(TopologySpec(p=0.092, tries=100), 40, refused[0]).is_connected
+            assert draw(TopologySpec(p=0.092, tries=100), 40, seed).is_connected
+            return
+    pytest.fail("all were connected at once")
+
+
+@pytest.mark.parametrize("spec", RANDOM, ids=lambda spec: spec.kind)
+def test_each_period_has_a_connected_graph_of_its_own_and_the_first_is_that_of_a_run_with_one(spec):
+    every_third = redrawn(spec, 3)
+    graphs = draw_sequence(every_third, 15, 7, rounds=20)
+    assert graphs == draw_sequence(every_third, 15, 7, rounds=20)
+    assert graphs.graphs[:4] == draw_sequence(every_third, 15, 7, rounds=10).graphs
+    assert draw_sequence(every_third, 1, 0, 10).graphs == (Graph(1, ()),)
+    assert len(set(graphs.graphs)) == 7
+    assert all(graph.is_connected for graph in graphs.graphs)
+    assert [graphs.graphs.index(graphs.of(round)) for round in (1, 3, 4, 19, 20)] == [0, 0, 1, 6, 6]
+    for alone in (draw_sequence(spec, 15, 7, rounds=50), draw_sequence(redrawn(spec, 50), 15, 7, rounds=50)):
+        assert alone.graphs == (draw(spec, 15, 7),) == graphs.graphs[:1]
+        assert not alone.changes
+
+
+def test_a_graph_follows_from_the_seed_the_period_and_the_attempt():
+    def pairs(*key):
+        rng = generator(4, "topology", *key)
+        return tuple(
+            (i, j) for i in range(9) for j, x in zip(range(i + 1, 10), rng.random(9 - i), strict=True) if x < 0.6
+        )
+
+    graphs = draw_sequence(TopologySpec(p=0.6, redraw_every=1), 10, 4, rounds=3)
+    assert [graph.edges for graph in graphs.graphs] == [pairs(0), pairs(1, 0), pairs(2, 0)]
+
+
+@pytest.mark.parametrize("clients", [2, 3, 6, 8, 13, 16])
+def test_one_peer_exponential_graphs_mix_with_half_a_permutation(clients):
+    graphs = draw_sequence(ONE_PEER, clients, 0, rounds=40)
+    period = int(np.ceil(np.log2(clients)))
+    together = np.eye(clients)
+    for t in range(2 * period):
+        shift = np.roll(np.eye(clients), 2 ** (t % period), axis=0)  # i hears from i - 2^(t mod period)
+        W = mixing_matrix(graphs.of(t + 1), "metropolis-hastings")
+        np.testing.assert_array_equal(W, (np.eye(clients) + shift) / 2)
+        if t < period:
+            together = W @ together
+    np.testing.assert_allclose([together.sum(axis=0), together.sum(axis=1)], 1)
+    if clients == 2**period:
+        np.testing.assert_allclose(together, 1 / clients)
+
+
+def test_the_figures_of_a_one_peer_graph():
+    assert describe(draw_sequence(ONE_PEER, 6, 0, 9)) == {
+        "periods": "3, each of 1 round",
+        "arcs (least / mean / most)": "6 / 6.00 / 6",
+        "outdegree": "1 / 1.00 / 1",
+        "indegree": "1 / 1.00 / 1",
+        "strongly connected": "all periods together",  # hops of two leave the odd clients alone
+        "doubly stochastic weights": "yes",
+        "connections": "12",
+    }

@@ -21,8 +21,12 @@ def write(tmp_path):
     return write
 
 
-def read(path, clients):
-    return draw(TopologySpec("file", path=path), clients, seed=0)
+def read(path, clients, **options):
+    return draw(TopologySpec("file", path=path, **options), clients, seed=0)
+
+
+def graphml(body, default="undirected"):
+    return GRAPHML.format(f'<graph edgedefault="{default}">{body}</graph>')
 
 
 def test_an_edge_list_may_hold_comments_and_blank_lines(write):
@@ -36,20 +40,32 @@ def test_graphml_of_networkx_is_read_back_and_nodes_may_be_named_n_and_the_numbe
     oracle = networkx.petersen_graph()
     networkx.write_graphml(oracle, tmp_path / "petersen.graphml")
     assert read(tmp_path / "petersen.graphml", 10).edges == tuple(sorted(tuple(sorted(e)) for e in oracle.edges))
-    body = '<graph edgedefault="undirected"><node id="n0"/><node id="n1"/><edge source="n1" target="n0"/></graph>'
-    assert read(write(GRAPHML.format(body), "g.graphml"), 2) == Graph(2, ((0, 1),))
+    text = graphml('<node id="n0"/><node id="n1"/><edge source="n1" target="n0"/>')
+    assert read(write(text, "g.graphml"), 2) == Graph(2, ((0, 1),))
 
 
 def test_a_graph_may_fall_into_parts_where_that_is_asked_for(write):
-    spec = TopologySpec("file", path=write("0 1\n3 4\n"), connected=False)
-    assert draw(spec, 5, seed=0) == Graph(5, ((0, 1), (3, 4)))
-    with pytest.raises(TopologyError, match=r"^topology\.connected = false is not allowed: "):
-        draw(TopologySpec(p=0.1, connected=False), 5, seed=0)
+    assert read(write("0 1\n3 4\n"), 5, connected=False) == Graph(5, ((0, 1), (3, 4)))
+
+
+def test_graphml_says_itself_which_edges_are_arcs(write):
+    edges = '<edge source="0" target="1"/><edge source="1" target="2"/><edge source="2" target="0" directed="{}"/>'
+    circle = (0, 1), (1, 2), (2, 0)
+    both_directions = tuple(sorted((*circle, *((j, i) for i, j in circle))))
+    for default, last, arcs in (
+        ("directed", "true", circle),
+        ("directed", "false", ((0, 1), (0, 2), (1, 2), (2, 0))),
+        ("undirected", "false", both_directions),
+    ):
+        assert read(write(graphml(edges.format(last), default), "g.graphml"), 3, directed=True).arcs == arcs
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("-> 0 1\n1 2\n", r"falls into 3 parts that do not all reach one another along arcs; it must be strongly"),
+        ("-> 0 1\n1 0\n", r"falls into 2 parts .* \(client 2 has no edge\)"),
+        ("-> 0 1\n1 2\n2 0\n0 1\n", "line 4: arc 0-1 was already given on line 1: give each arc once"),
         ("0 1\n1 2 0.5\n", 'edges.txt, line 2: "1 2 0.5" is not an edge: two client numbers are expected'),
         ("0 1\n\none two\n", 'line 3: "one two" is not an edge'),
         ("0 -1\n", "line 1: .* is not an edge"),
@@ -63,14 +79,14 @@ def test_a_graph_may_fall_into_parts_where_that_is_asked_for(write):
 )
 def test_a_bad_edge_list_is_refused_by_file_and_line(write, text, complaint):
     with pytest.raises(TopologyError, match=complaint) as refusal:
-        read(write(text), 3)
+        read(write(text.removeprefix("-> ")), 3, directed=text.startswith("->"))
     assert len(str(refusal.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (GRAPHML.format('<graph edgedefault="directed"/>'), 'line 1: edgedefault="directed"'),
+        (graphml("", "directed"), 'line 1: edgedefault="directed"'),
         (GRAPHML.format('<graph><edge directed="true" source="0" target="1"/></graph>'), 'directed="true"'),
         (GRAPHML.format('<graph>\n<node id="alice"/></graph>'), 'line 2: "alice" is not a client'),
         (GRAPHML.format('<graph><edge source="0"/></graph>'), '"" is not a client'),

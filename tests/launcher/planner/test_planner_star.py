@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner import Compute, Execution, Fault, Latency, Link, PlanError, Scenario, Star, simulate
-from sheafgossip.launcher.planner.timeline import Awaited, stretches_of, timeline_of
+from sheafgossip.launcher.planner.timeline import Timeline, stretches_of
 
 from .scenarios import scenario_of
 from .test_planner_laws import OF_EVERY_PATTERN, TOLERANCE, Played
@@ -145,11 +145,11 @@ def test_an_upload_that_is_lost_without_a_deadline_is_refused():
 def test_a_timeline_is_that_of_the_clients_and_tells_whom_the_server_waits_for():
     slow = Fault("slow", clients=(0,), rounds=(1, 7), factor=3.0)
     plan = simulate(star_of(3, compute=Compute(1.0), faults=(slow,)))
-    timeline = timeline_of(plan)
+    timeline = Timeline(plan)
     assert (timeline.clients, timeline.leaving, timeline.sent, timeline.withheld) == (3, 0, 42, 0)
     assert timeline.computing_s == (21, 7, 7)
     assert timeline.waiting_s == (0, 14, 14)
-    assert timeline.awaited == (Awaited(client=0, seconds=21.0, rounds=7),)
+    assert timeline.awaited == ((0, 21.0, 7),)
     assert timeline.awaited_s == 21
     assert timeline.ages["same round"] == 42
     assert timeline.ages["none: goes without"] == 0
