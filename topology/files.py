@@ -6,7 +6,7 @@ Files come from other people: their size is bounded, and GraphML is read without
 import codecs
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -118,10 +118,7 @@ def _graphml(path: Path, content: bytes, arcs: bool) -> list[Link]:
     def refuse(problem: str, *_: object) -> NoReturn:
         raise _error(path, parser.CurrentLineNumber, problem)
 
-    def client(name: str | None) -> int:
-        if (number := re.fullmatch(r"n?([0-9]{1,9})", name or "")) is None:
-            refuse(f'"{(name or "")[:40]}" is not a client: nodes are named by number, such as "3" or "n3"')
-        return int(number[1])
+    client = partial(_client, refuse)
 
     def element(name: str, attributes: dict[str, str]) -> None:
         match name.rpartition(":")[2]:
@@ -155,3 +152,10 @@ def _graphml(path: Path, content: bytes, arcs: bool) -> list[Link]:
     if not defaults:
         raise TopologyError(f"{path}: holds no <graph> element; a .graphml file must be GraphML")
     return links
+
+
+def _client(refuse: Callable[[str], NoReturn], name: str | None) -> int:
+    number = re.fullmatch(r"n?([0-9]{1,9})", name or "")
+    if number is None:
+        refuse(f'"{(name or "")[:40]}" is not a client: nodes are named by number, such as "3" or "n3"')
+    return int(number[1])
