@@ -64,8 +64,10 @@ def _algorithms() -> Iterator[str]:
     yield "The other keys depend on the algorithm."
     for name, algorithm in ALGORITHMS.items():
         yield f"### `name = {json.dumps(name)}`"
-        opening, _, _ = (sys.modules[algorithm.__module__].__doc__ or "").partition("\n\n")
-        yield _escaped(_one_line(opening))
+        own = algorithm.__doc__ or ""
+        if own.startswith(f"{algorithm.__name__}("):  # made by dataclass: its file says it, in the first paragraph
+            own = sys.modules[algorithm.__module__].__doc__ or ""
+        yield _escaped(_one_line(own.partition("\n\n")[0]))
         yield from list(_keys(algorithm, keys_of(algorithm).keys() - {"name"})) or ["No further keys."]
 
 

@@ -72,6 +72,8 @@ class SharedLayers(ServerAlgorithm):
 
 @dataclass(frozen=True)
 class FedAvgC(SharedLayers):
+    """FedAvg-c (Liao et al. 2024, their baseline): FedAvg over the layers w_i that clients have in common."""
+
     name: Literal["fedavg-c"] = "fedavg-c"
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:

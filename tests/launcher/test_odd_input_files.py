@@ -50,12 +50,8 @@ def test_a_configuration_that_is_a_pipe_is_refused(tmp_path, words):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"name = '\xff'", "cannot be read: is not UTF-8 text (byte 8)"),
-        (b"#" * 5_000_000, "larger than 4 MB"),
         (b"a" + b".a" * 100_000 + b" = 1", "a key of more than"),
-        (b"x = " + b"[" * 5000, "nested too deep"),
         (b"seed = " + b"9" * 5000, "not valid TOML"),
-        (b"model = 3", "model = 3: must be a table"),
         (b"[seed]", "seed = {}: "),
         (b"[[data]]", "data = [{}]: must be a table"),
         (b'base = "a\\u0000b"', "base = 'a\\x00b'"),

@@ -51,19 +51,18 @@ def test_every_key_outside_tables_is_described_and_no_table_is_among_them():
     assert set(re.findall(r"^- \*\*`(\w+)`", section_of("## Keys outside any table"), re.MULTILINE)) == keys
 
 
-def test_bounds_alternatives_and_defaults_are_told():
-    assert "- **`p`** · number at least 0, at most 1 · default `0.2`" in section_of("## `[topology]`")
-    assert "- **`test_fraction`** · number above 0, below 1 · default `0.25`" in section_of("## `[data]`")
-    assert '- **`protocol`** · one of `"ipc"`, `"tcp"` · default `"ipc"`' in section_of("## `[transport]`")
-    assert "- **`gamma`** · number above 0, at most 1 · default `0.01`" in section_of('### `name = "sheaf-fmtl"`')
-
-
-def test_tables_that_may_be_repeated_tell_what_they_need():
-    assert '\n- **`kind`** · one of `"crash"`, `"leave"`' in section_of("## `[[faults]]`")
-    assert "- **`rounds`** · list of at most 2, each entry: whole number at least 1 · default `[]`" in section_of(
-        "## `[[faults]]`"
-    )
-    assert "- **`between`** · list of 2, each entry: whole number at least 0 · required" in section_of(
-        "## `[[links.edges]]`"
-    )
-    assert "- **`edges`** · list, each entry: `[[links.edges]]` table" in section_of("## `[links]`")
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ("[topology]", "`p`** · number at least 0, at most 1 · default `0.2`"),
+        ("[data]", "`test_fraction`** · number above 0, below 1 · default `0.25`"),
+        ("[data]", '`beta`** · number above 0 · default `0.5` · only with `partition` = `"dirichlet"`'),
+        ("[transport]", '`protocol`** · one of `"ipc"`, `"tcp"` · default `"ipc"`'),
+        ("[[faults]]", '`kind`** · one of `"crash"`, `"leave"`'),
+        ("[[faults]]", "`rounds`** · list of at most 2, each entry: whole number at least 1 · default `[]`"),
+        ("[[links.edges]]", "`between`** · list of 2, each entry: whole number at least 0 · required"),
+        ("[links]", "`edges`** · list, each entry: `[[links.edges]]` table"),
+    ],
+)
+def test_bounds_alternatives_defaults_and_needs_are_told(table, line):
+    assert f"\n- **{line}" in section_of(f"## `{table}`")

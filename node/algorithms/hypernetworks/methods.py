@@ -44,7 +44,10 @@ Width = Annotated[int, Ge(1)]
 
 @dataclass(frozen=True)
 class PFedHN(ServerAlgorithm):
-    """The server's half is ``server.state``, a Hypernetwork."""
+    """pFedHN (Shamsian et al. 2021): a hypernetwork at the server makes each client's model from the client's embedding.
+
+    The server's half is ``server.state``, a Hypernetwork.
+    """
 
     name: Literal["pfedhn"] = "pfedhn"
     eta: Annotated[float, Gt(0), "Step size of Adam, with which the server fits psi."] = 0.001
@@ -77,6 +80,9 @@ class PFedHN(ServerAlgorithm):
 
 @dataclass(frozen=True)
 class GHN(PFedHN):
+    """GHN (as in Nguyen et al. 2024): pFedHN whose features come from graph convolutions over the clients' relation
+    graph."""
+
     name: Literal["ghn"] = "ghn"  # type: ignore[assignment]
     embedding_rounds: Annotated[int, Ge(1), "Rounds of stage 1: pFedHN, whose embeddings give the relation graph."] = 50
     graph: Annotated[
@@ -116,6 +122,8 @@ class GHN(PFedHN):
 
 @dataclass(frozen=True)
 class SHN(GHN):
+    """Sheaf HyperNetwork (Nguyen et al. 2024): GHN with sheaf diffusion in the place of graph convolutions."""
+
     name: Literal["shn"] = "shn"  # type: ignore[assignment]
     stalk: Annotated[Width, "Dimension d of the stalks, and of the d x d restriction maps."] = 3
     orthogonal: Annotated[
