@@ -32,12 +32,9 @@ def test_each_host_gets_its_share_and_again_the_same(by):
     assert placed(by, graph) == host_of
 
 
-def test_random_placement_follows_the_seed():
+def test_in_turn_or_at_random_by_the_seed():
     graph = small_world(60)
     assert placed("random", graph, seed=1) != placed("random", graph, seed=2)
-
-
-def test_in_turn():
     assert placed("round-robin", small_world(7)) == [0, 1, 2, 0, 1, 2, 0]
 
 
@@ -47,13 +44,9 @@ def test_a_partition_leaves_hosts_empty_where_there_are_more_than_clients(client
     assert len(set(host_of)) == clients
 
 
-def test_a_partition_keeps_the_two_halves_of_a_barbell_together():
-    halves = networkx.barbell_graph(8, 0)
-    host_of = placed("partition", Graph.of(16, halves.edges), THREE[:2])
-    assert cut(Graph.of(16, halves.edges), host_of) == 1
-
-
-def test_a_partition_cuts_less_than_half_as_many_edges_of_a_small_world_as_chance():
+def test_a_partition_cuts_few_edges():
+    halves = Graph.of(16, networkx.barbell_graph(8, 0).edges)
+    assert cut(halves, placed("partition", halves, THREE[:2])) == 1
     graph = small_world(200)
     assert cut(graph, placed("partition", graph)) <= cut(graph, placed("random", graph)) / 2
 

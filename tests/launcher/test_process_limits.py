@@ -19,36 +19,35 @@ LARGE = Need(memory=1e6, seconds=10, files=340, clients=1000)
 NOBODY = 54321  # who has no other process
 
 
-def machine(folder: Path, groups: str, limits: dict[str, tuple[str, int]]) -> list[Allowance]:
-    """What is found where /proc/self/cgroup says this, and these folders of /sys/fs/cgroup have limits."""
-    (folder / "self").mkdir()
-    (folder / "self/cgroup").write_text(groups)
+@pytest.mark.parametrize(
+    ("groups", "limits", "found"),
+    [
+        (
+            "0::/a/b\n",
+            {"cgroup/a/b": ("max", 3), "cgroup/a": ("500", 20), "cgroup": ("max", 90), "cgroup/a/c": ("1", 1)},
+            {"cgroup/a/pids.max": (500, 20, 480)},
+        ),
+        (
+            "8:cpu,cpuacct:/x\n7:pids:/docker/abc\n0::/y\n",
+            {"cgroup/pids/docker/abc": ("64", 10), "cgroup/unified/y": ("100", 5), "cgroup/cpu/x": ("1", 1)},
+            {"cgroup/pids/docker/abc/pids.max": (64, 10, 54), "cgroup/unified/y/pids.max": (100, 5, 95)},
+        ),
+        ("0::/docker/abc\n", {"cgroup": ("64", 80)}, {"cgroup/pids.max": (64, 80, 0)}),
+        ("", {}, {}),
+    ],
+    ids=["version 2", "version 1 beside it", "in a container that does not see its name", "none"],
+)
+def test_limits_of_control_groups_are_found_up_to_the_root(tmp_path, groups, limits, found):
+    """``groups`` is what /proc/self/cgroup says, ``limits`` are those of folders of /sys/fs/cgroup."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(groups)
     for name, (most, used) in limits.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "pids.max").write_text(f"{most}\n")
-        (folder / name / "pids.current").write_text(f"{used}\n")
-    return [each for each in allowances(folder, folder / "cgroup") if "pids.max" in each.where]
-
-
-def test_limits_of_control_groups_of_version_2_are_found_up_to_the_root(tmp_path):
-    limits = {"cgroup/a/b": ("max", 3), "cgroup/a": ("500", 20), "cgroup": ("max", 90), "cgroup/a/c": ("1", 1)}
-    (found,) = machine(tmp_path, "0::/a/b\n", limits)
-    assert (found.most, found.used, found.free) == (500, 20, 480)
-    assert found.where == f"{tmp_path}/cgroup/a/pids.max is 500"
-
-
-def test_limits_of_version_1_are_found_beside_version_2(tmp_path):
-    groups = "8:cpu,cpuacct:/x\n7:pids:/docker/abc\n0::/y\n"
-    limits = {"cgroup/pids/docker/abc": ("64", 10), "cgroup/unified/y": ("100", 5), "cgroup/cpu/x": ("1", 1)}
-    assert [each.most for each in machine(tmp_path, groups, limits)] == [64, 100]
-
-
-def test_a_container_that_does_not_see_its_name_has_its_limit_at_the_root(tmp_path):
-    assert [each.most for each in machine(tmp_path, "0::/docker/abc\n", {"cgroup": ("64", 10)})] == [64]
-
-
-def test_a_system_without_control_groups_has_no_such_limits(tmp_path):
-    assert machine(tmp_path, "", {}) == []
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "pids.max").write_text(f"{most}\n")
+        (tmp_path / name / "pids.current").write_text(f"{used}\n")
+    told = [each for each in allowances(tmp_path, tmp_path / "cgroup") if "pids.max" in each.where]
+    expected = {f"{tmp_path}/{name} is {most}": (most, used, free) for name, (most, used, free) in found.items()}
+    assert {each.where: (each.most, each.used, each.free) for each in told} == expected
 
 
 def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monkeypatch):
@@ -99,12 +98,18 @@ def may_be_anybody() -> bool:
 needs_nobody = pytest.mark.skipif(not may_be_anybody(), reason="no limit holds for root, and only root can be another")
 
 
+PROGRAM = """
+import sys
+from pathlib import Path
+from sheafgossip.launcher.entry import main
+Path("c.toml").write_text("clients = 40\\nrounds = 1\\n")
+sys.argv[1:] = ["run", "c.toml", "--out", "r", "-q"]
+"""
+
+
 @needs_nobody
 def test_a_run_under_a_limit_of_its_user_is_refused_in_one_line():
-    program = "from pathlib import Path; Path('c.toml').write_text('clients = 40\\nrounds = 1\\n')\n"
-    program += "import sys; sys.argv[1:] = ['run', 'c.toml', '--out', 'r']\n"
-    program += "from sheafgossip.launcher.entry import main; main()"
-    ended = as_nobody(100, "-c", program)
+    ended = as_nobody(100, "-c", f"{PROGRAM}main()")
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith("error: 40 clients need about 153 processes and threads, and ")
     assert len(ended.stderr.splitlines()) == 1
@@ -114,13 +119,9 @@ def test_a_run_under_a_limit_of_its_user_is_refused_in_one_line():
 @pytest.mark.parametrize("limit", [30, 90])
 def test_clients_for_whom_there_is_no_process_or_no_thread_end_the_run_in_a_line_each(limit):
     """Where others have taken what was free when the run was checked."""
-    program = "from pathlib import Path; Path('c.toml').write_text('clients = 40\\nrounds = 1\\n')\n"
-    program += "import sys; sys.argv[1:] = ['run', 'c.toml', '--out', 'r', '-q']\n"
-    program += "from sheafgossip.launcher.prepare import memory; memory.allowances = lambda: []\n"
-    program += "from sheafgossip.launcher.entry import main; main()"
-    ended = as_nobody(limit, "-c", program)
+    unchecked = "from sheafgossip.launcher.prepare import memory; memory.allowances = lambda: []\n"
+    ended = as_nobody(limit, "-c", f"{PROGRAM}{unchecked}main()")
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr
-    assert "error: client" in ended.stderr
-    assert "Resource temporarily unavailable" in ended.stderr
-    assert "ulimit -u" in ended.stderr
+    for said in ("error: client", "Resource temporarily unavailable", "ulimit -u"):
+        assert said in ended.stderr

@@ -44,7 +44,8 @@ Width = Annotated[int, Ge(1)]
 
 @dataclass(frozen=True)
 class PFedHN(ServerAlgorithm):
-    """pFedHN (Shamsian et al. 2021): a hypernetwork at the server makes each client's model from the client's embedding.
+    """pFedHN (Shamsian et al. 2021): a hypernetwork at the server makes each client's model from the client's
+    embedding.
 
     The server's half is ``server.state``, a Hypernetwork.
     """
