@@ -41,15 +41,11 @@ Overrides = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")]
 Engines = Annotated[
     Literal["local", "threads", "ray"],
-    typer.Option(
-        help="local: each client a process; threads: all in one, for debugging; ray: on the hosts of a Ray cluster."
-    ),
+    typer.Option(help="local: each client a process; threads: all in one, to debug; ray: on a Ray cluster's hosts."),
 ]
 Address = Annotated[str | None, typer.Option(help="--engine ray: address of the cluster; by default it is looked for.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Progress as a line now and then, not as a picture that moves.")]
-Target = Annotated[
-    float | None, typer.Option(help="Also what it took to reach this test metric: accuracy 0 to 1, or mse.")
-]
+Target = Annotated[float | None, typer.Option(help="Also what it took to reach this accuracy, 0 to 1, or mse.")]
 OutFolder = Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")]
 
 
@@ -115,8 +111,8 @@ def sweep(
 ) -> None:
     """Run all combinations of values, each with a number of seeds.
 
-    What is shown are means with standard errors over seeds.
-    The same command with the same --out goes on where it was: finished runs are kept.
+    What is shown are means with standard errors over seeds. The same command with the same --out goes on
+    where it was: finished runs are kept.
     """
 
 
@@ -124,33 +120,25 @@ def sweep(
 def plan(
     file: ConfigFile,
     overrides: Overrides = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Save the timeline of all clients as a picture: .svg, .png or .pdf.")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Save all clients' timeline: .svg, .png or .pdf.")] = None,
     lines: Annotated[int, typer.Option(min=1, help="How many clients the timeline here shows.")] = 20,
 ) -> None:
     """Show the timeline of a scenario before anything is run.
 
-    Also how long it takes in all. A file with compare tables describes several runs; they are shown one after the
-    other.
+    A file with compare tables describes several runs; they are shown one after the other.
     """
 
 
 @_command("run")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="Give the run so many rounds in all; a finished one goes on then, too.")
-    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="So many in all; then a finished run goes on, too.")] = None,
     quiet: Quiet = False,
     plain: Plain = False,
     engine: Engines = "local",
     address: Address = None,
 ) -> None:
-    """Take up an interrupted run after its last complete checkpoint.
-
-    It ends as if nothing had happened.
-    """
+    """Take up an interrupted run after its last complete checkpoint."""
 
 
 @_command("watch")
@@ -192,18 +180,13 @@ def compare(
 @_command("results")
 def report(
     folders: RunFolders,
-    out: Annotated[
-        Path | None, typer.Option(help="The page; by default report.html in the first folder that is named.")
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Also every figure as SVG, PNG and PDF, with its data as CSV, in this folder.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Folder for figures, as SVG, PNG, PDF and CSV, too.")] = None,
 ) -> None:
     """Write one HTML page of what runs came to.
 
-    It shows curves, costs, graphs, maps, waiting, events and the configuration.
-
-    A folder of several runs stands for all of them; runs that differ only in their seed are one method.
+    It shows curves, costs, graphs, maps, waiting, events and the configuration. A folder of several runs stands for
+    all of them; runs that differ only in their seed are one method.
     """
 
 
@@ -211,9 +194,7 @@ def report(
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="csv, parquet, json, or tensorboard.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the files; by default export in the run's folder.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the files; by default RUN/export.")] = None,
 ) -> None:
     """Write the tables of a run as files, for other programs.
 
@@ -226,9 +207,7 @@ def reproduce(
     what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, fedsak1, all, ...")] = None,
     small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
     data_root: Annotated[Path | None, typer.Option(help="Folder with the files of the data sets.")] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds; the paper has 5. By default 1, with `all` 3.")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default 1, with `all` 3.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds, instead of the configuration's.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and pictures.")] = Path("runs/paper"),
     overrides: Overrides = None,
@@ -237,9 +216,8 @@ def reproduce(
 ) -> None:
     """Run a published table or figure again, beside the paper's.
 
-    Our figures are printed beside those of the paper.
-
-    Interrupted, it goes on where it was: the same command takes finished runs as they are.
+    Our figures are printed beside those of the paper. Interrupted, it goes on where it was: the same
+    command takes finished runs as they are.
     """
 
 
@@ -247,25 +225,17 @@ def reproduce(
 def verify(
     floats: Annotated[
         list[int] | None,
-        typer.Option(
-            min=1, max=1_000_000, help="Length of the vectors, by default 10, 1000 and 100000; may be repeated."
-        ),
+        typer.Option(min=1, max=1_000_000, help="Lengths of the vectors, by default 10, 1000 and 100000."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show every connection, not only those that differ.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to keep the runs in; by default none are kept.")] = None,
 ) -> None:
-    """Hold recorded bytes against the kernel's own counters.
-
-    The runs are small, and each TCP connection of theirs is compared.
-    """
+    """Hold recorded bytes against the kernel's own counters."""
 
 
 @_command("theory")
 def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
-    """Hold a run against the convergence bound of Sheaf-FMTL.
-
-    That is Theorem 1 of its paper, for convex problems.
-    """
+    """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""
 
 
 @_command("inputs", config_app, "show")
@@ -286,9 +256,7 @@ def train_encoder(
     file: ConfigFile,
     out: Annotated[Path, typer.Option(help="File of the encoder, such as encoder.safetensors.")],
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 20,
-    embedding: Annotated[
-        int | None, typer.Option(min=1, help="Numbers it makes of an image; by default algorithm.embedding, or 128.")
-    ] = None,
+    embedding: Annotated[int | None, typer.Option(min=1, help="By default algorithm.embedding, or 128.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Train an encoder on the images of [data], and save it for algorithm.encoder of FLT.

@@ -106,9 +106,7 @@ def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means:
         new = [run for run in runs if not run.has_checkpoint]
         prepared = _prepare_all(new, claims, engine, means.force) if new else {}  # while the engine loads its libraries
         for run in runs:
-            claim = claims[run.folder]
-            each = prepared.get(run.folder) or _made_ready(claim, run.config, engine)
-            finished.append(_conduct(each, engine, observer, claim))
+            finished.append(_conduct(claims[run.folder], run.config, engine, observer, prepared.get(run.folder)))
             observer.has_ended(finished[-1])
             if finished[-1].outcome.status == "interrupt":
                 break
@@ -122,13 +120,13 @@ def resume(
     has so many. Raises ConfigError, RunFolderError."""
     with _interrupted(folder, rounds) as (claim, config), means.open([config]) as engine:
         interrupts.heed()
-        return _conduct(_made_ready(claim, config, engine, rounds), engine, observer, claim)
+        return _conduct(claim, config, engine, observer, rounds=rounds)
 
 
 def take_up(folder: Path, engine: Engine, observer: Observer = Observer(), *, rounds: int | None = None) -> Finished:
     """The same on an engine that is there; also begins one that is only prepared."""
     with _interrupted(folder, rounds) as (claim, config):
-        return _conduct(_made_ready(claim, config, engine, rounds), engine, observer, claim)
+        return _conduct(claim, config, engine, observer, rounds=rounds)
 
 
 class Preparation:
@@ -144,9 +142,7 @@ class Preparation:
     def __call__(self, config: RunConfig, folder: Path, how: Callable[..., Prepared] = prepare_run) -> Prepared:
         engine = self._engine
         if engine.shares_process and config.measuring.kernel:
-            raise ConfigError(
-                "measuring.kernel = true: counts by a process's descriptors, which --engine threads has not"
-            )
+            raise ConfigError("measuring.kernel = true: counts by a process's descriptors, not with --engine threads")
         if engine.spans_hosts and config.transport.protocol != "tcp":
             config = config.but(transport={"protocol": "tcp"})
         own = engine.folder_for_run()
@@ -162,9 +158,8 @@ def _prepare_all(
         for run in runs:
             prepared[run.folder] = preparation(run.config, run.folder)
         if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
-            check_resources(
-                [need_of(each, one_process=engine.shares_process) for each in prepared.values()], force=force
-            )
+            needs = [need_of(each, one_process=engine.shares_process) for each in prepared.values()]
+            check_resources(needs, force=force)
     except BaseException as error:  # a refused run leaves nothing behind
         for each in runs:
             claims[each.folder].clear()
@@ -174,25 +169,27 @@ def _prepare_all(
     return prepared
 
 
-def _made_ready(claim: Claim, config: RunConfig, engine: Engine, rounds: int | None = None) -> Prepared:
-    """A run that is to be taken up, perhaps with more rounds."""
-    folder, preparation = claim.folder, Preparation(engine)
+def _conduct(
+    claim: Claim,
+    config: RunConfig,
+    engine: Engine,
+    observer: Observer,
+    prepared: Prepared | None = None,
+    rounds: int | None = None,
+) -> Finished:
+    """Runs what is prepared; else it is taken up, perhaps with more rounds."""
     try:
-        require_sound_records(folder)
-        if rounds is None or rounds == config.rounds:
-            prepared = preparation(config, folder)
-        else:
-            was = preparation(config, folder, work_out)
-            longer = was.config.but(rounds=rounds)
-            prepared = extended(was, preparation(longer, folder, work_out))
-        return taken_up(prepared)
+        if prepared is None:
+            require_sound_records(claim.folder)
+            preparation, more = Preparation(engine), rounds not in (None, config.rounds)
+            prepared = preparation(config, claim.folder, work_out if more else prepare_run)
+            if more:
+                longer = preparation(prepared.config.but(rounds=rounds), claim.folder, work_out)
+                prepared = extended(prepared, longer)
+            prepared = taken_up(prepared)
     except (OSError, sqlite3.Error) as error:
-        raise RunFolderError(f"{folder}: cannot be taken up: {reason(error)}") from error
-
-
-def _conduct(prepared: Prepared, engine: Engine, observer: Observer, claim: Claim) -> Finished:
-    run = Run(prepared, engine, observer.begins(prepared), lock=claim.descriptor)
-    return Finished(prepared, run())
+        raise RunFolderError(f"{claim.folder}: cannot be taken up: {reason(error)}") from error
+    return Finished(prepared, Run(prepared, engine, observer.begins(prepared), lock=claim.descriptor)())
 
 
 @contextmanager

@@ -78,35 +78,20 @@ def assert_one_line(*words, said=""):
     assert re.fullmatch(rf"error: [^\n]*{said}[^\n]*\n", err)
 
 
-def spoil_config(text):
-    return lambda folder: (folder / "config.toml").write_text(text)
-
-
-def replace_by_pipe(name):
-    def spoil(folder):
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+def test_what_no_run_writes_is_one_line_in_every_command(tmp_path, words):
+    for number, name in enumerate(("run.sqlite", "run.sqlite-wal", "config.toml")):
+        folder = make_run(tmp_path / f"{number}")
         (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name)
-
-    return spoil
-
-
-def write_what_no_run_writes(folder):
+        assert_one_line(*words, folder)
+    odd = make_run(tmp_path / "odd", "seed = '<script>alert(1)</script>'")
+    assert_one_line(*words, odd, said=r"config\.toml")
+    folder = make_run(tmp_path / "records")
     loosen(folder / "run.sqlite")
     with change(folder / "run.sqlite") as connection:
         connection.execute("UPDATE round SET wall_s = 'soon', objective = x'00', node = node + 10000000")
-
-
-ODD = ("model = 3", "[seed]", "name = 1", "x = [", 'clients = "many"', "seed = '<script>alert(1)</script>'")
-SPOILS = {text: (spoil_config(text), r"config\.toml") for text in ODD}
-SPOILS |= {name: (replace_by_pipe(name), "") for name in ("run.sqlite", "run.sqlite-wal", "config.toml")}
-SPOILS["records"] = write_what_no_run_writes, ""
-
-
-@pytest.mark.parametrize("words", READERS, ids=" ".join)
-@pytest.mark.parametrize(("spoil", "said"), SPOILS.values(), ids=SPOILS)
-def test_what_no_run_writes_is_one_line_in_every_command(folder, words, spoil, said):
-    spoil(folder)
-    assert_one_line(*words, folder, said=said)
+    assert_one_line(*words, folder)
 
 
 def test_a_page_is_not_written_through_a_link(folder, tmp_path):

@@ -5,8 +5,6 @@ Which client goes next is drawn at random, so any speed of any of them comes up.
 once.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter, deque
@@ -30,8 +28,6 @@ from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.presence import Presence
 from sheafgossip.transport.stopwatch import Stopwatch
 
-NOTHING = SentBytes(0, 0, 0)
-
 
 class Stuck(Exception):
     """Nobody can go on."""
@@ -53,9 +49,6 @@ class Wire:
     dtype: str = "float64"
     codec: object = None
 
-    def channel(self, is_shown: bool = False) -> Channel:
-        return Channel(self.lengths, self.lengths, self.opening, self.opening, codec=self.codec, is_shown=is_shown)
-
     def vector(self, phase: int, round: int) -> np.ndarray:
         """Zeros that take no memory, however many they are."""
         lengths = self.opening + self.lengths if round == 1 else self.lengths
@@ -64,16 +57,15 @@ class Wire:
 
 @dataclass
 class Process:
-    """One life of a client, as its peers see it: this is their endpoint."""
+    """One incarnation of a client, as its peers see it: this is their endpoint."""
 
-    stage: Stage
+    stage: "Stage"
     node: int
     life: int
     presence: Presence
     rejected: Counter = field(default_factory=Counter)
     queue: deque[Message] = field(default_factory=deque)
-    wakes_at: float = -math.inf
-    """When it goes on, if no message comes before."""
+    wakes_at: float = -math.inf  # when it goes on, if no message comes before
     spoken_to: bool = False
     stopwatch: Stopwatch = field(default_factory=lambda: Stopwatch("start", running=False))
     turn: greenlet | None = None
@@ -88,12 +80,15 @@ class Process:
                 if self.peers:
                     flow = self.peers.clock._flows[node]
                     self.most_under_way[node] = max(self.most_under_way[node], flow.sent - flow.confirmed)
-        self.stage.perhaps_let_others_go(self)
-        return dict.fromkeys(nodes, NOTHING)
+        if self.stage.random.random() < 0.05:  # perhaps others go on first
+            self.wakes_at = self.stage.now
+            self.stage.main.switch()
+        return dict.fromkeys(nodes, SentBytes(0, 0, 0))
 
     def receive_or_hear(self, deadline: float) -> Message | None:
-        if not self.queue:
-            self.stage.wait(self, deadline)
+        if not (self.queue or self.spoken_to) and deadline > self.stage.now:
+            self.wakes_at = deadline
+            self.stage.main.switch()
         self.spoken_to = False
         return self.queue.popleft() if self.queue else None
 
@@ -116,10 +111,10 @@ class Stage:
         self.used: dict[tuple[int, int, int, int], int | None] = {}
         self.most_under_way: Counter[tuple[int, int]] = Counter()
         self._begun: list[Process] = []
-        self._random = random.Random(seed)
+        self.random = random.Random(seed)
         self._due: list[tuple[float, int, Incarnation]] = []
         self._done: set[int] = set()
-        self._main = getcurrent()
+        self.main = getcurrent()
 
     def monotonic(self) -> float:
         return self.now
@@ -156,7 +151,7 @@ class Stage:
                 raise Stuck(f"in rounds {rounds}")
             self.now = max(self.now, min(moments))
             return
-        self._random.choice(ready).turn.switch()
+        self.random.choice(ready).turn.switch()
 
     def _start_those_due(self, together: set[int]) -> None:
         """``together`` are those that meet before the run begins."""
@@ -174,15 +169,12 @@ class Stage:
                 self.there[j].presence.first_rounds[node] = life.first
                 self.there[j].queue.append(Message(node, 0, 0, (), life.number))
             self.there[node] = process
-            process.turn = greenlet(partial(self._live, process, life), self._main)
+            process.turn = greenlet(partial(self._live, process, life), self.main)
             process.wakes_at = self.now
             self._begun.append(process)
 
     def _live(self, process: Process, life: Incarnation) -> None:
         _Player(self, process, life).play()
-        self._leave(process, life)
-
-    def _leave(self, process: Process, life: Incarnation) -> None:
         node = process.node
         for j, most in process.most_under_way.items():
             self.most_under_way[node, j] = max(self.most_under_way[node, j], most)
@@ -204,18 +196,6 @@ class Stage:
             pause = following[0].start_s - life.end_s if self.clock == "wall" else 0.0
             self._due.append((self.now + max(0.0, pause), node, following[0]))
 
-    # -- turns ---------------------------------------------------------------------------------------------------------
-
-    def wait(self, process: Process, deadline: float) -> None:
-        if not process.spoken_to and deadline > self.now:
-            process.wakes_at = deadline
-            self._main.switch()
-
-    def perhaps_let_others_go(self, process: Process) -> None:
-        if self._random.random() < 0.05:
-            process.wakes_at = self.now
-            self._main.switch()
-
 
 class _Player:
     """The rounds of one life: what an algorithm makes of its peers, without learning anything."""
@@ -229,12 +209,13 @@ class _Player:
         stage, execution, node = self.stage, self.stage.scenario.execution, self.node
         star, last = stage.scenario.star, stage.scenario.clients - 1
         is_shown = star is not None and node < last
-        channels = {j: stage.wire.channel(is_shown) for j in stage.scenario.neighbours[node]}
+        wire, both = stage.wire, (stage.wire.lengths, stage.wire.lengths, stage.wire.opening, stage.wire.opening)
+        channels = {j: Channel(*both, codec=wire.codec, is_shown=is_shown) for j in stage.scenario.neighbours[node]}
         rules = Rules(
             silence=execution.silence if star is None or node == last else "skip",
             bounded=stage.clock == "wall" or not stage.plan.synchronous,
         )
-        arguments = process, Channels(node, channels, stage.wire.dtype), stage.timeout, stage.plan.schedules[node]
+        arguments = process, Channels(node, channels, wire.dtype), stage.timeout, stage.plan.schedules[node]
         if stage.clock == "virtual":
             return PlannedClock(*arguments, rules)
         rules = replace(rules, staleness=execution.staleness, deadline_s=execution.deadline_s)
