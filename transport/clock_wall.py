@@ -13,9 +13,8 @@ from .clock_scheduled import Rules, ScheduledClock
 from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Endpoint
-from .freshness import can_be_used, chosen_round, needed_round
 from .outgoing import EVALUATION
-from .schedule import Schedule
+from .schedule import Schedule, can_be_used, chosen_round, needed_round
 from .waiting import parts_of
 
 LAST_WORDS_S = CONSTANTS.last_words_wall_s
@@ -58,7 +57,7 @@ class Arrivals:
 
 class WallClock(ScheduledClock):
     """A message counts as arrived when its link's delay has passed since it came in; what is lost is not sent. What a
-    client waits for, at most until the deadline, and what it uses then are the rule of freshness.py."""
+    client waits for, at most until the deadline, and what it uses then are the rule of schedule.py."""
 
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)

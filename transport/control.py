@@ -166,22 +166,15 @@ class Exited(ControlMessage):
 Words = Mapping[str, type]
 
 
-def _named(*classes: type) -> Words:
-    return {each.__name__: each for each in classes}
-
-
-FROM_LAUNCHER = _named(
-    *(Place, Connect, Go, Exit, Stop, NeighbourDied, NeighbourLeft, NeighbourFinished, NeighbourCame),
-    *(Fork, Tell, TellAll, Kill),
-)
-TO_LAUNCHER = _named(Bound, Ready, Done, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
-
-_CLASS = "is"
+_TO_CLIENTS = (Place, Connect, Go, Exit, Stop, NeighbourDied, NeighbourLeft, NeighbourFinished, NeighbourCame)
+_TO_LAUNCHER = (Bound, Ready, Done, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
+FROM_LAUNCHER: Words = {each.__name__: each for each in (*_TO_CLIENTS, Fork, Tell, TellAll, Kill)}
+TO_LAUNCHER: Words = {each.__name__: each for each in _TO_LAUNCHER}
 
 
 def encode(message: Any) -> bytes:
     def fields(message: Any) -> dict[str, Any]:
-        return {_CLASS: type(message).__name__} | vars(message)
+        return {"is": type(message).__name__} | vars(message)
 
     return json.dumps(message, separators=(",", ":"), default=fields).encode()
 
@@ -190,7 +183,7 @@ def decode(line: bytes, words: Words) -> Any:
     """Raises ValueError, TypeError for anything but JSON with messages of this direction."""
 
     def message(fields: dict[str, Any]) -> Any:
-        if (name := fields.pop(_CLASS, None)) is None:
+        if (name := fields.pop("is", None)) is None:
             return fields
         if name not in words:
             raise ValueError(f"no message of this direction: {name!r}")
@@ -215,8 +208,7 @@ class Control:
     """One end of a control line. Both ends belong to the same run, and are trusted.
 
     ``sent`` and ``received`` count what has gone in each direction. One of the two ends must be ``attentive``: it goes
-    on reading while it waits for room to send. If both just waited, a burst of messages in both directions would hang
-    them.
+    on reading while it waits for room to send, or a burst of messages in both directions would hang them.
     """
 
     def __init__(self, sock: socket.socket, words: Words = MappingProxyType({}), *, attentive: bool = False):
@@ -235,26 +227,18 @@ class Control:
 
     def send(self, message: Any) -> None:
         """Raises ControlClosed."""
-        line = encode(message) + b"\n"
+        left = line = encode(message) + b"\n"
         try:
-            if self._attentive:
-                self._send_and_read(line)
-            else:
-                self._sock.sendall(line)
+            while left:
+                try:
+                    left = left[self._sock.send(left, socket.MSG_DONTWAIT if self._attentive else 0) :]
+                except BlockingIOError:
+                    if self._poll(select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
+                        self._came_meanwhile += self._read()
         except OSError as error:
             raise ControlClosed from error
         self.sent.messages += 1
         self.sent.bytes += len(line)
-
-    def _send_and_read(self, line: bytes) -> None:
-        while True:
-            try:
-                line = line[self._sock.send(line, socket.MSG_DONTWAIT) :]
-            except BlockingIOError:
-                if self._poll(select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
-                    self._came_meanwhile += self._read()
-            if not line:
-                return
 
     def wait(self, seconds: float) -> bool:
         """Waits until there is something to receive, or for so long; returns whether there is."""

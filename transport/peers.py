@@ -11,6 +11,8 @@ from .outgoing import EVALUATION, Traffic
 
 Vectors = Mapping[int, np.ndarray]
 """{neighbour: vector}"""
+Shared = dict[tuple[int, int, int], tuple[Tensors, list[int]]]
+"""What is sent, and to whom, by its vector, phase and copy: one vector for many neighbours is copied once."""
 
 
 class Exchanged(NamedTuple):
@@ -62,7 +64,7 @@ class Peers:
     def _send(self, vectors: Vectors) -> None:
         clock = self.clock
         round, sent = clock.round, clock.sent
-        shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}
+        shared: Shared = {}
         for node, vector in vectors.items():
             phase = sent[node]
             tensors = self._channels.encode(node, round, phase, vector)
@@ -70,7 +72,7 @@ class Peers:
             copies = clock.clear_to_send(node, phase, tensors) if clock.asks else 1
             for copy in range(copies):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
-        for (_, phase, _copy), (tensors, nodes) in shared.items():  # one vector for many neighbours is copied once
+        for (_, phase, _copy), (tensors, nodes) in shared.items():
             self._outgoing.send(nodes, round, phase, tensors)
 
     def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
@@ -105,13 +107,13 @@ class Peers:
     def show(self, vectors: Vectors) -> None:
         """Sends clients the answers of this round that they lack, for evaluation only: this is no traffic of it."""
         with self._stopwatch.during("evaluation"):
-            shared: dict[tuple[int, int], tuple[Tensors, list[int]]] = {}
+            shared: Shared = {}
             for node, vector in vectors.items():
                 last = len(self._channels[node].sent_in(self.round)) - 1  # encoded as the answer would be
                 tensors = self._channels.encode(node, self.round, last, vector)
                 if self.clock.clear_to_show(node, last + 1, tensors):
-                    shared.setdefault((id(tensors[0]), last + 1), (tensors, []))[1].append(node)
-            for (_, phase), (tensors, nodes) in shared.items():
+                    shared.setdefault((id(tensors[0]), last + 1, 0), (tensors, []))[1].append(node)
+            for (_, phase, _copy), (tensors, nodes) in shared.items():
                 self._outgoing.send(nodes, self.round, phase, tensors, EVALUATION)
 
     def shown(self, node: int) -> np.ndarray | None:

@@ -1,7 +1,7 @@
 """Plays a scenario: the pure function from which every plan comes.
 
 Each client goes through its rounds by the script of its pattern of communication (``scripts``); which message it uses
-when some are late is the rule of ``transport/freshness.py``. Events at the same moment come in the order of client
+when some are late is the rule of ``transport/schedule.py``. Events at the same moment come in the order of client
 numbers.
 """
 
@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count, starmap
 from typing import Any
 
-from ...transport.freshness import chosen_round, needed_round
+from ...transport.schedule import chosen_round, needed_round
 from .clients import Channel, Client, PendingWait
 from .draws import ComputeTimes
 from .plan import Incarnation, Plan, PlanError, SentMessage

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from sheafgossip.transport.freshness import can_be_used, chosen_round, needed_round
+from sheafgossip.transport.schedule import can_be_used, chosen_round, needed_round
 
 
 @pytest.mark.parametrize(
