@@ -80,10 +80,8 @@ class ArrayFile:
 
 
 def digest_of(path: Path) -> str | None:
-    """The digest that the file bears, and is found to have; None where it bears none, as older ones.
-
-    Raises DamagedFile, FileNotFoundError.
-    """
+    """The digest that the file bears, and is found to have; None where it bears none, as older ones. Raises
+    DamagedFile, FileNotFoundError."""
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
         start = file.read(_PLACE.stop)

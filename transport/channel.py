@@ -68,9 +68,7 @@ class Channels:
 
     def encode(self, node: int, round: int, phase: int, vector: np.ndarray) -> Tensors:
         """What travels of a vector: with what earlier ones have left out; what this one leaves out is noted in turn.
-
-        Raises ValueError where it is not as announced, and CannotEncode.
-        """
+        Raises ValueError where it is not as announced, and CannotEncode."""
         formats = self._sent[node][round == 1]
         if phase >= len(formats) or vector.shape != (formats[phase].length,) or vector.dtype != self.dtype:
             raise ValueError(

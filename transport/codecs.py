@@ -26,10 +26,8 @@ class CannotEncode(ValueError):
 
 
 class Codec:
-    """``dtype`` is that of the vectors at both ends.
-
-    A codec keeps nothing between messages. What comes in has the announced ``shapes``, and may still be hostile.
-    """
+    """``dtype`` is that of the vectors at both ends. A codec keeps nothing between messages. What comes in has the
+    announced ``shapes``, and may still be hostile."""
 
     name: ClassVar[CodecName]
     owes: ClassVar[bool] = False  # whether it leaves out entries, which the sender adds to the next vector then

@@ -81,10 +81,8 @@ class Connections:
 
     def bind(self, address: str, *, hurry: bool = True) -> str:
         """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to.
-
         ``hurry``: who does not open a connection soon is sent away; with keys this client must attend to it meanwhile.
-        Raises CannotListen.
-        """
+        Raises CannotListen."""
         before = self.router.handshake_ivl
         if hurry:
             limit_handshake(self.router)

@@ -205,11 +205,9 @@ class Tally:
 
 
 class Control:
-    """One end of a control line. Both ends belong to the same run, and are trusted.
-
-    ``sent`` and ``received`` count what has gone in each direction. One of the two ends must be ``attentive``: it goes
-    on reading while it waits for room to send, or a burst of messages in both directions would hang them.
-    """
+    """One end of a control line. Both ends belong to the same run, and are trusted. ``sent`` and ``received`` count
+    what has gone in each direction. One of the two ends must be ``attentive``: it goes on reading while it waits for
+    room to send, or a burst of messages in both directions would hang them."""
 
     def __init__(self, sock: socket.socket, words: Words = MappingProxyType({}), *, attentive: bool = False):
         """``words`` are the messages that may come in: FROM_LAUNCHER or TO_LAUNCHER; without, plain JSON objects do."""

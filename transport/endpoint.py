@@ -59,11 +59,9 @@ class SentBytes(NamedTuple):
 
 
 class Endpoint:
-    """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone.
-
-    ``rejected`` counts dropped messages by reason, since the start; ``heard`` collects the launcher's messages that are
-    not for the endpoint, ``hellos`` (neighbour, wire bytes) of the greetings sent since ``connect``.
-    """
+    """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone. ``rejected`` counts
+    dropped messages by reason, since the start; ``heard`` collects the launcher's messages that are not for the
+    endpoint, ``hellos`` (neighbour, wire bytes) of the greetings sent since ``connect``."""
 
     def __init__(self, context: zmq.Context, identity: Identity, control: Control, options: Options):
         self.node, self._run, _ = identity
@@ -93,11 +91,9 @@ class Endpoint:
     # -- linking up ----------------------------------------------------------------------------------------------------
 
     def connect(self, places: Sequence[Place], deadline: float) -> list[tuple[int, int]]:
-        """Links up with all neighbours: the lower number connects and says hello, the higher one answers.
-
-        Returns (neighbour, wire bytes) of each hello sent. Raises NeighbourTimeout when some are silent at ``deadline``
-        (time.monotonic seconds).
-        """
+        """Links up with all neighbours: the lower number connects and says hello, the higher one answers. Returns
+        (neighbour, wire bytes) of each hello sent. Raises NeighbourTimeout when some are silent at ``deadline``
+        (time.monotonic seconds)."""
         missing = {place.node for place in places}
         for place in places:
             self._link(place)
@@ -161,11 +157,9 @@ class Endpoint:
     def send(
         self, to: Iterable[int], *, round: int, phase: int, tensors: tuple[np.ndarray, ...]
     ) -> dict[int, SentBytes]:
-        """Sends the same tensors to each node; returns what each of these messages weighs.
-
-        The tensors are copied once, whatever the number of receivers, and may be changed after the call. A node whose
-        connection is gone is left out of the result and counted in ``rejected``.
-        """
+        """Sends the same tensors to each node; returns what each of these messages weighs. The tensors are copied once,
+        whatever the number of receivers, and may be changed after the call. A node whose connection is gone is left out
+        of the result and counted in ``rejected``."""
         layout = layout_of(tensors)
         end = pack_end(round, phase, layout)
         self._headers.expect(end, round, phase, layout)
@@ -280,10 +274,8 @@ class Endpoint:
         self._act_on(dict(self._aside.poll()))
 
     def _heed(self, seconds: float) -> bool:
-        """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message.
-
-        Returns whether the launcher has said something.
-        """
+        """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message. Returns whether the
+        launcher has said something."""
         start = time.monotonic()
         ready = dict(self._poller.poll(math.ceil(seconds * 1000)))
         now = time.monotonic()

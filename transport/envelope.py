@@ -28,9 +28,7 @@ class Rejected(Exception):
 
 def pack_header(run: int, src: int, dst: int, round: int, phase: int, layout: Layout) -> bytes:
     """``phase`` numbers the messages that src sends dst within a round, from 0. Round 0 is the hello of a new link.
-
-    Raises TypeError for a dtype that does not travel.
-    """
+    Raises TypeError for a dtype that does not travel."""
     return pack_start(run, src, dst) + pack_end(round, phase, layout)
 
 

@@ -45,10 +45,8 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A process's own keys, and {number: public key} of the others, as far as they are known.
-
-    ``more`` says whether others may still come: with keys of which this process may hear later than of their owners.
-    """
+    """A process's own keys, and {number: public key} of the others, as far as they are known. ``more`` says whether
+    others may still come: with keys of which this process may hear later than of their owners."""
 
     own: KeyPair
     others: dict[int, str]
@@ -76,9 +74,7 @@ def limit_handshake(socket: zmq.Socket) -> None:
 
 def next_event(monitor: zmq.Socket) -> tuple[int, int]:
     """(kind, value) of a monitor's next event, e.g. (zmq.EVENT_CONNECTED, file descriptor); blocks as ``monitor`` does.
-
-    pyzmq's own reader of this loads the whole of asyncio.
-    """
+    pyzmq's own reader of this loads the whole of asyncio."""
     event, _endpoint = monitor.recv_multipart()
     return struct.unpack("=Hi", event)
 

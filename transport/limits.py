@@ -21,9 +21,7 @@ _UNAUTHENTICATED = 256  # connections of unauthenticated peers that a process to
 
 def end_with_parent(parent: int | None, how: signal.Signals = signal.SIGTERM) -> None:
     """Asks the kernel for ``how`` when the thread that started this process ends. SystemExit if it already has.
-
-    ``parent`` is the process number the starter knows itself by; None skips that check.
-    """
+    ``parent`` is the process number the starter knows itself by; None skips that check."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
     if parent is not None and os.getppid() != parent:  # it died before the kernel was asked
@@ -31,11 +29,8 @@ def end_with_parent(parent: int | None, how: signal.Signals = signal.SIGTERM) ->
 
 
 def stop_requests() -> socket.socket:
-    """A socket that becomes readable on SIGTERM, for a poller: a handler that raises could break a write in two.
-
-    Ctrl-C and the end of a terminal reach every process of it; the launcher decides what they mean, here they are
-    ignored.
-    """
+    """A socket that becomes readable on SIGTERM, for a poller: a handler that raises could break a write in two. Ctrl-C
+    and the end of a terminal reach every process of it; the launcher decides what they mean, here they are ignored."""
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -65,8 +60,7 @@ def bound_connections(count: int) -> None:
 def keep_own_files() -> None:
     """Parts this thread's open files from those of ZeroMQ's threads, which accept anyone: unauthenticated peers cannot
     take what this thread needs, however many they are. To be called when all sockets are there and bound: they are
-    known to both; what either side opens later, the other does not see. Linux only.
-    """
+    known to both; what either side opens later, the other does not see. Linux only."""
     if _LIBC is not None:
         _LIBC.unshare(_CLONE_FILES)
 

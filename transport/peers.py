@@ -25,12 +25,9 @@ class Exchanged(NamedTuple):
 
 
 class Peers:
-    """Sends to and receives from one client's neighbours.
-
-    Within a round the k-th message from i to j has phase k. The clock says which messages are sent, and which are
-    used; a message whose round or phase lies behind, or whose vector is not the one that the channel announces, is
-    dropped and counted.
-    """
+    """Sends to and receives from one client's neighbours. Within a round the k-th message from i to j has phase k. The
+    clock says which messages are sent, and which are used; a message whose round or phase lies behind, or whose vector
+    is not the one that the channel announces, is dropped and counted."""
 
     def __init__(self, clock: Clock):
         self.clock = clock
@@ -77,17 +74,13 @@ class Peers:
 
     def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
-
-        ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout.
-        """
+        ``bounded``: by the deadline of the run's scenario. Raises NeighbourTimeout."""
         with self._stopwatch.during("exchange"):
             return self.clock.receive(self.neighbours if senders is None else senders, bounded=bounded)
 
     def as_heard(self, vectors: Vectors) -> Vectors:
-        """The vectors that are sent next, as these neighbours will get them: for what both ends must find alike.
-
-        Not for codecs that leave out entries.
-        """
+        """The vectors that are sent next, as these neighbours will get them: for what both ends must find alike. Not
+        for codecs that leave out entries."""
         clock, channels = self.clock, self._channels
         return {
             node: channels.as_heard(node, clock.round, clock.sent[node], vector) for node, vector in vectors.items()
@@ -98,10 +91,8 @@ class Peers:
         return self.clock.left_out()
 
     def lacks_answer(self, node: int, *, answered: bool) -> bool:
-        """Whether the server's answer of this round is to be shown for evaluation: the client does not get it.
-
-        ``node`` is the other end of the edge; ``answered`` tells whether the server sends its answer in this round.
-        """
+        """Whether the server's answer of this round is to be shown for evaluation: the client does not get it. ``node``
+        is the other end of the edge; ``answered`` tells whether the server sends its answer in this round."""
         return self.clock.lacks_answer(node, answered=answered)
 
     def show(self, vectors: Vectors) -> None:
@@ -117,10 +108,8 @@ class Peers:
                 self._outgoing.send(nodes, self.round, phase, tensors, EVALUATION)
 
     def shown(self, node: int) -> np.ndarray | None:
-        """The server's answer of this round, read-only, once it has been shown; None: it will not be.
-
-        Raises NeighbourTimeout.
-        """
+        """The server's answer of this round, read-only, once it has been shown; None: it will not be. Raises
+        NeighbourTimeout."""
         with self._stopwatch.during("evaluation"):
             return self.clock.take_shown(node, len(self._channels[node].received_in(self.round)))
 

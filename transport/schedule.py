@@ -24,11 +24,8 @@ from .array_file import ArrayFile, read
 @dataclass(frozen=True)
 class Schedule:
     """Which messages a client sends, gets and uses, and when. Shapes: K rounds (round k is row k - 1), P messages of a
-    round (phases), g neighbours in ascending order.
-
-    A client has one incarnation, or several where it crashes and comes back; they count from 1. Times are virtual
-    seconds, NaN for rounds that the client does not take part in.
-    """
+    round (phases), g neighbours in ascending order. A client has one incarnation, or several where it crashes and comes
+    back; they count from 1. Times are virtual seconds, NaN for rounds that the client does not take part in."""
 
     neighbours: np.ndarray  # (g,)
     uses: np.ndarray  # (K, P, g) int32: round of the neighbour's message that is used; 0: none
@@ -52,9 +49,7 @@ class Schedule:
 
     def most_kept(self, every: int) -> np.ndarray:
         """(g,): own messages to each neighbour that are stored at once for checkpoints every so many rounds, at most.
-
-        From the round in which it is sent until the last checkpoint before its last use.
-        """
+        From the round in which it is sent until the last checkpoint before its last use."""
         rounds, _, places = self.needed.shape
         if not every:
             return np.zeros(places, int)

@@ -24,20 +24,16 @@ def message_wire_bytes(lengths: Iterable[int], *, sealed: bool = False) -> int:
 
 
 def ready_bytes(identity: bytes) -> int:
-    """Wire bytes of the READY command that a ROUTER sends after its greeting: 43 + len(identity).
-
-    A command frame (2 bytes), the name READY (1 + 5), the properties Socket-Type = ROUTER (1 + 11 + 4 + 6) and
-    Identity (1 + 8 + 4 + its length).
-    """
+    """Wire bytes of the READY command that a ROUTER sends after its greeting: 43 + len(identity). A command frame (2
+    bytes), the name READY (1 + 5), the properties Socket-Type = ROUTER (1 + 11 + 4 + 6) and Identity (1 + 8 + 4 + its
+    length)."""
     return 2 + (1 + 5) + (1 + 11 + 4 + 6) + (1 + 8 + 4 + len(identity))
 
 
 def handshake_bytes(ready: int, *, connects: bool) -> int:
     """What keys add to opening a connection, at the end that connects or at the one that is bound: 460, or 194.
-
     ``ready`` are the wire bytes of that end's READY without keys. With them the one that connects sends HELLO and
-    INITIATE, which has READY's properties in a box; the other one WELCOME, and READY as a box.
-    """
+    INITIATE, which has READY's properties in a box; the other one WELCOME, and READY as a box."""
     properties = ready - 2 - (1 + 5)
     first, then = (200, 257 + properties) if connects else (168, 30 + properties)
     return frame_bytes(first) + frame_bytes(then) - ready
