@@ -9,34 +9,30 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+import oracles
 from oracles import error
 from runs import RunFolder
 from sheafgossip.node.maps.start import cosine_rows, shared_rows
 
 ITEM = {"float64": 8, "float32": 4}
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
-MODELS = {
-    "one size": '[model]\nkind = "logistic"\nsame_start = false\ndtype = "{dtype}"\n',
-    "two sizes": '[model]\nkind = "logistic"\ndtype = "{dtype}"\nmix = [{{ kind = "mlp", hidden = [5] }}]\n',
-}
-
-
 ROUNDS = 120
-WAYS = """
+PROBLEM = f"""
 clients = 8
-rounds = {rounds}
+rounds = {ROUNDS}
 seed = 3
 [topology]
 p = 0.4
 [data]
 samples = 600
 rotations = [0, 90]
-{model}
+[model]
+MODEL
 [training]
 alpha = 0.5
 l2 = 0.02
 [checkpoints]
-every = {before_last}
+every = {ROUNDS - 1}
 save_maps = true
 [algorithm]
 name = "sheaf-fmtl"
@@ -55,9 +51,7 @@ algorithm = {{ storage = "factored" }}
 name = "fused"
 algorithm = {{ storage = "factored", exchange = "fused" }}
 """
-
-every_dtype = pytest.mark.parametrize("dtype", list(TOLERANCE))
-every_way = pytest.mark.parametrize("way", ["factored", "fused"])
+ONE_SIZE, TWO_SIZES = "same_start = false", 'mix = [{ kind = "mlp", hidden = [5] }]'
 
 
 def theta(run: RunFolder, round: int) -> np.ndarray:
@@ -71,59 +65,35 @@ def maps(run: RunFolder, round: int) -> np.ndarray:
     return np.concatenate(parts).astype(np.float64)
 
 
-@pytest.fixture
-def ways(run, dtype) -> dict[str, RunFolder]:
+@pytest.mark.parametrize(
+    ("dtype", "model"), [("float64", ONE_SIZE), ("float32", ONE_SIZE), ("float64", TWO_SIZES)], ids=str
+)
+def test_every_way_ends_at_the_models_and_maps_of_dense_ones_and_reports_the_same_on_its_way(run, dtype, model):
     """One problem solved in three ways, with maps that really move."""
-    model = MODELS["one size"].format(dtype=dtype)
-    return run(WAYS.format(rounds=ROUNDS, before_last=ROUNDS - 1, model=model)).runs()
-
-
-@every_dtype
-def test_both_end_at_the_models_of_dense_maps_and_factored_ones_at_their_maps(ways, dtype):
-    dense = ways["dense"]
+    ways = run(PROBLEM.replace("MODEL", f'dtype = "{dtype}"\n{model}')).runs()
+    dense, factored, fused = ways["dense"], ways["factored"], ways["fused"]
+    sizes = {arrays["theta"].size for arrays in dense.states(0).values()}
+    assert sizes == {650} | ({64 * 5 + 5 + 5 * 10 + 10} if model == TWO_SIZES else set())
     assert error(maps(dense, ROUNDS), maps(dense, 0)) > 0.03  # else the agreement would mean nothing
     assert error(theta(dense, ROUNDS), theta(dense, 0)) > 0.5
-    for way in ("factored", "fused"):
-        assert error(theta(ways[way], ROUNDS), theta(dense, ROUNDS)) < TOLERANCE[dtype]
-    assert error(maps(ways["factored"], ROUNDS), maps(dense, ROUNDS)) < TOLERANCE[dtype]
+    for way in (factored, fused):
+        assert error(theta(way, ROUNDS), theta(dense, ROUNDS)) < TOLERANCE[dtype]
+        for query in (
+            "SELECT disagreement FROM edge ORDER BY round, node, neighbour",
+            "SELECT objective, gradient_norm FROM round WHERE round > 0 ORDER BY round, node",
+        ):
+            found, expected = np.array(way.rows(query)), np.array(dense.rows(query))
+            np.testing.assert_allclose(found, expected, rtol=100 * TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert error(maps(factored, ROUNDS), maps(dense, ROUNDS)) < TOLERANCE[dtype]
+    if dtype == "float64":  # in single precision one update of many drowns in rounding
+        assert error(maps(fused, ROUNDS), maps(dense, ROUNDS - 1)) < TOLERANCE[dtype]  # one update behind
 
-
-@pytest.mark.parametrize("dtype", ["float64"])  # in single precision one update of many drowns in rounding
-def test_fused_maps_are_those_of_two_phases_one_update_ago(ways, dtype):
-    assert error(maps(ways["fused"], ROUNDS), maps(ways["dense"], ROUNDS - 1)) < TOLERANCE[dtype]
-
-
-@every_dtype
-@every_way
-def test_every_way_reports_the_same_disagreements_objective_and_gradient_norm(ways, dtype, way):
-    for query in (
-        "SELECT disagreement FROM edge ORDER BY round, node, neighbour",
-        "SELECT objective FROM round WHERE round > 0 ORDER BY round, node",
-        "SELECT gradient_norm FROM round WHERE round > 0 ORDER BY round, node",
-    ):
-        dense, other = np.array(ways["dense"].rows(query)), np.array(ways[way].rows(query))
-        np.testing.assert_allclose(other, dense, rtol=100 * TOLERANCE[dtype], atol=TOLERANCE[dtype])
-
-
-@every_dtype
-def test_storage_is_not_seen_on_the_wire_and_a_fused_round_sends_half_the_vectors_and_one_number(ways, dtype):
-    assert ways["factored"].payload() == ways["dense"].payload()
-    assert len(ways["dense"].payload()) > 8 * ROUNDS
-    assert ways["dense"].sent().keys() == ways["fused"].sent().keys()
-    assert set(ways["dense"].sent().values()) == {(2, 2 * 32 * ITEM[dtype])}  # floor(0.05 * 650) = 32
-    assert set(ways["fused"].sent().values()) == {(1, 33 * ITEM[dtype])}
-
-
-@every_way
-def test_every_way_agrees_with_dense_maps_between_models_of_different_sizes(run, way):
-    model = MODELS["two sizes"].format(dtype="float64")
-    runs = run(WAYS.format(rounds=100, before_last=99, model=model)).runs()
-    sizes = {arrays["theta"].size for arrays in runs["dense"].states(0).values()}
-    assert sizes == {650, 64 * 5 + 5 + 5 * 10 + 10}
-    assert error(maps(runs["dense"], 100), maps(runs["dense"], 0)) > 0.03
-    assert error(theta(runs[way], 100), theta(runs["dense"], 100)) < TOLERANCE["float64"]
-    behind = 99 if way == "fused" else 100
-    assert error(maps(runs[way], 100), maps(runs["dense"], behind)) < TOLERANCE["float64"]
+    assert factored.payload() == dense.payload()  # storage is not seen on the wire
+    assert len(dense.payload()) > 8 * ROUNDS
+    assert dense.sent().keys() == fused.sent().keys()
+    if model == ONE_SIZE:  # half the vectors, and one number: floor(0.05 * 650) = 32
+        assert set(dense.sent().values()) == {(2, 2 * 32 * ITEM[dtype])}
+        assert set(fused.sent().values()) == {(1, 33 * ITEM[dtype])}
 
 
 LAM, ALPHA, L2, SCALE, EVERY = 0.05, 0.5, 0.01, 3.0, 3
@@ -164,20 +134,8 @@ algorithm = {{ eta = 0.0, start = "shared", start_scale = {SCALE}, rotate_every 
 
 @pytest.fixture
 def watched(run) -> dict[str, RunFolder]:
-    """Every round's models and maps are in the checkpoints of "learning"."""
+    """Every round's models and maps are in the checkpoints."""
     return run(WATCHED).runs()
-
-
-@pytest.fixture
-def learning(watched) -> RunFolder:
-    return watched["learning"]
-
-
-def local_loss(theta: torch.Tensor, shard: dict[str, np.ndarray]) -> torch.Tensor:
-    """Of multinomial logistic regression: the mean cross-entropy and the l2 term."""
-    x = torch.from_numpy(shard["x_train"].reshape(len(shard["x_train"]), -1)).to(torch.float64)
-    scores = x @ theta[:640].reshape(10, 64).T + theta[640:]
-    return cross_entropy(scores, torch.from_numpy(shard["y_train"])) + L2 / 2 * theta @ theta
 
 
 def objective(run: RunFolder, round: int) -> tuple[float, float]:
@@ -189,7 +147,11 @@ def objective(run: RunFolder, round: int) -> tuple[float, float]:
         for name, array in arrays.items()
         if name == "theta" or name.startswith("P.")
     }
-    total = sum(local_loss(leaves[node, "theta"], shard) for node, shard in run.shards().items())
+    total = torch.zeros((), dtype=torch.float64)
+    for node, shard in run.shards().items():
+        theta, x = leaves[node, "theta"], torch.from_numpy(shard["x_train"]).flatten(1).double()
+        scores = x @ theta[:640].reshape(10, 64).T + theta[640:]
+        total = total + cross_entropy(scores, torch.from_numpy(shard["y_train"])) + L2 / 2 * theta @ theta
     for node, name in leaves:
         other = int(name.removeprefix("P.")) if name != "theta" else -1
         if node < other:
@@ -199,38 +161,30 @@ def objective(run: RunFolder, round: int) -> tuple[float, float]:
     return float(total.detach()), math.sqrt(sum(float((leaf.grad**2).sum()) for leaf in leaves.values()))
 
 
-def test_every_directed_edge_has_a_record_in_every_round(learning):
-    both_ways = {(i, (i + step) % 5) for i in range(5) for step in (1, -1)}
-    expected = [(round, *edge) for round in range(1, 21) for edge in sorted(both_ways)]
-    assert learning.rows("SELECT round, node, neighbour FROM edge ORDER BY 1, 2, 3") == expected
-
-
-def test_recorded_disagreements_are_those_as_the_round_began_and_map_norms_those_as_it_ended(learning):
-    for round, i, j, gap, norm in learning.rows("SELECT round, node, neighbour, disagreement, map_norm FROM edge"):
+def test_edges_record_disagreements_as_the_round_began_and_map_norms_as_it_ended(watched):
+    learning = watched["learning"]
+    rows = learning.rows("SELECT round, node, neighbour, disagreement, map_norm FROM edge ORDER BY 1, 2, 3")
+    arcs = sorted((i, (i + step) % 5) for i in range(5) for step in (1, -1))
+    assert [row[:3] for row in rows] == [(round, *arc) for round in range(1, 21) for arc in arcs]
+    for round, i, j, gap, norm in rows:
         assert norm == pytest.approx(np.linalg.norm(learning.states(round)[i][f"P.{j}"]), rel=1e-12)
         state = learning.states(round - 1)
         expected = state[i][f"P.{j}"] @ state[i]["theta"] - state[j][f"P.{i}"] @ state[j]["theta"]
         assert gap == pytest.approx(np.linalg.norm(expected), rel=1e-9)
-
-
-def test_a_client_s_disagreement_is_that_of_all_its_edges_together(learning):
     totals = learning.rows("SELECT sqrt(sum(disagreement * disagreement)) FROM edge GROUP BY round, node")
     recorded = learning.rows("SELECT disagreement FROM round WHERE round > 0 ORDER BY round, node")
     np.testing.assert_allclose(recorded, totals, rtol=1e-12)
-
-
-def test_recorded_objectives_and_gradient_norms_add_up_to_those_of_the_round_before(learning):
-    for round, total, squared_norm in learning.rows(
-        "SELECT round, sum(objective), sum(gradient_norm * gradient_norm) FROM round WHERE round > 0 GROUP BY round"
-    ):
-        expected, norm = objective(learning, round - 1)
-        assert total == pytest.approx(expected, rel=1e-10)
-        assert math.sqrt(squared_norm) == pytest.approx(norm, rel=1e-8)
-
-
-def test_maps_that_keep_everything_are_exact_and_step_sizes_far_from_divergence_bring_no_warning(learning):
+    # maps that keep everything are exact, and step sizes far from divergence bring no warning
     assert learning.rows("SELECT DISTINCT error_bound FROM edge") == [(0.0,)]
     assert learning.rows("SELECT * FROM event WHERE kind = 'warning'") == []
+
+
+def test_recorded_objectives_and_gradient_norms_add_up_to_those_of_the_round_before(watched):
+    totals = "SELECT round, sum(objective), sum(gradient_norm * gradient_norm) FROM round WHERE round > 0 GROUP BY 1"
+    for round, total, squared_norm in watched["learning"].rows(totals):
+        expected, norm = objective(watched["learning"], round - 1)
+        assert total == pytest.approx(expected, rel=1e-10)
+        assert math.sqrt(squared_norm) == pytest.approx(norm, rel=1e-8)
 
 
 def test_frozen_maps_stay_send_one_vector_a_round_and_mini_batches_tell_no_gradient_norm(watched):
@@ -240,33 +194,28 @@ def test_frozen_maps_stay_send_one_vector_a_round_and_mini_batches_tell_no_gradi
     assert frozen.rows("SELECT DISTINCT gradient_norm FROM round") == [(None,)]
 
 
-def test_rotating_maps_follow_their_equations_with_the_explicit_matrices(watched):
-    """theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j P^T P (theta_i - theta_j)), P = s S C D of the turn."""
+def test_rotating_maps_follow_their_equations_with_the_explicit_matrices_of_each_period(watched):
+    """theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j P^T P (theta_i - theta_j)), P = s S C D of the
+    period."""
     rotating = watched["rotating"]
-    d_ij, size, shards = 32, 650, rotating.shards()
-    first = rotating.states(0)
+    size, shards, first = 650, rotating.shards(), rotating.states(0)
     theta = {node: arrays["theta"] for node, arrays in first.items()}
-    signs = np.sign((first[0]["P.1"] * cosine_rows(shared_rows(8, 0, {1: d_ij}, size, 0)[1], size)).sum(axis=0))
+    signs = np.sign((first[0]["P.1"] * cosine_rows(shared_rows(8, 0, {1: 32}, size, 0)[1], size)).sum(axis=0))
     for round in range(1, 21):
-        turn = (round - 1) // EVERY
-        step = {}
+        step = {i: oracles.gradient(theta[i], shards[i]) + L2 * theta[i] for i in theta}
         for i in theta:
-            leaf = torch.from_numpy(theta[i]).requires_grad_()
-            local_loss(leaf, shards[i]).backward()
-            step[i] = leaf.grad.numpy()
             for j in ((i - 1) % 5, (i + 1) % 5):
-                P = SCALE * cosine_rows(shared_rows(8, i, {j: d_ij}, size, turn)[j], size) * signs
+                rows = shared_rows(8, i, {j: 32}, size, (round - 1) // EVERY)[j]
+                P = SCALE * cosine_rows(rows, size) * signs
                 step[i] = step[i] + LAM * P.T @ (P @ (theta[i] - theta[j]))
         theta = {i: theta[i] - ALPHA * step[i] for i in theta}
         assert error(np.concatenate(list(rotating.theta(round).values())), np.concatenate(list(theta.values()))) < 1e-12
-
-
-def test_rotating_maps_change_when_their_period_comes_and_not_before(watched):
-    at = [maps(watched["rotating"], round) for round in range(1, 21)]  # round 1 is of period 0, as the start is
+    at = [maps(rotating, round) for round in range(1, 21)]  # round 1 is of period 0, as the start is
     changed = [not np.array_equal(now, before) for before, now in pairwise(at)]
     assert changed == [(round - 1) % EVERY == 0 for round in range(2, 21)]
 
 
+STEP = 200.0 * 0.01  # eta lam
 DIVERGING = """
 clients = 4
 rounds = 500
@@ -286,9 +235,6 @@ lam = 0.01
 eta = 200.0
 start = "orthogonal"
 """
-
-
-STEP = 200.0 * 0.01  # eta lam
 
 
 def test_a_run_whose_maps_diverge_fails_after_a_warning_for_each_client_and_names_eta(start):

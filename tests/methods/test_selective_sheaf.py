@@ -65,7 +65,7 @@ class Loop:
             pull[i] += self.on[i, j] * P.T @ (P @ (self.theta[i] - self.theta[j]))
             pull[j] += self.on[i, j] * P.T @ (P @ (self.theta[j] - self.theta[i]))
             self.see((i, j), P)
-        gradients = np.stack([oracles.logistic_gradient(self.theta[k], self.shards[k]) for k in range(CLIENTS)])
+        gradients = np.stack([oracles.gradient(self.theta[k], self.shards[k]) for k in range(CLIENTS)])
         self.theta = self.theta - ALPHA * (gradients + LAM * pull)
 
     def see(self, edge: tuple[int, int], P: np.ndarray) -> None:
@@ -99,9 +99,7 @@ def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the
 
     told = {(i, j, k) for edge, rounds in loop.spoke.items() for i, j in (edge, edge[::-1]) for k in rounds}
     assert folder.sent() == dict.fromkeys(told, (1, 8 * (ROWS + 1)))
-    # an edge that is off from some round on speaks in every fourth
-    quietest = min(map(len, loop.spoke.values()))
-    assert quietest <= ROUNDS // PROBE + 3 * LISTEN
+    assert min(map(len, loop.spoke.values())) <= ROUNDS // PROBE + 3 * LISTEN  # off from some round on
 
 
 SCENARIO = (
@@ -123,22 +121,21 @@ restart_after = 6
 )
 
 
-def weights_of(folder) -> dict[tuple[int, int, int], float]:
-    return {(k, i, j): w for k, i, j, w in folder.rows("SELECT round, node, neighbour, weight FROM edge")}
-
-
-def both_heard(folder) -> set[tuple[int, int, int]]:
-    """(round, i, j), i < j, where each end used the other's message."""
+def assert_one_weight_where_both_heard(folder) -> dict[tuple[int, int, int], float]:
+    """Of both ends that used each other's message of a round; returns {(round, i, j): weight}."""
+    weights = {(k, i, j): w for k, i, j, w in folder.rows("SELECT round, node, neighbour, weight FROM edge")}
     used = set(folder.rows("SELECT round, node, neighbour FROM used WHERE used_round = round"))
-    return {(k, i, j) for k, i, j in used if i < j and (k, j, i) in used}
+    heard = {(k, i, j) for k, i, j in used if i < j and (k, j, i) in used}
+    assert heard
+    assert [(k, i, j) for k, i, j in heard if weights[k, i, j] != weights[k, j, i]] == []
+    return weights
 
 
 def test_with_losses_stragglers_and_a_restart_two_ends_that_hear_each_other_use_one_weight(run):
     waits = 'silence = "skip"\ndeadline_s = 0.2\nnotice_s = 0.1\n'
     lossy = waits + '[links]\nloss = 0.1\n[stragglers]\nkind = "fixed"\nfactor = 5'
     folder = run(SCENARIO.format(clock="virtual", time=lossy), "rounds=100")
-    weights, heard = weights_of(folder), both_heard(folder)
-    assert [(k, i, j) for k, i, j in heard if weights[k, i, j] != weights[k, j, i]] == []
+    weights = assert_one_weight_where_both_heard(folder)
     fates = folder.rows("SELECT kind, node FROM event WHERE kind IN ('crash', 'restart')")
     assert fates == [("crash", 2), ("restart", 2)]
     quiet = folder.rows("SELECT count(*) FROM overhead WHERE kind = 'confirmation'")[0][0]
@@ -153,9 +150,7 @@ def test_with_losses_stragglers_and_a_restart_two_ends_that_hear_each_other_use_
 
 def test_on_the_wall_clock_they_do_so_too(run):
     folder = run(SCENARIO.format(clock="wall", time=""))
-    weights, heard = weights_of(folder), both_heard(folder)
-    assert heard
-    assert [(k, i, j) for k, i, j in heard if weights[k, i, j] != weights[k, j, i]] == []
+    assert_one_weight_where_both_heard(folder)
     assert folder.rows("SELECT DISTINCT max(round) FROM round GROUP BY node") == [(ROUNDS,)]
 
 

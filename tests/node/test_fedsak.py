@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sheafgossip.node.algorithms import ALGORITHMS
-from sheafgossip.node.algorithms.base import Edge, SettingsError
+from sheafgossip.node.algorithms.base import SettingsError
 from sheafgossip.node.algorithms.fedsak import orthogonal_factor, trace_norm_subgradient
 from sheafgossip.node.model.architecture import Architecture
 
@@ -68,12 +68,3 @@ def mlp(width: int, outputs: int = 2) -> Architecture:
 def test_layers_that_cannot_be_shared_are_refused(run_facts, share, models, told):
     with pytest.raises(SettingsError, match=rf"^algorithm\.share = '{share}': .*{told}"):
         FEDSAK(share=share).check(run_facts(models))
-
-
-def test_what_travels_are_the_shared_layers():
-    model = Architecture("cnn", (1, 8, 8), 10, filters=(4,), hidden=(6,))
-    edge = Edge(0, 1, model.size, model.size, model, from_server=False, facts=None)
-    sizes = {share: FEDSAK(share=share).messages(edge)[0].length for share in ("model", "extractor", "head")}
-    assert sizes["head"] == 7 * 10
-    assert sizes["extractor"] == 4 * 9 + 4 + (4 * 3 * 3 + 1) * 6
-    assert sizes["model"] == sizes["extractor"] + sizes["head"] == model.size

@@ -9,7 +9,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from sheafgossip.node.algorithms.base import Edge, SettingsError, Vector
+from sheafgossip.node.algorithms.base import SettingsError
 from sheafgossip.node.algorithms.selective_sheaf.method import SelectiveSheaf
 from sheafgossip.node.assignment import Neighbour
 from sheafgossip.node.client import Client
@@ -164,45 +164,11 @@ def test_clients_of_one_task_find_each_other_and_leave_the_others_alone_whatever
         assert played.clients[i].report.cosines[j] == pytest.approx(cosine, abs=0.25)
 
 
-def test_clients_with_few_samples_are_alike_from_a_smaller_cosine(play):
-    """By hand: kappa = 12 as many samples again at one end leave half of its signal."""
-    samples = (4, 12, 36, 4, 12, 36)
-    clients = play(1, samples=samples, noise_samples=12.0, threshold=0.8).clients
-    thresholds = {(i, j): clients[i].state.edges[j].threshold for i, j in EDGES}
-    assert thresholds == {(i, j): clients[j].state.edges[i].threshold for i, j in EDGES}  # to the last bit
-    assert thresholds[1, 4] == pytest.approx(0.8 * 0.5)
-    assert thresholds[0, 3] == pytest.approx(0.8 * 0.25)
-    assert thresholds[0, 2] == pytest.approx(0.8 * (0.25 * 0.75) ** 0.5)
-    plain = play(1, samples=samples, noise_samples=0.0, threshold=0.8).clients
-    assert {edge.threshold for client in plain.values() for edge in client.state.edges.values()} == {0.8}
-
-
 def test_noisy_updates_of_one_task_find_each_other_by_it(play):
     """Targets are a task and more noise: cosines of one task are about 0.1 to 0.4."""
     settings = {"aims": targets(ONE_LAYER.size, noise=1.5), "gamma": 0.5, "threshold": 0.5, "samples": (10,) * CLIENTS}
     assert play(150, noise_samples=0.0, **settings).on(150) == set()
     assert play(150, noise_samples=15.0, **settings).on(150) == LIKE
-
-
-def test_who_wants_to_be_surer_decides_later_and_not_at_all_near_the_threshold(play):
-    first = {}
-    for sure in (0.0, 2.0, 4.0):
-        played = play(80, sure=sure, gamma=0.03, threshold=0.5, listen=2)
-        first[sure] = next((k for k in range(1, 81) if played.on(k) >= LIKE), 81)
-    assert first[0.0] < first[2.0] < first[4.0]
-    assert not play(80, sure=1e6).on(80)
-
-
-def test_an_edge_is_listened_to_first_and_if_surely_off_speaks_in_some_rounds_only_both_ends_in_the_same(play):
-    played = play(80, probe_every=7, listen=20)
-    assert not any(weight for (round, _, _), weight in played.weights.items() if round <= 20)
-    assert played.on(22)
-    for k in range(1, 81):
-        for i, j in EDGES:
-            assert ((k, i, j) in played.sent) == ((k, j, i) in played.sent)
-            if k <= 20 or k > 40:
-                assert ((k, i, j) in played.sent) == (k <= 20 or (i, j) in LIKE or k % 7 == 0)
-    assert all((20, i, j) in play(20, probe_every=1).sent for i, j in EDGES)
 
 
 def test_an_edge_can_agree_on_the_layers_before_the_last_and_not_on_the_last(play):
@@ -213,20 +179,6 @@ def test_an_edge_can_agree_on_the_layers_before_the_last_and_not_on_the_last(pla
     clients = play(80, aims=aims, architecture=TWO_LAYERS, blocks="head", gamma=0.3).clients
     for i, j in EDGES:
         assert clients[i].state.edges[j].on.tolist() == [True, (i, j) in LIKE]
-
-
-@pytest.mark.parametrize("steps", [(1, 1, 1), (3, 3, 3), (10, 10, 10), (1, 3, 10)], ids=str)
-def test_where_it_ends_does_not_depend_on_the_local_steps(play, steps):
-    """With gamma = 1 and all edges on: sum_i 1/2 ||theta_i - target_i||^2 + lam/2 sum ||theta_i - theta_j||^2."""
-
-    def take(round, node, learner):
-        learner.steps = steps[node % 3]
-
-    lam, aims = 0.02, targets(ONE_LAYER.size)
-    played = play(400, then=take, gamma=1.0, threshold=-1.0, lam=lam)
-    coupling = lam * (CLIENTS * np.eye(CLIENTS) - np.ones((CLIENTS, CLIENTS)))
-    assert played.on(400) == set(EDGES)
-    np.testing.assert_allclose(played.thetas, np.linalg.solve(np.eye(CLIENTS) + coupling, aims), rtol=0, atol=1e-7)
 
 
 def test_a_client_without_neighbours_learns_alone(assignment):
@@ -244,35 +196,22 @@ def test_a_client_without_neighbours_learns_alone(assignment):
 # -- what both ends agree on -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"weights": "soft"}, {"blocks": "head", "architecture": TWO_LAYERS}], ids=["hard", "soft", "head"]
-)
-def test_without_losses_both_ends_have_the_same_estimates_to_the_last_bit(play, settings):
-    clients = play(50, **settings).clients
-    for i, j in EDGES:
-        assert (clients[i].state.edges[j].numbers == clients[j].state.edges[i].numbers).all()
-
-
 def a_third_is_lost(until: int) -> Lost:
     draws = np.random.default_rng(9).random((until + 1, CLIENTS, CLIENTS)) < 0.33
     return lambda round, src, dst: round <= until and bool(draws[round, src, dst])
 
 
-@pytest.mark.parametrize("settings", [{}, {"probe_every": 4}, {"threshold": 0.2, "sure": 0.5}])
+@pytest.mark.parametrize("settings", [{"gamma": 0.05}, {"probe_every": 4}, {"threshold": 0.2, "sure": 0.5}])
 def test_whoever_hears_each_other_in_a_round_uses_the_same_weight_in_it_whatever_was_lost(play, settings):
     lost = a_third_is_lost(100)
-    played = play(100, lost, gamma=0.1, **settings)
+    played = play(100, lost, **{"gamma": 0.1} | settings)
     both = [(k, i, j) for k in range(1, 101) for i, j in EDGES if {(k, i, j), (k, j, i)} <= played.sent.keys()]
     heard = [(k, i, j) for k, i, j in both if not lost(k, i, j) and not lost(k, j, i)]
     assert len(heard) > 100
     assert all(played.weights[k, i, j] == played.weights[k, j, i] for k, i, j in heard)
     assert played.on(100) == LIKE
-
-
-def test_the_two_ends_do_hold_different_opinions_for_a_while_when_messages_are_lost(play):
-    """What the test above is good for."""
-    votes = play(100, a_third_is_lost(100), gamma=0.05).votes
-    assert any(votes[k, i, j] != votes[k, j, i] for k in range(1, 101) for i, j in EDGES)
+    differ = any(played.votes[k, i, j] != played.votes[k, j, i] for k in range(1, 101) for i, j in EDGES)
+    assert differ or "gamma" not in settings  # so they do hold different opinions for a while
 
 
 def test_an_end_that_would_have_the_edge_off_keeps_the_other_from_pulling(play):
@@ -336,29 +275,13 @@ def test_a_client_whose_task_changes_starts_again_leaves_its_neighbours_and_find
             learner.target = other
 
     played = play(150, aims=aims, then=then, probe_every=5, lam=10.0, restart=restart)
-    assert played.on(59) == LIKE
+    assert played.on(59) == LIKE  # nobody starts again as long as tasks stay
     if restart:
         left = {edge for edge in LIKE if 0 in edge}
         assert not any(played.votes[61, i, j] or played.votes[61, j, i] for i, j in left)  # at once, at both ends
         assert played.on(150) == LIKE - left | {(0, 1), (0, 3), (0, 5)}
     else:
         assert played.on(150) >= LIKE
-
-
-def test_as_long_as_tasks_stay_nobody_starts_again(play):
-    np.testing.assert_array_equal(play(60, restart=True).thetas, play(60, restart=False).thetas)
-
-
-# -- what is announced and refused -------------------------------------------------------------------------------------
-
-
-def test_one_message_a_round_of_a_sketch_and_a_number_a_block():
-    model = Architecture("mlp", (64,), 10, hidden=(5,))
-    edge = Edge(0, 1, 650, 650, model, from_server=False, facts=None)
-    assert SelectiveSheaf().messages(edge) == [Vector(66, exact=1)]
-    assert SelectiveSheaf(gamma=0.03).messages(edge) == [Vector(20, exact=1)]
-    assert SelectiveSheaf(blocks="head").messages(edge) == [Vector(67, exact=2)]
-    assert SelectiveSheaf(seek=True).messages(edge) == [Vector(66, exact=1), Vector(2, exact=2)]
 
 
 def test_clients_that_start_apart_and_heads_without_layers_before_them_are_refused_in_one_line(run_facts):
