@@ -47,8 +47,8 @@ WITHOUT_SERVER = {
     "sheaf-fmtl": 'start_scale = 0.1\n[model]\nkind = "cnn"\nfilters = [4]',
     "sheaf-fmtl, fused": 'exchange = "fused"\nstorage = "factored"\nstart = "orthogonal"\nlam = 0.05',
     "sheaf-fmtl, rotating": 'start = "shared"\neta = 0.0\nrotate_every = 2',
-    "selective-sheaf": 'listen = 2\n[transport]\ncodec = "int8"',
-    "selective-sheaf, seeking": "listen = 2\nprobe_every = 2\nseek = true",
+    "selective-sheaf": 'listen = 2\nblocks = "head"\n[model]\nkind = "mlp"\nhidden = [9]\n[transport]\ncodec = "int8"',
+    "selective-sheaf, seeking": "listen = 1\nprobe_every = 2\nseek = true",
     "d-psgd, with faults": """
 [time]
 clock = "virtual"

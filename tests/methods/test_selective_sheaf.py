@@ -1,6 +1,7 @@
 """Selective sheaf against a loop in numpy, in bytes, and where messages and clients are lost."""
 
 import numpy as np
+import pytest
 
 import oracles
 from foreign import sheafgossip
@@ -9,7 +10,7 @@ from sheafgossip.topology.randomness import generator
 
 SEED, CLIENTS, ROUNDS = 3, 8, 60
 ALPHA, LAM, SMOOTHING, LISTEN, SURE, PROBE = 0.5, 0.8, 0.8, 5, 1.5, 4
-GAMMA, ROWS, SIZE = 0.05, 32, 650
+GAMMA, ROWS = 0.05, 32
 THRESHOLD, KAPPA = 0.4, 20
 CONFIG = f"""
 clients = {CLIENTS}
@@ -43,63 +44,131 @@ noise_samples = {KAPPA}
 class Loop:
     """All clients in one place. Each edge keeps all that it has seen, and its estimates are made of that anew."""
 
-    def __init__(self, folder):
-        self.theta = folder.thetas(0)
-        self.start, self.shards = self.theta[0].copy(), folder.shards()
+    def __init__(self, folder, hidden=(), blocks=(650,), soft=False, drift_at=ROUNDS + 1):
+        self.theta, self.shards, self.hidden = folder.thetas(0), folder.shards(), hidden
+        self.size, self.blocks, self.soft, self.drift_at = sum(blocks), blocks, soft, drift_at
+        self.start, self.loss_at_start = self.theta[0].copy(), [np.nan] * CLIENTS
         assert (self.theta == self.start).all()
-        self.signs = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, SIZE)
-        self.seen = {edge: [] for edge in folder.edges()}
+        self.rows = int(GAMMA * self.size)
+        self.signs = 1.0 - 2.0 * generator(SEED, "signs of the shared maps").integers(0, 2, self.size)
         signal = {node: len(shard["y_train"]) / (len(shard["y_train"]) + KAPPA) for node, shard in self.shards.items()}
-        self.threshold = {(i, j): THRESHOLD * np.sqrt(signal[i] * signal[j]) for i, j in self.seen}
-        self.on = dict.fromkeys(self.seen, 0.0)
-        self.quiet = dict.fromkeys(self.seen, False)
-        self.spoke = {edge: [] for edge in self.seen}
+        self.edges = folder.edges()
+        self.threshold = {(i, j): THRESHOLD * np.sqrt(signal[i] * signal[j]) for i, j in self.edges}
+        self.seen = {edge: [[] for _ in blocks] for edge in self.edges}
+        self.on = {edge: np.zeros((2, len(blocks))) for edge in self.edges}  # as either end would have it
+        self.spoke = {edge: [] for edge in self.edges}
+        self.restarted = set()
 
-    def round(self, k: int) -> None:
+    def round(self, k: int, restart: bool = False) -> None:
         pull = np.zeros_like(self.theta)
-        for i, j in self.seen:
-            if self.quiet[i, j] and k % PROBE:
+        for i, j in self.edges:
+            estimates = [self.estimate((i, j), b) for b in range(len(self.blocks))]
+            if all(surely_off for _, _, surely_off in estimates) and k % PROBE:
                 continue
             self.spoke[i, j].append(k)
-            P = cosine_rows(shared_rows(SEED, i, {j: ROWS}, SIZE, k - 1)[j], SIZE) * self.signs
-            pull[i] += self.on[i, j] * P.T @ (P @ (self.theta[i] - self.theta[j]))
-            pull[j] += self.on[i, j] * P.T @ (P @ (self.theta[j] - self.theta[i]))
-            self.see((i, j), P)
-        gradients = np.stack([oracles.gradient(self.theta[k], self.shards[k]) for k in range(CLIENTS)])
-        self.theta = self.theta - ALPHA * (gradients + LAM * pull)
+            P, block = self.P(i, j, k)
+            w = self.on[i, j].min(axis=0) * ([max(0, mean) ** 2 for mean, *_ in estimates] if self.soft else 1)
+            pull[i] += P.T @ (w[block] * (P @ (self.theta[i] - self.theta[j])))
+            pull[j] += P.T @ (w[block] * (P @ (self.theta[j] - self.theta[i])))
+            for b in range(len(self.blocks)):
+                self.see((i, j), P, block, b)
+        for i, shard in self.shards.items():
+            shard = shard if k < self.drift_at else shard | {"x_train": shard["x_train_drifted"]}
+            before = self.theta[i]
+            gradient = oracles.gradient(before, shard, hidden=self.hidden)
+            self.theta[i] = before - ALPHA * (gradient + LAM * pull[i])
+            if restart:
+                self.restart_where_lost(i, k, loss(before, shard))
 
-    def see(self, edge: tuple[int, int], P: np.ndarray) -> None:
-        u, v = (self.theta[end] - self.start for end in edge)
-        if not u.any():
-            return
-        difference = P @ (u / np.linalg.norm(u) - v / np.linalg.norm(v))
-        self.seen[edge].append(1 - SIZE / ROWS * difference @ difference / 2)
-        weights = SMOOTHING ** np.arange(len(self.seen[edge]))[::-1]
+    def P(self, i: int, j: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of an edge in a round, and the block of each."""
+        rows = shared_rows(SEED, i, {j: self.rows}, self.size, k - 1)[j]
+        ends = np.cumsum(self.blocks)
+        block, P = np.searchsorted(ends, rows, side="right"), np.zeros((self.rows, self.size))
+        for b, (end, length) in enumerate(zip(ends, self.blocks, strict=True)):
+            P[block == b, end - length : end] = cosine_rows(rows[block == b] - (end - length), length)
+        return P * self.signs, block
+
+    def see(self, edge: tuple[int, int], P: np.ndarray, block: np.ndarray, b: int) -> None:
+        part = slice(sum(self.blocks[:b]), sum(self.blocks[: b + 1]))
+        u, v = ((self.theta[end] - self.start)[part] for end in edge)
+        if not u.any() or not v.any():
+            self.seen[edge][b] = []
+            self.on[edge][:, b] = 0
+        elif (block == b).any():
+            m = (block == b).sum()
+            difference = P[block == b, part] @ (u / np.linalg.norm(u) - v / np.linalg.norm(v))
+            self.seen[edge][b].append((1 - len(u) / m * difference @ difference / 2, 2 / m * (1 - m / len(u))))
+        _, surely_on, surely_off = self.estimate(edge, b)
+        if surely_on or surely_off:
+            self.on[edge][:, b] = surely_on
+
+    def estimate(self, edge: tuple[int, int], b: int) -> tuple[float, bool, bool]:
+        """Mean cosine, and whether it is surely at least the threshold, or surely below."""
+        if not self.seen[edge][b]:
+            return 0.0, False, False
+        x, variance = np.array(self.seen[edge][b]).T
+        weights = SMOOTHING ** np.arange(len(x))[::-1]
         weights /= weights.sum()
-        mean = weights @ self.seen[edge]
-        error = (1 - mean) * np.sqrt(2 / ROWS * (1 - ROWS / SIZE) * weights @ weights)
-        if len(self.seen[edge]) >= LISTEN:
-            self.quiet[edge] = mean + SURE * error < self.threshold[edge]
-            if mean - SURE * error >= self.threshold[edge] or self.quiet[edge]:
-                self.on[edge] = float(not self.quiet[edge])
+        mean = weights @ x
+        margin = SURE * (1 - mean) * np.sqrt(weights**2 @ variance)
+        if len(x) < LISTEN:
+            return mean, False, False
+        return mean, mean - margin >= self.threshold[edge], mean + margin < self.threshold[edge]
+
+    def restart_where_lost(self, i: int, k: int, loss: float) -> None:
+        if np.isnan(self.loss_at_start[i]):
+            self.loss_at_start[i] = loss
+        elif loss > self.loss_at_start[i]:
+            self.theta[i], self.loss_at_start[i] = self.start, np.nan
+            self.restarted.add((i, k))
+            for edge in self.edges:
+                if i in edge:
+                    self.on[edge][edge.index(i)] = 0
 
 
-def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the_same_bytes(run):
-    folder = run(CONFIG)
-    loop = Loop(folder)
+def loss(theta, shard):
+    (layer,) = oracles.layers_of(theta)
+    p = oracles.probabilities(oracles.bordered(shard["x_train"]) @ layer.T)
+    return -np.log(p[np.arange(len(p)), shard["y_train"]]).mean()
+
+
+@pytest.mark.parametrize(
+    ("config", "loop"),
+    [
+        ("", {}),
+        ('weights = "soft"', {"soft": True}),
+        ('blocks = "head"\n[model]\nkind = "mlp"\nhidden = [9]', {"blocks": (585, 100), "hidden": (9,)}),
+        ("restart = true\n[data.drift]\nat_round = 40\nrotations = [0, 180]", {"drift_at": 40}),
+    ],
+    ids=["hard", "soft", "blocks", "restart"],
+)
+def test_clients_and_the_loop_end_at_the_same_models_with_the_same_edges_and_the_same_bytes(run, config, loop):
+    folder = run(CONFIG.replace('[model]\ndtype = "float64"', "") + config, "model.dtype=float64")
+    loop = Loop(folder, **loop)
     for k in range(1, ROUNDS + 1):
-        loop.round(k)
+        loop.round(k, "restart" in config)
     assert oracles.error(folder.thetas(ROUNDS), loop.theta) < 1e-10
-    assert {1.0, 0.0} == set(loop.on.values())  # else there was nothing to find
-
-    found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight = 1")
-    on = {edge for edge, weight in loop.on.items() if weight}
+    assert bool(loop.restarted) == ("restart" in config)
+    on = {edge for edge, on in loop.on.items() if on.min(axis=0).any()}
+    decided = {value for on in loop.on.values() for value in on.min(axis=0).tolist()}
+    assert decided == {0, 1} or loop.restarted  # else there was nothing to find
+    found = folder.rows(f"SELECT node, neighbour FROM edge WHERE round = {ROUNDS} AND weight > 0")
     assert {(min(pair), max(pair)) for pair in found} == on
     assert len(found) == 2 * len(on)
 
     told = {(i, j, k) for edge, rounds in loop.spoke.items() for i, j in (edge, edge[::-1]) for k in rounds}
-    assert folder.sent() == dict.fromkeys(told, (1, 8 * (ROWS + 1)))
-    assert min(map(len, loop.spoke.values())) <= ROUNDS // PROBE + 3 * LISTEN  # off from some round on
+    assert folder.sent() == dict.fromkeys(told, (1, 8 * (loop.rows + len(loop.blocks))))
+    quietest = min(map(len, loop.spoke.values()))  # one that is off from some round on
+    assert quietest <= ROUNDS // PROBE + 3 * LISTEN or len(loop.blocks) > 1 or loop.restarted
+
+
+def test_a_client_without_neighbours_learns_alone(run):
+    alone, local = (
+        run(f'clients = 1\nrounds = {ROUNDS}\ndata.samples = 50\nalgorithm.name = "{name}"')
+        for name in ("selective-sheaf", "local")
+    )
+    np.testing.assert_array_equal(alone.thetas(ROUNDS), local.thetas(ROUNDS))
 
 
 SCENARIO = (

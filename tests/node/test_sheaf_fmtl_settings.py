@@ -1,4 +1,4 @@
-"""Which Sheaf-FMTL settings are refused, and what the others announce on the wire."""
+"""Which settings of Sheaf-FMTL and of selective sheaf are refused, and what the others announce on the wire."""
 
 from fractions import Fraction
 
@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sheafgossip.node.algorithms.base import Edge, SettingsError, Vector
+from sheafgossip.node.algorithms.selective_sheaf.method import SelectiveSheaf
 from sheafgossip.node.algorithms.sheaf_fmtl import SheafFMTL, shared_size
 from sheafgossip.node.model.architecture import Architecture
 
@@ -33,6 +34,15 @@ def test_settings_that_contradict_each_other_or_the_clients_are_refused(run_fact
     with pytest.raises(SettingsError, match=told):
         SheafFMTL(**settings).check(run_facts(sizes, EDGES))
     SheafFMTL().check(run_facts(UNEQUAL, EDGES))
+
+
+def test_selective_sheaf_refuses_clients_that_start_apart_and_heads_without_layers_before_them(run_facts):
+    one, two = Architecture("logistic", (59,), 5), Architecture("mlp", (20,), 6, hidden=(10,))
+    with pytest.raises(SettingsError, match=r"^model.same_start: = false: .* common start; set it to true$"):
+        SelectiveSheaf().check(run_facts([one], same_start=False))
+    SelectiveSheaf(blocks="head").check(run_facts([two]))
+    with pytest.raises(SettingsError, match=r"^algorithm.blocks: = 'head' needs a model with layers before"):
+        SelectiveSheaf(blocks="head").check(run_facts([one]))
 
 
 @pytest.mark.parametrize(
