@@ -90,15 +90,11 @@ class Edge:
 
     sender: int
     receiver: int
-    d_i: int
-    """Parameters of the sender's model."""
-    d_j: int
-    """Parameters of the receiver's model."""
-    model: Architecture
-    """That of the end that asks."""
+    d_i: int  # parameters of the sender's model
+    d_j: int  # parameters of the receiver's model
+    model: Architecture  # that of the end that asks
     from_server: bool
-    facts: Any
-    """What the end that asks was told of the edge."""
+    facts: Any  # what the end that asks was told of the edge
 
 
 @dataclass(frozen=True)
@@ -107,17 +103,12 @@ class RunFacts:
     and it is all clients' only neighbour."""
 
     graph: Graph
-    models: Sequence[Architecture]
-    """Of each process."""
+    models: Sequence[Architecture]  # of each process
     task: Literal["classification", "regression"]
-    same_start: bool
-    """All clients start with one theta."""
-    classes: Sequence[tuple[int, ...]]
-    """Of each client's training samples, ascending; none where the task has no classes."""
-    features: Sequence[tuple[int, ...] | None]
-    """Which features each client sees; None: all."""
-    topology: Callable[[], GraphSequence]
-    """The graphs of [topology], which are not the run's where there is a server."""
+    same_start: bool  # all clients start with one theta
+    classes: Sequence[tuple[int, ...]]  # of each client's training samples, ascending; none where the task has none
+    features: Sequence[tuple[int, ...] | None]  # which of them each client sees; None: all
+    topology: Callable[[], GraphSequence]  # the graphs of [topology], not the run's where there is a server
 
     def require_same_size(self, key: str) -> None:
         """Raises SettingsError unless all neighbours' models have one size."""
@@ -135,8 +126,7 @@ class RunFacts:
 class Facts:
     """What an algorithm asks to be told of the run: numbers, text, and lists of these, of any depth."""
 
-    nodes: Mapping[int, Any] = field(default_factory=dict)
-    """{client or server: its ``client.facts``}"""
+    nodes: Mapping[int, Any] = field(default_factory=dict)  # {client or server: its ``client.facts``}
     edges: Mapping[tuple[int, int], Any] = field(default_factory=dict)
     """{(i, j): what i is told of its edge to j}: ``facts`` of its neighbour j, and of the edge in ``messages``."""
 
@@ -145,10 +135,8 @@ class Facts:
 class Cost:
     """What an algorithm costs a process, beside what all do; both decide whether a run is taken to fit the machine."""
 
-    numbers: int = 0
-    """About how many it keeps beside theta by the end; a few vectors need not be counted."""
-    opening_flops: int = 0
-    """Operations for each training sample, once before the first round."""
+    numbers: int = 0  # about how many it keeps beside theta by the end; a few vectors need not be counted
+    opening_flops: int = 0  # operations for each training sample, once before the first round
 
 
 class State(SimpleNamespace):
@@ -158,8 +146,7 @@ class State(SimpleNamespace):
     from one. Names that begin with an underscore are not saved. Whatever is more than that writes these methods itself.
     """
 
-    maps: Maps | None = None
-    """The client's restriction maps, where the algorithm has them."""
+    maps: Maps | None = None  # the client's restriction maps, where the algorithm has them
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What a later process needs to go on exactly here."""
@@ -179,9 +166,8 @@ class State(SimpleNamespace):
             if isinstance(value, np.ndarray):
                 setattr(self, name, arrays[name].copy())
             elif isinstance(value, dict):
-                prefix = f"{name}."
-                saved = {key.removeprefix(prefix): key for key in arrays if key.startswith(prefix)}
-                setattr(self, name, {int(key): arrays[whole].copy() for key, whole in saved.items()})
+                saved = [key.rpartition(".") for key in arrays if key.startswith(f"{name}.")]
+                setattr(self, name, {int(key): arrays[f"{name}.{key}"].copy() for _, _, key in saved})
 
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays().values())

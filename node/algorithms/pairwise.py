@@ -39,21 +39,15 @@ class Pairwise(Algorithm):
     def facts(self, run: RunFacts) -> Facts:
         """Of each edge the number of its matching, and how many there are."""
         numbers = matchings(run.graph)
-        count = 1 + max(numbers.values(), default=0)
-        return Facts(
-            dict.fromkeys(range(run.graph.clients), count),
-            {(i, j): number for pair, number in numbers.items() for i, j in (pair, pair[::-1])},
-        )
+        count = dict.fromkeys(range(run.graph.clients), 1 + max(numbers.values(), default=0))
+        return Facts(count, {ends: number for pair, number in numbers.items() for ends in (pair, pair[::-1])})
 
     def round(self, client: Client, peers: Peers) -> None:
-        theta, matching = client.theta, self._matching(client, peers.round)
+        theta, matching = client.theta, (peers.round - 1) % client.facts
+        if self.order == "random":
+            matching = int(generator(client.seed, "pairwise", peers.round).integers(client.facts))
         partner = [j for j, peer in client.neighbours.items() if peer.facts == matching]
         theirs = peers.exchange(dict.fromkeys(partner, theta))
         pull = sum(((theirs[j] - theta) / 2 for j in theirs), start=0 * theta)
         client.learn()
         theta += pull
-
-    def _matching(self, client: Client, round: int) -> int:
-        if self.order == "cyclic":
-            return (round - 1) % client.facts
-        return int(generator(client.seed, "pairwise", round).integers(client.facts))

@@ -22,7 +22,7 @@ from ...topology.section import Needs
 from ..assignment import Assignment, Neighbour
 from ..maps import FixedMaps, Maps, SelectionMaps, Storage, StoredMaps, starting_maps
 from ..maps.base import Vectors
-from ..maps.start import TransformStart, shared_rows
+from ..maps.start import shared_rows
 from .base import Algorithm, Client, Cost, Edge, Facts, Peers, RunFacts, SettingsError, State, Traits, Vector
 from .stability import StabilityWatch, norm
 
@@ -219,12 +219,14 @@ class SheafFMTL(SheafAlgorithm):
         return StoredMaps(start, "factored" if self.rotate_every else self.storage, self.rank_cap or None)
 
     def round(self, client: Client, peers: Peers) -> None:
-        if self.rotate_every:
-            self._rotate(client, peers.round)
+        theta, state, maps = client.theta, client.state, client.state.maps
         if self.is_fused:
             self._fused_round(client, peers)
             return
-        theta, maps = client.theta, client.state.maps
+        period = (peers.round - 1) // self.rotate_every if self.rotate_every else 0
+        if period != state.period:  # both ends draw new rows
+            state.period, rows = period, {j: part.stop - part.start for j, part in maps.stacking.parts.items()}
+            maps.start.choose(shared_rows(client.seed, client.node, rows, theta.size, period))
 
         mine = maps.project(theta)
         theirs = peers.exchange(mine)  # Algorithm 1, line 5
@@ -254,14 +256,6 @@ class SheafFMTL(SheafAlgorithm):
             maps.update(mine, r, theta, c)  # (19)
             r = {j: (1 - c * (n + received[j][-1])) * r[j] for j in r}
         self.descend(client, r)  # (18)
-
-    def _rotate(self, client: Client, round: int) -> None:
-        """Both ends of each edge draw new rows at the beginning of a period."""
-        state, maps, period = client.state, client.state.maps, (round - 1) // self.rotate_every
-        if period != state.period and isinstance(maps, StoredMaps) and isinstance(maps.start, TransformStart):
-            state.period = period
-            rows = {j: part.stop - part.start for j, part in maps.stacking.parts.items()}
-            maps.start.choose(shared_rows(client.seed, client.node, rows, client.theta.size, period))
 
     def _rows(self, d_i: int, d_j: int, common: Sequence[int]) -> int:
         """d_ij"""

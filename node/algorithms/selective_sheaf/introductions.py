@@ -27,15 +27,11 @@ class Introductions:
 
     def __init__(self, everyone: Iterable[int], first: Collection[int]):
         self.places = {j: place for place, j in enumerate(sorted(everyone))}
-        self.degree = len(first)
-        """Edges at the start."""
-        self.neighbours = set(first)
-        """Those that it exchanges with."""
+        self.degree = len(first)  # at the start
+        self.neighbours = set(first)  # those that it exchanges with
         self.met = set(first)
-        self.seeking = set(first)
-        """Those of the neighbours that said so the last time."""
-        self.introduced: set[tuple[int, int]] = set()
-        """Pairs of clients like itself that it has introduced."""
+        self.seeking = set(first)  # those of the neighbours that said so the last time
+        self.introduced: set[tuple[int, int]] = set()  # pairs of clients like itself
 
     def messages(self, on: Collection[int], off: Collection[int], rng: np.random.Generator) -> dict[int, np.ndarray]:
         """{j: (whom to meet, the client's status)}; ``on`` and ``off`` are the neighbours whose edges surely are."""
