@@ -66,28 +66,21 @@ def with_shard(assignment: Assignment) -> Callable[..., Assignment]:
         model: Mapping[str, Any] = {},
         run: Mapping[str, Any] = {},
     ) -> Assignment:
-        rng = np.random.default_rng(5)
-        classes = architecture.kind != "linear"
-
-        def targets(n: int) -> np.ndarray:
-            if classes:
-                return rng.integers(architecture.outputs, size=n)
-            return rng.normal(size=(n, architecture.outputs)).astype(np.float32)
-
-        def inputs(n: int) -> np.ndarray:
-            return rng.normal(size=(n, *architecture.input_shape)).astype(np.float32)
-
+        rng, arrays = np.random.default_rng(5), {}
+        task = "regression" if architecture.kind == "linear" else "classification"
+        for part, n in (("train", train), ("test", test)):
+            arrays[f"x_{part}"] = rng.normal(size=(n, *architecture.input_shape)).astype(np.float32)
+            arrays[f"y_{part}"] = rng.integers(architecture.outputs, size=n)
+            if task == "regression":
+                arrays[f"y_{part}"] = rng.normal(size=(n, architecture.outputs)).astype(np.float32)
         changed = replace(
             assignment,
             architecture=architecture,
-            run=replace(assignment.run, task="classification" if classes else "regression", **run),
+            run=replace(assignment.run, task=task, **run),
             training=replace(assignment.training, **training),
             model=replace(assignment.model, **model),
         )
-        save_file(
-            {"x_train": inputs(train), "y_train": targets(train), "x_test": inputs(test), "y_test": targets(test)},
-            changed.shard,
-        )
+        save_file(arrays, changed.shard)
         return changed
 
     return write

@@ -329,24 +329,25 @@ def test_one_truncation_loses_exactly_the_smallest_singular_values_and_is_paid_f
     assert capped.flops - exact.flops == truncation_flops(30, 24, 8, 6) == paid
 
 
-@pytest.mark.parametrize("what", ["thetas", "disagreements"])
+@pytest.mark.parametrize(
+    ("size", "rows", "few"),
+    [
+        (40, {1: 15, 4: 15}, "thetas"),
+        (40, {1: 15, 4: 15}, "disagreements"),
+        (50, {1: 2}, ""),  # no sum of updates has a greater rank than the maps have rows or columns
+        (50, {1: 1, 4: 1}, ""),
+        (3, {1: 2, 4: 3}, ""),
+    ],
+)
 @pytest.mark.parametrize(("dtype", "eps"), [("float64", 1e-14), ("float32", 1e-5)])
-def test_nothing_is_lost_while_the_true_rank_is_within_what_a_truncation_keeps(what, dtype, eps):
-    capped, exact = capped_and_exact(40, {1: 15, 4: 15}, 12, dtype)
-    rng = np.random.default_rng(1)
-    few_thetas, few_r = rng.normal(size=(9, 40)), rng.normal(size=(9, 30))
+def test_nothing_is_lost_while_the_true_rank_is_within_what_a_truncation_keeps(size, rows, few, dtype, eps):
+    capped, exact = capped_and_exact(size, rows, 12, dtype)
+    rng, height = np.random.default_rng(1), sum(rows.values())
+    few_thetas, few_r = rng.normal(size=(9, size)), rng.normal(size=(9, height))
     for _ in range(60):
-        theta = rng.normal(size=9) @ few_thetas if what == "thetas" else rng.normal(size=40)
-        r = rng.normal(size=9) @ few_r if what == "disagreements" else rng.normal(size=30)
+        theta = rng.normal(size=9) @ few_thetas if few == "thetas" else rng.normal(size=size)
+        r = rng.normal(size=9) @ few_r if few == "disagreements" else rng.normal(size=height)
         for maps in (capped, exact):
             update(maps, maps.stacking.split(r.astype(dtype)), theta.astype(dtype), 0.05)
+        assert capped.history.rows <= 12
     assert max(error(capped, exact), capped.error_bound) < eps * np.linalg.norm(stacked(exact))
-
-
-@pytest.mark.parametrize(("size", "rows"), [(50, {1: 2}), (50, {1: 1, 4: 1}), (3, {1: 2, 4: 3})])
-def test_a_history_longer_than_its_maps_are_high_or_wide_is_kept_without_loss(size, rows):
-    """No sum of updates has a greater rank than the maps have rows or columns."""
-    capped, exact = capped_and_exact(size, rows, 20)
-    feed(Draws(size, rows), 70, capped, exact)
-    assert capped.history.rows <= 20
-    assert max(error(capped, exact), capped.error_bound) < 1e-12 * np.linalg.norm(stacked(exact))
