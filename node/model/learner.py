@@ -89,7 +89,8 @@ class Learner:
         self._gradient.fill(0)
         self.learnt_samples += len(x)
         total = 0.0
-        for part in self._parts(len(x)):
+        for start in range(0, len(x), self._chunk):
+            part = slice(start, start + self._chunk)
             total += self._model.add_gradient(x[part], y[part], len(x), pull)
         if self._training.l2:
             total += self._training.l2 / 2 * float(self.theta @ self.theta)
