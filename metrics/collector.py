@@ -20,27 +20,9 @@ from typing import Any
 
 import zmq
 
+from ..transport import keys, limits
 from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
-from ..transport.keys import (
-    PROOF,
-    KeyPair,
-    Ring,
-    ZapHandler,
-    authenticated_number,
-    limit_handshake,
-    listen_with,
-    next_event,
-)
-from ..transport.limits import (
-    allow_open_files,
-    bound_connections,
-    bound_memory,
-    end_with_parent,
-    half_of_all_memory,
-    keep_own_files,
-    stop_requests,
-)
 from .records import (
     COLLECTOR,
     LAUNCHER,
@@ -98,32 +80,22 @@ class Authenticator:
     ``announcements`` is where the launcher tells of a writer before that one comes: lines of [number, public key].
     """
 
-    def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: Ring, announcements: int):
-        listen_with(receiver, ring.own)
+    def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: keys.Ring, announcements: int):
+        keys.listen_with(receiver, ring.own)
         self.key = ring.own.public
-        self._gate = ZapHandler(context, ring.others, more=True)
-        self._monitor = receiver.get_monitor_socket(PROOF)
+        self._handler = keys.ZapHandler(context, ring.others, more=True)
+        self._monitor = receiver.get_monitor_socket(keys.PROOF)
         self._announcements, self._unfinished = announcements, b""
         os.set_blocking(announcements, False)
 
     def register_with(self, poller: zmq.Poller) -> None:
         self._poller = poller
-        for source in (self._gate.socket, self._monitor, self._announcements):
+        for source in (self._handler.socket, self._monitor, self._announcements):
             poller.register(source, zmq.POLLIN)
 
     def answer(self) -> int:
         """Answers whoever has connected; returns how many connections were refused since."""
-        self._gate.answer()
-        self._gate.learn(self._announced(), more=True)  # who has come was announced before
-        self._gate.turn_away()
-        refused = 0
-        for _ in range(_BURST):
-            if not self._monitor.poll(0):
-                break
-            refused += self._gate.refused(*next_event(self._monitor))
-        return refused
-
-    def _announced(self) -> dict[int, str]:
+        self._handler.answer()
         announced: dict[int, str] = {}
         with contextlib.suppress(BlockingIOError):
             while self._announcements in self._poller:
@@ -132,7 +104,14 @@ class Authenticator:
                 announced |= dict(map(json.loads, lines))
                 if not text:
                     self._poller.unregister(self._announcements)  # the launcher has said all
-        return announced
+        self._handler.learn(announced, more=True)  # who has come was announced before
+        self._handler.turn_away()
+        refused = 0
+        for _ in range(_BURST):
+            if not self._monitor.poll(0):
+                break
+            refused += self._handler.refused(*keys.next_event(self._monitor))
+        return refused
 
 
 class Collector:
@@ -222,7 +201,7 @@ class Collector:
                 self._dropped["malformed messages"] += 1
                 continue
             writer = LAUNCHER if isinstance(message, End) else node_of(message.sender)
-            if self._authenticator is not None and authenticated_number(frame) != writer:
+            if self._authenticator is not None and keys.authenticated_number(frame) != writer:
                 self._dropped["messages under another's number"] += 1
             elif isinstance(message, End):
                 self._end = message
@@ -300,8 +279,8 @@ def _arguments() -> argparse.Namespace:
     option("--database", required=True, help="the run.sqlite to write")
     option("--epoch", type=float, default=time.monotonic(), help="the run's second 0 (time.monotonic())")
     option("--no-resources", action="store_true", help="record no memory and CPU time of its own")
-    keys = "ask for keys: the launcher's public one; those of writers come on standard input, a [number, key] a line"
-    option("--launcher-key", help=keys)
+    key = "ask for keys: the launcher's public one; those of writers come on standard input, a [number, key] a line"
+    option("--launcher-key", help=key)
     option("--connections", type=int, default=0, help="over tcp: how many may be open, unauthenticated peers' aside")
     option("--parent", type=int, help="process number of the launcher, to end with it")
     return parser.parse_args()
@@ -310,25 +289,25 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     this_is("collector")
     arguments = _arguments()
-    stop = stop_requests()
-    end_with_parent(arguments.parent)
-    allow_open_files()  # one for every client, unless it is told how many
+    stop = limits.stop_requests()
+    limits.end_with_parent(arguments.parent)
+    limits.allow_open_files()  # one for every client, unless it is told how many
     context = zmq.Context()
     try:
         receiver = context.socket(zmq.PULL)
         receiver.maxmsgsize, receiver.rcvhwm, receiver.backlog = MAX_BATCH_BYTES, _WAITING_PER_SENDER, _BACKLOG
-        limit_handshake(receiver)
+        keys.limit_handshake(receiver)
         authenticator = None
         if arguments.launcher_key:
-            ring = Ring(KeyPair.make(), {LAUNCHER: arguments.launcher_key})
+            ring = keys.Ring(keys.KeyPair.make(), {LAUNCHER: arguments.launcher_key})
             authenticator = Authenticator(context, receiver, ring, sys.stdin.fileno())
         receiver.bind(arguments.endpoint)
         store = Store(arguments.database)
         failpoint("open")
         if arguments.connections:
-            bound_connections(arguments.connections)
-            bound_memory(half_of_all_memory())
-            keep_own_files()
+            limits.bound_connections(arguments.connections)
+            limits.bound_memory(limits.half_of_all_memory())
+            limits.keep_own_files()
         key = [authenticator.key] if authenticator else []
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *key, flush=True)
         resources = not arguments.no_resources

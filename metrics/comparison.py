@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .conditions import CLIENTS
 from .config_file import flat, read_config
 from .fairness import mean, standard_error
 from .figures import AVERAGED, COUNT, METRIC, Figure, plus_minus
 from .reader import open_records
+from .schema import CLIENTS
 from .summary import RunSummary, summarize
 from .text import UNKNOWN, short
 

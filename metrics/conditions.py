@@ -7,9 +7,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"
-"""Rows of clients, as SQL; also where a run has no table of who is what."""
-
 _GONE, _THERE = ("crash", "leave", "death"), ("restart", "join")
 _WITH_NUMBER = {"timeout": "timeout", "drop": "dropped"}
 """Events whose detail begins with how many there were, and what their sum is called."""

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..topology.errors import install
 from .comparison import Comparison, Estimate, setting_of
-from .conditions import CLIENTS
 from .config_file import read_config
 from .fairness import mean, worst
 from .figures import AVERAGED
 from .reader import metric_of, open_records, relations, runs_in
 from .records import TABLES
 from .run_reader import RunsReader, read_frame
-from .schema import ExportError, RunFolderError
+from .schema import CLIENTS, ExportError, RunFolderError
 from .summary import summarize
 
 if TYPE_CHECKING:

@@ -18,15 +18,11 @@ def packed(owners: Sequence[str]) -> dict[str, str]:
     return {KEY: json.dumps(list(owners), ensure_ascii=False)} if any(owners) else {}
 
 
-def owners_of(records: sqlite3.Connection) -> dict[int, str]:
-    """Returns {client: its owner}, fit to be shown."""
-    return {node: label(str(owner)) for node, owner in records.execute("SELECT node, owner FROM owner ORDER BY node")}
-
-
 def read_owners(run_folder: Path | str) -> dict[int, str]:
-    """Raises RunFolderError."""
+    """Returns {client: its owner}, fit to be shown. Raises RunFolderError."""
     with open_records(run_folder) as records:
-        return owners_of(records)
+        owners = records.execute("SELECT node, owner FROM owner ORDER BY node")
+        return {node: label(str(owner)) for node, owner in owners}
 
 
 def client_name(node: int, owners: Mapping[int, str]) -> str:

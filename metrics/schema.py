@@ -28,32 +28,32 @@ CREATE INDEX IF NOT EXISTS resource_of_node ON resource(node);
 CREATE INDEX IF NOT EXISTS work_of_node ON work(node, part);
 CREATE INDEX IF NOT EXISTS event_of_kind ON event(kind, node);
 """
-_VIEWS = """
+CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"
+"""Rows of clients, as SQL; also where a run has no table of who is what."""
+
+
+def _of_traffic(form: str) -> str:
+    return ", ".join(form.format(column) for column in ("messages", "payload_bytes", "message_bytes", "wire_bytes"))
+
+
+_VIEWS = f"""
 CREATE VIEW IF NOT EXISTS round_total AS
-SELECT round, clients, mean_test_metric, min_test_metric, max_test_metric,
-       messages, payload_bytes, message_bytes, wire_bytes
+SELECT round, clients, mean_test_metric, min_test_metric, max_test_metric, {_of_traffic("{}")}
 FROM (SELECT round, count(*) AS clients, avg(test_metric) AS mean_test_metric,
              min(test_metric) AS min_test_metric, max(test_metric) AS max_test_metric
-      FROM round WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client') GROUP BY round)
-LEFT JOIN (SELECT round, sum(messages) AS messages, sum(payload_bytes) AS payload_bytes,
-                  sum(message_bytes) AS message_bytes, sum(wire_bytes) AS wire_bytes
-           FROM traffic GROUP BY round) USING (round);
+      FROM round WHERE {CLIENTS} GROUP BY round)
+LEFT JOIN (SELECT round, {_of_traffic("sum({0}) AS {0}")} FROM traffic GROUP BY round) USING (round);
 
 -- All bytes up to and including a round; evaluated counts the clients behind the mean.
 CREATE VIEW IF NOT EXISTS round_cumulative AS
-SELECT round, evaluated, mean_test_metric, wall_s,
-       coalesce(sum(messages) OVER so_far, 0) AS messages, coalesce(sum(payload_bytes) OVER so_far, 0) AS payload_bytes,
-       coalesce(sum(message_bytes) OVER so_far, 0) AS message_bytes,
-       coalesce(sum(wire_bytes) OVER so_far, 0) AS wire_bytes
+SELECT round, evaluated, mean_test_metric, wall_s, {_of_traffic("coalesce(sum({0}) OVER so_far, 0) AS {0}")}
 FROM round_total
 JOIN (SELECT round, count(test_metric) AS evaluated, max(wall_s) AS wall_s
-      FROM round WHERE node NOT IN (SELECT node FROM node WHERE role <> 'client') GROUP BY round) USING (round)
+      FROM round WHERE {CLIENTS} GROUP BY round) USING (round)
 WINDOW so_far AS (ORDER BY round);
 
 CREATE VIEW IF NOT EXISTS edge_total AS
-SELECT src, dst, sum(messages) AS messages, sum(payload_bytes) AS payload_bytes,
-       sum(message_bytes) AS message_bytes, sum(wire_bytes) AS wire_bytes
-FROM traffic GROUP BY src, dst;
+SELECT src, dst, {_of_traffic("sum({0}) AS {0}")} FROM traffic GROUP BY src, dst;
 
 -- A process that is started again counts its CPU seconds from 0: add up what each of them last said.
 CREATE VIEW IF NOT EXISTS cpu_total AS
@@ -63,9 +63,7 @@ WHERE next_cpu_s IS NULL OR next_cpu_s < cpu_s GROUP BY node;
 
 CREATE VIEW IF NOT EXISTS work_total AS
 SELECT node, part, sum(cpu_s) AS cpu_s, sum(elapsed_s) AS elapsed_s, sum(flops) AS flops
-FROM (SELECT node, part, cpu_s, elapsed_s, flops,
-             lead(cpu_s + elapsed_s) OVER (PARTITION BY node, part ORDER BY rowid) AS next
-      FROM work)
+FROM (SELECT *, lead(cpu_s + elapsed_s) OVER (PARTITION BY node, part ORDER BY rowid) AS next FROM work)
 WHERE next IS NULL OR next < cpu_s + elapsed_s GROUP BY node, part;
 
 -- With a single max() SQLite takes the bare columns from the row that holds the maximum.
@@ -77,11 +75,8 @@ SELECT key AS node, value AS owner
 FROM json_each((SELECT value FROM meta WHERE key = 'owners')) WHERE value <> '';
 
 CREATE VIEW IF NOT EXISTS client_total AS
-WITH sent AS (SELECT src AS node, sum(payload_bytes) AS payload_bytes_sent, sum(message_bytes) AS message_bytes_sent,
-                     sum(wire_bytes) AS wire_bytes_sent FROM traffic GROUP BY src),
-     received AS (SELECT dst AS node, sum(payload_bytes) AS payload_bytes_received,
-                         sum(message_bytes) AS message_bytes_received, sum(wire_bytes) AS wire_bytes_received
-                  FROM traffic GROUP BY dst),
+WITH sent AS (SELECT src AS node, {_of_traffic("sum({0}) AS {0}_sent")} FROM traffic GROUP BY src),
+     received AS (SELECT dst AS node, {_of_traffic("sum({0}) AS {0}_received")} FROM traffic GROUP BY dst),
      memory AS (SELECT node, max(peak_rss) AS peak_rss FROM resource GROUP BY node),
      time AS (SELECT node, sum(idle_s) AS idle_s, max(virtual_s) AS virtual_s FROM round GROUP BY node)
 SELECT node.node, payload_bytes_sent, message_bytes_sent, wire_bytes_sent,
@@ -98,8 +93,7 @@ SELECT virtual_s, evaluated, total / evaluated AS mean_test_metric
 FROM (SELECT virtual_s, sum(sum(before IS NULL)) OVER so_far AS evaluated,
              sum(sum(test_metric - coalesce(before, 0))) OVER so_far AS total
       FROM (SELECT virtual_s, test_metric, lag(test_metric) OVER (PARTITION BY node ORDER BY virtual_s, round) AS before
-            FROM round WHERE test_metric IS NOT NULL AND virtual_s IS NOT NULL
-                             AND node NOT IN (SELECT node FROM node WHERE role <> 'client'))
+            FROM round WHERE test_metric IS NOT NULL AND virtual_s IS NOT NULL AND {CLIENTS})
       GROUP BY virtual_s WINDOW so_far AS (ORDER BY virtual_s));
 
 CREATE VIEW IF NOT EXISTS waited_total AS

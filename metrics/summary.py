@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any, Literal
 
 from . import lock
-from .conditions import CLIENTS, Conditions, completed_rounds, conditions_of, gone_clients
+from .conditions import Conditions, completed_rounds, conditions_of, gone_clients
 from .config_file import read_config
 from .fairness import Spread
 from .reader import metric_of, open_records
 from .records import COLLECTOR, LAUNCHER, TABLES
-from .schema import CONFIG_DIGEST, CONSTANT_METRIC
+from .schema import CLIENTS, CONFIG_DIGEST, CONSTANT_METRIC
 from .text import label
 
 Status = Literal["running", "finished", "interrupted", "failed"]

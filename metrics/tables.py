@@ -122,13 +122,21 @@ def render_comparison(comparison: Comparison, target: float | None = None, width
 
     ``target`` is the one that the runs were summarized with.
     """
+    from rich.text import Text
+
     columns = columns_of(comparison.groups, target)
     figures = {title: _marked(comparison, figure) for title, figure in columns.items()}
     heads = _heads(comparison)
     room = width - 1 - _width_of(heads)
     fitting = {title: figures[title] for title in _fitting(columns, figures, room, _MAY_LEAVE)}
     if len(comparison.groups) > _FEW and _width_of(fitting) <= room:
-        tables = [_one_below_the_other(heads, fitting)]
+        tables = [new_table()]
+        for title in (*heads, *fitting):
+            justify: Any = "right" if title in fitting else "left"
+            tables[0].add_column(title, justify=justify, vertical="bottom", no_wrap=True)
+        texts = ([Text(text) for text in column] for column in heads.values())
+        for row in zip(*texts, *fitting.values(), strict=True):
+            tables[0].add_row(*row)
     else:
         tables = _side_by_side(comparison, figures, width)
     return [*tables, f"{caption_of(comparison.groups, columns.values())}\n{_LEGEND}"]
@@ -141,19 +149,6 @@ def value_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _one_below_the_other(heads: Mapping[str, Sequence[str]], figures: "Mapping[str, Sequence[Text]]") -> "Table":
-    from rich.text import Text
-
-    table = new_table()
-    for title in heads:
-        table.add_column(title, vertical="bottom", no_wrap=True)
-    for title in figures:
-        table.add_column(title, justify="right", vertical="bottom", no_wrap=True)
-    for row in zip(*heads.values(), *figures.values(), strict=True):
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return table
 
 
 def _side_by_side(comparison: Comparison, columns: "Mapping[str, Sequence[Text]]", width: int) -> "list[Table]":

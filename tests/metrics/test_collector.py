@@ -251,27 +251,6 @@ def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
     assert keyed.drops() == {"messages under another's number": 2}
 
 
-def test_unauthenticated_peers_are_refused_and_counted_with_keys(keyed, keys):
-    host, port = keyed.endpoint.removeprefix("tcp://").split(":")
-    foreign_pair, refused = KeyPair.make(), "connections without the right key"
-    with (
-        keyed.push() as plain,
-        keyed.push((foreign_pair, keyed.key)) as unknown,
-        keyed.push((keys[0], foreign_pair.public)) as other,
-    ):
-        for wrong in (plain, unknown, other):
-            wrong.linger = 0
-            wrong.send(batch(0, 0))
-        for _ in range(20):
-            with socket.create_connection((host, int(port))) as foreign:
-                foreign.sendall(b"\xff" * 200)
-        until(lambda: keyed.drops()[refused] >= 23)  # sockets try again
-    keyed.send(pack_end({}), own=keys[LAUNCHER])
-    assert keyed.process.wait(100) == 0
-    assert set(keyed.drops()) == {refused}
-    assert keyed.count() == 0
-
-
 def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
     launcher = f"""if True:
         import os, subprocess, time
