@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .config_file import flat, read_config
-from .fairness import mean, standard_error
 from .figures import AVERAGED, COUNT, METRIC, Figure, plus_minus
 from .reader import open_records
 from .schema import CLIENTS
-from .summary import RunSummary, summarize
+from .summary import RunSummary, mean, standard_error, summarize
 from .text import UNKNOWN, short
 
 Mark = Literal["", "best", "close"]

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ..topology.errors import install
 from .comparison import Comparison, Estimate, setting_of
 from .config_file import read_config
-from .fairness import mean, worst
 from .figures import AVERAGED
 from .reader import metric_of, open_records, relations, runs_in
 from .records import TABLES
 from .run_reader import RunsReader, read_frame
 from .schema import CLIENTS, ExportError, RunFolderError
-from .summary import summarize
+from .summary import mean, summarize, worst
 
 if TYPE_CHECKING:
     from pandas import DataFrame
