@@ -74,8 +74,7 @@ class Clients:
         now = time.monotonic()
         for node in [node for node, due in self._returning.items() if due <= now]:
             del self._returning[node]
-            if (assignment := self._incarnations.next(node)) is not None:
-                self._start(assignment)
+            self._start(self._incarnations.next(node))
         return min(self._returning.values(), default=math.inf) - time.monotonic()
 
     def _start(self, *assignments: Assignment) -> None:

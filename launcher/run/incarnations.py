@@ -47,7 +47,7 @@ class Incarnations:
         """Yields the assignments of the clients that are there when the run begins."""
         for node, incarnations in self._left.items():
             if incarnations and self._there_at_first(incarnations[0]):
-                yield self._assignment(node, incarnations.pop(0))
+                yield self.next(node)
 
     def late(self) -> list[int]:
         """Clients that come when the others have begun; to be asked before ``first``."""
@@ -57,9 +57,9 @@ class Incarnations:
         """Clients that are not there at all any more."""
         return [node for node, incarnations in self._left.items() if not incarnations]
 
-    def next(self, node: int) -> Assignment | None:
-        """The client's next incarnation; None: it has none."""
-        return self._assignment(node, self._left[node].pop(0)) if self._left[node] else None
+    def next(self, node: int) -> Assignment:
+        """The client's next incarnation, where it has more."""
+        return self._assignment(node, self._left[node].pop(0))
 
     def has_more(self, node: int) -> bool:
         return bool(self._left[node])
@@ -91,7 +91,7 @@ class Incarnations:
 
     def pause_s(self, node: int, since: float) -> float:
         """Planned seconds from ``since`` until the client's next incarnation."""
-        return max(0.0, self._left[node][0].start_s - since) if self._left[node] else 0.0
+        return max(0.0, self._left[node][0].start_s - since)
 
     def _assignment(self, node: int, incarnation: Incarnation) -> Assignment:
         base, resumed_at, plan = self._prepared.assignments[node], self._resumed_at, self._prepared.plan

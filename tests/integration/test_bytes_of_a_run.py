@@ -94,28 +94,9 @@ def test_planned_time_is_that_of_the_bytes_really_sent(run_in_threads):
     assert ends["none"] - 4 > 3.5 * (ends["int8"] - 4)
 
 
-INT8_VECTORS = (
-    "clients=6",
-    "rounds=30",
-    "topology.p=0.5",
-    "data.samples=300",
-    "data.rotations=[0, 90]",
-    "transport.codec=int8",
-)
-
-
-def test_both_ends_of_a_selective_edge_decide_alike(run_in_threads):
-    """Edges become quiet, and each end knows without a word when the other one is: or they would wait for ever."""
-    settings = 'name = "selective-sheaf"\nlisten = 4\nprobe_every = 5\nsure = 0.5'
-    folder = run_in_threads(f"{CONFIG}[algorithm]\n{settings}", *INT8_VECTORS)
-    found = {(i, j, k): row for i, j, k, *row in folder.rows("SELECT node, neighbour, round, weight, cosine FROM edge")}
-    assert all(row == found[j, i, k] for (i, j, k), row in found.items())
-    assert len({weight for weight, _ in found.values()}) == 2
-    assert 0 < len(folder.payload()) < 2 * 30 * len(folder.edges())
-
-
-def test_both_ends_of_a_fused_edge_follow_the_same_disagreement(run_in_threads):
-    folder = run_in_threads(f'{CONFIG}[algorithm]\n{CASES["sheaf-fmtl"][0]}\nexchange = "fused"', *INT8_VECTORS)
+def test_both_ends_of_a_fused_edge_follow_the_same_disagreement_also_of_coded_vectors(run_in_threads):
+    coded = ("rounds=30", "data.rotations=[0, 90]", "transport.codec=int8")
+    folder = run_in_threads(f'{CONFIG}[algorithm]\n{CASES["sheaf-fmtl"][0]}\nexchange = "fused"', *coded)
     found = {(i, j, k): r for i, j, k, r in folder.rows("SELECT node, neighbour, round, disagreement FROM edge")}
     assert found
     for (i, j, k), r in found.items():

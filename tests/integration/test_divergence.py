@@ -27,10 +27,10 @@ PULLED = 'algorithm = {name = "dfedu", lam = 1e6}\nmodel = {kind = "mlp", hidden
 
 @pytest.fixture
 def ended(tmp_path):
-    def ended(text: str, code: int) -> str:
+    def ended(text: str, name: str, code: int) -> str:
         """What is said of a run that must end with this code."""
         (tmp_path / "config.toml").write_text(text)
-        words = ("run", tmp_path / "config.toml", "--out", tmp_path / "run", "--engine", "threads")
+        words = ("run", tmp_path / "config.toml", "--out", tmp_path / name, "--engine", "threads")
         found, out, err = sheafgossip(*words)
         assert found == code, err
         assert "Traceback" not in err
@@ -40,13 +40,10 @@ def ended(tmp_path):
     return ended
 
 
-def test_a_run_whose_loss_grows_ends_with_0_and_is_told_to_have_diverged(ended):
-    assert "finished, but diverged: " in ended(f"{LINEAR}training.alpha = 5.0", 0)
-
-
-def test_one_that_learns_is_not(ended, tmp_path):
-    assert "diverged" not in ended(f"{LINEAR}training.alpha = 0.05", 0)
-    ((constant,),) = RunFolder(tmp_path / "run").rows("SELECT value FROM meta WHERE key = 'constant_metric'")
+def test_a_run_whose_loss_grows_ends_with_0_and_is_told_to_have_diverged_and_one_that_learns_is_not(ended, tmp_path):
+    assert "finished, but diverged: " in ended(f"{LINEAR}training.alpha = 5.0", "grows", 0)
+    assert "diverged" not in ended(f"{LINEAR}training.alpha = 0.05", "learns", 0)
+    ((constant,),) = RunFolder(tmp_path / "learns").rows("SELECT value FROM meta WHERE key = 'constant_metric'")
     assert float(constant) > 0.1
 
 
@@ -61,4 +58,4 @@ def test_one_that_learns_is_not(ended, tmp_path):
     ],
 )  # fmt: skip
 def test_numbers_that_are_none_or_do_not_fit_end_the_run_with_a_line_that_says_so(ended, text, said):
-    assert re.search(said, ended(CODED + text, 1))
+    assert re.search(said, ended(CODED + text, "run", 1))

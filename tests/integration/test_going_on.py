@@ -1,4 +1,4 @@
-"""Several runs of one file, and published tables, go on where they were: the same command makes what is missing."""
+"""Several runs of one file go on where they were: the same command makes what is missing."""
 
 import shutil
 
@@ -77,15 +77,3 @@ def test_ctrl_c_tells_how_to_go_on(start):
     going.until_round(1)
     said = going.ends(130, going.signal, seconds=60)
     assert f"the same command with --out {out} goes on with what is missing" in said
-
-
-def test_a_reproduction_goes_on_after_the_last_checkpoint(tmp_path):
-    words = ("reproduce", "figure3", "--small", "--rounds", "4", "--set", "clients=4", "--set", "topology.kind=ring")
-    words += ("--set", "checkpoints.every=2", "--out", tmp_path)
-    sheafgossip(*words)
-    folder = RunFolder(tmp_path / "figure3-small" / "local-seed-0")
-    whole = folder.copy(tmp_path / "whole")
-    folder.cut_after(3)
-    sheafgossip(*words)
-    assert "resumed after round 2" in folder.rows("SELECT detail FROM event WHERE kind = 'start' ORDER BY rowid")[1][0]
-    assert_same_states(folder, whole, 4)

@@ -261,30 +261,6 @@ def test_no_process_but_its_owner_and_no_file_of_the_run_has_a_secret_key(run, e
         assert not [secret for secret in secrets if secret in path.read_bytes()], path
 
 
-RESTART = """
-clients = 4
-rounds = 20
-topology.kind = "complete"
-data.samples = 100
-time.clock = "virtual"
-compute.step_s = 0.01
-algorithm.name = "d-psgd"
-checkpoints.every = 5
-faults = [
-    {kind = "crash", clients = [1], at_round = 8, restart_after = 3},
-    {kind = "join", clients = [0], at_round = 4},
-]
-"""
-
-
-def test_restarted_clients_and_latecomers_with_keys_of_their_own_are_let_in_at_once(run_in_threads, run_in_processes):
-    keyed = run_in_processes(RESTART, "transport.protocol=tcp")
-    returns = keyed.rows("SELECT node, kind FROM event WHERE kind IN ('join', 'restart') ORDER BY 1")
-    assert returns == [(0, "join"), (1, "restart")]
-    assert keyed.rows("SELECT * FROM event WHERE kind = 'drop'") == []
-    assert_same_states(keyed, run_in_threads(RESTART), 20)
-
-
 def test_a_collector_that_cannot_listen_ends_the_run_with_its_reason_in_the_log(run):
     reason = r"(?s)the collector of the records ended unexpectedly.*cannot listen at tcp://192.0.2.1:\*"
     with pytest.raises(AssertionError, match=reason):

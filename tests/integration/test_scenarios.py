@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from safetensors.numpy import load_file
 
-from runs import WHAT_A_PLAN_FIXES, assert_same, run_here_again
+from runs import WHAT_A_PLAN_FIXES, assert_same, assert_same_states, run_here_again
 
 STRAGGLERS = """
 clients = 12
@@ -173,13 +173,17 @@ def test_who_waits_without_a_deadline_is_not_kept_waiting_by_comings_and_goings(
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
-def test_a_client_that_came_late_and_crashes_before_a_checkpoint_starts_again_from_the_start(run_in_threads, clock):
+def test_who_came_late_and_crashes_before_a_checkpoint_starts_again_with_a_new_key(run, run_in_threads, clock):
+    """From the start of the model."""
     settings = ("rounds=12", "topology.kind=complete", "checkpoints.every=10", faults("join 2 3", "crash 2 5 2"))
     late = ("time.staleness=1", "time.silence=skip", "time.deadline_s=1.0", "compute.step_s=0.01")
-    folder = run_in_threads(TALK, *settings, *late, "links.latency_s=0.001", f"time.clock={clock}")
-    kinds = folder.rows("SELECT kind FROM event WHERE kind IN ('join', 'crash', 'restart') ORDER BY wall_s")
+    settings += (*late, "links.latency_s=0.001", f"time.clock={clock}")
+    keyed = run(TALK, *settings, "transport.protocol=tcp")
+    kinds = keyed.rows("SELECT kind FROM event WHERE kind IN ('join', 'crash', 'restart', 'drop') ORDER BY wall_s")
     assert kinds == [("join",), ("crash",), ("restart",)]
-    assert folder.rows("SELECT max(round) FROM round WHERE node = 2") == [(12,)]
+    assert keyed.rows("SELECT max(round) FROM round WHERE node = 2") == [(12,)]
+    if clock == "virtual":
+        assert_same_states(keyed, run_in_threads(TALK, *settings), 12)
 
 
 def test_messages_of_an_earlier_incarnation_are_in_the_checkpoints_of_the_later_ones(run_in_threads):

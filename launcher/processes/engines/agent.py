@@ -12,11 +12,10 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zmq
 
 from ....node.algorithms import input_files
@@ -25,6 +24,7 @@ from ....transport import control
 from ....transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
 from ....transport.keys import KeyPair, dial_with, next_event
 from ..forkserver import ForkServer
+from .local import tallies
 
 _AWAY_S = 2.0  # for how long the launcher may be out of reach
 _LOOK_EVERY_S = 0.5  # for checkpoints of clients: the launcher gets them at once, in case this host is lost
@@ -194,7 +194,7 @@ class Agent:
             case {"run": number}:
                 folder = self._server.sockets / f"run-{number}"
                 (folder / "log").mkdir(parents=True, mode=0o700)
-                self._before = self._tallies()
+                self._before = tallies(self._server)
                 self._in, self._sent = Incoming(folder), set()
             case {"file": name, "last": last} if self._in:
                 self._in.take(name, piece, last=last)
@@ -210,12 +210,7 @@ class Agent:
                 self._send_new(*_STATES)
                 self._send_new("log/*.log")
                 sizes = [list(sample(0, 0.0, pid=pid)) for pid in (self._server.pid, os.getpid())]
-                self._say({"home": True, "samples": sizes, "tallies": (self._tallies() - self._before).tolist()})
-
-    def _tallies(self) -> np.ndarray:
-        """Messages and bytes of the line to the fork server, to it and from it, since the agent's start."""
-        line = self._server.control
-        return np.array([astuple(line.sent), astuple(line.received)])
+                self._say({"home": True, "samples": sizes, "tallies": (tallies(self._server) - self._before).tolist()})
 
     def _settled(self, assignment: dict[str, Any]) -> dict[str, Any]:
         """With paths as they are on this host."""

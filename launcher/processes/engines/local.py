@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 
+import numpy as np
 import psutil
 
 from ....metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record
@@ -22,7 +23,7 @@ class LocalEngine(Engine):
         except OSError as error:
             raise EngineError(f"no process can be started: {error.strerror or error}") from error
         self.sockets = self._server.sockets
-        self._before = self._tallies()
+        self._before = tallies(self._server)
 
     def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
         self._server.fork((assignment.to_json() for assignment in assignments), calibrate)
@@ -50,15 +51,15 @@ class LocalEngine(Engine):
             yield sample(FORK_SERVER, now, pid=self._server.pid)
 
     def overhead(self) -> Iterator[Record]:
-        before, self._before = self._before, self._tallies()
+        before, self._before = self._before, tallies(self._server)
         directions = (LAUNCHER, FORK_SERVER), (FORK_SERVER, LAUNCHER)
-        for (src, dst), then, now in zip(directions, before, self._before, strict=True):
-            messages, size = (after - earlier for after, earlier in zip(now, then, strict=True))
-            yield OverheadRecord(src, dst, "control", messages, size)
-
-    def _tallies(self) -> tuple[tuple[int, ...], ...]:
-        line = self._server.control
-        return astuple(line.sent), astuple(line.received)
+        for ends, tally in zip(directions, (self._before - before).tolist(), strict=True):
+            yield OverheadRecord(*ends, "control", *tally)
 
     def __exit__(self, *reason: object) -> None:
         self._server.__exit__(*reason)
+
+
+def tallies(server: ForkServer) -> np.ndarray:
+    """Messages and bytes of the line to a fork server, to it and from it, so far."""
+    return np.array([astuple(server.control.sent), astuple(server.control.received)])
