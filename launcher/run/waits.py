@@ -5,7 +5,7 @@ the next has not sent, none of them ever will. Who waits for one at work may onl
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -78,8 +78,13 @@ class Waits:
         return news
 
     def _circle(self) -> News | None:
+        """Of those that wait themselves, and have not sent what the one before waits for."""
+        waits, owing = self._waits, {}
+        for node in sorted(waits):
+            wanted = waits[node].wanted.items()
+            owing[node] = sorted(i for i, message in wanted if i in waits and waits[i].has_not_sent(node, *message))
         try:
-            TopologicalSorter({node: sorted(self._owing(node)) for node in sorted(self._waits)}).prepare()
+            TopologicalSorter(owing).prepare()
         except CycleError as error:
             circle = error.args[1][::-1]
             pairs = [f"{self._name(i)} for {self._name(j)}" for i, j in pairwise(circle)]
@@ -88,12 +93,6 @@ class Waits:
             text = f"{text} {self._waits[circle[0]].round}: {', '.join(pairs[:_NAMED])}{more}"
             return News(circle[0], text, hopeless=True)
         return None
-
-    def _owing(self, node: int) -> Iterator[int]:
-        """Those that wait themselves, and have not sent what this one waits for."""
-        for whom, message in self._waits[node].wanted.items():
-            if whom in self._waits and self._waits[whom].has_not_sent(node, *message):
-                yield whom
 
     def _for_one_of(self, done: Set[int]) -> News | None:
         for node, wait in sorted(self._waits.items(), key=lambda item: item[0]):

@@ -58,7 +58,6 @@ def test_its_failures_are_told_by_the_exit_code_all_the_same(run):
     diverges = ("run.toml", "--set", "algorithm.lam=1e6", "--set", "model.kind=mlp", "--set", "model.hidden=[8]")
     _, run = run
     assert run("run", *diverges, "--out", "run", outlet=closed()) == 1
-    assert run("sweep", *diverges, "--out", "sweep", outlet=closed()) == 1
     assert run("watch", "run", outlet=closed()) == 1
     assert run("run", "none.toml", outlet=closed()) == 2
 

@@ -39,22 +39,23 @@ def test_short_and_long_vectors_in_both_exchanges_agree_to_the_byte_on_every_con
     assert len(list((tmp_path / "runs").iterdir())) == 18
 
 
-def test_one_byte_missing_in_the_formula_is_noticed_the_connections_are_named_and_nothing_is_left_behind(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(
+def test_one_byte_missing_in_the_formula_is_noticed_the_connections_are_named_and_nothing_is_left_behind(
+    tmp_path, tmp_path_factory
+):
+    miscounting = tmp_path_factory.mktemp("miscounting")
+    (miscounting / "sitecustomize.py").write_text(
         "from sheafgossip.transport import wire\n"  # long frames are a byte longer than that
         "wire.frame_bytes = lambda length: length + 2 if length <= 255 else length + 8\n"
     )
     before = filter(None, [os.environ.get("PYTHONPATH")])
-    place = tmp_path / "place"
-    place.mkdir()
-    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *before]), "TMPDIR": str(place)}
+    environment = {"PYTHONPATH": os.pathsep.join([str(miscounting), *before]), "TMPDIR": str(tmp_path)}
     done = verify(1, "--floats", 1000, **environment)
     assert "agree to the byte" not in done.stdout
-    assert list(place.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     for exchange, messages in (("two-phase", 6), ("fused", 3)):
         case = f"1,000 floats, {exchange}"
         _, directions = lines_of(done.stdout, case)
-        assert len(directions) == 2 * 2 * CONNECTIONS
+        assert len(directions) == 2 * 2 * CONNECTIONS, done.stderr
         complaints = [line for line in done.stderr.splitlines() if line.startswith(f"error: {case}: ")]
         for *name, src, _, dst, recorded, sent, received, mark in directions:
             short = int(sent.replace(",", "")) - int(recorded.replace(",", ""))
