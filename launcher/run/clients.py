@@ -2,11 +2,13 @@
 
 import math
 import time
+from collections.abc import Callable, Iterator
 
 from ...metrics.records import COLLECTOR, FORK_SERVER, OverheadRecord
 from ...node.assignment import Assignment
 from ...transport import control
-from ...transport.control import Exited, FromClient, Place
+from ...transport.control import Exited, FromClient, Place, Tell, TellAll
+from ...transport.failpoints import failpoint
 from ..prepare.prepared import Prepared
 from ..processes.engines.base import Engine, HostLost, Message
 from .incarnations import Incarnations
@@ -32,42 +34,30 @@ class Clients:
         self._dead: set[int] = set()  # those that died unexpectedly, where the run goes on without them
         self._are_learning = self._are_exiting = False
 
-    # -- the steps of a run, each of them for all clients --------------------------------------------------------------
-
-    def fork(self, prepared: Prepared, journal: Journal) -> None:
-        """Starts those that are there when the run begins. ``prepared`` knows where the collector is."""
+    def course(self, prepared: Prepared, journal: Journal, began: float) -> Iterator[Callable[[], bool]]:
+        """The steps of a run, for all clients; yields what each but the last has to reach before the next begins.
+        ``prepared`` knows where the collector is; ``began`` is in seconds of time.monotonic()."""
         self._prepared, self._journal = prepared, journal
         self._incarnations = Incarnations(prepared)
-        self._late = self._incarnations.late()
+        late = self._incarnations.late()
         self._ended.update(self._incarnations.none())
-        self._first = list(self._incarnations.first())
+        first = list(self._incarnations.first())  # those that are there when the run begins
         self._engine.begin(prepared.folder)
-        self._start(*self._first)
-
-    def are_bound(self) -> bool:
-        return len(self.addresses) == len(self._first)
-
-    def connect(self) -> None:
-        for assignment in self._first:
-            self._engine.tell(assignment.node, control.Connect(self._present_neighbours(assignment.node)))
-
-    def are_ready(self) -> bool:
-        return len(self._ready) == len(self._first)
-
-    def go(self) -> None:
-        self._engine.tell_all(control.Go(self._journal.epoch))
+        self._start(*first)
+        yield lambda: len(self.addresses) == len(first)
+        for assignment in first:
+            self._engine.send(Tell(assignment.node, control.Connect(self._present_neighbours(assignment.node))))
+        yield lambda: len(self._ready) == len(first)
+        journal.start(len(self.running), time.monotonic() - began, self._engine.introductions())
+        failpoint("go")
+        self._engine.send(TellAll(control.Go(journal.epoch)))
         self._are_learning = True
-        for node in self._late:
-            self._returning[node] = self._time_of_return(node, since_s=self._prepared.went_on_s)
-
-    def are_done(self) -> bool:
-        return len(self.done | self._ended) == len(self._prepared.assignments)
-
-    def exit(self) -> None:
+        for node in late:
+            self._returning[node] = self._time_of_return(node, since_s=prepared.went_on_s)
+        yield lambda: len(self.done | self._ended) == len(prepared.assignments)
+        failpoint("exit")
         self._are_exiting = True
-        self._engine.tell_all(control.Exit())
-
-    # -- one client ----------------------------------------------------------------------------------------------------
+        self._engine.send(TellAll(control.Exit()))
 
     def start_returning(self) -> float:
         """Starts the clients whose time has come. Returns the seconds until the next one's has."""
@@ -93,7 +83,7 @@ class Clients:
             case FromClient(node, control.Ready()):
                 self._ready.add(node)
                 if self._are_learning:
-                    self._engine.tell(node, control.Go(self._journal.epoch))
+                    self._engine.send(Tell(node, control.Go(self._journal.epoch)))
             case FromClient(node, control.Done()):
                 self.done.add(node)
                 # nobody knows on the wall clock how many rounds behind others are: none should wait for who is done
@@ -150,8 +140,8 @@ class Clients:
         assignment = self.running[node]
         first_round = assignment.incarnation.first_round
         for dead in self._dead & {peer.node for peer in assignment.neighbours}:
-            self._engine.tell(node, control.NeighbourDied(dead))
-        self._engine.tell(node, control.Connect(self._present_neighbours(node)))
+            self._engine.send(Tell(node, control.NeighbourDied(dead)))
+        self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
         self._tell_neighbours(node, control.NeighbourCame(self._place(node), first_round))
         kind = "restart" if assignment.incarnation.number > 1 else "join"
         start_s = self._incarnations.of(assignment).start_s
@@ -165,7 +155,7 @@ class Clients:
 
     def _tell_neighbours(self, node: int, news: object) -> None:
         for other in self._present_neighbours(node):
-            self._engine.tell(other.node, news)
+            self._engine.send(Tell(other.node, news))
 
     def _present_neighbours(self, node: int) -> list[Place]:
         peers = self._prepared.assignments[node].neighbours

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from ...metrics.records import LAUNCHER, Record
 from ...node.process.resources import sample
 from ...transport.constants import CONSTANTS
-from ...transport.control import ControlClosed, Stop
+from ...transport.control import ControlClosed, Kill, Stop, TellAll
 from ...transport.failpoints import failpoint
 from .. import interrupts
 from ..prepare.prepared import Prepared
@@ -65,7 +65,9 @@ class Run:
 
     def _attempt(self) -> Outcome:
         try:
-            self._conduct()
+            for reached in self.clients.course(self.prepared, self._journal, self._started):
+                self._until(reached)
+            self._until(lambda: not self.clients.running, seconds=CONSTANTS.exit_s)
         except KeyboardInterrupt:
             return Outcome("interrupt")
         except (_Failure, EngineError) as failure:
@@ -74,21 +76,6 @@ class Run:
             self.clients.running.clear()
             return Outcome("failure", ("the fork server ended, and every client with it",))
         return Outcome("finish")
-
-    def _conduct(self) -> None:
-        """The run's steps; each begins when every client has completed the one before."""
-        clients = self.clients
-        clients.fork(self.prepared, self._journal)
-        self._until(clients.are_bound)
-        clients.connect()
-        self._until(clients.are_ready)
-        self._journal.start(len(clients.running), time.monotonic() - self._started, self._engine.introductions())
-        failpoint("go")
-        clients.go()
-        self._until(clients.are_done)
-        failpoint("exit")
-        clients.exit()
-        self._until(lambda: not clients.running, seconds=CONSTANTS.exit_s)
 
     def _until(self, reached: Callable[[], bool], seconds: float = math.inf) -> None:
         """Acts on what the clients say until ``reached``. Raises _Failure when one fails, or when the collector has not
@@ -131,10 +118,10 @@ class Run:
     def _stop_clients(self, reason: str) -> None:
         deaths = dict(self.clients.failures.deaths)  # those who end from here on are no cause of anything
         try:
-            self._engine.tell_all(Stop(reason))
+            self._engine.send(TellAll(Stop(reason)))
             self._listen(CONSTANTS.stop_grace_s)
             if self.clients.running:
-                self._engine.kill_all()
+                self._engine.send(Kill())
                 self._listen(CONSTANTS.stop_grace_s)
         except ControlClosed:
             self.clients.running.clear()

@@ -1,4 +1,4 @@
-"""Kills, interrupts and hostile messages, against real runs; signals at any moment, from their first instructions on."""
+"""Kills, hostile messages and interrupts against real runs, from their first instructions on."""
 
 import contextlib
 import os

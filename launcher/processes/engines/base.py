@@ -11,7 +11,7 @@ from typing import Any, Self
 from ....metrics.records import Record
 from ....node.assignment import Assignment
 from ....topology.errors import UserError
-from ....transport.control import Exited, Failed, FromClient, StepTimed
+from ....transport.control import Exited, Failed, FromClient, Kill, StepTimed, Tell, TellAll
 from ...prepare.placement import Host
 
 Message = Any
@@ -64,13 +64,7 @@ class Engine(ABC):
         """Starts these clients, each on its host; with ``calibrate``, what only times so many local steps of theirs."""
 
     @abstractmethod
-    def tell(self, node: int, message: Message) -> None: ...
-
-    @abstractmethod
-    def tell_all(self, message: Message) -> None: ...
-
-    @abstractmethod
-    def kill_all(self) -> None: ...
+    def send(self, message: Tell | TellAll | Kill) -> None: ...
 
     @abstractmethod
     def wait(self, seconds: float) -> bool:

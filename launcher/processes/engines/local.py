@@ -11,7 +11,6 @@ import psutil
 from ....metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record
 from ....node.assignment import Assignment
 from ....node.process.resources import sample
-from ....transport.control import Kill, Tell, TellAll
 from ..forkserver import ForkServer
 from .base import Engine, EngineError, Message
 
@@ -28,14 +27,8 @@ class LocalEngine(Engine):
     def fork(self, assignments: Iterable[Assignment], calibrate: int = 0) -> None:
         self._server.fork((assignment.to_json() for assignment in assignments), calibrate)
 
-    def tell(self, node: int, message: Message) -> None:
-        self._server.control.send(Tell(node, message))
-
-    def tell_all(self, message: Message) -> None:
-        self._server.control.send(TellAll(message))
-
-    def kill_all(self) -> None:
-        self._server.control.send(Kill())
+    def send(self, message: object) -> None:
+        self._server.control.send(message)
 
     def wait(self, seconds: float) -> bool:
         return self._server.control.wait(seconds)

@@ -51,14 +51,11 @@ class RayEngine(Engine):
             while batch := [assignment.to_json() for assignment in islice(waiting, _FORKED_AT_ONCE)]:
                 self._agents.send(agent, Fork(batch, calibrate))
 
-    def tell(self, node: int, message: Message) -> None:
-        self._agents.send(self._host_of[node], Tell(node, message))
-
-    def tell_all(self, message: Message) -> None:
-        self._agents.send_all(TellAll(message))
-
-    def kill_all(self) -> None:
-        self._agents.send_all(Kill())
+    def send(self, message: Tell | TellAll | Kill) -> None:
+        if isinstance(message, Tell):
+            self._agents.send(self._host_of[message.node], message)
+        else:
+            self._agents.send_all(message)
 
     def wait(self, seconds: float) -> bool:
         return self._agents.wait(seconds)

@@ -22,8 +22,8 @@ from ....node.assignment import Assignment
 from ....node.model.learner import time_of_a_step
 from ....node.process.libraries import libraries_for
 from ....node.process.main import live
-from ....transport import failpoints
-from ....transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, ControlClosed, Exited, Failed, FromClient, Stop
+from ....transport import control, failpoints
+from ....transport.control import Control, ControlClosed, Exited, Failed, FromClient, Kill, Stop, Tell, TellAll
 from ....transport.limits import allow_open_files
 from ... import interrupts, one_thread
 from .. import private_folder
@@ -42,12 +42,12 @@ class _Client(threading.Thread):
         name = "server" if assignment.role == "server" else f"client {assignment.node}"
         super().__init__(name=name, daemon=True)
         ours, self._theirs = socket.socketpair()
-        self.line, self.status = Control(ours, TO_LAUNCHER), 1
+        self.line, self.status = Control(ours, control.TO_LAUNCHER), 1
         self._assignment = assignment
 
     def run(self) -> None:
         try:
-            self.status = live(self._assignment, Control(self._theirs, FROM_LAUNCHER))
+            self.status = live(self._assignment, Control(self._theirs, control.FROM_LAUNCHER))
         except BaseException:  # such as SystemExit
             with contextlib.suppress(OSError), self._assignment.log.open("a") as log:
                 traceback.print_exc(file=log)
@@ -89,21 +89,17 @@ class ThreadsEngine(Engine):
             self._clients[part.node] = client
             self._selector.register(client.line, selectors.EVENT_READ, part.node)
 
-    def tell(self, node: int, message: Message) -> None:
-        if node in self._clients:
-            with contextlib.suppress(ControlClosed):  # it has just ended
-                self._clients[node].line.send(message)
-
-    def tell_all(self, message: Message) -> None:
-        if isinstance(message, Stop):
-            self._console.close()
-        for node in list(self._clients):
-            self.tell(node, message)
-
-    def kill_all(self) -> None:
+    def send(self, message: Tell | TellAll | Kill) -> None:
         """A thread cannot be killed: those that are left are given up, and end with this process."""
-        for node in list(self._clients):
-            self._mail.append(self._part_with(node, -signal.SIGKILL))
+        if isinstance(message, Kill):
+            self._mail += [self._part_with(node, -signal.SIGKILL) for node in list(self._clients)]
+            return
+        if isinstance(message.message, Stop):
+            self._console.close()
+        for node in [message.node] if isinstance(message, Tell) else list(self._clients):
+            if node in self._clients:
+                with contextlib.suppress(ControlClosed):  # it has just ended
+                    self._clients[node].line.send(message.message)
 
     def wait(self, seconds: float) -> bool:
         ready = [key.data for key, _ in self._selector.select(0 if self._mail else seconds)]
