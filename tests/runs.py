@@ -22,7 +22,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from chaos.records import Records, number_of
+from chaos.records import Records, number_of, same_arrays
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import RunConfig
 from sheafgossip.launcher.processes.engines import EngineName
@@ -101,23 +101,18 @@ def _arrays(folder: Path) -> dict[int, dict[str, np.ndarray]]:
     return {number_of(file): load_file(file) for file in sorted(folder.glob("node-*.safetensors"))}
 
 
-def assert_same_states(one: RunFolder, other: RunFolder, round: int) -> None:
-    """To the bit, of all clients."""
-    ours, theirs = one.states(round), other.states(round)
+def assert_same_states(one: RunFolder, other: RunFolder, round: int | None = None) -> None:
+    """To the bit, of all clients: after a round, or at every checkpoint."""
+    ours, theirs = (each.files("state" if round is None else f"state/round-{round:06d}") for each in (one, other))
     assert ours.keys() == theirs.keys() != set()
-    for node in ours:
-        assert ours[node].keys() == theirs[node].keys()
-        for name in ours[node]:
-            assert ours[node][name].tobytes() == theirs[node][name].tobytes(), (round, node, name)
+    assert [name for name in ours if not same_arrays(ours[name], theirs[name])] == []
 
 
 def assert_same(one: RunFolder, other: RunFolder) -> None:
     """Every record that a plan fixes, and every state file, to the bit."""
     for table, query in WHAT_A_PLAN_FIXES.items():
         assert one.rows(query) == other.rows(query), table
-    assert one.files("state").keys() == other.files("state").keys() != set()
-    for round in {int(name.partition("/")[0].removeprefix("round-")) for name in one.files("state")}:
-        assert_same_states(one, other, round)
+    assert_same_states(one, other)
 
 
 # -- running to the end ------------------------------------------------------------------------------------------------

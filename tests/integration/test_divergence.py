@@ -40,7 +40,7 @@ def ended(tmp_path):
     return ended
 
 
-def test_a_run_whose_loss_grows_ends_with_0_and_is_told_to_have_diverged_and_one_that_learns_is_not(ended, tmp_path):
+def test_a_run_whose_loss_grows_ends_with_0_and_is_told_to_have_diverged(ended, tmp_path):
     assert "finished, but diverged: " in ended(f"{LINEAR}training.alpha = 5.0", "grows", 0)
     assert "diverged" not in ended(f"{LINEAR}training.alpha = 0.05", "learns", 0)
     ((constant,),) = RunFolder(tmp_path / "learns").rows("SELECT value FROM meta WHERE key = 'constant_metric'")
@@ -57,5 +57,5 @@ def test_a_run_whose_loss_grows_ends_with_0_and_is_told_to_have_diverged_and_one
         (PULLED, r"is not finite after round .*algorithm.lam"),
     ],
 )  # fmt: skip
-def test_numbers_that_are_none_or_do_not_fit_end_the_run_with_a_line_that_says_so(ended, text, said):
+def test_a_number_that_does_not_fit_ends_the_run_with_a_line_that_says_so(ended, text, said):
     assert re.search(said, ended(CODED + text, "run", 1))

@@ -73,7 +73,7 @@ def test_two_runs_into_one_folder_are_one_run_and_one_line(begin, tmp_path):
     assert RunFolder(out).rows("SELECT count(*) FROM round WHERE round = 40") == [(3,)]
 
 
-def test_of_two_who_take_up_a_run_one_does_whatever_process_has_its_launchers_number_now(begin, killed):
+def test_of_two_who_take_up_a_run_one_does_and_the_other_is_told(begin, killed):
     """As in a container, where the launcher always has the same one."""
     with subprocess.Popen([sys.executable, "-c", "input()", "sheafgossip"], stdin=subprocess.PIPE) as namesake:
         RunFolder(killed).alter(f"UPDATE node SET pid = {namesake.pid} WHERE node = -1")

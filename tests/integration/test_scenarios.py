@@ -173,8 +173,10 @@ def test_who_waits_without_a_deadline_is_not_kept_waiting_by_comings_and_goings(
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
-def test_who_came_late_and_crashes_before_a_checkpoint_starts_again_with_a_new_key(run, run_in_threads, clock):
-    """From the start of the model."""
+def test_a_client_that_came_late_and_crashes_before_a_checkpoint_starts_again_from_the_start(
+    run, run_in_threads, clock
+):
+    """With a new key, where there are keys."""
     settings = ("rounds=12", "topology.kind=complete", "checkpoints.every=10", faults("join 2 3", "crash 2 5 2"))
     late = ("time.staleness=1", "time.silence=skip", "time.deadline_s=1.0", "compute.step_s=0.01")
     settings += (*late, "links.latency_s=0.001", f"time.clock={clock}")

@@ -61,7 +61,7 @@ def debug(begin, tmp_path, with_round) -> Callable[..., Going]:
         ("client.node == 2 and exit(5)", [b"client 2 ended in round 1 with exit status 1"]),
     ],
 )
-def test_a_client_that_fails_or_exits_is_told_with_its_cause_and_ends_the_run_with_1(debug, body, said):
+def test_an_exception_is_told_with_its_cause_and_ends_the_run_with_1(debug, body, said):
     code, printed = debug(body).end()
     assert code == 1, printed
     assert [text for text in said if text not in printed] == []
