@@ -1,6 +1,6 @@
 """Configuration files: their tables on top of those they start from, overrides, and the runs that they describe."""
 
-from collections.abc import Iterable, KeysView, Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,11 @@ from ...metrics.config_file import parse as parse_toml
 from ...node.algorithms import input_files
 from .effects import refuse
 from .sections import ConfigError, RunConfig, validate
+
+_PATH_KEYS = (
+    *(("topology", "path"), ("data", "root"), ("stragglers", "path")),
+    *(("algorithm", key) for key in input_files()),
+)
 
 
 def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:
@@ -20,18 +25,21 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     """
     tree = read(path)
     tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
-    several = bool(tree.get("compare"))
-    variants = tree.pop("compare", None) or [{}]
+    variants = tree.pop("compare", None) or []
     wanted, last = _overrides(overrides), _tree(setting or {}, "--grid")
     if "compare" in wanted:
         raise ConfigError("--set compare: [[compare]] tables are written in the file")
 
     def runs(wanted: dict[str, Any], last: dict[str, Any]) -> list[RunConfig]:
-        below = _merge(tree, wanted)
-        return [
-            _validated(_merge(_merge(below, variant), last), setting or {}, number if several else 0)
-            for number, variant in enumerate(variants, 1)
-        ]
+        below, configs = _merge(tree, wanted), []
+        for number, variant in enumerate(variants or [{}], 1):
+            told = [f"{key} = {value}" for key, value in (setting or {}).items()]
+            told += [f"[[compare]] table {number}"] if variants else []
+            try:
+                configs.append(validate(_counted(_merge(_merge(below, variant), last))))
+            except ConfigError as error:
+                raise ConfigError(*(f"{line} ({', '.join(told)})" if told else line for line in error.args)) from None
+        return configs
 
     _require_use(_keys(wanted) - _keys(last), _merge(tree, wanted), variants)
     configs = runs(wanted, last)
@@ -43,16 +51,6 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     if not last:  # else the sweep sees to all points of its grids
         refuse_without_effect(overrides, configs)
     return configs
-
-
-def _validated(tree: dict[str, Any], setting: Mapping[str, Any], table: int) -> RunConfig:
-    """``table`` numbers the [[compare]] table that it comes from; 0: there is none. Raises ConfigError."""
-    try:
-        return validate(_counted(tree))
-    except ConfigError as error:
-        run = [f"{key} = {value}" for key, value in setting.items()]
-        run += [f"[[compare]] table {table}"] if table else []
-        raise ConfigError(*(f"{line} ({', '.join(run)})" if run else line for line in error.args)) from None
 
 
 def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig], option: str = "--set") -> None:
@@ -74,22 +72,20 @@ def _keys(tree: Mapping[str, Any]) -> KeysView[str]:
     return flat(tree, lists=True).keys()
 
 
-def _require_use(wanted: Iterable[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
-    """Raises ConfigError where [[compare]] tables leave nothing of an override."""
+def _require_use(wanted: set[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
+    """Raises ConfigError where [[compare]] tables leave nothing of an override as it is."""
     for key in sorted(wanted):
-        if not any(_is_left(key, below, variant) for variant in variants):
+        section = key.partition(".")[0]
+        wins = [
+            (section == "algorithm" and _names_another(below.get(section), variant.get(section)))
+            or any(f"{key}.".startswith(f"{set_}.") for set_ in _keys(variant))
+            for variant in variants
+        ]
+        if wins and all(wins):
             raise ConfigError(
                 f"--set {key}: every [[compare]] table of the file sets it, or another algorithm, and wins; change it "
                 "there, or take a file without [[compare]] tables"
             )
-
-
-def _is_left(key: str, below: dict[str, Any], variant: dict[str, Any]) -> bool:
-    """Whether a [[compare]] table leaves ``key`` of what is outside of it as it is."""
-    section = key.partition(".")[0]
-    if section == "algorithm" and _names_another(below.get(section), variant.get(section)):
-        return False
-    return not any(key == set_ or key.startswith(f"{set_}.") for set_ in _keys(variant))
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
@@ -114,19 +110,15 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     base = tree.pop("base", None)
     if base is None:
         return tree
-    below = path.parent / str(base)
-    if (
-        not isinstance(base, str)
-        or not base
-        or _resolved(path.parent, base, f"{path}: base") in {file.resolve() for file in (path, *above)}
-    ):
+    taken = {file.resolve() for file in (path, *above)}
+    if not isinstance(base, str) or not base or _resolved(path.parent, base, f"{path}: base") in taken:
         raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
-    return _merge(read(below, (path, *above)), tree)
+    return _merge(read(path.parent / base, (path, *above)), tree)
 
 
 def _counted(tree: dict[str, Any]) -> dict[str, Any]:
     """With the number of clients that "all" stands for. Raises ConfigError."""
-    if tree.get("clients") != _ALL:
+    if tree.get("clients") != "all":
         return tree
     from ..data import DataError, count_clients
 
@@ -135,13 +127,6 @@ def _counted(tree: dict[str, Any]) -> dict[str, Any]:
         return tree | {"clients": count_clients(config.data, config.seed)}
     except DataError as error:
         raise ConfigError(str(error)) from None
-
-
-_ALL = "all"
-_PATH_KEYS = (
-    *(("topology", "path"), ("data", "root"), ("stragglers", "path")),
-    *(("algorithm", key) for key in input_files()),
-)
 
 
 def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:
@@ -161,13 +146,11 @@ def _resolved(start: Path, name: str, key: str) -> Path:
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Tables merge key by key; a table that names another algorithm replaces the whole one."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(value, dict) and isinstance(below, dict):
-            merged[key] = value if key == "algorithm" and _names_another(below, value) else _merge(below, value)
-        else:
-            merged[key] = value
+    merged = base | over
+    for key in base.keys() & over.keys():
+        both_tables = isinstance(base[key], dict) and isinstance(over[key], dict)
+        if both_tables and not (key == "algorithm" and _names_another(base[key], over[key])):
+            merged[key] = _merge(base[key], over[key])
     return merged
 
 

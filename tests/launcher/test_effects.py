@@ -24,11 +24,7 @@ def write(tmp_path):
     [
         (
             "training.batch_size = 16",
-            "training.batch_size = 16: has no effect with training.work = 'full'; it needs 'steps' or 'epochs'",
-        ),
-        (
-            "training.epochs = 3\ntraining.work = 'steps'",
-            "training.epochs = 3: .* training.work = 'steps'; it needs 'epochs'",
+            "training.batch_size = 16: .* 'full'; it needs 'steps' or 'epochs'",
         ),
         ("topology.kind = 'ring'\ntopology.k = 6", "topology.k = 6: .* it needs 'watts-strogatz' or 'random-regular'"),
         ("data.root = 'mine'", "data.root = .*mine': has no effect with data.dataset = 'digits'"),
@@ -37,11 +33,7 @@ def write(tmp_path):
             "data.partition = 'clusters'\ndata.clusters.smallest = 5",
             "data.clusters.smallest = 5: .* without data.clusters.exponent",
         ),
-        ("data.min_samples = 5\ndata.partition = 'even'", "data.min_samples = 5: "),
-        (
-            "[[model.mix]]\nkind = 'mlp'\npadding = true",
-            "model.mix.0.padding = true: has no effect with model.mix.0.kind = 'mlp'",
-        ),
+        ("[[model.mix]]\nkind = 'mlp'\npadding = true", "model.mix.0.padding = true: .* with model.mix.0.kind = 'mlp'"),
         ("model.share = 2.0", "model.share = 2.0: has no effect without model.mix"),
         (
             "transport.keep = 0.5",
@@ -52,14 +44,8 @@ def write(tmp_path):
             "[[faults]]\nkind = 'cut'\nrounds = [1, 2]\nfactor = 3.0",
             "faults.0.factor = 3.0: has no effect with faults.0.kind = 'cut'; it needs 'slow'",
         ),
-        (
-            "algorithm = { name = 'fedavg' }\ntopology.p = 0.5",
-            "topology.p = 0.5: .* 'fedavg': its clients talk to a server",
-        ),
-        (
-            "algorithm = { name = 'dfedu' }\ntopology.weights = 'max-degree'",
-            "topology.weights = 'max-degree': .* 'dfedu'",
-        ),
+        ("algorithm.name = 'fedavg'\ntopology.p = 0.5", "topology.p = 0.5: .* 'fedavg': its clients talk to a server"),
+        ("algorithm.name = 'dfedu'\ntopology.weights = 'max-degree'", "topology.weights = 'max-degree': .* 'dfedu'"),
         ("algorithm = { name = 'd-psgd' }\ncheckpoints.save_maps = true", "checkpoints.save_maps = true: .* no maps"),
         ("algorithm = { name = 'ghn', graph = 'cosine', k = 5 }", "algorithm.k = 5: .* 'cosine'; it needs 'knn'"),
         (
@@ -122,9 +108,8 @@ def test_a_grid_has_an_effect_at_one_of_its_points(write, tmp_path):
     path = write("clients = 5")
     both = parse_grids(["training.work=full,epochs", "training.batch_size=8,16"])
     assert len(plan(path, [], both, 1, tmp_path / "out").runs) == 4
-    assert (
-        len(plan(path, ["training.steps=3"], parse_grids(["training.work=full,steps"]), 1, tmp_path / "out").runs) == 2
-    )
+    works = parse_grids(["training.work=full,steps"])
+    assert len(plan(path, ["training.steps=3"], works, 1, tmp_path / "out").runs) == 2
     with pytest.raises(ConfigError, match=r"^--grid training\.batch_size: training\.batch_size = 8: has no effect"):
         plan(path, [], {"training.batch_size": (8, 16)}, 1, tmp_path / "out")
 
