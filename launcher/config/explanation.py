@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 _LONGEST_SHOWN = 120
-_TABLES = ("model_type", "dataclass_type", "model_attributes_type", "dict_type")
-_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-_MISSING = ("missing", "missing_argument", "union_tag_not_found")
 
 
 class ConfigError(UserError):
@@ -57,88 +54,78 @@ def explain(error: "ValidationError", tree: Mapping[str, Any], root: type[Sectio
 
 
 def _explain(problem: Any, tree: Mapping[str, Any], root: type[Section]) -> str:
-    kind, value, where = problem["type"], problem["input"], list(problem["loc"])
+    value, where = problem["input"], list(problem["loc"])
     if where[:1] == ["algorithm"]:
         del where[1:2]  # the algorithm's name, which pydantic puts between the section and its key
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
+    if problem["type"].startswith("union_tag"):
         where.append("name")
         value = value.get("name") if isinstance(value, dict) else value
-    key = ".".join(map(str, where)) or "the configuration"
-    names = ", ".join(map(repr, ALGORITHMS))
-    if kind in _UNKNOWN:
-        return _unknown(where, tree, root)
-    if kind in _MISSING:
-        return f"{key} is missing" + (f"; allowed: {names}" if where == ["algorithm", "name"] else "")
-    if kind == "union_tag_invalid":
-        return f"{key} = {value!r}; allowed: {names}"
-    if kind == "literal_error":
-        return f"{key} = {_shown(value)}; allowed: {problem['ctx']['expected']}"
-    if kind != "value_error":
-        return f"{key} = {_shown(value)}: {_wanted(problem, where, root)}"
-    said = str(problem["ctx"]["error"])
-    if not isinstance(value, dict):
-        return f"{key} = {_shown(value)}: {said}"
-    # a check of several keys of a table, which may name them itself
-    glue = "." if re.match(r"[\w.]+ = ", said) else ": "
-    return glue.join(filter(None, [".".join(map(str, where)), said]))
+    path = ".".join(map(str, where))
+    key, names = path or "the configuration", ", ".join(map(repr, ALGORITHMS))
+    match problem["type"]:
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return _unknown(where, tree, root)
+        case "missing" | "missing_argument" | "union_tag_not_found":
+            return f"{key} is missing" + (f"; allowed: {names}" if path == "algorithm.name" else "")
+        case "union_tag_invalid":
+            return f"{key} = {value!r}; allowed: {names}"
+        case "literal_error":
+            return f"{key} = {_shown(value)}; allowed: {problem['ctx']['expected']}"
+        case "value_error" if isinstance(value, dict):  # a check of several keys of a table, which may name them itself
+            said = str(problem["ctx"]["error"])
+            glue = "." if re.match(r"[\w.]+ = ", said) else ": "
+            return glue.join(filter(None, [path, said]))
+        case "value_error":
+            return f"{key} = {_shown(value)}: {problem['ctx']['error']}"
+    return f"{key} = {_shown(value)}: {_wanted(problem, path, root)}"
 
 
-def _wanted(problem: Any, where: Sequence[Any], root: type[Section]) -> str:
+def _wanted(problem: Any, path: str, root: type[Section]) -> str:
     """What the value must be."""
-    kind, value = problem["type"], problem["input"]
-    if kind in _TABLES:
-        hint = next((name for name, allowed in _values(where, root) if value in allowed), None)
-        return "must be a table" + (f"; write {'.'.join(map(str, where))}.{hint} = {value!r}" if hint else "")
-    if kind == "tuple_type":
-        entries = value.strip("[] ").split(",") if isinstance(value, str) else [value]
-        entries = [entry.strip("\"' ") if isinstance(entry, str) else entry for entry in entries]
-        plain = not isinstance(value, dict | list) and len(entries) < 5 and len(str(value)) < _LONGEST_SHOWN
-        return "must be a list" + (f", such as {entries}" if plain else "")
-    if kind in ("too_short", "too_long"):
-        limit = problem["ctx"]["min_length" if kind == "too_short" else "max_length"]
-        return f"must have at {'least' if kind == 'too_short' else 'most'} {limit} entries"
-    if kind == "bool_type":
-        return "must be true or false"
+    value = problem["input"]
+    match problem["type"]:
+        case "model_type" | "dataclass_type" | "model_attributes_type" | "dict_type":
+            table = dict(_sections(root)).get(path)
+            words = {name: get_args(key.kind) for name, key in keys_of(table).items()} if table else {}
+            words |= {"name": tuple(ALGORITHMS)} if path == "algorithm" else {}
+            hint = next((name for name, allowed in words.items() if value in allowed), None)
+            return "must be a table" + (f"; write {path}.{hint} = {value!r}" if hint else "")
+        case "tuple_type":
+            entries = value.strip("[] ").split(",") if isinstance(value, str) else [value]
+            entries = [entry.strip("\"' ") if isinstance(entry, str) else entry for entry in entries]
+            plain = not isinstance(value, dict | list) and len(entries) < 5 and len(str(value)) < _LONGEST_SHOWN
+            return "must be a list" + (f", such as {entries}" if plain else "")
+        case "too_short":
+            return f"must have at least {problem['ctx']['min_length']} entries"
+        case "too_long":
+            return f"must have at most {problem['ctx']['max_length']} entries"
+        case "bool_type":
+            return "must be true or false"
     message = problem["msg"].replace("Input should be", "must be")
     return f"{message[0].lower()}{message[1:]}"
 
 
 def _unknown(where: Sequence[Any], tree: Mapping[str, Any], root: type[Section]) -> str:
-    name, allowed = str(where[-1]), _allowed_keys(where[:-1], tree, root)
-    close = difflib.get_close_matches(name, allowed, n=1) or [
-        f"{section}.{name}" for section, table in _sections(root) if name in keys_of(table)
-    ]
     if where == ["base"] or where == ["compare"]:
-        return f"{name}: is written outside any table of a file"
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"{'.'.join(map(str, where))}: unknown key{hint}; allowed here: {', '.join(allowed)}"
-
-
-def _allowed_keys(where: Sequence[Any], tree: Mapping[str, Any], root: type[Section]) -> list[str]:
+        return f"{where[0]}: is written outside any table of a file"
     section: Any = root
-    for part in where:
+    for part in where[:-1]:
         if part == "algorithm":
-            name = tree.get("algorithm", {}).get("name", keys_of(root)["algorithm"].default.name)
-            section = ALGORITHMS[name]
+            section = ALGORITHMS[tree.get("algorithm", {}).get("name", keys_of(root)["algorithm"].default.name)]
         elif not isinstance(part, int):
             kind = keys_of(section)[part].kind  # a table, tables, or perhaps one
             section = kind if isinstance(kind, type) else get_args(kind)[0]
-    return list(keys_of(section)) + (["base", "compare"] if section is root else [])
+    name, allowed = str(where[-1]), list(keys_of(section)) + (["base", "compare"] if section is root else [])
+    elsewhere = [f"{place}.{name}" for place, table in _sections(root) if name in keys_of(table)]
+    close = difflib.get_close_matches(name, allowed, n=1) or elsewhere
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"{'.'.join(map(str, where))}: unknown key{hint}; allowed here: {', '.join(allowed)}"
 
 
 def _sections(root: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     for name, key in keys_of(root).items():
         if isinstance(key.kind, type) and issubclass(key.kind, Section):
             yield name, key.kind
-
-
-def _values(where: Sequence[Any], root: type[Section]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The keys of a table that take one of several words, and these."""
-    if list(where) == ["algorithm"]:
-        yield "name", tuple(ALGORITHMS)
-    for section, table in _sections(root):
-        if list(where) == [section]:
-            yield from ((name, get_args(key.kind)) for name, key in keys_of(table).items())
 
 
 def _shown(value: Any) -> str:

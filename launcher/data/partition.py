@@ -26,17 +26,18 @@ def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partitio
         )
     if name != "overlapping" and len(pool) < MINIMUM * clients:
         raise DataError(
-            f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each), "
-            f'but data.dataset = "{section.dataset}" gives {len(pool)}; '
-            'data.partition = "overlapping" lets clients hold the same samples'
+            f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each), but data.dataset = "
+            f'"{section.dataset}" gives {len(pool)}; data.partition = "overlapping" lets clients hold the same samples'
         )
     owned = PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
     smallest = min(range(clients), key=lambda client: len(owned[client]))
     if len(owned[smallest]) < MINIMUM:
-        few = f"; data.min_samples = {MINIMUM} leaves out {some(owners_of(pool, MINIMUM)[1])}"
+        way_out = ""
+        if name == "natural":
+            way_out = f"; data.min_samples = {MINIMUM} leaves out {some(owners_of(pool, MINIMUM)[1])}"
         raise DataError(
             f'data.partition = "{name}" leaves client {smallest} with {len(owned[smallest])} samples: '
-            f"at least {MINIMUM} are needed{few if name == 'natural' else ''}"
+            f"at least {MINIMUM} are needed{way_out}"
         )
     return owned
 

@@ -84,20 +84,11 @@ def test_mnist_is_found_plain_or_packed_in_the_folder_or_where_torchvision_puts_
     assert np.allclose(inputs[0, 0], np.array([[8, 18, 28], [38, 48, 58]]) / 255, rtol=1e-7)
 
 
-def test_a_folder_without_the_files_is_answered_with_their_names(tmp_path):
-    write_mnist(tmp_path)
-    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(DataError, match=r"^data\.root = .* lacks files of mnist: .*t10k-labels-idx1-ubyte[^\n]*$"):
-        mnist(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("file", "content", "complaint"),
     [
         ("train-images-idx3-ubyte", idx(np.zeros((6, 2, 3)))[:-1], "announces 36 entries and holds 35"),
-        ("train-images-idx3-ubyte", idx(np.zeros((6, 2, 3))) + b"\0", "announces 36 entries and holds 37"),
         ("train-images-idx3-ubyte", idx(np.zeros(6)), "not an IDX file of unsigned bytes in 3 dimensions"),
-        ("train-images-idx3-ubyte", b"\0\0\x08", "not an IDX file"),
         ("train-images-idx3-ubyte", b"\0\0\x0d\x03" + bytes(12), "not an IDX file"),
         ("train-images-idx3-ubyte", b"\0\0\x08\x03" + b"\xff" * 12, "announces"),
         ("train-images-idx3-ubyte", idx(np.zeros((5, 2, 3))), "has 5 images, .* has 6 labels"),

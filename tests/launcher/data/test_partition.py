@@ -210,6 +210,7 @@ def test_clusters_with_an_exponent_have_sizes_by_a_power_law(exponent, seed):
         ({"partition": "classes"}, pool(100, task="regression"), "classes. needs classes, .*allowed are even"),
         ({"partition": "dirichlet"}, pool(100, task="regression"), "dirichlet. needs classes, .*allowed are even"),
         ({"partition": "natural"}, pool(44, client=np.arange(44) % 3), "has 3 clients, the run has 11; .* are 1 to 3"),
+        ({"partition": "classes", "classes_per_client": 1}, pool(44, labels=22), "client 0 with 2 samples: .* needed$"),
         (
             {"partition": "clusters", "clusters": ClustersTable(count=5, classes=4, overlap=1)},
             pool(1000, labels=10),
