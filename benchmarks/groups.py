@@ -64,17 +64,14 @@ GRAPH_METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def worst(result: Result, share: float) -> float:
-    count = max(1, round(share * len(result.metric)))
-    return float(np.sort(result.metric)[:count].mean())
-
-
 def rows(found: Mapping[str, list[Result]], published: Published) -> Iterator[tuple[str, ...]]:
     columns = len(next(iter(published.values())))
     for name, each in found.items():
         figures = [over_seeds((1e4 * result.metric.var() for result in each), 0)]
         if published is TABLE_2:
-            figures = [over_seeds(100 * worst(result, share) for result in each) for share in (0.1, 0.2)]
+            count = len(each[0].metric)
+            shares = (max(1, round(share * count)) for share in (0.1, 0.2))
+            figures = [over_seeds(100 * float(np.sort(r.metric)[:worst].mean()) for r in each) for worst in shares]
             figures.append(over_seeds(100 * float(result.metric.std()) for result in each))
         yield name, percent(each), *figures, f"{payload(each):.2f}", *published.get(name, columns * ("–",))
 

@@ -138,13 +138,12 @@ def worst_clients(methods: Sequence[Method], count: int = 5) -> list[tuple[str, 
     """(method, "client: metric, ..."), the worst first; with the seed where there are several."""
     lines = []
     for method in methods:
-        latest = method.latest_metric().sort_values("test_metric", ascending=method.is_accuracy, kind="stable")
-        digits = ".1f" if method.is_accuracy else ".4g"
-        texts = (
+        accuracy = method.run.metric == "accuracy"
+        latest = method.latest_metric().sort_values("test_metric", ascending=accuracy, kind="stable").head(count)
+        texts = [
             f"{row.owner or row.client}{f' (seed {row.seed})' if len(method.folders) > 1 else ''}: "
-            f"{method.unit * row.test_metric:{digits}}"
-            for row in latest.head(count).itertuples(index=False)
-        )
-        if text := ", ".join(texts):
-            lines.append((method.name, text))
+            f"{method.unit * row.test_metric:{'.1f' if accuracy else '.4g'}}"
+            for row in latest.itertuples(index=False)
+        ]
+        lines += [(method.name, ", ".join(texts))] if texts else []
     return lines

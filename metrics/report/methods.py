@@ -43,17 +43,13 @@ class Method:
         return nodes.node[nodes.role == "client"].tolist()
 
     @property
-    def is_accuracy(self) -> bool:
-        return self.run.metric == "accuracy"
+    def metric_label(self) -> str:
+        return "test accuracy, %" if self.run.metric == "accuracy" else "test MSE"
 
     @property
     def unit(self) -> float:
         """What a test metric is multiplied by to be shown."""
-        return 100.0 if self.is_accuracy else 1.0
-
-    @property
-    def metric_label(self) -> str:
-        return "test accuracy, %" if self.is_accuracy else "test MSE"
+        return 100.0 if self.run.metric == "accuracy" else 1.0
 
     def latest_metric(self) -> DataFrame:
         """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed.

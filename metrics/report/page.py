@@ -26,8 +26,11 @@ _ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tuple[Method, list[Drawn]]]) -> str:
     """``together`` compares the methods, ``each`` are the figures of one method's first run."""
     title = methods[0].name if len(methods) == 1 else f"{len(methods)} methods"
-    compared = [f"<section>{_figure(drawn, 'h2')}</section>" for drawn in together]
-    parts = [_header(methods, title), _results(methods), *compared, _worst(methods)]
+    parts = [_header(methods, title), _results(methods)]
+    parts += [f"<section>{_figure(drawn, 'h2')}</section>" for drawn in together]
+    if rows := [_row(name, [text]) for name, text in worst_clients(methods)]:
+        table = _table(["method", "client: test metric, the worst first"], rows)
+        parts.append(f"<section><h3>Clients that fare worst</h3>{table}</section>")
     for method, figures in each:
         if figures:
             heading = f"<h2>{escape(method.name)}</h2>" if len(methods) > 1 else ""
@@ -41,7 +44,7 @@ def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tu
         '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">\n'
         f"<title>{escape(title)}: report of a run</title>\n<style>\n{_STYLE.read_text()}</style>\n</head>\n<body>\n"
-        f"<main>\n{chr(10).join(filter(None, parts))}\n</main>\n</body>\n</html>\n"
+        f"<main>\n{chr(10).join(parts)}\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -92,12 +95,6 @@ def _figure(drawn: Drawn, heading: str = "h3") -> str:
     )
 
 
-def _worst(methods: Sequence[Method]) -> str:
-    rows = [_row(name, [text]) for name, text in worst_clients(methods)]
-    table = _table(["method", "client: test metric, the worst first"], rows)
-    return f"<section><h3>Clients that fare worst</h3>{table}</section>" if rows else ""
-
-
 def _events(methods: Sequence[Method]) -> str:
     rows, total = [], 0
     for method in methods:
@@ -108,42 +105,30 @@ def _events(methods: Sequence[Method]) -> str:
         for event in events.head(_EVENTS_SHOWN).itertuples():
             who = names.get(event.node, client_name(event.node, owners))
             when = [f"{event.wall_s:.2f}", "" if math.isnan(event.virtual_s) else f"{event.virtual_s:.2f}"]
-            cells = [method.name, *when, who, label(event.kind), _beginning(event.detail)]
-            rows.append(f"<tr>{_cells(cells)}</tr>")
+            detail = event.detail[:_DETAIL].partition("\n")[0]
+            detail += "…" if len(detail) == _DETAIL else ""
+            rows.append(f"<tr>{_cells([method.name, *when, who, label(event.kind), detail])}</tr>")
     table = _table(["method", "wall s", "virtual s", "who", "what", "detail"], rows)
     more = f"<p class=note>{total} events; at most {_EVENTS_SHOWN} of each first run are shown.</p>"
     return f"<section><h2>Events</h2>{table}{more}</section>"
 
 
-def _beginning(text: str) -> str:
-    first = text[:_DETAIL].partition("\n")[0]
-    return first if len(first) < _DETAIL else f"{first}…"
-
-
 def _configuration(methods: Sequence[Method]) -> str:
+    settings = [setting_of(method.reader.config) for method in methods]
     blocks = ""
+    if keys := differing(settings):
+        named_settings = zip(methods, settings, strict=True)
+        rows = [_row(each.name, (value_text(own.get(key)) for key in keys)) for each, own in named_settings]
+        blocks = f"<h3>Keys that differ</h3>{_table(['method', *keys], rows)}"
     for method in methods:
-        text = config_text(method.folders[0])
         seeds = ", ".join(str(run.seed) for run in method.group.runs)
         runs = ", ".join(str(folder) for folder in method.folders)
         blocks += (
             f"<details><summary>{escape(method.name)}</summary><p class=note>Seeds: {escape(seeds)}. "
-            f"Folders: {escape(runs)}.</p><pre>{escape(text)}</pre></details>"
+            f"Folders: {escape(runs)}.</p><pre>{escape(config_text(method.folders[0]))}</pre></details>"
         )
     return (
         "<section><h2>Configuration, and how to repeat it</h2><p>Each block is complete. Saved as "
         "<code>config.toml</code>, it gives the same models and the same bytes again, to the bit:</p>"
-        f"<pre>sheafgossip run config.toml</pre>{_differences(methods)}{blocks}</section>"
+        f"<pre>sheafgossip run config.toml</pre>{blocks}</section>"
     )
-
-
-def _differences(methods: Sequence[Method]) -> str:
-    settings = [setting_of(method.reader.config) for method in methods]
-    keys = differing(settings)
-    if not keys:
-        return ""
-    rows = [
-        _row(method.name, (value_text(setting.get(key)) for key in keys))
-        for method, setting in zip(methods, settings, strict=True)
-    ]
-    return f"<h3>Keys that differ</h3>{_table(['method', *keys], rows)}"

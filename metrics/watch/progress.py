@@ -8,7 +8,10 @@ from ..events import Event, who_of
 from ..text import UNKNOWN, clock, metric_text, size
 from .snapshot import Snapshot
 
-_COUNTED = {"crash": "crashes", "death": "deaths", "leave": "leaves", "restart": "restarts", "join": "joins"}
+_COUNTED = {
+    **{"crash": "crashes", "death": "deaths", "leave": "leaves", "restart": "restarts", "join": "joins"},
+    "warning": "warnings",
+}
 
 
 class Place(NamedTuple):
@@ -34,14 +37,17 @@ def _parts(snapshot: Snapshot) -> Iterable[str]:
     if snapshot.has_ended:
         yield f"{snapshot.state} after {clock(snapshot.elapsed_s)}"
     if snapshot.state != "finished":
-        yield f"round {rounds(snapshot)} of {snapshot.rounds}"
+        ends = [f"{last}" for last in dict.fromkeys(snapshot.completed[:1] + snapshot.completed[-1:])]
+        yield f"round {' to '.join(ends) or UNKNOWN} of {snapshot.rounds}"
     if snapshot.metric is not None:
         yield f"{title(snapshot)} {metric_text(snapshot.metric_name, snapshot.metric)}"
     if snapshot.payload_bytes:
         yield f"{size(snapshot.payload_bytes)} sent"
     if snapshot.memory_bytes is not None and snapshot.memory_of == len(snapshot.completed) and not snapshot.has_ended:
         yield f"{size(snapshot.memory_bytes)} of memory"
-    yield from counts(snapshot)
+    for kind, several in _COUNTED.items():
+        if number := snapshot.counts.get(kind):
+            yield f"{number} {several if number > 1 else kind}"
     if not snapshot.has_ended:
         yield clock(snapshot.elapsed_s)
     if snapshot.left_s is not None:
@@ -52,34 +58,12 @@ def starting(snapshot: Snapshot) -> str:
     return f"{snapshot.started} of {snapshot.clients} clients have started"
 
 
-def rounds(snapshot: Snapshot) -> str:
-    """Returns those of the slowest and the fastest client that are there."""
-    if not snapshot.completed:
-        return UNKNOWN
-    least, most = snapshot.completed[0], snapshot.completed[-1]
-    return f"{least}" if least == most else f"{least} to {most}"
-
-
-def counts(snapshot: Snapshot) -> list[str]:
-    """Comings and goings, and warnings, where there were any."""
-    words = _COUNTED | {"warning": "warnings"}
-    number = snapshot.counts
-    return [f"{number[kind]} {word if number[kind] > 1 else kind}" for kind, word in words.items() if number.get(kind)]
-
-
 def title(snapshot: Snapshot) -> str:
     return "accuracy" if snapshot.metric_name == "accuracy" else "test MSE"
 
 
-class Told(NamedTuple):
-    """Events of one kind that came one after the other; the time is that of the latest."""
-
-    wall_s: float
-    kind: str
-    text: str
-
-
-def told(events: Sequence[Event]) -> list[Told]:
-    """Tells what differs only in the client or in a number once, of the latest client, with how many others."""
+def told(events: Sequence[Event]) -> list[tuple[float, str, str]]:
+    """(wall seconds, kind, text) of events that follow each other and differ only in the client or in a number: of the
+    latest, with how many others."""
     runs = [list(group) for _, group in groupby(events, key=lambda event: event.pattern)]
-    return [Told(run[-1].wall_s, run[-1].kind, f"{who_of(run, run[-1])}: {run[-1].detail}") for run in runs]
+    return [(run[-1].wall_s, run[-1].kind, f"{who_of(run, run[-1])}: {run[-1].detail}") for run in runs]

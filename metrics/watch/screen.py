@@ -31,7 +31,9 @@ def draw(snapshot: Snapshot, place: Place, width: int, height: int, busy_with: s
         lines.append(_labelled("", Text(busy_with, style=_STRONG)))
     if news := told(snapshot.events)[-min(_EVENTS, max(0, height - _FIXED_LINES)) :]:
         lines.append(Text())
-        lines += [_event(*event) for event in news]
+    for wall_s, kind, text in news:
+        lines.append(Text(f"{clock(max(0.0, wall_s)):>7}  ", style=_QUIET))
+        lines[-1].append(f"{kind:<9}", style=_TROUBLE if kind in _TROUBLES else _STRONG).append(text.replace("\n", " "))
     for line in lines:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
@@ -39,23 +41,19 @@ def draw(snapshot: Snapshot, place: Place, width: int, height: int, busy_with: s
 
 
 def _header(snapshot: Snapshot, place: Place, width: int) -> Text:
-    name = [snapshot.name] + [part for part in (snapshot.algorithm,) if part != snapshot.name]
-    right = Text(_times(snapshot), style=_STRONG if snapshot.has_ended else "")
-    left = Text(name[0], style=_STRONG)
-    for part in (*name[1:], str(place)):
-        if part:
+    times = "starting"
+    if snapshot.has_ended:
+        times = f"{snapshot.state} after {clock(snapshot.elapsed_s)}"
+    elif snapshot.state == "running":
+        left_s = UNKNOWN if snapshot.left_s is None else f"about {clock(snapshot.left_s)}"
+        times = f"{clock(snapshot.elapsed_s)} · {left_s} left"
+    right = Text(times, style=_STRONG if snapshot.has_ended else "")
+    left = Text(snapshot.name, style=_STRONG)
+    for part in (snapshot.algorithm, str(place)):
+        if part not in ("", snapshot.name):
             left.append(f" · {part}", style=_QUIET)
     left.truncate(max(1, width - right.cell_len - 2), overflow="ellipsis", pad=True)
     return left.append("  ").append_text(right)
-
-
-def _times(snapshot: Snapshot) -> str:
-    if snapshot.state == "starting":
-        return "starting"
-    if snapshot.has_ended:
-        return f"{snapshot.state} after {clock(snapshot.elapsed_s)}"
-    left = UNKNOWN if snapshot.left_s is None else f"about {clock(snapshot.left_s)}"
-    return f"{clock(snapshot.elapsed_s)} · {left} left"
 
 
 def _rounds(snapshot: Snapshot, width: int) -> Iterable[Text]:
@@ -132,12 +130,6 @@ def sparkline(history: Sequence[tuple[int, float]], rounds: int, columns: int) -
     if low == high:
         return _HEIGHTS[0] * len(values)
     return "".join(_HEIGHTS[round((len(_HEIGHTS) - 1) * (value - low) / (high - low))] for value in values)
-
-
-def _event(wall_s: float, kind: str, text: str) -> Text:
-    line = Text(f"{clock(max(0.0, wall_s)):>7}  ", style=_QUIET)
-    line.append(f"{kind:<9}", style=_TROUBLE if kind in _TROUBLES else _STRONG)
-    return line.append(text.replace("\n", " "))
 
 
 def _labelled(label: str, content: Text) -> Text:

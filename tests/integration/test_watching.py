@@ -67,30 +67,21 @@ def in_a_terminal(*arguments: str, seconds: float = 150, interrupt_at: str | Non
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
 
 
-def test_a_finished_run_is_shown_once_and_no_file_is_left_behind(run_in_threads, seen):
-    folder = run_in_threads(SHORT).path
+def test_finished_runs_are_shown_once_one_after_the_other_and_no_file_is_left_behind(run_in_threads, seen):
+    folder = run_in_threads(TWO).path
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     code, out, err = seen(folder)
     assert (code, out) == (0, "")
-    assert re.fullmatch(r"run: finished after 0:\d\d, accuracy \d+\.\d %, \d+\.?\d* kB sent\n", err)
+    line = r"{}: finished after 0:\d\d, accuracy \d+\.\d %{}\n"
+    assert re.fullmatch(line.format("first", r", \d+\.?\d* kB sent") + line.format("second", ""), err)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_finished_run_can_be_watched_where_nothing_may_be_written(run_in_threads, seen):
-    folder = run_in_threads(SHORT).path
-    mode = folder.stat().st_mode
-    folder.chmod(mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
-    try:
-        assert seen(folder)[0] == 0
-    finally:
-        folder.chmod(mode)
-
-
-def test_several_runs_are_watched_one_after_the_other(run_in_threads, seen):
-    code, _, err = seen(run_in_threads(TWO).path)
-    assert code == 0
-    assert [line.split(" after")[0] for line in err.splitlines()] == ["first: finished", "second: finished"]
+    if os.geteuid():  # root may write everywhere
+        mode = folder.stat().st_mode
+        folder.chmod(mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+        try:
+            assert seen(folder)[0] == 0
+        finally:
+            folder.chmod(mode)
 
 
 def test_ctrl_c_ends_the_looking_and_not_the_run_whose_own_interrupt_is_told(going, watch):
@@ -132,13 +123,18 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path, seen, folder):
     assert "not the folder of a run" in err
 
 
-def test_in_a_terminal_a_run_is_a_picture_that_ends_with_the_result(tmp_path):
+def test_in_a_terminal_a_run_is_a_picture_that_ends_with_the_result_unless_other_is_asked_for(tmp_path):
     (tmp_path / "config.toml").write_text(SHORT)
-    code, written = in_a_terminal("run", str(tmp_path / "config.toml"), "--out", str(tmp_path / "run"))
-    assert code == 0
-    assert "starting" in written
-    assert "wall time, s" in written
-    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # the cursor is back
+    for option, progress in (("--set=seed=1", False), ("--plain", True), ("--quiet", False)):
+        words = "run", str(tmp_path / "config.toml"), "--out", str(tmp_path / option), option
+        code, written = in_a_terminal(*words)
+        assert code == 0
+        assert (": finished after " in written) == progress
+        assert ("\x1b[?25l" in written) == (option == "--set=seed=1")
+        if option == "--set=seed=1":
+            assert "starting" in written
+            assert "wall time, s" in written
+            assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # the cursor is back
 
 
 def test_in_a_terminal_ctrl_c_gives_the_cursor_back(tmp_path):
@@ -148,12 +144,3 @@ def test_in_a_terminal_ctrl_c_gives_the_cursor_back(tmp_path):
     assert code == 130
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
     assert "interrupted: the records so far are kept" in written
-
-
-def test_in_a_terminal_plain_lines_and_silence_are_kept_to(tmp_path):
-    (tmp_path / "config.toml").write_text(SHORT)
-    for option, progress in (("--plain", True), ("--quiet", False)):
-        code, written = in_a_terminal("run", str(tmp_path / "config.toml"), "--out", str(tmp_path / option), option)
-        assert code == 0
-        assert "\x1b[?25l" not in written
-        assert (": finished after " in written) == progress

@@ -67,34 +67,23 @@ def test_an_even_split_for_want_of_owners_is_told(prepared):
     )
 
 
-@pytest.mark.parametrize(
-    ("overrides", "text"),
-    [
-        (["training.work=steps", "training.steps=5"], "5 mini-batches of 32 samples a round, alpha 0.1"),
-        (
-            ["training.work=epochs", "training.batch_size=7", "training.l2=0.5"],
-            "1 pass over the training samples in mini-batches of 7 a round, alpha 0.1, l2 0.5",
-        ),
-    ],
-)
-def test_what_local_work_means_is_told(prepared, overrides, text):
-    assert told(prepared("clients = 5\n[data]\nsamples = 200", *overrides))["local work"] == text
-
-
-def test_of_the_next_run_only_what_differs_is_told(prepared):
+def test_what_local_work_means_is_told_and_of_the_next_run_only_what_differs(prepared):
     banner = Banner()
-    banner.lines(prepared("clients = 5\n[data]\nsamples = 200", name="a"))
-    news = banner.lines(prepared("clients = 5\n[data]\nsamples = 200", "training.alpha=0.5", name="b"))
-    assert [line[:12].rstrip() for line in news] == ["run folder", "local work"]
+    small = "clients = 5\n[data]\nsamples = 200"
+    banner.lines(prepared(small, "training.work=steps", "training.steps=5", name="a"))
+    passes = "training.work=epochs", "training.batch_size=7", "training.l2=0.5"
+    for name, overrides, text in (
+        ("b", ("training.work=steps", "training.steps=3"), "3 mini-batches of 32 samples a round, alpha 0.1"),
+        ("c", passes, "1 pass over the training samples in mini-batches of 7 a round, alpha 0.1, l2 0.5"),
+    ):
+        _, news = banner.lines(prepared(small, *overrides, name=name))
+        assert (news[:12].rstrip(), news[12:]) == ("local work", text)
 
 
-def test_owners_keep_their_names_in_the_records(prepared):
+def test_owners_keep_their_names_in_the_records_and_who_has_none_is_not_given_one(prepared):
     folder = prepared(CONFIG, "clients=all", "data.client=who", "data.min_samples=4").folder
     assert read_owners(folder) == {0: "Ann", 1: "Cy", 2: "Ed"}
     assert RunReader(folder).owner.values.tolist() == [[0, "Ann"], [1, "Cy"], [2, "Ed"]]
-
-
-def test_who_has_no_name_is_not_given_one(prepared):
-    folder = prepared("clients = 5\n[data]\nsamples = 200").folder
+    folder = prepared("clients = 5\n[data]\nsamples = 200", name="unnamed").folder
     assert read_owners(folder) == {}
     assert RunReader(folder).owner.empty

@@ -90,35 +90,27 @@ def test_it_fits_into_any_terminal(snapshot, width, height):
     assert len(lines) <= max(1, height - 1)
 
 
-def test_the_picture_is_as_high_at_the_start_as_later():
+def test_the_picture_is_as_high_at_the_start_as_later_and_a_failure_shows_its_cause():
     later = replace(GOING, virtual_s=None, events=())
     assert len(shown(STARTING).splitlines()) == len(shown(later).splitlines())
     assert "7 of 200 clients have started" in shown(STARTING)
+    picture = shown(replace(GOING, state="failed", left_s=None, cause="client 3 died in round 12: killed by SIGKILL"))
+    assert "failed after 0:41" in picture
+    assert "client 3 died in round 12: killed by SIGKILL" in picture
 
 
-def test_the_bar_tells_what_all_have_done_what_some_have_done_and_what_is_to_be_done():
+def test_the_bar_tells_what_all_and_what_some_have_done_and_the_clients_stand_above_their_place_on_it():
     half = replace(GOING, rounds=100, completed=(25, 50))
     bar = shown(half, width=80).splitlines()[4].split()[0]
     assert (bar.count("━"), bar.count("╍"), bar.count("─")) == (15, 16, 31)
-
-
-def test_the_clients_stand_above_their_place_on_the_bar():
     hill = shown(replace(GOING, rounds=100, completed=(50, *[100] * 7))).splitlines()[3][11:]
     assert (len(hill), hill[30], hill[61], hill.strip(" ▂█")) == (62, "▂", "█", "")
 
 
 def test_without_colours_nothing_is_lost(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    plain = shown(GOING)
-    coloured = shown(GOING, force_terminal=True)
-    assert "\x1b[38" not in coloured
-    assert "━" in plain
-
-
-def test_a_failure_shows_its_cause():
-    picture = shown(replace(GOING, state="failed", left_s=None, cause="client 3 died in round 12: killed by SIGKILL"))
-    assert "failed after 0:41" in picture
-    assert "client 3 died in round 12: killed by SIGKILL" in picture
+    assert "\x1b[38" not in shown(GOING, force_terminal=True)
+    assert "━" in shown(GOING)
 
 
 def test_the_sparkline_goes_as_far_as_the_rounds_that_are_evaluated():

@@ -40,28 +40,20 @@ def run(tmp_path) -> "Recorded":
     return Recorded(tmp_path)
 
 
-def test_before_the_start_it_tells_how_many_clients_are_there(run):
+def test_before_the_start_it_tells_how_many_clients_are_there_and_what_is_not_known_is_none(run):
     snapshot = run.add(node(0), node(1), node(3, "server")).look()
     assert (snapshot.name, snapshot.algorithm, snapshot.state) == ("first", "dfedu", "starting")
-    assert (snapshot.started, snapshot.clients, snapshot.rounds) == (2, 3, 10)
-    assert snapshot.completed == ()
-
-
-def test_what_is_not_known_is_none(run):
-    snapshot = run.add(START, node(0), done(0, 0)).look()
+    assert (snapshot.started, snapshot.clients, snapshot.rounds, snapshot.completed) == (2, 3, 10, ())
+    snapshot = run.add(START, done(0, 0)).look()
     assert (snapshot.metric, snapshot.memory_bytes, snapshot.waited, snapshot.left_s) == (None, None, None, None)
     assert (snapshot.virtual_s, snapshot.payload_bytes, snapshot.payload_per_s) == (None, 0, None)
 
 
-def test_rounds_are_the_last_of_each_client_in_ascending_order(run):
+def test_rounds_are_the_last_of_each_client_that_is_there_in_ascending_order(run):
     rounds = [done(0, k) for k in range(6)] + [done(1, k) for k in range(3)] + [done(2, k) for k in range(5)]
     assert run.add(START, node(0), node(1), node(2), *rounds).look().completed == (2, 4, 5)
-
-
-def test_a_client_that_is_gone_is_counted_and_holds_nobody_up(run):
-    run.add(START, node(0), node(1), done(0, 0), done(1, 0), done(0, 1), done(0, 2), event(1, "crash"))
-    snapshot = run.look()
-    assert (snapshot.gone, snapshot.completed) == (1, (2,))
+    snapshot = run.add(event(1, "crash")).look()
+    assert (snapshot.gone, snapshot.completed) == (1, (4, 5))
 
 
 def test_a_client_that_comes_back_or_joins_late_goes_on_after_the_rounds_it_missed(run):
@@ -76,18 +68,12 @@ def test_a_client_that_comes_back_or_joins_late_goes_on_after_the_rounds_it_miss
     assert follower.look().completed == (4, 6, 8)
 
 
-def test_the_metric_is_the_mean_of_the_latest_evaluations_and_that_of_the_summary(run):
-    run.add(START, node(0), node(1), done(0, 0, metric=0.1), done(0, 1), done(0, 2, metric=0.8), done(1, 0, metric=0.4))
-    assert run.look().metric == pytest.approx(0.6)
-    assert summarize(run.folder).final.mean == pytest.approx(0.6)
-
-
-def test_the_history_holds_evaluated_rounds_that_half_of_the_clients_have_completed(run):
+def test_the_metric_is_that_of_the_summary_and_the_history_holds_rounds_that_half_of_the_clients_completed(run):
     run.add(START, node(0), node(1), node(2))
-    run.add(
-        *(done(0, k, metric=0.1 * k) for k in range(4)), *(done(1, k, metric=0.3 * k) for k in range(3)), done(2, 0)
-    )
-    assert run.look().history == ((0, 0.0), (1, pytest.approx(0.2)), (2, pytest.approx(0.4)))
+    first, second = ([done(client, k, metric=(0.1 + 0.2 * client) * k) for k in range(4 - client)] for client in (0, 1))
+    snapshot = run.add(*first, *second, done(2, 0)).look()
+    assert snapshot.metric == pytest.approx(0.45) == summarize(run.folder).final.mean
+    assert snapshot.history == ((0, 0.0), (1, pytest.approx(0.2)), (2, pytest.approx(0.4)))
 
 
 def test_a_server_counts_in_what_was_sent_and_nowhere_else(run):
@@ -99,16 +85,10 @@ def test_a_server_counts_in_what_was_sent_and_nowhere_else(run):
 
 def test_bytes_are_the_payload_of_completed_rounds_and_their_rate_that_of_the_last_ten_seconds(run):
     run.add(START, node(0), *(done(0, k, float(k)) for k in range(31)), *(sent(0, 1, k, 1000) for k in range(1, 32)))
-    snapshot = run.look()
-    assert snapshot.payload_bytes == 30_000
-    assert snapshot.payload_per_s == pytest.approx(1000)
-
-
-def test_nothing_is_sent_any_more_where_nothing_goes_on(run):
-    run.add(START, node(0), *(done(0, k, float(k)) for k in range(4)), *(sent(0, 1, k, 1000) for k in range(1, 4)))
     follower = Follower(run.folder)
-    assert follower.look(100.0).payload_per_s == pytest.approx(1000)
-    assert follower.look(200.0).payload_per_s == 0.0
+    snapshot = follower.look(100.0, seconds=60)
+    assert (snapshot.payload_bytes, snapshot.payload_per_s) == (30_000, pytest.approx(1000))
+    assert follower.look(200.0).payload_per_s == 0.0  # where nothing goes on any more
 
 
 def test_memory_is_what_the_clients_that_are_there_said_last(run):
@@ -120,35 +100,24 @@ def test_memory_is_what_the_clients_that_are_there_said_last(run):
     assert (run.look().memory_bytes, run.look().memory_of) == (7, 1)
 
 
-def test_waiting_in_a_scenario_is_a_share_of_the_time_that_clients_were_there(run):
-    run.add(START, node(0), node(1))
-    run.add(done(0, 1, virtual_s=10.0, idle_s=2.0, waited_for=1), done(1, 1, virtual_s=10.0, idle_s=3.0, waited_for=0))
-    run.add(done(0, 0, virtual_s=0.0, idle_s=0.0), done(1, 0, virtual_s=0.0, idle_s=0.0))
-    snapshot = run.look()
-    assert (snapshot.waited, snapshot.waited_for, snapshot.virtual_s) == (pytest.approx(0.25), "client 0", 10.0)
-    assert summarize(run.folder).conditions.waited_share == pytest.approx(0.25)
-
-
-def test_waiting_without_a_scenario_comes_from_the_latest_samples_of_work(run):
+def test_waiting_is_a_share_of_the_virtual_time_that_clients_were_there_or_of_the_work_they_told_last(run):
     def spent(part: str, elapsed_s: float) -> WorkRecord:
         return WorkRecord(0, 1.0, part, 0.0, elapsed_s, 0)
 
-    run.add(START, node(0), spent("waiting", 1.0), spent("gradient", 1.0), spent("start", 50.0))
+    run.add(START, node(0), node(1), spent("waiting", 1.0), spent("gradient", 1.0), spent("start", 50.0))
     run.add(spent("waiting", 3.0), spent("gradient", 9.0))
     assert run.look().waited == pytest.approx(0.25)
+    run.add(done(0, 1, virtual_s=10.0, idle_s=2.0, waited_for=1), done(1, 1, virtual_s=10.0, idle_s=4.0, waited_for=0))
+    run.add(done(0, 0, virtual_s=0.0, idle_s=0.0), done(1, 0, virtual_s=0.0, idle_s=0.0))
+    snapshot = run.look()
+    assert (snapshot.waited, snapshot.waited_for, snapshot.virtual_s) == (pytest.approx(0.3), "client 0", 10.0)
+    assert summarize(run.folder).conditions.waited_share == pytest.approx(0.3)
 
 
-def test_time_left_follows_the_recent_pace_of_the_client_that_will_be_last(run):
+def test_time_left_follows_the_recent_pace_of_the_client_that_will_be_last_and_does_not_sink_while_a_round_lasts(run):
     run.add(START, node(0), node(1), *(done(0, k, 1.0 * k) for k in range(9)), *(done(1, k, 2.0 * k) for k in range(5)))
-    assert run.look().left_s == pytest.approx(6 * 2.0)
-
-
-def test_time_left_does_not_sink_while_a_round_takes_long(run):
-    run.add(START, node(0), done(0, 0, 0.0), done(0, 1, 2.0))
     follower = Follower(run.folder)
-    assert follower.look(50.0).left_s == pytest.approx(18.0)
-    assert follower.look(51.0).left_s == pytest.approx(17.0)
-    assert follower.look(59.0).left_s == pytest.approx(16.0)
+    assert [follower.look(now).left_s for now in (50.0, 51.0, 59.0)] == pytest.approx([12.0, 11.0, 10.0])
 
 
 def test_the_clock_goes_on_between_rounds_and_never_back(run):
@@ -172,10 +141,12 @@ def test_events_are_the_latest_without_the_launchers_own_and_counted_by_kind(run
 @pytest.mark.parametrize(
     ("kind", "state"), [("finish", "finished"), ("failure", "failed"), ("interrupt", "interrupted")]
 )
-def test_it_tells_how_a_run_ended(run, kind, state):
-    snapshot = run.add(START, node(0), done(0, 0), event(LAUNCHER, kind, detail="client 0 died\nthe rest")).look()
+def test_it_tells_how_a_run_ended_and_leaves_nothing_in_its_folder(run, kind, state):
+    run.add(START, node(0), done(0, 0), event(LAUNCHER, kind, detail="client 0 died\nthe rest"))
+    snapshot = run.look()
     assert (snapshot.state, snapshot.has_ended, snapshot.left_s) == (state, True, None)
     assert snapshot.cause == ("client 0 died" if kind == "failure" else "")
+    assert sorted(run.folder.iterdir()) == [run.folder / "config.toml", run.folder / "run.sqlite"]
 
 
 def test_a_look_without_time_goes_on_where_the_one_before_stopped(run):
@@ -192,9 +163,10 @@ def test_a_run_taken_up_again_is_read_anew(run):
     assert follower.look().completed == (7,)
     store = Store(run.folder / "run.sqlite")
     store.forget_after(3)
-    store.close()
-    run.add(START)
+    store.write([START])
+    store.commit()  # and still in the log
     assert follower.look().completed == (3,)
+    store.close()
 
 
 def test_how_a_run_ended_before_is_no_news_to_who_takes_it_up(run):
@@ -205,18 +177,3 @@ def test_how_a_run_ended_before_is_no_news_to_who_takes_it_up(run):
     assert (follower.look().started, follower.look().completed) == (1, ())
     run.add(START, node(1, pid=201))
     assert (follower.look().state, follower.look().completed) == ("running", (7,))
-
-
-def test_looking_at_a_finished_run_leaves_nothing_in_its_folder(run):
-    run.add(START, node(0), done(0, 0), event(LAUNCHER, "finish"))
-    before = sorted(run.folder.iterdir())
-    run.look()
-    assert sorted(run.folder.iterdir()) == before == [run.folder / "config.toml", run.folder / "run.sqlite"]
-
-
-def test_what_is_committed_and_still_in_the_log_is_seen(run):
-    store = Store(run.folder / "run.sqlite")
-    store.write([START, node(0), done(0, 0), done(0, 1)])
-    store.commit()
-    assert run.look().completed == (1,)
-    store.close()
