@@ -4,6 +4,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from ...metrics import lock
@@ -25,7 +26,11 @@ def new_folder(wanted: Path | None, config_file: Path) -> Iterator[Path]:
             made = make(folder)
         else:
             made = make(Path("runs").resolve())
-            folder = _numbered(Path("runs").resolve() / config_file.stem)
+            for number in count(1):  # of two processes each gets another
+                folder = Path("runs").resolve() / f"{config_file.stem}{'' if number == 1 else f'-{number}'}"
+                with suppress(FileExistsError):
+                    folder.mkdir()
+                    break
             made = [folder, *made]
     except OSError as error:
         raise cannot_be_written(wanted or Path("runs"), error) from error
@@ -76,14 +81,3 @@ def reason(error: Exception) -> str:
     """Returns what the system, or SQLite, says."""
     assert isinstance(error, OSError | sqlite3.Error)
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _numbered(wanted: Path) -> Path:
-    """The first of NAME, NAME-2, ... that is not there, made; of two processes each gets another."""
-    count, folder = 1, wanted
-    while True:
-        with suppress(FileExistsError):
-            folder.mkdir()
-            return folder
-        count += 1
-        folder = wanted.with_name(f"{wanted.name}-{count}")

@@ -152,39 +152,29 @@ def finished(folder):
 def test_a_table_is_as_wide_as_the_terminal_and_in_a_file_as_it_needs(folder, finished, monkeypatch):
     monkeypatch.setattr(sys, "__stdout__", (folder / "file").open("w"))
     monkeypatch.delenv("COLUMNS", raising=False)
-    finished("long", 0.7)
     other = finished("other", 0.9)
     (other / "config.toml").write_text(f"name = '{'a name ' * 20}'\n[algorithm]\nname = 'local'\n")
-    lines = {}
-    for columns in (None, "60"):
-        if columns:
-            monkeypatch.setenv("COLUMNS", columns)
-        code, shown, _ = sheafgossip("summary", "long", "other")
-        assert (code, "long" in shown, "accuracy" in shown) == (0, True, True)
-        lines[columns] = shown.splitlines()
-    assert max(map(len, lines["60"])) <= 60
-    assert any("a name " * 20 in line and "wall" not in line for line in lines[None])
-    assert any("wall" in line for line in lines[None])
+    _, in_a_file, _ = sheafgossip("summary", finished("long", 0.7), other)
+    monkeypatch.setenv("COLUMNS", "60")
+    _, in_a_terminal, _ = sheafgossip("summary", "long", other)
+    assert max(map(len, in_a_terminal.splitlines())) <= 60
+    assert all(word in in_a_file for word in ("a name " * 20, "long", "accuracy", "wall"))
 
 
-def test_summary_with_a_target_tells_rounds_megabytes_and_seconds(finished):
-    code, shown, _ = sheafgossip("summary", finished("run", 0.7), "--target", "0.65")
-    figures = dict(re.findall(r"│ (.*?65 %.*?) +│ +(\S+) │", shown))
-    assert code == 0
-    assert figures == {
+def test_summary_tells_what_a_target_took_means_over_seeds_and_as_json_nothing_but_json(folder, finished):
+    runs = finished("runs/seed-1", 0.7, seed=1).parent
+    _, shown, _ = sheafgossip("summary", runs / "seed-1", "--target", "0.65")
+    assert dict(re.findall(r"│ (.*?65 %.*?) +│ +(\S+) │", shown)) == {
         "rounds to reach 65 %": "1",
         "payload to reach 65 %, MB": "1.00",
         "wire to reach 65 %, MB": "1.40",
         "wall time to reach 65 %, s": "2.0",
     }
-
-
-def test_runs_that_differ_in_their_seed_are_one_line_and_json_is_nothing_but_json(folder, finished):
-    finished("runs/seed-1", 0.7, seed=1)
     finished("runs/seed-2", 0.9, seed=2)
-    code, shown, _ = sheafgossip("summary", folder / "runs")
-    assert (code, "dfedu (2 seeds)" in shown, "80.0 ± 10.0" in shown) == (0, True, True)
-    code, shown, error = sheafgossip("summary", folder / "runs", "--json", "--target", "0.8")
+    _, shown, _ = sheafgossip("summary", runs)
+    assert "dfedu (2 seeds)" in shown
+    assert "80.0 ± 10.0" in shown
+    code, shown, error = sheafgossip("summary", runs, "--json", "--target", "0.8")
     told = json.loads(shown)
     assert (code, error) == (0, "")
     assert [(run["seed"], run["final"]["mean"]) for run in told["runs"]] == [(1, 0.7), (2, 0.9)]
@@ -192,7 +182,7 @@ def test_runs_that_differ_in_their_seed_are_one_line_and_json_is_nothing_but_jso
     assert [group["mean"]["test_metric"] for group in told["seeds"]] == [pytest.approx(0.8)]
 
 
-def test_compare_shows_what_differs_and_writes_it_to_a_file_that_is_not_there_yet(folder, finished):
+def test_compare_and_export_write_files_that_are_not_there_yet(folder, finished):
     finished("runs/seed-1", 0.7, seed=1)
     finished("runs/seed-2", 0.9, seed=2)
     other = finished("other", 0.3)
@@ -202,22 +192,17 @@ def test_compare_shows_what_differs_and_writes_it_to_a_file_that_is_not_there_ye
     assert re.search(r"algorithm\.name +dfedu +local", shown)
     assert re.search(r"accuracy % ± s\.e\. +80\.0 ± 10\.0 \* +30\.0 ± 0\.0", shown)
     assert re.search(r"wire MB to 65 % +1\.40 +–", shown)
-    written = (folder / "table.csv").read_text()
-    assert written.startswith("algorithm.name,run,")
-    code, _, error = sheafgossip("compare", "runs", other, "--csv", "table.csv")
-    assert (code, error) == (2, "error: --csv table.csv: exists; nothing is overwritten, choose another name\n")
-    assert (folder / "table.csv").read_text() == written
-
-
-def test_export_writes_the_tables_where_it_is_told_and_does_not_overwrite(folder, finished):
-    run = finished("run", 0.7)
-    code, shown, _ = sheafgossip("export", run, "--to", "csv", "--out", "tables")
-    assert code == 0
-    assert shown.endswith("files in tables\n")
-    assert (folder / "tables" / "traffic.csv").exists()
-    code, output, error = sheafgossip("export", run, "--to", "csv", "--out", "tables")
-    assert (code, output, len(error.splitlines())) == (2, "", 1)
-    assert "nothing is overwritten" in error
+    code, shown, _ = sheafgossip("export", other, "--to", "csv", "--out", "tables")
+    assert (code, shown.endswith("files in tables\n")) == (0, True)
+    written = {path: path.read_text() for path in (folder / "table.csv", folder / "tables" / "traffic.csv")}
+    assert written[folder / "table.csv"].startswith("algorithm.name,run,")
+    for words in (
+        ("compare", "runs", other, "--csv", "table.csv"),
+        ("export", other, "--to", "csv", "--out", "tables"),
+    ):
+        code, shown, error = sheafgossip(*words)
+        assert (code, shown, len(error.splitlines()), "nothing is overwritten" in error) == (2, "", 1, True)
+    assert written == {path: path.read_text() for path in written}
 
 
 def test_verify_says_so_where_the_kernel_counts_nothing(monkeypatch):

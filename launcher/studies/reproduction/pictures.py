@@ -49,7 +49,9 @@ def _panels(shown: DataFrame, part: Part) -> Figure:
     for axes, x in zip(panels, ("round", "mbit"), strict=False):
         _lines(axes, shown, x, unit=1 if error else 100, flat=x == "mbit" or not with_bits)
         axes.set_xlabel({"round": "rounds", "mbit": "Mbit sent by all clients"}[x], color=INK)
-        _plain(axes)
+        axes.grid(alpha=0.3)
+        axes.tick_params(colors=INK, labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("test MSE, mean over clients" if error else "test accuracy %, mean over clients", color=INK)
     if with_bits:
         panels[1].set_xscale("log")
@@ -109,10 +111,3 @@ _PIXELS = {
     "norm": r"$\|P_{ij}\|_F$ after the last round",
     "change": r"change of $\|P_{ij}\|_F$ since the first round, %",
 }
-
-
-def _plain(axes: Axes) -> None:
-    axes.grid(alpha=0.3)
-    axes.tick_params(colors=INK, labelsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)

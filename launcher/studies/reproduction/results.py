@@ -81,14 +81,6 @@ def map_norms(result: Result) -> "DataFrame":
     return norms.assign(parameters=norms.client.map(sizes), neighbour_parameters=norms.neighbour.map(sizes))
 
 
-def rounds_past(results: list[Result], result: Result, alone: str) -> int | None:
-    """First round after which the mean accuracy is above what the run called ``alone`` ends with; None: never."""
-    found = curves(results)
-    bar = found[found.run == alone].metric
-    above = found[(found.run == result.name) & (found.metric > bar.iloc[-1])] if len(bar) else bar
-    return int(above["round"].iloc[0]) if len(above) else None
-
-
 _COLUMNS = {
     "accuracy": ("accuracy %", "test_metric"),
     "mse": ("MSE", "test_metric"),
@@ -181,8 +173,10 @@ def _ours(results: list[Result], result: Result, group: Group, column: str) -> s
     if column == "busiest":
         return short(mean(open_run(folder).client_total.payload_bytes_sent.max() for folder in result.folders) / 1e3)
     if column == "rounds_past_local":
-        passed = None if result.name == "Local" else rounds_past(results, result, "Local")
-        return UNKNOWN if passed is None else str(passed)
+        found = curves(results)
+        alone, own = found[found.run == "Local"].metric, found[found.run == result.name]
+        above = own[own.metric > alone.iloc[-1]] if len(alone) and result.name != "Local" else alone[:0]
+        return str(above["round"].iloc[0]) if len(above) else UNKNOWN  # the first round after which it is better
     norms = map_norms(result)
     change = 100 * (norms.norm / norms.norm_after_round_1 - 1).abs().max()
     return short({"norm_least": norms.norm.min(), "norm_median": norms.norm.median(), "norm_most": norms.norm.max(),

@@ -61,7 +61,7 @@ class Process:
 
     stage: "Stage"
     node: int
-    life: int
+    incarnation: int
     presence: Presence
     rejected: Counter = field(default_factory=Counter)
     queue: deque[Message] = field(default_factory=deque)
@@ -76,7 +76,7 @@ class Process:
         nodes = list(to)
         for node in nodes:
             if (other := self.stage.there.get(node)) is not None:
-                other.queue.append(Message(self.node, round, phase, tuple(tensors), self.life))
+                other.queue.append(Message(self.node, round, phase, tuple(tensors), self.incarnation))
                 if self.peers:
                     flow = self.peers.clock._flows[node]
                     self.most_under_way[node] = max(self.most_under_way[node], flow.sent - flow.confirmed)
@@ -123,11 +123,11 @@ class Stage:
         with ExitStack() as patched:
             for module in (waiting, presence, clock_scheduled, clock_planned, clock_wall):
                 patched.enter_context(patch.object(module, "time", self))
-            for node, lives in enumerate(self.plan.incarnations):
-                if lives:
-                    late = self.clock == "wall" and (lives[0].number, lives[0].first) != (1, 1)
-                    self._due.append((lives[0].start_s if late else 0.0, node, lives[0]))
-            here = {node for _, node, life in self._due if life.number == life.first == 1}
+            for node, incarnations in enumerate(self.plan.incarnations):
+                if incarnations:
+                    late = self.clock == "wall" and (incarnations[0].number, incarnations[0].first) != (1, 1)
+                    self._due.append((incarnations[0].start_s if late else 0.0, node, incarnations[0]))
+            here = {node for _, node, incarnation in self._due if incarnation.number == incarnation.first == 1}
             self._start_those_due(here)
             try:
                 while self.there or self._due:
@@ -157,28 +157,28 @@ class Stage:
         """``together`` are those that meet before the run begins."""
         due = [entry for entry in self._due if entry[0] <= self.now or self.clock == "virtual"]
         self._due = [entry for entry in self._due if entry not in due]
-        for _, node, life in due:
+        for _, node, incarnation in due:
             neighbours = self.scenario.neighbours[node]
-            process = Process(self, node, life.number, Presence(node))
+            process = Process(self, node, incarnation.number, Presence(node))
             linked = process.presence.linked
-            linked |= {j: self.there[j].life for j in neighbours if j in self.there and j not in together}
+            linked |= {j: self.there[j].incarnation for j in neighbours if j in self.there and j not in together}
             linked |= {j: 1 for j in neighbours if j in together}
             for j in neighbours:
                 if node in together or j not in self.there:
                     continue
-                self.there[j].presence.first_rounds[node] = life.first
-                self.there[j].queue.append(Message(node, 0, 0, (), life.number))
+                self.there[j].presence.first_rounds[node] = incarnation.first
+                self.there[j].queue.append(Message(node, 0, 0, (), incarnation.number))
             self.there[node] = process
-            process.turn = greenlet(partial(self._live, process, life), self.main)
+            process.turn = greenlet(partial(self._live, process, incarnation), self.main)
             process.wakes_at = self.now
             self._begun.append(process)
 
-    def _live(self, process: Process, life: Incarnation) -> None:
-        _Player(self, process, life).play()
+    def _live(self, process: Process, incarnation: Incarnation) -> None:
+        _Player(self, process, incarnation).play()
         node = process.node
         for j, most in process.most_under_way.items():
             self.most_under_way[node, j] = max(self.most_under_way[node, j], most)
-        if life.ending == "finish":
+        if incarnation.ending == "finish":
             self._done.add(node)
             for j in self.scenario.neighbours[node]:
                 if self.clock == "wall" and j in self.there:
@@ -189,19 +189,19 @@ class Stage:
         del self.there[node]
         for j in self.scenario.neighbours[node]:
             if j in self.there:
-                self.there[j].presence.left[node] = process.life
+                self.there[j].presence.left[node] = process.incarnation
                 self.there[j].spoken_to = True
-        following = [each for each in self.plan.incarnations[node] if each.number > life.number]
+        following = [each for each in self.plan.incarnations[node] if each.number > incarnation.number]
         if following:
-            pause = following[0].start_s - life.end_s if self.clock == "wall" else 0.0
+            pause = following[0].start_s - incarnation.end_s if self.clock == "wall" else 0.0
             self._due.append((self.now + max(0.0, pause), node, following[0]))
 
 
 class _Player:
-    """The rounds of one life: what an algorithm makes of its peers, without learning anything."""
+    """The rounds of one incarnation: what an algorithm makes of its peers, without learning anything."""
 
-    def __init__(self, stage: Stage, process: Process, life: Incarnation):
-        self.stage, self.life, self.node = stage, life, process.node
+    def __init__(self, stage: Stage, process: Process, incarnation: Incarnation):
+        self.stage, self.incarnation, self.node = stage, incarnation, process.node
         self.clock = self._clock(process)
         self.peers = process.peers = Peers(self.clock)
 
@@ -220,21 +220,21 @@ class _Player:
             return PlannedClock(*arguments, rules)
         rules = replace(rules, staleness=execution.staleness, deadline_s=execution.deadline_s)
         if star is not None:
-            anew = self.life.first > 1 and self.life.state_round != self.life.first - 1
-            rules = replace(rules, is_server=node == last, listens_in=self.life.first if anew else 0)
+            anew = self.incarnation.first > 1 and self.incarnation.state_round != self.incarnation.first - 1
+            rules = replace(rules, is_server=node == last, listens_in=self.incarnation.first if anew else 0)
         return WallClock(*arguments, rules)
 
     def play(self) -> None:
-        self.clock.begin(self.life.first)
+        self.clock.begin(self.incarnation.first)
         plays = self._all_neighbours if self.stage.scenario.star is None else self._star
-        for round in range(self.life.first, self.life.last + 1):
+        for round in range(self.incarnation.first, self.incarnation.last + 1):
             plays(round)
             if self.stage.scenario.star is not None and round % self.stage.evaluate_every == 0:
                 self._evaluates(round)
             for use in self.peers.next_round().used:
                 self.stage.used[self.node, round, use.phase, use.neighbour] = use.used
-        if self.life.ending != "finish" and isinstance(self.clock, PlannedClock):
-            self.clock.drain(self.life.number, 0)
+        if self.incarnation.ending != "finish" and isinstance(self.clock, PlannedClock):
+            self.clock.drain(self.incarnation.number, 0)
 
     def _vectors(self, phase: int, round: int, nodes) -> Mapping[int, np.ndarray]:
         return dict.fromkeys(nodes, self.stage.wire.vector(phase, round))
