@@ -37,7 +37,7 @@ from ..data import shard_path
 
 @dataclass(frozen=True)
 class TheoryCheck:
-    """``smoothness`` is L, ``radius`` D; ``rho`` is None where the step sizes are too large for the theorem."""
+    """``smoothness`` is L, ``radius`` D; ``bound`` is None where the step sizes are too large for the theorem."""
 
     rounds: int
     averaged_gradient: float
@@ -50,11 +50,7 @@ class TheoryCheck:
     """2/(L + lam sigma^2), of the maps at the start; None where the records do not tell who talks with whom."""
     eta: float
     eta_limit: float
-    rho: float | None
-
-    @property
-    def bound(self) -> float | None:
-        return None if self.rho is None else self.start_objective / (self.rho * self.rounds)
+    bound: float | None
 
     @property
     def holds(self) -> bool:
@@ -112,9 +108,9 @@ def check_theorem(run_folder: Path) -> TheoryCheck:
         raise ConfigError(f"{run_folder}: no round was completed by all clients, or none has an objective")
     smoothness = max(_smoothness(config, run_folder, client) for client in range(config.clients))
     alpha, lam, eta = config.training.alpha, config.algorithm.lam, config.algorithm.eta
-    of_theta = alpha * (1 - alpha * config.clients * smoothness / 2)
-    of_maps = eta * (1 - eta * lam * squared_radius / 2) if eta else of_theta  # fixed maps take no steps
-    rho = min(of_theta, of_maps)
+    rho = alpha * (1 - alpha * config.clients * smoothness / 2)
+    if eta:  # else the maps are fixed, and take no steps
+        rho = min(rho, eta * (1 - eta * lam * squared_radius / 2))
     return TheoryCheck(
         rounds=len(met),
         averaged_gradient=sum(squared for squared, _ in met) / len(met),
@@ -126,7 +122,7 @@ def check_theorem(run_folder: Path) -> TheoryCheck:
         curved_limit=None if squared_sigma is None else _limit(smoothness + lam * squared_sigma),
         eta=eta,
         eta_limit=_limit(lam * squared_radius),
-        rho=rho if rho > 0 else None,
+        bound=met[0][1] / (rho * len(met)) if rho > 0 else None,
     )
 
 
@@ -143,11 +139,10 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
     pairs = {(i, j) for i, j in records.execute("SELECT DISTINCT node, neighbour FROM edge") if i < j}
     if not pairs or set(sizes) != set(range(config.clients)) or not {i for pair in pairs for i in pair} <= set(sizes):
         return None
-    graph, algorithm = Graph.of(config.clients, pairs), config.algorithm
+    graph, algorithm, maps = Graph.of(config.clients, pairs), config.algorithm, dict[int, Maps]()
     if algorithm.compares_parameters:
         algorithm = algorithm if isinstance(algorithm, DFedU) else DFedU()
         sizes = dict.fromkeys(sizes, 1)
-    maps: dict[int, Maps] = {}
     for i in range(config.clients):
         mixing = mixing_row(graph, i, config.topology.weights)
         neighbours = {j: Neighbour(j, sizes[j], mixing.get(j, 0.0)) for j in graph.neighbours(i)}

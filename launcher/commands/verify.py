@@ -17,8 +17,6 @@ from .ending import exit_code, tell
 LENGTHS = (10, 1_000, 100_000)
 """Numbers in a vector: of a short frame, of a long one, and of one that a socket does not take in one piece."""
 
-_EXCHANGES = ("two-phase", "fused")
-
 
 @dataclass(frozen=True)
 class _Case:
@@ -72,8 +70,7 @@ def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
         say(f"error: {complaint}", err=True)
     if (code := exit_code(run.outcome for run in runs)) or complaints:
         return code or 1
-    total = sum(run.comparison.connections for run in verified)
-    say(f"all {total} connections agree to the byte, in both directions")
+    say(f"all {sum(run.comparison.connections for run in verified)} connections agree to the byte, in both directions")
     return 0
 
 
@@ -84,9 +81,9 @@ def compare(lengths: Sequence[int], root: Path) -> tuple[list[Finished], list[Ve
     """
     if not counts_bytes():
         raise ConfigError(
-            "verify: the kernel of this system does not count the bytes of TCP connections; it takes Linux"
+            "verify: the kernel of this system does not count bytes of TCP connections, as Linux does"
         )
-    plain = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in _EXCHANGES]
+    plain = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in ("two-phase", "fused")]
     cases = [replace(case, keys=keys) for case in plain for keys in (False, True)]
     configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in plain]
     finished = run_all(configs, root, _Announcer())

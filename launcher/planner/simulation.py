@@ -51,9 +51,8 @@ class _Simulation:
 
     def play(self) -> Plan:
         for client in self.clients:
-            joins = [fault for fault in self.scenario.of_kind("join") if client.number in fault.clients]
-            if joins:
-                self._come_later(client, joins[0])
+            if joins := [fault for fault in self.scenario.of_kind("join") if client.number in fault.clients]:
+                self._join_late(client, joins[0])
             else:
                 self._at(0.0, _STEP, client, self._start_round)
         while self._heap:
@@ -230,14 +229,13 @@ class _Simulation:
     # -- crashes, restarts, late joins ---------------------------------------------------------------------------------
 
     def _dies(self, client: Client, now: float) -> bool:
-        for fault in self.ends[client.number]:
-            if client.round >= fault.at_round if fault.at_round is not None else now >= (fault.at_s or 0.0):
-                self.ends[client.number].remove(fault)
-                self._go(client, now, fault)
-                return True
-        return False
+        def is_due(fault: Fault) -> bool:
+            return client.round >= fault.at_round if fault.at_round is not None else now >= (fault.at_s or 0.0)
 
-    def _go(self, client: Client, now: float, fault: Fault) -> None:
+        fault = next(filter(is_due, self.ends[client.number]), None)
+        if fault is None:
+            return False
+        self.ends[client.number].remove(fault)
         client.here, client.gone_since = False, now
         present = client.incarnation
         present.last, present.end_s = client.round - 1, now
@@ -250,16 +248,15 @@ class _Simulation:
             client.back_from_round = client.round + fault.restart_after
         elif fault.restart_after_s is not None:
             self._at(now + fault.restart_after_s, _FIRST, client, self._come_back, None)
+        return True
 
-    def _come_later(self, client: Client, fault: Fault) -> None:
-        """Not there at the beginning."""
+    def _join_late(self, client: Client, fault: Fault) -> None:
         client.here, client.gone_since = False, -math.inf
         client.incarnations.clear()
         self.synchronous = False
-        if fault.at_round is not None:
-            client.back_from_round = fault.at_round
-        else:
-            self._at(fault.at_s or 0.0, _FIRST, client, self._come_back, None)
+        client.back_from_round = fault.at_round
+        if fault.at_s is not None:
+            self._at(fault.at_s, _FIRST, client, self._come_back, None)
 
     def _come_back(self, client: Client, now: float, round: int | None) -> None:
         """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at

@@ -25,8 +25,9 @@ def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[
     many are opened is a matter of moments, too."""
     for table in _TABLES:
         yield from _rows(table, *(_table(each, table, interrupted=interrupted) for each in (one, other)))
-    if not interrupted and not _fates(one):
-        yield from _rows("overhead", _opened(one), _opened(other))
+    if not interrupted and not one.rows("SELECT 1 FROM event WHERE kind IN ('crash', 'leave', 'restart', 'join')"):
+        opened = f"SELECT src, dst, kind, messages, wire_bytes FROM overhead WHERE kind IN {_OPENED}"
+        yield from _rows("overhead", *(Counter(each.rows(opened)) for each in (one, other)))
     for folder in ("shards", "plan", "state"):
         ours, theirs = one.files(folder), other.files(folder)
         for name in sorted(ours.keys() ^ theirs.keys()):
@@ -41,21 +42,15 @@ def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[
 def _table(records: Records, name: str, *, interrupted: bool) -> Counter:
     columns = [column for column in records.columns(name) if column not in _REAL.get(name, ())]
     left_out = _OF_A_PROCESS + (_OF_THE_KILLED if interrupted else ())
-    where = f"WHERE kind NOT IN {left_out} AND detail NOT LIKE '%{_GONE}'" if name == "event" else ""
-    where = "WHERE key NOT IN ('command', 'prepared')" if name == "meta" else where
-    return Counter(records.rows(f"SELECT {', '.join(columns)} FROM {name} {where}"))
-
-
-def _fates(records: Records) -> list[tuple]:
-    return records.rows("SELECT 1 FROM event WHERE kind IN ('crash', 'leave', 'restart', 'join')")
-
-
-def _opened(records: Records) -> Counter:
-    return Counter(records.rows(f"SELECT src, dst, kind, messages, wire_bytes FROM overhead WHERE kind IN {_OPENED}"))
+    where = {
+        "event": f"WHERE kind NOT IN {left_out} AND detail NOT LIKE '%{_GONE}'",
+        "meta": "WHERE key NOT IN ('command', 'prepared')",
+    }
+    return Counter(records.rows(f"SELECT {', '.join(columns)} FROM {name} {where.get(name, '')}"))
 
 
 def _rows(table: str, ours: Counter, theirs: Counter) -> Iterator[str]:
     for rows, where in ((ours - theirs, "first"), (theirs - ours, "second")):
-        shown = sorted(rows.items(), key=repr)[:_SHOWN]
         if rows:
-            yield f"table {table}: {rows.total()} rows only in the {where} run, such as {[row for row, _ in shown]}"
+            shown = sorted(rows, key=repr)[:_SHOWN]
+            yield f"table {table}: {rows.total()} rows only in the {where} run, such as {shown}"

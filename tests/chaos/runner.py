@@ -51,14 +51,13 @@ class Place:
     def left(self) -> list[str]:
         """What is there, some time after the end, that should not be."""
         deadline = time.monotonic() + ENDS_S
-        while time.monotonic() < deadline and (self.processes() or self._folders()):
+        while True:
+            found = [f"process left: {name_of(process)}" for process in self.processes()]
+            folders = [f"temporary folder left: {path.name}" for path in sorted(self.temporary.iterdir())]
+            found += folders if len(folders) > self.killed_at_once else []
+            if not found or time.monotonic() > deadline:
+                return found
             time.sleep(0.1)
-        found = [f"process left: {name_of(process)}" for process in self.processes()]
-        return found + [f"temporary folder left: {name}" for name in self._folders()]
-
-    def _folders(self) -> list[str]:
-        names = sorted(path.name for path in self.temporary.iterdir())
-        return names if len(names) > self.killed_at_once else []
 
 
 @contextlib.contextmanager
