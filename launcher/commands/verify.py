@@ -80,9 +80,7 @@ def compare(lengths: Sequence[int], root: Path) -> tuple[list[Finished], list[Ve
     Returns all runs, and what came of those that ended well. Raises ConfigError where the kernel has no such counters.
     """
     if not counts_bytes():
-        raise ConfigError(
-            "verify: the kernel of this system does not count bytes of TCP connections, as Linux does"
-        )
+        raise ConfigError("verify: the kernel of this system does not count the bytes of TCP connections; use Linux")
     plain = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in ("two-phase", "fused")]
     cases = [replace(case, keys=keys) for case in plain for keys in (False, True)]
     configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in plain]
