@@ -1,7 +1,5 @@
 """What a plan is made from: who computes how fast, what links do to messages, what goes wrong. Times are in seconds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,15 +1,10 @@
 """What messages weigh, from docs/wire.md and docs/codecs.md alone."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgpack
-
-Tensor = tuple[int, int]
-"""Bytes of a number, and how many."""
 
 
 class Weight(NamedTuple):
@@ -18,10 +13,10 @@ class Weight(NamedTuple):
     message: int
     wire: int
 
-    def __add__(self, other: tuple[Any, ...]) -> Weight:
-        return Weight(*(one + two for one, two in zip(self, other, strict=True)))
+    def __add__(self, other: tuple[Any, ...]) -> "Weight":
+        return Weight(*map(int.__add__, self, other))
 
-    def times(self, count: int) -> Weight:
+    def times(self, count: int) -> "Weight":
         return Weight(*(count * number for number in self))
 
 
@@ -51,12 +46,9 @@ def vectors(config: dict[str, Any]) -> list[tuple[int, int]]:
         case "selective-sheaf":
             norms = {"whole": 1, "head": 2}[algorithm["blocks"]]
             return [(shared + norms, norms)]
-        case "sheaf-fmtl" if algorithm["eta"] == 0:
-            return [(shared, 0)]
-        case "sheaf-fmtl" if algorithm["exchange"] == "fused":
-            return [(shared + 1, 1)]
         case "sheaf-fmtl":
-            return [(shared, 0), (shared, 0)]
+            fused = [(shared + 1, 1)] if algorithm["exchange"] == "fused" else [(shared, 0)] * 2
+            return fused if algorithm["eta"] else [(shared, 0)]
     return [(d, 0)]
 
 
@@ -89,7 +81,8 @@ def keyed(config: dict[str, Any]) -> bool:
     return config["transport"]["keys"] and config["transport"]["protocol"] == "tcp"
 
 
-def _tensors(codec: str, itemsize: int, length: int, exact: int, config: dict[str, Any]) -> list[Tensor]:
+def _tensors(codec: str, itemsize: int, length: int, exact: int, config: dict[str, Any]) -> list[tuple[int, int]]:
+    """Bytes of a number, and how many, of each."""
     if codec == "none":
         return [(itemsize, length)]
     rounded = length - exact

@@ -24,11 +24,6 @@ every = 20
 """
 
 
-def require_end(processes: list[psutil.Process], seconds: float) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    assert alive == []
-
-
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
         return list(csv.DictReader(file))
@@ -48,7 +43,7 @@ def test_a_sweep_that_was_killed_runs_only_what_is_missing_and_ends_with_the_sam
     sweep.until((second / "state" / "round-000020").exists)
     processes = sweep.processes()
     sweep.kill()
-    require_end(processes, seconds=10)
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
     finished_then = (first / "run.sqlite").read_bytes()
     assert not (fourth / "state").exists()
 
@@ -91,7 +86,7 @@ def test_a_failing_run_does_not_stop_the_others_and_ctrl_c_ends_all_of_them(begi
     assert f"error: {bad.name}: client" in said
     assert "is not finite after round" in said
     assert "Traceback" not in said
-    require_end(processes, seconds=5)
+    assert psutil.wait_procs(processes, timeout=5)[1] == []
     assert {row["folder"]: row["status"] for row in rows(out / "runs.csv")} == {
         good.name: "interrupted",
         bad.name: "failed",

@@ -27,39 +27,32 @@ def stages(plan):
     return [stage(run.config, run.folder) for run in plan.runs]
 
 
-def names(plan):
-    return [run.folder.name for run in plan.runs]
+@pytest.mark.parametrize(
+    ("text", "grids", "seeds", "folders"),
+    [
+        (SHEAF + "seed = 7", ["algorithm.gamma=0.01,0.1"], 2,
+         ["gamma-0.01-seed-7", "gamma-0.1-seed-7", "gamma-0.01-seed-8", "gamma-0.1-seed-8"]),
+        ("", [], 3, ["seed-0", "seed-1", "seed-2"]),
+        (COMPARED, ["training.alpha=0.1,0.2", "rounds=5"], 1,
+         [f"{name}-alpha-{alpha}-rounds-5-seed-0" for alpha in (0.1, 0.2) for name in ("ours", "alone")]),
+        ("model.kind='logistic'", ["topology.kind=ring,star", "model.kind=logistic"], 1,
+         [f"topology.kind-{kind}-model.kind-logistic-seed-0" for kind in ("ring", "star")]),
+    ],
+)  # fmt: skip
+def test_runs_are_the_product_of_grids_and_tables_with_every_seed_and_are_called_by_their_values(
+    sweep, text, grids, seeds, folders
+):
+    planned = sweep(text, *grids, seeds=seeds)
+    assert [run.folder.name for run in planned.runs] == folders
+    assert planned.keys[: len(grids)] == tuple(grid.partition("=")[0] for grid in grids)
 
 
-def test_every_setting_has_every_seed_from_the_files_on(sweep):
-    planned = sweep(SHEAF + "seed = 7", "algorithm.gamma=0.01,0.1", seeds=2)
-    assert names(planned) == ["gamma-0.01-seed-7", "gamma-0.1-seed-7", "gamma-0.01-seed-8", "gamma-0.1-seed-8"]
-    assert [(run.config.algorithm.gamma, run.config.seed) for run in planned.runs] == [
-        (0.01, 7), (0.1, 7), (0.01, 8), (0.1, 8),
-    ]  # fmt: skip
-    assert planned.keys == ("algorithm.gamma",)
-    assert names(sweep("", seeds=3)) == ["seed-0", "seed-1", "seed-2"]  # one empty setting without grids
-
-
-def test_grids_multiply_with_each_other_and_with_compare_tables(sweep):
-    planned = sweep(COMPARED, "training.alpha=0.1,0.2", "rounds=5")
-    assert names(planned) == [
-        "ours-alpha-0.1-rounds-5-seed-0",
-        "alone-alpha-0.1-rounds-5-seed-0",
-        "ours-alpha-0.2-rounds-5-seed-0",
-        "alone-alpha-0.2-rounds-5-seed-0",
-    ]
-    assert planned.keys[:3] == ("training.alpha", "rounds", "algorithm.name")
-
-
-def test_a_grid_wins_over_everything(sweep):
+def test_runs_have_their_values_and_a_grid_wins_over_everything(sweep):
+    runs = sweep(SHEAF + "seed = 7", "algorithm.gamma=0.01,0.1", seeds=2).runs
+    assert [(run.config.algorithm.gamma, run.config.seed) for run in runs] == [(0.01, 7), (0.1, 7), (0.01, 8), (0.1, 8)]
     text = "rounds = 1\n[[compare]]\nname = 'a'\nrounds = 2\n"
     assert [run.config.rounds for run in sweep(text, "rounds=4,5", overrides=["rounds=3"]).runs] == [4, 5]
-
-
-def test_keys_that_end_alike_are_called_by_their_full_names(sweep):
-    planned = sweep("model.kind='logistic'", "topology.kind=ring,star", "model.kind=logistic")
-    assert names(planned) == [f"topology.kind-{kind}-model.kind-logistic-seed-0" for kind in ("ring", "star")]
+    assert "algorithm.name" in sweep(COMPARED).keys
 
 
 def test_settings_of_one_name_are_refused(sweep):
