@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from .channel import Channels
-from .clock import OUT_OF_TURN, Clock, Use
+from .clock import CONFIRMATION, OUT_OF_TURN, Clock, Use
 from .constants import CONSTANTS
 from .endpoint import Endpoint, Message, NeighbourTimeout
 from .envelope import Rejected
-from .outgoing import CONFIRMATION
 from .schedule import Schedule
 from .waiting import parts_of
 from .window import Flow, limit, tell_every

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .channel import Channels
-from .clock import Use, Waited, silence_of
+from .clock import EVALUATION, Use, Waited, silence_of
 from .clock_scheduled import Rules, ScheduledClock
 from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Endpoint
-from .outgoing import EVALUATION
 from .schedule import Schedule, can_be_used, chosen_round, needed_round
 from .waiting import parts_of
 

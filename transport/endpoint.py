@@ -6,17 +6,16 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import zmq
 
-from .connections import Connections, Identity, Options
+from .connections import Connections, Identity, Options, Presence, identity_of
 from .constants import CONSTANTS
 from .control import Control, NeighbourCame, Place, Stop
 from .envelope import HeaderReader, Rejected, layout_of, pack_end, pack_start, view_tensor
-from .presence import Presence, identity_of
 from .stopwatch import Stopwatch
 from .waiting import parts_of
 from .wire import message_wire_bytes
@@ -64,7 +63,7 @@ class Endpoint:
     endpoint, ``hellos`` (neighbour, wire bytes) of the greetings sent since ``connect``."""
 
     def __init__(self, context: zmq.Context, identity: Identity, control: Control, options: Options):
-        self.node, self._run, _ = identity
+        self.node = identity.node
         self.presence = Presence(identity.node)
         self.heard: list[Any] = []
         self.hellos: list[tuple[int, int]] = []
@@ -74,6 +73,7 @@ class Endpoint:
         self.stopwatch = options.stopwatch or Stopwatch("start", running=False)
         self._control = control
         self._headers = HeaderReader(identity.run, self.node)
+        self._start_to = cache(partial(pack_start, identity.run, self.node))
         self._sealed = options.keys is not None
         self._route_to: dict[int, bytes] = {}
         self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its incarnation)
@@ -165,11 +165,13 @@ class Endpoint:
         self._headers.expect(end, round, phase, layout)
         sizes = tuple([tensor.nbytes for tensor in tensors])
         frames = [_frame(tensor) for tensor in tensors]
-        sent = {}
+        sent, weights = {}, dict[int, SentBytes]()
         for node in to:
-            header = pack_start(self._run, self.node, node) + end
+            header = self._start_to(node) + end
             if self._put(self._route_to[node], header, frames):
-                sent[node] = _weigh(len(header), sizes, self._sealed)
+                if (length := len(header)) not in weights:
+                    weights[length] = _weigh(length, sizes, self._sealed)
+                sent[node] = weights[length]
         return sent
 
     def _put(self, route: bytes, header: bytes, frames: Sequence[bytes | zmq.Frame]) -> bool:

@@ -32,7 +32,6 @@ def pack_header(run: int, src: int, dst: int, round: int, phase: int, layout: La
     return pack_start(run, src, dst) + pack_end(round, phase, layout)
 
 
-@cache  # as many as there are neighbours, in both directions
 def pack_start(run: int, src: int, dst: int) -> bytes:
     return _LIST_OF_SEVEN + b"".join(map(msgpack.packb, (VERSION, run, src, dst)))
 
@@ -63,6 +62,7 @@ class HeaderReader:
 
     def __init__(self, run: int, node: int):
         self._run, self._node = run, node
+        self._start_from = cache(lambda src: pack_start(run, src, node))
         self._known: dict[bytes, tuple[int, int, Layout]] = {}  # what follows the start: round, phase, layout
 
     def expect(self, end: bytes, round: int, phase: int, layout: Layout) -> None:
@@ -74,7 +74,7 @@ class HeaderReader:
 
     def read(self, src: int, frame: bytes, frames: int) -> tuple[int, int, Layout]:
         """The round, the phase and the layout. Raises Rejected, also where the message is not from ``src``."""
-        start = pack_start(self._run, src, self._node)
+        start = self._start_from(src)
         end = frame[len(start) :] if frame.startswith(start) else b""
         known = self._known.get(end)
         if known is not None and len(known[2]) == frames:

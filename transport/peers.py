@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .clock import Clock, Use
+from .clock import EVALUATION, Clock, Traffic, Use
 from .codecs import Tensors
-from .outgoing import EVALUATION, Traffic
 
 Vectors = Mapping[int, np.ndarray]
 """{neighbour: vector}"""
@@ -129,7 +128,7 @@ class Peers:
         self.clock.load(state)
 
     def beside(self, kind: str) -> dict[int, tuple[int, int]]:
-        """{neighbour: messages of this kind (see outgoing.py) sent to it beside the traffic, and their wire bytes}"""
+        """{neighbour: messages of this kind (see clock.py) sent to it beside the traffic, and their wire bytes}"""
         return self._outgoing.beside(kind)
 
     def memory_bytes(self) -> int:

@@ -19,10 +19,10 @@ from ...metrics.records import (
     UsedRecord,
     WorkRecord,
 )
+from ...transport.clock import CONFIRMATION, EVALUATION
+from ...transport.connections import identity_of
 from ...transport.kernel import KernelCount
-from ...transport.outgoing import CONFIRMATION, EVALUATION
 from ...transport.peers import Peers
-from ...transport.presence import identity_of
 from ...transport.stopwatch import Stopwatch
 from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 from ..assignment import Assignment

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from sheafgossip.transport.channel import Channel, Channels
+from sheafgossip.transport.clock import CONFIRMATION
 from sheafgossip.transport.clock_planned import PlannedClock
 from sheafgossip.transport.clock_scheduled import Rules
+from sheafgossip.transport.connections import identity_of
 from sheafgossip.transport.control import NeighbourDied
-from sheafgossip.transport.outgoing import CONFIRMATION
 from sheafgossip.transport.peers import Peers
-from sheafgossip.transport.presence import identity_of
 from sheafgossip.transport.schedule import Schedule
 
 ROUNDS = 300

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.transport.channel import Channel
+from sheafgossip.transport.clock import Traffic
 from sheafgossip.transport.endpoint import NeighbourTimeout
-from sheafgossip.transport.outgoing import Traffic
 
 RUN = 77
 

@@ -18,14 +18,14 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from sheafgossip.launcher.planner import Incarnation, Plan, Scenario
-from sheafgossip.transport import clock_planned, clock_scheduled, clock_wall, presence, waiting
+from sheafgossip.transport import clock_planned, clock_scheduled, clock_wall, connections, waiting
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock_planned import PlannedClock
 from sheafgossip.transport.clock_scheduled import Rules, ScheduledClock
 from sheafgossip.transport.clock_wall import WallClock
+from sheafgossip.transport.connections import Presence
 from sheafgossip.transport.endpoint import Message, SentBytes
 from sheafgossip.transport.peers import Peers
-from sheafgossip.transport.presence import Presence
 from sheafgossip.transport.stopwatch import Stopwatch
 
 
@@ -121,7 +121,7 @@ class Stage:
 
     def play(self) -> None:
         with ExitStack() as patched:
-            for module in (waiting, presence, clock_scheduled, clock_planned, clock_wall):
+            for module in (waiting, connections, clock_scheduled, clock_planned, clock_wall):
                 patched.enter_context(patch.object(module, "time", self))
             for node, incarnations in enumerate(self.plan.incarnations):
                 if incarnations:
