@@ -151,7 +151,11 @@ class Collector:
         if self._authenticator is not None:
             self._authenticator.register_with(poller)
         while self._end is None or (self._missing() and time.monotonic() < self._end_due):
-            if stop.fileno() in dict(poller.poll(self._timeout_ms())):
+            due = self._end_due  # the next thing to do unasked
+            if self._store.uncommitted or self._dropped:
+                due = min(due, self._committed + _COMMIT_EVERY_S)
+            wait_ms = None if due == math.inf else max(0, math.ceil((due - time.monotonic()) * 1000))
+            if stop.fileno() in dict(poller.poll(wait_ms)):
                 due = time.monotonic() + _DRAIN_S
                 while time.monotonic() < due and self._receiver.poll(_QUIET_MS):
                     self._receive()
@@ -176,13 +180,6 @@ class Collector:
         announced = self._end.batches if self._end else {}
         missing = {sender: self._sequences[sender].missing(count) for sender, count in announced.items()}
         return {sender: count for sender, count in missing.items() if count}
-
-    def _timeout_ms(self) -> int | None:
-        """Returns how long it is until the next thing to do unasked; None: there is none."""
-        due = self._end_due
-        if self._store.uncommitted or self._dropped:
-            due = min(due, self._committed + _COMMIT_EVERY_S)
-        return None if due == math.inf else max(0, math.ceil((due - time.monotonic()) * 1000))
 
     def _receive(self) -> bool:
         """Takes a burst of messages. Returns whether that was all for now."""

@@ -109,10 +109,6 @@ OPENING = overhead("greeting", "ready", "handshake", "hello")
 """What opening connections took. Confirmations are not among it: they are sent all along."""
 
 
-def _maps(run: RunSummary) -> float | None:
-    return run.memory.clients_maps + run.memory.clients_history if run.processes_measured else None
-
-
 def _vectors(name: str) -> Values:
     return lambda run: getattr(run.conditions, name) if _exchanged(run) else None
 
@@ -178,7 +174,10 @@ FIGURES = (
     Figure("TFLOP of all clients", _at("flops"), TERA, "flops", "TFLOP", 2, _SUM, exact=True),
     Figure("memory of all clients (PSS)", _at("memory.clients_pss", _RAN), MB, "clients_pss", "PSS", 1, _SUM, True),
     Figure("of which theta", _at("memory.clients_theta", _RAN), MB),
-    Figure("of which maps and their history", _maps, MB),
+    Figure(
+        "of which maps and their history",
+        lambda run: run.memory.clients_maps + run.memory.clients_history if run.processes_measured else None, MB,
+    ),
     Figure("of which buffers", _at("memory.clients_buffers", _RAN), MB),
     Figure("a client's own memory (USS, median)", _at("memory.clients_median_uss", _RAN), MB),
     Figure("largest client at its peak (RSS)", _at("memory.clients_max_peak_rss", _RAN), MB),

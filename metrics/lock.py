@@ -25,8 +25,9 @@ def acquire(folder: Path, wait_s: float) -> int:
         descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | _NO_SURPRISE, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(folder, descriptor):
-                return descriptor
+            with suppress(FileNotFoundError):  # who had it before may have removed the file meanwhile
+                if os.path.samestat((folder / NAME).lstat(), os.fstat(descriptor)):
+                    return descriptor
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 os.close(descriptor)
@@ -60,11 +61,3 @@ def is_held(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _is_at(folder: Path, descriptor: int) -> bool:
-    """Whether the lock's file is still this one: who had it before may have removed it meanwhile."""
-    try:
-        return os.path.samestat((folder / NAME).lstat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

@@ -102,12 +102,12 @@ class RunsReader(RunReader):
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
         self.runs = tuple(RunReader(each) for each in runs_in(self.folder))
+        self.keys: list[dict[str, Any]] = [{"run": reader.folder.name} for reader in self.runs]
         settings = [flat(reader.config) for reader in self.runs]
-        keys = differing(settings)
-        self.keys: list[dict[str, Any]] = [
-            {"run": reader.folder.name} | {key: _cell(setting.get(key)) for key in keys}
-            for reader, setting in zip(self.runs, settings, strict=True)
-        ]
+        for key in differing(settings):
+            for own, setting in zip(self.keys, settings, strict=True):
+                value = setting.get(key)
+                own[key] = json.dumps(value, default=str) if isinstance(value, (list, dict)) else value
 
     @property
     def relations(self) -> list[str]:
@@ -147,10 +147,6 @@ def open_run(run_folder: Path | str) -> RunReader:
     Raises RunFolderError.
     """
     return RunReader(run_folder) if runs_in(Path(run_folder)) == [Path(run_folder)] else RunsReader(run_folder)
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value, default=str) if isinstance(value, (list, dict)) else value
 
 
 def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":

@@ -132,7 +132,7 @@ def test_records_are_committed_within_a_second_and_a_kill_loses_no_more(collecto
 
 class Slow(Store):
     def commit(self) -> None:
-        time.sleep(0.5)
+        time.sleep(0.3)
         super().commit()
 
 
@@ -165,12 +165,9 @@ def collected(tmp_path, context, monkeypatch):
 
 
 def test_batches_that_never_come_are_told_by_sender(collected):
-    def send(sender: zmq.Socket) -> None:
-        for message in (batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3})):
-            sender.send(message)
-
+    messages = (batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3}))
     told = ["batches that never came: 2 of 3 from sender 1"]
-    assert collected(send, wait_for_missing_s=0.2) == (2, told)
+    assert collected(lambda sender: [*map(sender.send, messages)], wait_for_missing_s=0.2) == (2, told)
 
 
 def test_drops_are_told_at_most_once_in_a_while_and_all_of_them_in_the_end(collected, tmp_path):
@@ -201,11 +198,9 @@ def test_it_waits_as_long_as_something_comes(collected):
 
 
 def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(collected):
-    def send(sender: zmq.Socket) -> None:
-        for message in (pack_end({0: 3}), *(batch(0, number) for number in range(3))):
-            sender.send(message)
-
-    assert collected(send, Slow, wait_for_missing_s=0.2, burst=1, commit_every_s=0.0) == (3, [])
+    messages, constants = (pack_end({0: 3}), *map(batch, [0] * 3, range(3))), {"burst": 1, "commit_every_s": 0.0}
+    found = collected(lambda sender: [*map(sender.send, messages)], Slow, wait_for_missing_s=0.2, **constants)
+    assert found == (3, [])
 
 
 def test_when_told_to_stop_it_stores_what_is_waiting(collector):
