@@ -28,22 +28,18 @@ class SettingsError(UserError):
 class Traits:
     """What is fixed about an algorithm with its settings: what it needs, and what it can stand."""
 
-    same_size: bool = False
-    """It compares whole models: neighbours need equal numbers of parameters."""
+    same_size: bool = False  # it compares whole models: neighbours need equal numbers of parameters
     tolerates: Literal["late", "missing", "nothing"] = "late"
     """What may happen to a message: it may be of another round (late), or at least be missing, or nothing may. Where
     messages may be missing, the result of ``peers.exchange`` lacks the neighbours that it has none from."""
-    more_tolerant: str = ""
-    """The settings with which it would tolerate more, as the user would write them; "" where there are none."""
-    no_scenario: str = ""
-    """Why no scenario can be planned for it, in a line for the user; "" where one can."""
+    more_tolerant: str = ""  # settings with which it would tolerate more, as the user would write them
+    no_scenario: str = ""  # why no scenario can be planned for it, in a line for the user; "" where one can
     codec_may_drop: Literal["entries", "digits", "nothing", "by tolerance"] = "by tolerance"
-    """What a codec may take from a vector: digits, as rounding does, or even entries, which come later then. Entries
-    only where a round goes a small step towards what it hears, so that many rounds add up; nothing where both ends
-    compute something from what travels that must stay alike, or a sum that must stay the same. By default digits, and
-    nothing where it tolerates nothing."""
-    changing_graphs: bool = False
-    """The graph may change between rounds: nothing is kept for an edge, and no W has to last."""
+    """What a codec may take from a vector: digits, as rounding does, or even entries, which come later then: only where
+    a round goes a small step towards what it hears, so that many rounds add up. Nothing where both ends compute
+    something that must stay alike, or a sum that must stay the same. By default digits; nothing where it tolerates
+    nothing."""
+    changing_graphs: bool = False  # between rounds: nothing is kept for an edge, and no W has to last
     directed_graphs: Literal["none", "regular", "all"] = "none"
     """On which directed graphs it works: regular ones are those whose W is doubly stochastic. It sends to
     ``client.successors`` then, and hears from ``client.predecessors``."""
@@ -58,16 +54,11 @@ class Traits:
     server: Literal["none", "answers", "exchanges"] = "none"
     """Whether the clients talk to a server, a process of its own without data, and not to one another: one that gathers
     what they send in a round and answers (``ServerAlgorithm``), or one that exchanges as they do."""
-    reads_topology: bool = False
-    """[topology] has an effect though there is a server: ``facts`` takes something from it."""
-    mixes: bool = True
-    """The run's mixing weights W_ij have a part in it."""
-    has_maps: bool = False
-    """It has restriction maps, ``client.state.maps``."""
-    momentum: bool = True
-    """training.momentum has a part in the local steps: not where they are the algorithm's own."""
-    libraries: tuple[str, ...] = ()
-    """Large modules that ``round`` imports: they are loaded once for all clients."""
+    reads_topology: bool = False  # [topology] has an effect though there is a server: ``facts`` takes something from it
+    mixes: bool = True  # the run's mixing weights W_ij have a part in it
+    has_maps: bool = False  # it has restriction maps, ``client.state.maps``
+    momentum: bool = True  # training.momentum has a part in the local steps: not where they are the algorithm's own
+    libraries: tuple[str, ...] = ()  # large modules that ``round`` imports: they are loaded once for all clients
 
     def __post_init__(self) -> None:
         if self.codec_may_drop == "by tolerance":

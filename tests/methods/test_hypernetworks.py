@@ -27,12 +27,11 @@ def read_psi(flat, shapes):
     return blocks
 
 
-def hypernetwork_shapes():
-    shapes, width = {}, F
-    for layer in range(2):
-        shapes |= {f"HN{layer}.weight": (HIDDEN, width), f"HN{layer}.bias": (HIDDEN,)}
-        width = HIDDEN
-    return shapes | {"HN.weight": (D, width), "HN.bias": (D,)}
+def linear(name, outputs, inputs):
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+HYPERNETWORK = linear("HN0", HIDDEN, F) | linear("HN1", HIDDEN, HIDDEN) | linear("HN", D, HIDDEN)
 
 
 def ghn_shapes(layers):
@@ -40,19 +39,15 @@ def ghn_shapes(layers):
 
 
 def shn_shapes(layers):
-    shapes = {"in.weight": (STALK * F, F), "in.bias": (STALK * F,)}
-    shapes |= {"P.weight": (F, STALK * F), "P.bias": (F,)}
-    free = STALK * (STALK - 1) // 2
+    shapes, free = linear("in", STALK * F, F) | linear("P", F, STALK * F), STALK * (STALK - 1) // 2
     for t in range(layers):
         shapes |= {f"Phi{t}.own": (STALK * F, free), f"Phi{t}.other": (STALK * F, free)}
         shapes |= {f"W1.{t}": (STALK, STALK), f"W2.{t}": (F, F)}
     return shapes
 
 
-def HN(psi, z):
-    for layer in range(2):
-        z = torch.relu(torch.nn.functional.linear(z, psi[f"HN{layer}.weight"], psi[f"HN{layer}.bias"]))
-    return torch.nn.functional.linear(z, psi["HN.weight"], psi["HN.bias"])
+def apply(psi, name, x):
+    return torch.nn.functional.linear(x, psi[f"{name}.weight"], psi[f"{name}.bias"])
 
 
 def graph_convolutions(psi, X, A, layers, settings):
@@ -63,62 +58,46 @@ def graph_convolutions(psi, X, A, layers, settings):
 
 
 def orthogonal(numbers, how):
-    entries = iter(numbers)
-    lower = torch.zeros(STALK, STALK, dtype=numbers.dtype)
-    for i in range(STALK):
-        for j in range(i):
-            unit = torch.zeros(STALK, STALK, dtype=numbers.dtype)
-            unit[i, j] = 1
-            lower = lower + next(entries) * unit
     one = torch.eye(STALK, dtype=numbers.dtype)
+    lower = torch.zeros_like(one)
+    lower[np.tril_indices(STALK, -1)] = numbers
     if how == "cayley":
         S = lower - lower.T
         return torch.inverse(one + S) @ (one - S)
-    Q = one
-    for i in range(STALK):
-        v = (lower + one)[:, i]
-        Q = Q @ (one - 2 * torch.outer(v, v) / (v @ v))
-    return Q
+    reflections = [one - 2 * torch.outer(v, v) / (v @ v) for v in (lower + one).T]
+    return torch.linalg.multi_dot(reflections)
 
 
 def sheaf_diffusion(psi, X, A, layers, settings):
     d, n = STALK, CLIENTS
-    stalks = torch.nn.functional.linear(X, psi["in.weight"], psi["in.bias"]).reshape(n * d, F)
+    stalks = apply(psi, "in", X).reshape(n * d, F)
     edges = [(v, u) for v, u in combinations(range(n), 2) if A[v, u]]
     for t in range(layers):
-
-        def of(v, u, stalks=stalks, t=t):
-            x_v, x_u = stalks[v * d : (v + 1) * d].flatten(), stalks[u * d : (u + 1) * d].flatten()
-            phi = torch.cat([psi[f"Phi{t}.own"], psi[f"Phi{t}.other"]])
-            F_v = orthogonal(torch.tanh(torch.cat([x_v, x_u]) @ phi), settings["orthogonal"])
-            torch.testing.assert_close(F_v @ F_v.T, torch.eye(d, dtype=F_v.dtype))
-            return F_v
-
+        phi = torch.cat([psi[f"Phi{t}.own"], psi[f"Phi{t}.other"]])
         delta = torch.zeros(len(edges) * d, n * d, dtype=X.dtype)
-        for e, (v, u) in enumerate(edges):
-            rows = slice(e * d, (e + 1) * d)
-            delta[rows, v * d : (v + 1) * d] = of(v, u)
-            delta[rows, u * d : (u + 1) * d] = -of(u, v)
+        for e, edge in enumerate(edges):
+            for (v, u), sign in ((edge, 1), (edge[::-1], -1)):
+                both = torch.cat([stalks[end * d : (end + 1) * d].flatten() for end in (v, u)])
+                F_v = orthogonal(torch.tanh(both @ phi), settings["orthogonal"])
+                torch.testing.assert_close(F_v @ F_v.T, torch.eye(d, dtype=F_v.dtype))
+                delta[e * d : (e + 1) * d, v * d : (v + 1) * d] = sign * F_v
         L = delta.T @ delta
         D_block = torch.block_diag(*(L[v * d : (v + 1) * d, v * d : (v + 1) * d] for v in range(n)))
         root = torch.diag(torch.diagonal(D_block).clamp(min=1e-30) ** -0.5)  # of orthogonal maps: degrees
         torch.testing.assert_close(D_block, torch.diag(torch.diagonal(D_block)))
         mixed = torch.kron(torch.eye(n, dtype=X.dtype), psi[f"W1.{t}"]) @ stalks @ psi[f"W2.{t}"]
         stalks = stalks - torch.tanh(root @ L @ root @ mixed)
-    return torch.nn.functional.linear(stalks.reshape(n, d * F), psi["P.weight"], psi["P.bias"])
+    return apply(psi, "P", stalks.reshape(n, d * F))
 
 
-def neighbours_by_cosine(X, settings):
+def relations(X, settings):
     if settings["graph"] == "topology":
         return torch.from_numpy(networkx.to_numpy_array(networkx.cycle_graph(CLIENTS)))
     A = torch.zeros(CLIENTS, CLIENTS, dtype=torch.float64)
     for v in range(CLIENTS):
         cosine = {u: float(X[v] @ X[u] / X[v].norm() / X[u].norm()) for u in range(CLIENTS) if u != v}
-        if settings["graph"] == "knn":
-            near = sorted(cosine, key=cosine.get)[-settings["k"] :]
-        else:
-            near = [u for u in cosine if cosine[u] >= settings["tau"]]
-        for u in near:
+        near = sorted(cosine, key=cosine.get)[-settings.get("k", 0) :]
+        for u in near if settings["graph"] == "knn" else [u for u in cosine if cosine[u] >= settings["tau"]]:
             A[v, u] = A[u, v] = 1
     return A
 
@@ -129,7 +108,7 @@ class Hypernetwork(Loop):
     def __init__(self, folder, settings):
         super().__init__(folder, settings)
         self.layers, self.A, self.X, self.round = settings.get("layers", 2), None, None, 0
-        self.learn_anew(read_psi(folder.states(0)[SERVER]["psi"], {"X": (CLIENTS, F)} | hypernetwork_shapes()))
+        self.learn_anew(read_psi(folder.states(0)[SERVER]["psi"], {"X": (CLIENTS, F)} | HYPERNETWORK))
         assert np.array_equal(self.generated().detach().numpy(), np.tile(self.w, (CLIENTS, 1)))
 
     def learn_anew(self, psi):
@@ -138,7 +117,7 @@ class Hypernetwork(Loop):
     def generated(self):
         diffuse, _ = DIFFUSIONS[self.settings["name"]]
         z = self.psi["X"] if self.A is None else diffuse(self.psi, self.X, self.A, self.layers, self.settings)
-        return HN(self.psi, z)
+        return apply(self.psi, "HN", apply(self.psi, "HN1", apply(self.psi, "HN0", z).relu()).relu())
 
     def aggregate(self, now):
         self.round += 1
@@ -154,11 +133,11 @@ class Hypernetwork(Loop):
     def relate(self):
         _, shapes = DIFFUSIONS[self.settings["name"]]
         self.X = self.psi.pop("X").detach()
-        self.A = neighbours_by_cosine(self.X, self.settings)
+        self.A = relations(self.X, self.settings)
         state = self.folder.states(self.round)[SERVER]
         found = {tuple(edge) for edge in state["relations"].tolist()}
         assert found == set(zip(*np.nonzero(np.triu(self.A)), strict=True))
-        psi = read_psi(state["psi"], shapes(self.layers) | hypernetwork_shapes())
+        psi = read_psi(state["psi"], shapes(self.layers) | HYPERNETWORK)
         for name, block in self.psi.items():  # the hypernetwork goes on; only the diffusion is drawn anew
             torch.testing.assert_close(psi[name], block, rtol=1e-9, atol=1e-12)
         self.learn_anew(psi)

@@ -115,16 +115,15 @@ def test_hybrid_learning_minimises_the_distance_to_the_selected_parameters_of_th
     sizes = [found[node].size for node in sorted(found)]
     assert sizes == [4] * CLIENTS + [d]  # 3 of 5 features and the intercept; the server has all
     # One system for all theta_i and the server's, theta_0: lam sum_i ||theta_i - S_i theta_0||^2 / 2 + losses
-    selections = {client: selection(shards[client], client, tmp_path / "tasks.npz") for client in range(CLIENTS)}
     ends = np.cumsum(sizes)
     *of, server = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
     matrix, right = np.zeros((ends[-1], ends[-1])), np.zeros(ends[-1])
-    for client, S in selections.items():
-        H, b = oracles.normal_equations(shards[client])
-        matrix[of[client], of[client]] += H + lam * np.eye(sizes[client])
-        matrix[of[client], server] -= lam * S
-        matrix[server, of[client]] -= lam * S.T
-        matrix[server, server] += lam * S.T @ S
+    for client, shard in shards.items():
+        S = np.zeros((sizes[client], ends[-1]))
+        S[:, of[client]], S[:, server] = np.eye(sizes[client]), -selection(shard, client, tmp_path / "tasks.npz")
+        H, b = oracles.normal_equations(shard)
+        matrix += lam * S.T @ S
+        matrix[of[client], of[client]] += H
         right[of[client]] += b
     expected = np.linalg.lstsq(matrix, right, rcond=None)[0]
     for client in range(CLIENTS):
