@@ -196,7 +196,15 @@ def load_sensors(section: DataSection) -> Pool:
     path = root_of(section, "the .csv, .npz or .parquet file")
     names = None
     if path.name.endswith(".npz"):
-        values = _series(path)
+        with open_npz(path) as file:
+            name = next((name for name in _SERIES if name in file.files), None)
+            if name is None:
+                holds = f"it holds arrays {', '.join(file.files) or '(none)'}"
+                raise wrong(path, f"{holds}; needed is {' or '.join(_SERIES)}")
+            values = npz_array(file, path, name)
+        if values.ndim not in (2, 3) or values.size == 0:
+            raise wrong(path, f"{name} has shape {values.shape}; allowed are (moments, sensors) and (.., channels)")
+        values = finite(path, name, values if values.ndim == 2 else values[:, :, 0])
     else:
         frame = read_columns(path)[0].drop(columns=_TIME, errors="ignore")
         if not len(frame.columns):
@@ -213,16 +221,3 @@ def load_sensors(section: DataSection) -> Pool:
     owner = np.tile(np.arange(sensors), moments - length + 1)
     x, y = np.ascontiguousarray(spans[:, : section.window]), np.ascontiguousarray(spans[:, section.window :])
     return Pool(x, y, "regression", outputs=section.horizon, client=owner, owners=names, in_time_order=True)
-
-
-def _series(path: Path) -> np.ndarray:
-    """float32 (moments, sensors)."""
-    with open_npz(path) as file:
-        name = next((name for name in _SERIES if name in file.files), None)
-        if name is None:
-            holds = f"it holds arrays {', '.join(file.files) or '(none)'}"
-            raise wrong(path, f"{holds}; needed is {' or '.join(_SERIES)}")
-        values = npz_array(file, path, name)
-    if values.ndim not in (2, 3) or values.size == 0:
-        raise wrong(path, f"{name} has shape {values.shape}; allowed are (moments, sensors) and (.., channels)")
-    return finite(path, name, values if values.ndim == 2 else values[:, :, 0])

@@ -38,14 +38,12 @@ class Pool:
     scale: float = 1.0
     client: np.ndarray | None = None
     """Owner 0, 1, ... of each sample, int64 (n,), where the data set says who that is."""
-    owners: tuple[str, ...] | None = None
-    """The names of owners 0, 1, ..., where they have any."""
+    owners: tuple[str, ...] | None = None  # the names of owners 0, 1, ..., where they have any
     groups: np.ndarray | None = None
     """Group of each owner, int64 (owners,), where the data set knows which owners have similar data."""
     in_time_order: bool = False
     """Whether samples come in the order of time: then the latest of a client's are its test samples."""
-    told: tuple[str, ...] = ()
-    """What there is to tell of how the samples were read."""
+    told: tuple[str, ...] = ()  # what there is to tell of how the samples were read
 
     def __len__(self) -> int:
         return len(self.x)

@@ -12,6 +12,10 @@ from .partition import chosen, count_owners, owners_of
 from .sets import load
 from .shards import Shard, cut, write
 
+Moments = tuple[int, np.ndarray, np.ndarray, np.ndarray]
+"""Number and sum of a client's training targets, mean and variance of its test targets, each (outputs,); of classes:
+those of 1 for the sample's class."""
+
 
 @dataclass(frozen=True)
 class ClientSummary:
@@ -20,8 +24,7 @@ class ClientSummary:
     group: int
     features: tuple[int, ...] | None  # input features that it sees; None for all
     outputs: int  # of its model
-    classes: tuple[int, ...] = ()
-    """Classification: those of its training samples, ascending."""
+    classes: tuple[int, ...] = ()  # Classification: those of its training samples, ascending
     owner: str = ""
     """Whose samples it has; "" where nobody with a name owns them."""
 
@@ -33,21 +36,16 @@ class DataSummary:
     samples: int  # before they were split
     partition: str
     """How they were split; never "auto"."""
-    owners: int
-    """Who could each have been a client; 0 where samples were not left with their owners."""
-    left_out: tuple[str, ...]
-    """Owners that have too few samples, with how many."""
-    told: tuple[str, ...]
-    """How the data set's files were read."""
+    owners: int  # who could each have been a client; 0 where samples were not left with their owners
+    left_out: tuple[str, ...]  # owners that have too few samples, with how many
+    told: tuple[str, ...]  # how the data set's files were read
 
     input_shape: tuple[int, ...]
     """The shape of one sample: (channels, height, width), (features,) or (steps, features)."""
-    outputs: int
-    """How many outputs the first client's model has; only data.tasks gives others another number."""
+    outputs: int  # how many outputs the first client's model has; only data.tasks gives others another number
     task: Task
     clients: tuple[ClientSummary, ...]
-    constant_metric: float | None = None
-    """The mean test metric of clients that predict the same for every sample."""
+    constant_metric: float | None = None  # the mean test metric of clients that predict the same for every sample
 
 
 def shard_path(folder: Path, client: int) -> Path:
@@ -68,10 +66,10 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     owners, left_out = owners_of(pool, section.min_samples) if owned else ([], ())
     shards = cut(section, pool, clients, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    summaries, targets = [], []
+    summaries, moments = [], []
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
-        targets.append(Targets.of(shard))
+        moments.append(moments_of(shard))
         classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
         sizes = len(shard.x_train), len(shard.x_test)
         summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes, shard.owner))
@@ -85,36 +83,26 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
         outputs=summaries[0].outputs,
         task=pool.task,
         clients=tuple(summaries),
-        constant_metric=constant_metric(section.tasks, targets),
+        constant_metric=constant_metric(section.tasks, pool.task, moments),
     )
 
 
-@dataclass(frozen=True)
-class Targets:
-    """What a constant prediction is judged by: moments of a shard's targets, or of 1 for the sample's class."""
-
-    is_regression: bool
-    count: int
-    total: np.ndarray  # of the training samples, (outputs,)
-    mean: np.ndarray  # of the test samples, as is the variance
-    variance: np.ndarray
-
-    @classmethod
-    def of(cls, shard: Shard) -> "Targets":
-        def columns(y: np.ndarray) -> np.ndarray:
-            return np.asarray(y, np.float64).reshape(len(y), -1) if regression else np.eye(shard.outputs)[y]
-
-        regression = shard.task == "regression"
-        train, test = columns(shard.y_train), columns(shard.y_test)
-        return cls(regression, len(train), train.sum(axis=0), test.mean(axis=0), test.var(axis=0))
+def moments_of(shard: Shard) -> Moments:
+    train, test = (
+        np.asarray(y, np.float64).reshape(len(y), -1) if shard.task == "regression" else np.eye(shard.outputs)[y]
+        for y in (shard.y_train, shard.y_test)
+    )
+    return len(train), train.sum(axis=0), test.mean(axis=0), test.var(axis=0)
 
 
-def constant_metric(tasks: Sequence[str], clients: Sequence[Targets]) -> float | None:
+def constant_metric(tasks: Sequence[str], task: Task, clients: Sequence[Moments]) -> float | None:
     """Mean over clients of the MSE or accuracy of one prediction for all test samples: the mean of all training
     targets, or the most frequent class among them. None where data.tasks gives classes several meanings."""
-    if len(set(tasks)) > 1 or len({len(each.total) for each in clients}) > 1:
+    counts, totals, means, variances = zip(*clients, strict=True)
+    if len(set(tasks)) > 1 or len(set(map(len, totals))) > 1:
         return None
-    mean = sum(each.total for each in clients) / max(1, sum(each.count for each in clients))
-    if clients[0].is_regression:
-        return float(np.mean([np.mean(each.variance + (each.mean - mean) ** 2) for each in clients]))
-    return float(np.mean([each.mean[np.argmax(mean)] for each in clients]))
+    mean = sum(totals) / max(1, sum(counts))
+    if task == "classification":
+        return float(np.mean([each[np.argmax(mean)] for each in means]))
+    errors = [np.mean(variance + (each - mean) ** 2) for each, variance in zip(means, variances, strict=True)]
+    return float(np.mean(errors))

@@ -30,8 +30,7 @@ class Shard:
     outputs: int
     group: int
     """Which rotation this client's images have and which task is its own, or the group that the data set puts it in."""
-    features: tuple[int, ...] | None = None
-    """The input features that this client sees, ascending; None for all."""
+    features: tuple[int, ...] | None = None  # the input features that this client sees, ascending; None for all
     drifted: tuple[np.ndarray, np.ndarray] | None = None
     """x_train and x_test as they are once the task has changed; None where it never does."""
     owner: str = ""

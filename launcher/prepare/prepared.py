@@ -21,20 +21,15 @@ from ..run.origin import origin
 class Prepared:
     config: RunConfig
     folder: Path
-    graph: Graph
-    """Who is connected with whom."""
-    assignments: tuple[Assignment, ...]
-    """The first incarnation of each client."""
+    graph: Graph  # who is connected with whom
+    assignments: tuple[Assignment, ...]  # the first incarnation of each client
     data: DataSummary
     plan: Plan | None = None
-    resumed_at: int = 0
-    """The round after which an interrupted run is taken up again."""
-    went_on_s: float = 0.0
-    """Wall seconds that the run had taken until then."""
+    resumed_at: int = 0  # the round after which an interrupted run is taken up again
+    went_on_s: float = 0.0  # wall seconds that the run had taken until then
     told: tuple[tuple[int, str, float | None, str], ...] = ()
     """(client, kind, virtual seconds, detail) of what a plan has happen once, and is on record."""
-    keyed_records: bool = False
-    """Whether the collector asks for keys."""
+    keyed_records: bool = False  # whether the collector asks for keys
     moved: str = ""
     """In what the machine that takes up the run differs from the one where it began."""
 

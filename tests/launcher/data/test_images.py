@@ -33,9 +33,8 @@ def write_mnist(folder, *, train=6, test=3, compress=False):
             f"{part}-labels-idx1-ubyte": idx(numbers),
         }
         for name, content in contents.items():
-            (folder / f"{name}.gz").write_bytes(gzip.compress(content)) if compress else (folder / name).write_bytes(
-                content
-            )
+            path = folder / (f"{name}.gz" if compress else name)
+            path.write_bytes(gzip.compress(content) if compress else content)
     return folder
 
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from sheafgossip.launcher.config.data import ClustersTable, DataSection, DriftTable
 from sheafgossip.launcher.data import DataError, Pool, Shard, cut, prepare, shard_path, write
-from sheafgossip.launcher.data.prepare import Targets, constant_metric
+from sheafgossip.launcher.data.prepare import constant_metric, moments_of
 
 
 def numbered(samples, *, shape=(1,), client=None, classes=2):
@@ -242,7 +242,7 @@ def constant(task, *clients, tasks=("classes",)):
     for targets in clients:
         train, test = (np.array(y, kind).reshape(shape) for y in targets)
         shards.append(Shard(np.zeros((len(train), 1)), train, np.zeros((len(test), 1)), test, task, 3, 0))
-    return constant_metric(tasks, [Targets.of(shard) for shard in shards])
+    return constant_metric(tasks, task, [moments_of(shard) for shard in shards])
 
 
 def test_a_constant_prediction_is_the_most_frequent_class_or_the_mean_target_of_all():
