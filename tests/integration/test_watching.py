@@ -115,14 +115,6 @@ def test_a_run_whose_processes_are_gone_does_not_keep_its_watcher(going, seen):
     assert err.splitlines()[-1] == "error: run: no process of this run is left"
 
 
-@pytest.mark.parametrize("folder", ["nowhere", "."])
-def test_what_is_no_run_is_refused_in_one_line(tmp_path, seen, folder):
-    code, out, err = seen(tmp_path / folder)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("error: ")
-    assert "not the folder of a run" in err
-
-
 def test_in_a_terminal_a_run_is_a_picture_that_ends_with_the_result_unless_other_is_asked_for(tmp_path):
     (tmp_path / "config.toml").write_text(SHORT)
     for option, progress in (("--set=seed=1", False), ("--plain", True), ("--quiet", False)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....topology.picture import COLOURS, INK, MARKERS
+from ....topology.picture import COLOURS, INK, LOOK, MARKERS, legend_below, new_figure
 from .parts import Part
 from .results import Result, curves, map_norms
 
@@ -25,41 +25,36 @@ def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
     there = [result for result in results if result.folders]
     if part.about.picture == "none" or not there:
         return []
-    shown = map_norms(there[0]) if part.about.picture == "maps" else curves(there)
-    figure = _maps(shown, part) if part.about.picture == "maps" else _panels(shown, part)
     import matplotlib
 
+    shown = map_norms(there[0]) if part.about.picture == "maps" else curves(there)
     table, svg, png = (out / f"{part.stem}.{ending}" for ending in ("csv", "svg", "png"))
     shown.to_csv(table, index=False, float_format="%.6g")
-    with matplotlib.rc_context({"svg.hashsalt": "sheafgossip"}):
-        figure.savefig(svg, metadata={"Date": None})
-    figure.savefig(png, dpi=160)
+    with matplotlib.rc_context(LOOK):
+        figure = _maps(shown) if part.about.picture == "maps" else _panels(shown, part)
+        figure.suptitle(part.about.title, color=INK, fontsize=11)
+        figure.savefig(svg, facecolor="white", metadata={"Date": None})
+        figure.savefig(png, facecolor="white", dpi=160)
     return [table, svg, png]
 
 
 def _panels(shown: DataFrame, part: Part) -> Figure:
     """The test metric against rounds, and where the figure has it also against bits."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
     with_bits = part.about.picture == "rounds and bits"
-    figure = Figure(figsize=(10 if with_bits else 7, 4.4), layout="constrained", facecolor="white")
-    panels = figure.subplots(1, 2 if with_bits else 1, sharey=True, squeeze=False)[0]
+    figure, panels = new_figure(10 if with_bits else 7, 4.4, 2 if with_bits else 1, sharey=True)
     error = "mse" in part.about.columns
     for axes, x in zip(panels, ("round", "mbit"), strict=False):
         _lines(axes, shown, x, unit=1 if error else 100, flat=x == "mbit" or not with_bits)
-        axes.set_xlabel({"round": "rounds", "mbit": "Mbit sent by all clients"}[x], color=INK)
-        axes.grid(alpha=0.3)
-        axes.tick_params(colors=INK, labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("test MSE, mean over clients" if error else "test accuracy %, mean over clients", color=INK)
+        axes.set_xlabel({"round": "rounds", "mbit": "Mbit sent by all clients"}[x])
+        axes.grid()
+    panels[0].set_ylabel("test MSE, mean over clients" if error else "test accuracy %, mean over clients")
     if with_bits:
         panels[1].set_xscale("log")
         panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panels[1].xaxis.set_major_formatter("{x:g}")
-    figure.suptitle(part.about.title, color=INK, fontsize=11)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, labelcolor=INK)
+    legend_below(figure, panels[0])
     return figure
 
 
@@ -81,29 +76,22 @@ def _lines(axes: Axes, shown: DataFrame, x: str, *, unit: float, flat: bool) -> 
             axes.fill_between(place, metric[sent] - band, metric[sent] + band, color=colour, alpha=0.2, lw=0)
 
 
-def _maps(norms: DataFrame, part: Part) -> Figure:
+def _maps(norms: DataFrame) -> Figure:
     """Pixel (i, j) is of P_ij: its norm, and how much of it was learned. Pairs without an edge are white."""
-    from matplotlib.figure import Figure
-
     sizes = norms.groupby("client").parameters.first().sort_values(kind="stable")
     norms = norms.assign(change=100 * (norms.norm / norms.norm_after_round_1 - 1))
-    figure = Figure(figsize=(11, 5), layout="constrained", facecolor="white")
-    for axes, (what, label) in zip(figure.subplots(1, 2), _PIXELS.items(), strict=True):
+    figure, panels = new_figure(11, 5, 2)
+    for axes, (what, label) in zip(panels, _PIXELS.items(), strict=True):
         pixels = norms.pivot(index="client", columns="neighbour", values=what)
         image = axes.imshow(pixels.reindex(index=sizes.index, columns=sizes.index), cmap="viridis")
-        bar = figure.colorbar(image, ax=axes, shrink=0.85)
-        bar.set_label(label, color=INK)
-        bar.outline.set_visible(False)
+        figure.colorbar(image, ax=axes, shrink=0.85, label=label).outline.set_visible(False)
         for place in np.flatnonzero(np.diff(sizes)) + 0.5:
             axes.axhline(place, color=INK, lw=0.6)
             axes.axvline(place, color=INK, lw=0.6)
         every = 1 + (len(sizes) - 1) // 20
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks(range(0, len(sizes), every), [str(client) for client in sizes.index[::every]])
-        axes.set_xlabel("client j, small models first", color=INK)
-        axes.set_ylabel("client i, small models first", color=INK)
-        axes.tick_params(colors=INK, labelsize=8)
-    figure.suptitle(part.about.title, color=INK, fontsize=11)
+        axes.set(xlabel="client j, small models first", ylabel="client i, small models first")
     return figure
 
 
