@@ -1,5 +1,6 @@
 """How far a run is: one frozen object of plain numbers, read anew again and again while the run goes on."""
 
+import math
 import sqlite3
 import time
 from collections import Counter, deque
@@ -22,8 +23,7 @@ State = Literal["starting", "running", "finished", "interrupted", "failed"]
 _PACE_ROUNDS = 20
 _RATE_S = 10.0
 _EVENTS = 200
-_SHOWN = 500
-"""Characters of an event's kind and detail."""
+_SHOWN = 500  # characters of an event's kind and detail
 _TELLING = "kind NOT IN ('start', 'finish', 'failure', 'interrupt', 'scenario', 'engine')"
 _LOOK_S = 0.01
 
@@ -85,13 +85,20 @@ class _Process:
     """(round, wall seconds) of its latest rounds."""
     gaps: int = 0
 
-    def left_s(self, rounds: int, now_s: float) -> float | None:
-        """None before it has a pace. A round that takes longer than the others does not shorten the rest."""
+    @property
+    def pace_s(self) -> float | None:
+        """Wall seconds of a round, lately; None before there are two."""
         if len(self.ends) < 2:
             return None
         (first, began_s), (last, ended_s) = self.ends[0], self.ends[-1]
-        pace_s = max(0.0, ended_s - began_s) / (last - first)
-        return max(0.0, (rounds - last) * pace_s - min(max(0.0, now_s - ended_s), pace_s))
+        return max(0.0, ended_s - began_s) / (last - first)
+
+    def left_s(self, rounds: int, now_s: float) -> float | None:
+        """A round that takes longer than the others does not shorten the rest."""
+        if self.pace_s is None:
+            return None
+        last, ended_s = self.ends[-1]
+        return max(0.0, (rounds - last) * self.pace_s - min(max(0.0, now_s - ended_s), self.pace_s))
 
 
 class Follower:
@@ -126,7 +133,7 @@ class Follower:
         self._idle_s: float | None = None
         self._waited_for: Counter[int] = Counter()
         self._clock_s = 0.0
-        self._ahead_s: float | None = None
+        self._ahead_s = -math.inf  # of the reader's own clock
 
     def look(self, now: float | None = None, seconds: float = _LOOK_S) -> Snapshot:
         """Reads on for about ``seconds`` of CPU time; ``now`` is what time.monotonic() says. Raises RunFolderError."""
@@ -149,8 +156,12 @@ class Follower:
             records, [node for node, *_ in processes], clients, time.thread_time() + seconds
         )
         there = sorted(clients - gone) if under_way else []
-        elapsed_s = self._elapsed_s(now, going_on=state == "running")
-        completed = tuple(sorted(p.last for node in there if (p := self._processes.get(node)) and p.last >= 0))
+        # Nobody tells the time between two rounds, so the run's clock is carried on; it never goes back.
+        self._ahead_s = max(self._ahead_s, self._clock_s - now)
+        elapsed_s = now + self._ahead_s if state == "running" else self._clock_s
+        at_work = [self._processes[node] for node in there if node in self._processes]
+        left_s = [need for process in at_work if (need := process.left_s(self._rounds, elapsed_s)) is not None]
+        completed = tuple(sorted(process.last for process in at_work if process.last >= 0))
         half = completed[(len(completed) - 1) // 2] if completed else self._rounds
         metrics = [p.metric for node, p in self._processes.items() if node in clients and p.metric is not None]
         memory = [row[0] for node in there if (row := records.execute(_MEMORY, (node,)).fetchone())]
@@ -176,7 +187,7 @@ class Follower:
             waited=waited,
             waited_for=waited_for,
             elapsed_s=elapsed_s,
-            left_s=self._left_s(there, elapsed_s) if state == "running" and not behind else None,
+            left_s=max(left_s, default=None) if state == "running" and not behind else None,
             virtual_s=max((p.virtual_s for p in self._processes.values() if p.virtual_s is not None), default=None),
             events=self._events(records),
             counts=dict(records.execute(f"SELECT kind, count(*) FROM event WHERE {_TELLING} GROUP BY kind")),
@@ -194,17 +205,18 @@ class Follower:
         comebacks = dict(
             records.execute("SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node")
         )
-        to_read = [(node, self._processes.setdefault(node, _Process())) for node in sorted(nodes)]
+        to_read = sorted(nodes)
         while to_read:
             further = []
-            for node, process in to_read:
+            for node in to_read:
+                process = self._processes.setdefault(node, _Process())
                 row = records.execute(_NEXT, (process.last + 1, node)).fetchone()
                 if row is None and process.gaps < comebacks.get(node, 0):
                     row = records.execute(_BEYOND_A_GAP, (process.last + 1, node)).fetchone()
                     process.gaps += row is not None
                 if row is not None:
                     self._take(process, row, evaluates=node in clients)
-                    further.append((node, process))
+                    further.append(node)
             to_read = further
             if time.thread_time() > deadline:
                 break
@@ -229,23 +241,11 @@ class Follower:
             total[0] += metric
             total[1] += 1
 
-    def _elapsed_s(self, now: float, *, going_on: bool) -> float:
-        """Nobody tells the time between two rounds, so the run's clock is carried on; it never goes back."""
-        ahead_s = self._clock_s - now
-        self._ahead_s = ahead_s if self._ahead_s is None else max(self._ahead_s, ahead_s)
-        return now + self._ahead_s if going_on else self._clock_s
-
-    def _left_s(self, there: Collection[int], elapsed_s: float) -> float | None:
-        needs = [self._processes[node].left_s(self._rounds, elapsed_s) for node in there if node in self._processes]
-        return max((need for need in needs if need is not None), default=None)
-
     def _rate(self, elapsed_s: float, state: State) -> float | None:
         """Returns bytes a second of the last ten seconds or three rounds; of the whole run once it has ended."""
         if state != "running":
             return self._payload / elapsed_s if elapsed_s else None
-        paces = [
-            (p.ends[-1][1] - p.ends[0][1]) / (len(p.ends) - 1) for p in self._processes.values() if len(p.ends) > 1
-        ]
+        paces = [process.pace_s for process in self._processes.values() if process.pace_s is not None]
         window_s = max(_RATE_S, 3 * max(paces, default=0.0))
         while self._recent and self._recent[0][0] <= elapsed_s - window_s:
             self._recent_payload -= self._recent.popleft()[1]
@@ -271,12 +271,10 @@ class Follower:
         if self._idle_s is None:
             waited_s, total_s = records.execute(_WAITING).fetchone()
             return (waited_s / total_s if total_s else None), None
-        virtual = any(process.virtual_s is not None for process in self._processes.values())
-        there_s = sum(
-            (process.virtual_s or 0.0) if virtual else process.ends[-1][1]
-            for process in self._processes.values()
-            if process.ends
-        ) - seconds_away(records, "virtual_s" if virtual else "wall_s")
+        ended = [process for process in self._processes.values() if process.ends]
+        virtual = any(process.virtual_s is not None for process in ended)
+        there_s = sum((process.virtual_s or 0.0) if virtual else process.ends[-1][1] for process in ended)
+        there_s -= seconds_away(records, "virtual_s" if virtual else "wall_s")
         whom = next((self._name_of(node, records) for node, _ in self._waited_for.most_common(1)), None)
         return (min(1.0, self._idle_s / there_s) if there_s > 0 else None), whom
 
