@@ -319,10 +319,9 @@ def extended(was: Prepared, will: Prepared) -> Prepared:
     """
     folder, rounds = was.folder, was.config.rounds
     there = checkpoints(was, last_recorded(was), at_its_end=True)
-    fitting = [round for round in there if _is_common(round, was, will)]
+    fitting, why_not = _common(there, was, will)
     if not fitting and (there or _has_finished(folder)):
-        why = _why_not(was, will, at_its_end=bool(there))
-        raise RunFolderError(f"{folder}: cannot be extended to {will.config.rounds} rounds: {why}")
+        raise RunFolderError(f"{folder}: cannot be extended to {will.config.rounds} rounds: {why_not}")
     after = max(fitting, default=0)
     ends = [round for round in [*_extended_after(folder), rounds] if round <= after]
     text = f"from {rounds} to {will.config.rounds} rounds, going on after round {after}"
@@ -340,26 +339,19 @@ def extended(was: Prepared, will: Prepared) -> Prepared:
     return will
 
 
-def _is_common(round: int, was: Prepared, will: Prepared) -> bool:
-    if round == was.config.rounds and _ends_otherwise(was.config):
-        return False
-    if was.plan is None or will.plan is None:
-        return True
-    return same_comings_and_goings(was.plan, will.plan) and can_go_on_after(round, was.plan, will.plan)
-
-
-def _ends_otherwise(config: RunConfig) -> bool:
-    """Whether a run's last round is unlike the same round of a longer run: all clients download in it."""
-    return isinstance(config.algorithm, ServerAlgorithm) and config.algorithm.last_round_differs
-
-
-def _why_not(was: Prepared, will: Prepared, *, at_its_end: bool) -> str:
-    if was.plan and will.plan and not same_comings_and_goings(was.plan, will.plan):
-        return "faults are drawn for the number of rounds, and fall otherwise in so many"
-    if not at_its_end:
+def _common(there: list[int], was: Prepared, will: Prepared) -> tuple[list[int], str]:
+    """Those of the rounds after which the longer run would be where this one was, and why the others are none."""
+    rounds, algorithm = was.config.rounds, was.config.algorithm
+    ends_otherwise = isinstance(algorithm, ServerAlgorithm) and algorithm.last_round_differs  # all clients download
+    common = [round for round in there if not (ends_otherwise and round == rounds)]
+    if was.plan and will.plan:
+        if not same_comings_and_goings(was.plan, will.plan):
+            return [], "faults are drawn for the number of rounds, and fall otherwise in so many"
+        common = [round for round in common if can_go_on_after(round, was.plan, will.plan)]
+    if not there:
         why = "not all clients came to its end"
-    elif _ends_otherwise(was.config):
-        why = f"in round {was.config.rounds} all clients download, as it was the last one"
+    elif ends_otherwise:
+        why = f"in round {rounds} all clients download, as it was the last one"
     else:
         why = "in so many rounds clients would have used other messages, or at other times"
-    return f"{why}, and there is no checkpoint before that; start a run of {will.config.rounds} rounds"
+    return common, f"{why}, and there is no checkpoint before that; start a run of {will.config.rounds} rounds"
