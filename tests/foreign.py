@@ -1,29 +1,27 @@
 """A small run folder with everything in it, and the same as others might hand it on."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sqlite3
 import sys
 from pathlib import Path
 
+import made
 from sheafgossip.launcher import cli
 from sheafgossip.metrics.records import (
     COLLECTOR,
     LAUNCHER,
     EdgeRecord,
-    EventRecord,
     KernelRecord,
     NodeRecord,
     OverheadRecord,
+    Record,
     ResourceRecord,
     RoundRecord,
     TrafficRecord,
     UsedRecord,
     WorkRecord,
 )
-from sheafgossip.metrics.store import Store
 
 CONFIG = 'name = "a run"\nseed = 3\nclients = 2\nrounds = 2\n[algorithm]\nname = "sheaf-fmtl"\n'
 
@@ -32,40 +30,38 @@ def make_run(path: Path, config: str = CONFIG) -> Path:
     """Two clients, two rounds, and a row in every table."""
     path.mkdir(parents=True)
     (path / "config.toml").write_text(config)
-    store = Store(path / "run.sqlite")
-    store.describe(metric="accuracy", groups="0,1")
-    store.write([NodeRecord(LAUNCHER, "launcher", "", 0, 0, 0, 0, "host", 99, "")])
+    records: list[Record] = [NodeRecord(LAUNCHER, "launcher", "", 0, 0, 0, 0, "host", 99, "")]
     for client in (0, 1):
         other = 1 - client
-        store.write([NodeRecord(client, "client", "logistic", 650, 30, 10, 1, "host", 100 + client, "")])
+        records += [NodeRecord(client, "client", "logistic", 650, 30, 10, 1, "host", 100 + client, "")]
         for number in (0, 1, 2):
             end_s = number + client / 2
-            store.write([RoundRecord(client, number, 0.5, 0.4, 0.1 * number, 1.0, end_s, end_s, idle_s=0.1)])
-            store.write([EdgeRecord(client, other, number, 0.1, 1.0 + client + number, 0.0)])
-            store.write([TrafficRecord(client, other, number, 1, 1000, 1020, 1030)])
-            store.write([UsedRecord(client, number, 0, other, number)])
-            store.write([WorkRecord(client, end_s, "gradient", 0.1, 0.2, 1000)])
-        store.write([ResourceRecord(client, 2.0, 300, 200, 100, 400, 1.5, 60, 10, 20, 25, 5)])
-        store.write([OverheadRecord(client, other, "hello", 1, 50), KernelRecord(client, "a:1", "b:2", 1, 1)])
-    store.write([OverheadRecord(0, COLLECTOR, "records", 2, 500)])
-    store.write([EventRecord(0.0, None, LAUNCHER, "start", ""), EventRecord(0.5, 0.5, 1, "timeout", "2 waits")])
-    store.write([EventRecord(0.6, None, 0, "warning", "hm"), EventRecord(3.0, None, LAUNCHER, "finish", "")])
-    store.close()
-    return path
+            records += [RoundRecord(client, number, 0.5, 0.4, 0.1 * number, 1.0, end_s, end_s, idle_s=0.1)]
+            records += [EdgeRecord(client, other, number, 0.1, 1.0 + client + number, 0.0)]
+            records += [TrafficRecord(client, other, number, 1, 1000, 1020, 1030)]
+            records += [UsedRecord(client, number, 0, other, number)]
+            records += [WorkRecord(client, end_s, "gradient", 0.1, 0.2, 1000)]
+        records += [ResourceRecord(client, 2.0, 300, 200, 100, 400, 1.5, 60, 10, 20, 25, 5)]
+        records += [OverheadRecord(client, other, "hello", 1, 50), KernelRecord(client, "a:1", "b:2", 1, 1)]
+    records += [OverheadRecord(0, COLLECTOR, "records", 2, 500), made.START]
+    records += [made.event(1, "timeout", 0.5, "2 waits", 0.5), made.event(0, "warning", 0.6, "hm")]
+    return made.write(path, *records, made.event(LAUNCHER, "finish", 3.0), metric="accuracy", groups="0,1")
 
 
 def loosen(database: Path) -> None:
     """Every table again, without types and without NOT NULL: any value fits anywhere."""
     with change(database) as connection:
-        for (table,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+        for (table,) in connection.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'meta'"
+        ).fetchall():
             about = connection.execute(f"PRAGMA table_info({table})").fetchall()
             columns = ", ".join(name for _, name, *_ in about)
             key = ", ".join(name for _, name, *_, place in about if place)
-            connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}") if table != "meta" else None
-            if table != "meta":
-                connection.execute(f"CREATE TABLE {table}({columns}{f', PRIMARY KEY ({key})' if key else ''})")
-                connection.execute(f"INSERT INTO {table} SELECT * FROM old_{table}")
-                connection.execute(f"DROP TABLE old_{table}")
+            connection.executescript(
+                f"ALTER TABLE {table} RENAME TO old_{table};"
+                f"CREATE TABLE {table}({columns}{f', PRIMARY KEY ({key})' if key else ''});"
+                f"INSERT INTO {table} SELECT * FROM old_{table}; DROP TABLE old_{table}"
+            )
 
 
 @contextlib.contextmanager
