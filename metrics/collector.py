@@ -298,6 +298,7 @@ def main() -> None:
         if arguments.launcher_key:
             ring = keys.Ring(keys.KeyPair.make(), {LAUNCHER: arguments.launcher_key})
             authenticator = Authenticator(context, receiver, ring, sys.stdin.fileno())
+            del ring  # its secret is then ZeroMQ's alone
         receiver.bind(arguments.endpoint)
         store = Store(arguments.database)
         failpoint("open")
