@@ -75,30 +75,22 @@ def test_graphml_says_itself_which_edges_are_arcs(write):
         ("0 1\n1 2\n1 0\n", "line 3: edge 1-0 was already given on line 1"),
         ("0 1\n", r"edges.txt: the graph of 3 clients falls into 2 components \(client 2 has no edge\)"),
         ("", "3 components"),
-    ],
-)
-def test_a_bad_edge_list_is_refused_by_file_and_line(write, text, complaint):
-    with pytest.raises(TopologyError, match=complaint) as refusal:
-        read(write(text.removeprefix("-> ")), 3, directed=text.startswith("->"))
-    assert len(str(refusal.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
         (graphml("", "directed"), 'line 1: edgedefault="directed"'),
-        (GRAPHML.format('<graph><edge directed="true" source="0" target="1"/></graph>'), 'directed="true"'),
-        (GRAPHML.format('<graph>\n<node id="alice"/></graph>'), 'line 2: "alice" is not a client'),
-        (GRAPHML.format('<graph><edge source="0"/></graph>'), '"" is not a client'),
+        (graphml('<edge directed="true" source="0" target="1"/>'), 'directed="true"'),
+        (graphml('\n<node id="alice"/>'), 'line 2: "alice" is not a client'),
+        (graphml('<edge source="0"/>'), '"" is not a client'),
         (GRAPHML.format("<graph/><graph/>"), "a second <graph>"),
-        (GRAPHML.format("<graph><hyperedge/></graph>"), "hyperedge"),
+        (graphml("<hyperedge/>"), "hyperedge"),
         (GRAPHML.format(""), "holds no <graph> element"),
         ("<graphml>\n<graph>", r"line 2: not well-formed XML \(no element found\)"),
     ],
 )
-def test_bad_graphml_is_refused(write, text, complaint):
-    with pytest.raises(TopologyError, match=complaint):
-        read(write(text, "g.graphml"), 2)
+def test_a_bad_file_is_refused_by_name_and_line(write, text, complaint):
+    path = write(text.removeprefix("-> "), "edges.graphml" if text.startswith("<") else "edges.txt")
+    with pytest.raises(TopologyError, match=complaint) as refusal:
+        read(path, 3, directed=text.startswith("->"))
+    assert str(refusal.value).startswith(f"{path}")
+    assert len(str(refusal.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
