@@ -22,7 +22,7 @@ from sheafgossip.transport.keys import KeyPair, Ring, dial_with
 from sheafgossip.transport.peers import Peers
 
 RUN = 77
-PATIENCE = 100.0
+LONGEST_WAIT_S = 100.0
 """Seconds after which a test gives up on something that takes milliseconds."""
 
 
@@ -46,16 +46,16 @@ class Client:
         return peers
 
     def receive(self):
-        return self.endpoint.receive(time.monotonic() + PATIENCE)
+        return self.endpoint.receive(time.monotonic() + LONGEST_WAIT_S)
 
-    def connect(self, addresses: Mapping[int, str], seconds: float = PATIENCE) -> dict[int, int]:
+    def connect(self, addresses: Mapping[int, str], seconds: float = LONGEST_WAIT_S) -> dict[int, int]:
         """Returns {neighbour: wire bytes of the hello sent}."""
         places = [Place(node, address, 1, "") for node, address in addresses.items()]
         return dict(self.endpoint.connect(places, time.monotonic() + seconds))
 
     def listen_until(self, happened: Callable[[], object]) -> None:
         """Lets the endpoint take in what comes, none of which is a message."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + LONGEST_WAIT_S
         while not happened() and time.monotonic() < end:
             with pytest.raises(NeighbourTimeout):
                 self.endpoint.receive(time.monotonic() + 0.02)
@@ -124,7 +124,7 @@ class Network:
             dial_with(puppet, *keys)
         puppet.identity = identity or b"unknown-%d" % next(self._unnamed)
         puppet.linger = 0
-        puppet.rcvtimeo = int(PATIENCE * 1000)
+        puppet.rcvtimeo = int(LONGEST_WAIT_S * 1000)
         puppet.connect(client.address)
         self.puppets.append(puppet)
         return puppet

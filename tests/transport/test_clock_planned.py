@@ -164,7 +164,7 @@ def test_a_client_ends_only_when_all_that_is_planned_has_come(network):
 # -- neighbours that come later ----------------------------------------------------------------------------------------
 
 
-def test_a_neighbour_that_has_begun_its_next_life_meanwhile_is_answered(network):
+def test_a_neighbour_that_has_begun_its_next_incarnation_meanwhile_is_answered(network):
     """It crashed when this client had just been told where it was."""
     client = network.client(1)
     client.endpoint.presence.latecomers = frozenset({0})

@@ -151,10 +151,8 @@ def test_what_is_not_finite_is_not_sent(name, bad):
 
 
 HOSTILE = {
-    "float16, infinite": ("float16", ("f2", [1, np.inf, 1])),
     "float16, nan": ("float16", ("f2", [1, np.nan, 1])),
     "bfloat16, infinite": ("bfloat16", ("u2", [0, 0x7F80, 0])),
-    "bfloat16, nan": ("bfloat16", ("u2", [0, 0xFFC1, 0])),
     "int8, scale nan": ("int8", ("f4", [np.nan]), ("i1", [1, 2, 3])),
     "int8, scale infinite": ("int8", ("f4", [np.inf]), ("i1", [1, 2, 3])),
     "int8, scale negative": ("int8", ("f4", [-1]), ("i1", [1, 2, 3])),

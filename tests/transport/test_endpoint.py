@@ -72,7 +72,7 @@ def test_a_vector_arrives_as_it_looked_and_may_be_changed_right_after_it_was_sen
 # -- what comes in is not trusted --------------------------------------------------------------------------------------
 
 
-def test_what_a_stranger_sends_or_one_with_a_neighbours_name_is_not_heard(network):
+def test_what_an_unknown_peer_sends_or_one_with_a_neighbours_name_is_not_heard(network):
     client, [neighbour] = network.client_of_puppets(1)
     liar = network.puppet(client, b"node-0000")
     liar.send_multipart(legal_from(network, 0, 1, -VECTOR))
@@ -94,7 +94,7 @@ def test_a_client_of_another_run_with_a_neighbours_name_is_not_taken_for_it(netw
     assert client.endpoint.rejected == {"foreign run id": 1}
 
 
-def test_a_stranger_who_took_a_neighbours_name_first_does_not_keep_a_client_from_connecting_to_it(network):
+def test_an_unknown_peer_who_took_a_neighbours_name_first_does_not_keep_a_client_from_connecting_to_it(network):
     client, other = network.client(0), network.client(1)
     impostor = network.puppet(client, b"node-0001")
     impostor.send_multipart(legal_from(network, 1, 0, -VECTOR))

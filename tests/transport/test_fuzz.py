@@ -96,7 +96,7 @@ def illegal(draw: random.Random) -> list[bytes]:
 @pytest.mark.parametrize("keys", [False, True])
 def test_nothing_illegal_is_taken_in_or_left_uncounted_or_kept(network, keys):
     client, [neighbour] = network.client_of_puppets(1, keys=keys)
-    stranger = None if keys else network.puppet(client)
+    unknown = None if keys else network.puppet(client)
     endpoint, process = client.endpoint, psutil.Process()
     host, port = client.address.removeprefix("tcp://").split(":")
     peers = client.peers({0: Channel(sends=(LENGTH,), receives=(LENGTH,))})
@@ -105,11 +105,11 @@ def test_nothing_illegal_is_taken_in_or_left_uncounted_or_kept(network, keys):
         for _ in range(AT_ONCE):
             neighbour.send_multipart(illegal(draw))
         fed += AT_ONCE
-        if stranger is None:
+        if unknown is None:
             with socket.create_connection((host, int(port))) as raw:
                 raw.sendall(draw.randbytes(64) if fed % 200 else b"\xff" + draw.randbytes(600))
         else:
-            stranger.send_multipart(illegal(draw))
+            unknown.send_multipart(illegal(draw))
         fed += 1
         end = time.monotonic() + 10
         while endpoint.rejected.total() < fed and time.monotonic() < end:
