@@ -181,8 +181,12 @@ def test_a_client_that_came_late_and_crashes_before_a_checkpoint_starts_again_fr
     late = ("time.staleness=1", "time.silence=skip", "time.deadline_s=1.0", "compute.step_s=0.01")
     settings += (*late, "links.latency_s=0.001", f"time.clock={clock}")
     keyed = run(TALK, *settings, "transport.protocol=tcp")
-    kinds = keyed.rows("SELECT kind FROM event WHERE kind IN ('join', 'crash', 'restart', 'drop') ORDER BY wall_s")
-    assert kinds == [("join",), ("crash",), ("restart",)]
+    told = keyed.rows(
+        "SELECT kind, detail FROM event WHERE kind IN ('join', 'crash', 'restart', 'drop') ORDER BY wall_s"
+    )
+    gone = "neighbour is gone"  # on the wall clock a message may be on its way to one that crashes
+    kinds = [kind for kind, detail in told if clock == "virtual" or gone not in detail]
+    assert kinds == ["join", "crash", "restart"]
     assert keyed.rows("SELECT max(round) FROM round WHERE node = 2") == [(12,)]
     if clock == "virtual":
         assert_same_states(keyed, run_in_threads(TALK, *settings), 12)
