@@ -23,14 +23,14 @@ from ..studies.folders import names_of
 def plan(file: Path, overrides: Sequence[str] | None, picture: Path | None, lines: int) -> None:
     """Shows the timelines of a file's runs, of up to ``lines`` clients each, and draws them if asked: each in a file of
     its own, with the run's name before the ending where there are several."""
+    if picture is not None:
+        check_format(picture)
     configs = load(file, overrides or ())
     if not any(config.has_scenario for config in configs):
         raise ConfigError(
             "nothing to plan: without one of [time], [compute], [stragglers], [links], [[faults]], [chaos] a run takes "
             "as long as it takes"
         )
-    if picture is not None:
-        check_format(picture)
     several = len(configs) > 1
     endings = [f"-{name}" for name in names_of(configs)] if several and picture else [""] * len(configs)
     for ending, (config, planned, need) in zip(endings, _plans_of(configs), strict=True):
@@ -40,11 +40,12 @@ def plan(file: Path, overrides: Sequence[str] | None, picture: Path | None, line
             say("no scenario, nothing to plan\n")
             continue
         timeline = Timeline(planned)
-        say("\n".join([*report(config, timeline, min(100, width()), lines), f"{need} on this machine"]))
+        told = [*report(config, timeline, min(100, width()), lines), f"{need} on this machine"]
         if picture is not None:
             path = picture.with_name(f"{picture.stem}{ending}{picture.suffix}")
             draw(planned, path, f"{config.label}, {timeline.clients} clients")
-            say(f"picture: {path}")
+            told.append(f"picture: {path}")
+        say("\n".join(told))
         if several:
             say("")
 
