@@ -1,15 +1,15 @@
 """Does an edge find out by itself whether to pull? Three studies of selective sheaf, on digits with 20 clients.
 
-groups: against all edges on, and against the groups told. Half of the clients have a fifth of their training data; 1, 2
-or 4 groups whose images are turned; 200 full-gradient rounds of logistic regression on Erdős–Rényi graphs with p = 0.2
-and 0.5. "All edges on" and "groups told" are maps that are shared and rotate, with the same gamma and lambda; the
-latter on the graph without its edges between groups, which nobody who learns could know.
+groups: against all edges on, and against known groups. Half of the clients have a fifth of their training data; 1, 2
+or 4 groups whose images are turned; 200 full-gradient rounds of logistic regression on Erdős–Rényi graphs with p =
+0.2 and 0.5. "All edges on" and "groups known" are maps that are shared and rotate, with the same gamma and lambda;
+the latter on the graph without its edges between groups, which nobody who learns could know.
 
 others: clients that differ in their labels instead of their images, with 2 and with 5 of the 10 classes a client; and
 School as in benchmarks/school.py where --data-root is a folder with school.mat, with the lambdas chosen there.
 
 seeking: four groups at p = 0.2, on the graph as it is and with `seek`, where the graph is only the start: how many
-better neighbours clients find, what it brings, and what it costs; beside it the groups told, also on a complete graph.
+better neighbours clients find, what it brings, and what it costs; beside it the groups known, also on a complete graph.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from sheafgossip.metrics import open_run
 LAM_OF_DFEDU = {0.2: 0.3, 0.5: 0.1}
 """With 0.3 it diverges on the denser graph."""
 ANGLES = {1: [0], 2: [0, 90], 4: [0, 90, 180, 270]}
-TOLD = "groups told"
+KNOWN = "groups known"
 ON = digits.ROTATING
 SELECTIVE = {
     "selective": {"name": "selective-sheaf", "lam": 1.0, "probe_every": 1},
@@ -45,7 +45,7 @@ def problem(groups: int, p: float, seed: int) -> dict[str, Any]:
     return tree
 
 
-def told(groups: int, graphs: Path, algorithm: dict[str, Any], **others: Any) -> Changes:
+def known(groups: int, graphs: Path, algorithm: dict[str, Any], **others: Any) -> Changes:
     """The graph without its edges between groups, as a file in ``graphs``."""
 
     def changes(tree: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def methods(groups: int, p: float, graphs: Path) -> dict[str, Changes]:
         for name, settings in (SELECTIVE | {"all edges on": ON}).items():
             found[f"{name}, gamma {gamma}"] = {"algorithm": settings | {"gamma": gamma}}
         if groups > 1:
-            found[f"{TOLD}, gamma {gamma}"] = told(groups, graphs, ON | {"gamma": gamma})
+            found[f"{KNOWN}, gamma {gamma}"] = known(groups, graphs, ON | {"gamma": gamma})
     return found
 
 
@@ -77,7 +77,7 @@ def rows_of_groups(groups: int, p: float, folders: dict[str, list[Path]]) -> Ite
     results = {name: [read(folder) for folder in each] for name, each in folders.items()}
     for name, runs in results.items():
         gamma = name.partition(", gamma ")[2]
-        base = results.get(f"{TOLD}, gamma {gamma}", results.get(f"all edges on, gamma {gamma}", runs))
+        base = results.get(f"{KNOWN}, gamma {gamma}", results.get(f"all edges on, gamma {gamma}", runs))
         difference = against(base, runs, 100) if gamma and base is not runs else ""
         edges = ("", "")
         if name.startswith("selective"):
@@ -109,7 +109,7 @@ def study_groups(arguments: argparse.Namespace, accuracy: str) -> str:
         for groups in ANGLES
         for p in LAM_OF_DFEDU
     }
-    header = f"groups|p|method|{accuracy}|against groups told|precision|recall|payload, % of dFedU's"
+    header = f"groups|p|method|{accuracy}|against groups known|precision|recall|payload, % of dFedU's"
     return table(header, (row for (groups, p), folders in scenes.items() for row in rows_of_groups(groups, p, folders)))
 
 
@@ -170,8 +170,8 @@ def study_seeking(arguments: argparse.Namespace, accuracy: str) -> str:
     graphs = arguments.out / "graphs"
     changes = algorithms({"dFedU": {"name": "dfedu", "lam": 0.3}} | SELECTIVE) | {
         "selective, seeking": {"algorithm": SELECTIVE["selective, quiet edges"] | {"seek": True}},
-        TOLD: told(4, graphs, ON | {"gamma": 0.1}),
-        f"{TOLD}, complete graph": told(4, graphs, ON | {"gamma": 0.1, "lam": 0.3}, topology={"kind": "complete"}),
+        KNOWN: known(4, graphs, ON | {"gamma": 0.1}),
+        f"{KNOWN}, complete graph": known(4, graphs, ON | {"gamma": 0.1, "lam": 0.3}, topology={"kind": "complete"}),
     }
     folders = run_grid(arguments.out, arguments.seeds, partial(problem, 4, 0.2), changes)
     full = [read(folder).payload_mb for folder in folders["dFedU"]]
