@@ -27,7 +27,8 @@ class Mail:
         while self.under_way and self.under_way[0][0] <= now:
             _, round = heappop(self.under_way)
             self.arrived.add(round)
-            self.freshest = max(self.freshest, round)
+            if round > self.freshest:
+                self.freshest = round
 
     def first_from(self, round: int) -> float:
         """When a message of at least this round arrives, of those under way; -inf: has arrived; inf: none does."""
@@ -99,12 +100,14 @@ class Channel:
         """When a message has left the uplink, which is ``free`` from then on, when it arrives, and how often; None
         where the link is cut."""
         row = round - 1
-        faults = [fault for fault, draws in self._faults if draws[row][phase] and fault.active(round, now)]
-        if any(fault.kind in ("cut", "partition") for fault in faults):
+        faults = []
+        if self._faults:
+            faults = [fault for fault, draws in self._faults if draws[row][phase] and fault.active(round, now)]
+        if faults and any(fault.kind in ("cut", "partition") for fault in faults):
             return None
         size = self._bytes[phase if round == 1 else self._opening + phase]
         left = free + size / self._uplink
-        self._free = max(left, self._free) + size / self._bandwidth
+        self._free = (left if left > self._free else self._free) + size / self._bandwidth
         arrived = self._free + self._latency[row][phase]
         copies = 0 if self._lost and self._lost[row][phase] else 1
         for fault in faults:
@@ -115,6 +118,6 @@ class Channel:
                     copies = 2
                 case "loss":
                     copies = 0
-        if not any(fault.kind == "reorder" for fault in faults):
-            arrived = self._last_arrival = max(arrived, self._last_arrival)
+        if not faults or not any(fault.kind == "reorder" for fault in faults):
+            arrived = self._last_arrival = arrived if arrived > self._last_arrival else self._last_arrival
         return left, arrived, copies

@@ -137,6 +137,7 @@ class _Simulation:
     def _send(self, client: Client, now: float, step: Send) -> None:
         phase, to = step
         own, round, row = client.schedule, client.round, client.round - 1
+        to_life, own_copies = own.to_life[row, phase], own.copies[row, phase]
         left = max(now, client.uplink_free)
         for place, channel in enumerate(client.channels):
             other, there = channel.to, channel.place
@@ -144,7 +145,7 @@ class _Simulation:
                 continue
             if other.here:
                 theirs, number = other.schedule, other.incarnation.number
-                own.to_life[row, phase, place] = theirs.into_life[row, phase, there] = number
+                to_life[place] = theirs.into_life[row, phase, there] = number
             if not other.here or (carried := channel.carry(round, phase, now, left)) is None:
                 self.synchronous = False
                 self.withheld += 1
@@ -153,7 +154,7 @@ class _Simulation:
             self.sent.append((client.number, other.number, round, phase, now, left, arrived, copies))
             if not copies:
                 continue
-            own.copies[row, phase, place] = theirs.comes[row, phase, there] = copies
+            own_copies[place] = theirs.comes[row, phase, there] = copies
             theirs.delays[row, phase, there] = arrived - now
             heappush(other.mail[phase][there].under_way, (arrived, round))
             wait = other.wait
