@@ -368,7 +368,7 @@ def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
         table = (algorithms / "__init__.py").read_text()
         table = table.replace("from .local", f"from .added import {line.partition(': ')[2]}\nfrom .local")
         (algorithms / "__init__.py").write_text(table.replace("] = {\n", f"] = {{\n    {line},\n"))
-        return os.environ | {"PYTHONPATH": str(tmp_path)}
+        return os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONBREAKPOINT": ""}  # Ray, in other tests, sets its own
 
     return add
 
