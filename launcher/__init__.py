@@ -1,1 +1,1 @@
-"""The user's door: command line, configuration, and the processes of a run from start to end."""
+"""The user's side: command line, configuration, and the processes of a run from start to end."""

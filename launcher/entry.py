@@ -27,7 +27,7 @@ def main() -> None:
 
 def _attempt() -> int:
     try:
-        interrupts.heed(lasting=True)
+        interrupts.handle(lasting=True)
         from . import cli
 
         cli.main()

@@ -29,7 +29,7 @@ class _Heard:
 _heard = _Heard()
 
 
-def heed(*, lasting: bool = False) -> None:
+def handle(*, lasting: bool = False) -> None:
     """From here on; raises KeyboardInterrupt for what came while it was deferred.
 
     ``lasting``: the process is to end with the first of them. An exception that a handler raises can get lost, where it

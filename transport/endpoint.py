@@ -23,7 +23,7 @@ from .wire import message_wire_bytes
 _send: Callable[..., None] = zmq.backend.Socket.send  # socket, frame, flags, whether to copy a frame of bytes
 _receive: Callable[..., Any] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
 _MORE, _AT_ONCE = int(zmq.SNDMORE), int(zmq.NOBLOCK)  # plain numbers: the enumeration is looked up at every call
-_SOON_S, _HEED_EVERY_S = CONSTANTS.soon_s, CONSTANTS.heed_every_s
+_SOON_S, _LOOK_EVERY_S = CONSTANTS.soon_s, CONSTANTS.look_every_s
 _GLANCE_S = 0.2
 _WORTH_A_FRAME = 1 << 16  # bytes
 _yield = getattr(os, "sched_yield", lambda: None)
@@ -79,7 +79,7 @@ class Endpoint:
         self._peer_of: dict[bytes, tuple[int, int]] = {}  # (neighbour, its incarnation)
         self._addresses: dict[int, str] = {}
         self._waiting: list[Message] = []  # that came while this client was still linking up
-        self._heed_due = 0.0
+        self._look_due = 0.0
         self.connections = Connections(context, identity, options, self.presence, self.rejected)
         self._router = self.connections.router
         self._poller, self._aside = zmq.Poller(), zmq.Poller()  # the one for all, the other for all but messages
@@ -190,7 +190,7 @@ class Endpoint:
                 start = time.monotonic()
                 self._router.poll(50, zmq.POLLOUT)
                 self.stopwatch.blocked_for(time.monotonic() - start)
-                self._heed(0)
+                self._wait_for_any(0)
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
@@ -220,7 +220,7 @@ class Endpoint:
         by then, mostly from more than one of its neighbours: it needs to be woken less often.
         """
         start = time.monotonic()
-        if start >= self._heed_due and self._heed(0):
+        if start >= self._look_due and self._wait_for_any(0):
             return None  # the caller may not want to wait so long any more
         try:
             try:
@@ -235,10 +235,10 @@ class Endpoint:
         except zmq.Again:
             self.stopwatch.blocked_for(time.monotonic() - start)
             self.before_waiting()
-            self._heed(max(0.0, deadline - time.monotonic()))
+            self._wait_for_any(max(0.0, deadline - time.monotonic()))
         except Rejected as rejected:
             self.reject(rejected)
-            self._heed(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
+            self._wait_for_any(0)  # a flood of garbage keeps neither the launcher nor the deadline waiting
         return None
 
     def _take(self, flags: int) -> Message:
@@ -271,17 +271,17 @@ class Endpoint:
         """Tells the launcher."""
         self._control.send(message)
 
-    def heed(self) -> None:
+    def wait_for_launcher(self) -> None:
         """Sleeps until the launcher says something, or something other than a message comes, and acts on it."""
         self._act_on(dict(self._aside.poll()))
 
-    def _heed(self, seconds: float) -> bool:
+    def _wait_for_any(self, seconds: float) -> bool:
         """Sleeps until something comes in, at most ``seconds``, and acts on what is not a message. Returns whether the
         launcher has said something."""
         start = time.monotonic()
         ready = dict(self._poller.poll(math.ceil(seconds * 1000)))
         now = time.monotonic()
-        self._heed_due = now + _HEED_EVERY_S
+        self._look_due = now + _LOOK_EVERY_S
         self.stopwatch.blocked_for(now - start)
         return self._act_on(ready)
 

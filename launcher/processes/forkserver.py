@@ -103,7 +103,7 @@ class _Server:
         signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):  # only their wake-up is wanted: a handler must not raise
             signal.signal(number, lambda *_: None)
-        self._selector.register(launcher, selectors.EVENT_READ, self._heed_launcher)
+        self._selector.register(launcher, selectors.EVENT_READ, self._obey_launcher)
         self._selector.register(self._wake, selectors.EVENT_READ, self._wake_up)
 
     def serve(self) -> None:
@@ -118,7 +118,7 @@ class _Server:
             for pid in self._nodes:
                 os.waitpid(pid, 0)
 
-    def _heed_launcher(self) -> None:
+    def _obey_launcher(self) -> None:
         for message in self._launcher.receive_some():
             match message:
                 case Fork(assignments, calibrate):

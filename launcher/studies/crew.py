@@ -83,7 +83,7 @@ class Crew:
         ``done`` is told of each as it ends.
         """
         waiting, ended = deque(runs), []
-        interrupts.heed()
+        interrupts.handle()
         try:
             while waiting or self._busy:
                 while waiting and len(self._busy) < self._size:

@@ -89,7 +89,7 @@ class Job:
 
 def main(line_number: int, parent: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
-    interrupts.heed(lasting=True)
+    interrupts.handle(lasting=True)
     end_with_parent(parent)
     line = Control(socket.socket(fileno=line_number), {"TakeUp": TakeUp})
     from ..processes.engines import open_engine

@@ -99,7 +99,7 @@ def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means:
     """
     finished: list[Finished] = []
     with _claimed(runs) as claims, means.open(run.config for run in runs) as engine:
-        interrupts.heed()
+        interrupts.handle()
         for run in runs:
             if run.has_checkpoint:
                 require_sound_records(run.folder)
@@ -119,7 +119,7 @@ def resume(
     """Takes up an interrupted run after its last whole checkpoint; with ``rounds``, one that is finished too, until it
     has so many. Raises ConfigError, RunFolderError."""
     with _interrupted(folder, rounds) as (claim, config), means.open([config]) as engine:
-        interrupts.heed()
+        interrupts.handle()
         return _conduct(claim, config, engine, observer, rounds=rounds)
 
 

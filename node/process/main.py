@@ -225,4 +225,4 @@ class _ClientProcess:
             if kind is Exit:  # neighbours may still be sending
                 self.clock.idle()
             else:
-                self.endpoint.heed()
+                self.endpoint.wait_for_launcher()

@@ -18,7 +18,7 @@ CONSTANTS: dict[str, tuple[float, ...]] = {
     "window_bytes": (1 << 10, 1),
     "window_most": (8, 1),
     "soon_s": (0.0,),
-    "heed_every_s": (0.005,),
+    "look_every_s": (0.005,),
     "last_words_s": (0.3,),
     "last_words_wall_s": (0.2,),
     "gather_s": (0.0,),

@@ -79,21 +79,21 @@ def test_ctrl_c_while_clients_start_leaves_nothing_behind(start):
 
 
 MOMENTS = [0.0, 0.05, 0.2, 0.5, 0.8, 2.0]
-"""Seconds after signals are heeded."""
+"""Seconds after signals are handled."""
 
 
-def heeds_all(pid: int) -> bool:
+def handles_all(pid: int) -> bool:
     """Whether a process has a handler of its own for SIGHUP, the last to get one."""
     caught = Path(f"/proc/{pid}/status").read_text().split("SigCgt:")[1].split()[0]
     return bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells when a signal is heeded by /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells when a signal is handled by /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_at_any_moment_of_the_start_ends_a_run_with_130_and_no_process_left(start, tmp_path, number):
     for moment in MOMENTS if number == signal.SIGTERM else MOMENTS[::2]:
         going = start(LONG, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL)
-        until(partial(heeds_all, going.process.pid), going.process, every_s=0.001)
+        until(partial(handles_all, going.process.pid), going.process, every_s=0.001)
         time.sleep(moment)
         going.ends(130, partial(going.signal, number), seconds=30)
         assert not list(tmp_path.glob("sheafgossip-*"))

@@ -172,7 +172,7 @@ class Agent:
                 message, piece = unpack(self._line.recv_multipart(), control.FROM_LAUNCHER)
                 if message == {"end": True}:
                     return "the launcher said so"
-                self._heed(message, piece)
+                self._act_on(message, piece)
             if (now := time.monotonic()) >= look_due:
                 look_due = now + _LOOK_EVERY_S
                 self._send_new(*_STATES)
@@ -182,7 +182,7 @@ class Agent:
     def _say(self, message: object) -> None:
         self._line.send_multipart(pack(message))
 
-    def _heed(self, message: Any, piece: bytes) -> None:
+    def _act_on(self, message: Any, piece: bytes) -> None:
         match message:
             case {"asked": asked, "time": there}:
                 now = time.monotonic()
