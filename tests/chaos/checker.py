@@ -72,7 +72,8 @@ class Checker:
         """Who has completed which round, each once."""
         rows = self._rows("SELECT node, round, train_loss, theta_norm FROM round")
         found = {(node, round) for node, round, *_ in rows if round}
-        expected = self.planned or {(node, round) for node in self.clients for round in range(1, self.rounds + 1)}
+        everything = {(node, round) for node in self.clients for round in range(1, self.rounds + 1)}
+        expected = self.planned if self.plan else everything
         spared = {(node, round) for node, round in expected - found if node in self.killed}
         yield from _differ("rounds", expected - spared, found)
         for node in {node for node, _ in spared}:
