@@ -35,6 +35,7 @@ def open_records(
             raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
         size += file.stat().st_size if file.exists() else 0
     connection = None
+    steps = iter(range((_STEPS + _STEPS_A_BYTE * size) // _AT_ONCE))
     try:
         # Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not.
         mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
@@ -44,7 +45,6 @@ def open_records(
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         if bounded:
-            steps = iter(range((_STEPS + _STEPS_A_BYTE * size) // _AT_ONCE))
             connection.set_progress_handler(lambda: next(steps, None) is None, _AT_ONCE)  # True ends the reading
         create_views(connection)
         connection.execute("PRAGMA query_only = ON")
@@ -54,7 +54,10 @@ def open_records(
         require_values(connection, path, check)
         yield connection
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where its own message holds bytes of the file
-        said = "reading it takes without end" if str(error) == "interrupted" else error
+        interrupted = str(error) == "interrupted"
+        if interrupted and next(steps, None) is not None:  # SQLite swallows what a signal raises in the handler above
+            raise KeyboardInterrupt from None
+        said = "reading it takes without end" if interrupted else error
         raise RunFolderError(f"{path}: cannot be read as the database of a run: {said}") from error
     finally:
         if connection is not None:

@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import signal
 import unicodedata
 import uuid
 import warnings
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -90,6 +92,21 @@ def test_a_table_or_a_value_that_no_run_makes_is_named(loose, tmp_path, script, 
 
 def test_reading_that_takes_far_longer_than_the_file_explains_ends(folder):
     with pytest.raises(RunFolderError, match="takes without end"), open_records(folder) as records:
+        records.execute(f"{ENDLESS} SELECT max(i) FROM n").fetchone()
+
+
+@contextmanager
+def signalled_soon():
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_signal_while_records_are_read_is_no_fault_of_the_file(folder):
+    with pytest.raises(KeyboardInterrupt), open_records(folder) as records, signalled_soon():
         records.execute(f"{ENDLESS} SELECT max(i) FROM n").fetchone()
 
 
