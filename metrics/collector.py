@@ -36,8 +36,7 @@ from .records import (
     node_of,
     unpack,
 )
-from .schema import RunFolderError
-from .store import Store, is_locked
+from .store import RunFolderError, Store, is_locked
 
 _COMMIT_EVERY_S = CONSTANTS.commit_every_s
 _DROPS_EVERY_S = 1.0

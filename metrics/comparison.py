@@ -15,7 +15,7 @@ from typing import Any, Literal
 from .config_file import flat, read_config
 from .figures import AVERAGED, COUNT, METRIC, Figure, plus_minus
 from .reader import open_records
-from .schema import CLIENTS
+from .store import CLIENTS
 from .summary import RunSummary, mean, standard_error, summarize
 from .text import UNKNOWN, short
 

@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .schema import RunFolderError
+from .store import RunFolderError
 
 _LARGEST = 4 << 20
 _DEEPEST = 16
 _LONG_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){16}")  # tomllib takes the square of their length
 _LARGEST_NUMBER = 10**100
 _NAMED = {str: "text", int: "a whole number", bool: "true or false"}
-_PLAIN = {
+_PLAIN = {  # what readers take from it; all else at the top is a table, and what is in it depends on who wrote the run
     **{"name": str, "seed": int, "clients": int, "rounds": int},
     **{"algorithm.name": str, "algorithm.label": str, "measuring.enabled": bool, "data.dataset": str},
 }
-"""What readers take from it. Everything else at the top is a table; what is in it depends on who wrote the run."""
 
 
 def require_plain_file(path: Path) -> None:
@@ -41,24 +40,24 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """TOML. Raises ValueError."""
+    """Reads TOML. Raises ValueError."""
     if _LONG_KEY.search(text):
         raise ValueError(f"a key of more than {_DEEPEST} parts")
     try:
         tree = tomllib.loads(text)
     except RecursionError:
         raise ValueError("values are nested too deep") from None
-    _require_shallow(tree)
-    return tree
-
-
-def _require_shallow(value: Any, depth: int = 0) -> None:
-    if depth > _DEEPEST:
+    level: list[Any] = [tree]
+    for _ in range(_DEEPEST + 1):
+        if any(isinstance(value, int) and abs(value) > _LARGEST_NUMBER for value in level):
+            raise ValueError("a number is too large")
+        inner = (
+            value.values() if isinstance(value, dict) else value for value in level if isinstance(value, dict | list)
+        )
+        level = [value for values in inner for value in values]
+    if level:
         raise ValueError("values are nested too deep")
-    if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
-        raise ValueError("a number is too large")
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _require_shallow(each, depth + 1)
+    return tree
 
 
 def config_text(run_folder: Path | str) -> str:
@@ -76,23 +75,23 @@ def config_text(run_folder: Path | str) -> str:
 
 def read_config(run_folder: Path | str) -> dict[str, Any]:
     """Returns the run's full configuration; empty where the folder has none. Raises RunFolderError."""
-    path, text = Path(run_folder) / "config.toml", config_text(run_folder)
+    path = Path(run_folder) / "config.toml"
     try:
-        config = parse(text)
+        config = parse(config_text(run_folder))
+        for key, value in config.items():
+            tables = value if isinstance(value, list) else [value]
+            if key not in _PLAIN and not all(isinstance(table, dict) for table in tables):
+                raise ValueError(f"{key} = {value!r:.80}: must be a table")
+        for key, type_ in _PLAIN.items():
+            section, _, name = key.rpartition(".")
+            table = config.get(section, {}) if section else config
+            value = table.get(name) if isinstance(table, dict) else table
+            if value is not None and type(value) is not type_:
+                raise ValueError(f"{key} = {value!r:.80}: must be {_NAMED[type_]}")
+            if isinstance(value, int) and value < 0:
+                raise ValueError(f"{key} = {value!r:.80}: must not be negative")
     except ValueError as error:
         raise RunFolderError(f"{path}: {error}") from error
-    for key, value in config.items():
-        tables = value if isinstance(value, list) else [value]
-        if key not in _PLAIN and not all(isinstance(table, dict) for table in tables):
-            raise RunFolderError(f"{path}: {key} = {value!r:.80}: must be a table")
-    for key, type_ in _PLAIN.items():
-        section, _, name = key.rpartition(".")
-        table = config.get(section, {}) if section else config
-        value = table.get(name) if isinstance(table, dict) else table
-        if value is not None and type(value) is not type_:
-            raise RunFolderError(f"{path}: {key} = {value!r:.80}: must be {_NAMED[type_]}")
-        if isinstance(value, int) and value < 0:
-            raise RunFolderError(f"{path}: {key} = {value!r:.80}: must not be negative")
     return config
 
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .names import name_of
-from .reader import metric_of, open_records
+from .reader import metric_of, name_of, open_records
 from .summary import divergence_of, status_of
 
 _COMPARED = 200  # characters of a detail: the search for numbers takes the square of them

@@ -12,27 +12,28 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..topology.errors import install
+from ..topology.errors import UserError, install
 from .comparison import Comparison, Estimate, setting_of
 from .config_file import read_config
 from .figures import AVERAGED
 from .reader import metric_of, open_records, relations, runs_in
 from .records import TABLES
-from .run_reader import RunsReader, read_frame
-from .schema import CLIENTS, ExportError, RunFolderError
+from .run_reader import RunReader, read_frame
+from .store import CLIENTS, RunFolderError
 from .summary import mean, summarize, worst
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-EVENT_FILE = "events.out.tfevents.sheafgossip"
-"""TensorBoard opens files with "tfevents" in their name."""
-
+EVENT_FILE = "events.out.tfevents.sheafgossip"  # TensorBoard opens files with "tfevents" in their name
 _NEEDED = {"csv": None, "parquet": "pyarrow", "json": None, "tensorboard": "tensorboard"}
 """Format -> package that writes it."""
 
-Rows = tuple[Sequence[str], Iterable[Sequence[Any]]]
-"""Columns, and rows that can be read once."""
+Rows = tuple[Sequence[str], Iterable[Sequence[Any]]]  # columns, and rows that can be read once
+
+
+class ExportError(UserError):
+    """Why nothing was exported; one line for the user."""
 
 
 def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
@@ -60,8 +61,8 @@ def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Pat
         raise ExportError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
-def _export(run_folder: Path, to: str, folder: Path) -> list[Path]:
-    with open_records(run_folder, check=TABLES) as records:
+def _export(run: Path, to: str, folder: Path) -> list[Path]:
+    with open_records(run, check=TABLES) as records:
         if to == "tensorboard":
             return _write_all(folder, {EVENT_FILE: partial(write_events, records)})
 
@@ -69,29 +70,24 @@ def _export(run_folder: Path, to: str, folder: Path) -> list[Path]:
             found = records.execute(f"SELECT * FROM {name}")
             return [column for column, *_ in found.description], found
 
-        files = _tables(to, relations(records), rows, partial(read_frame, records))
-        if to == "json":
-            files["summary.json"] = partial(_write_summary, summarize(run_folder).as_dict())
-        return _write_all(folder, files)
+        figures = summarize(run).as_dict() if to == "json" else None
+        return _write_all(folder, _tables(to, relations(records), rows, partial(read_frame, records), figures))
 
 
 def _export_together(run_folder: Path, to: str, folder: Path) -> list[Path]:
-    """Several runs."""
-    reader = RunsReader(run_folder)
+    reader = RunReader(run_folder)
 
     def rows(name: str) -> Rows:
         frame = reader.frame(name)
         return list(frame.columns), frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
 
-    files = _tables(to, reader.relations, rows, reader.frame)
-    if to == "json":
-        figures = [keys | summarize(run.folder).as_dict() for run, keys in zip(reader.runs, reader.keys, strict=True)]
-        files["summary.json"] = partial(_write_summary, figures)
-    return _write_all(folder, files)
+    runs = zip(reader.runs, reader.keys, strict=True) if to == "json" else ()
+    figures = [keys | summarize(run.folder).as_dict() for run, keys in runs]
+    return _write_all(folder, _tables(to, reader.relations, rows, reader.frame, figures))
 
 
 def _tables(
-    to: str, names: Iterable[str], rows: Callable[[str], Rows], frame: "Callable[[str], DataFrame]"
+    to: str, names: Iterable[str], rows: Callable[[str], Rows], frame: "Callable[[str], DataFrame]", figures: Any
 ) -> dict[str, Callable[[Path], object]]:
     """Returns {file: what writes it}, each table read when its file is written."""
     writers: dict[str, Callable[[str, Path], object]] = {
@@ -99,7 +95,10 @@ def _tables(
         "json": lambda name, path: _json(*rows(name), path),
         "parquet": lambda name, path: frame(name).to_parquet(path, engine="pyarrow", index=False),
     }
-    return {f"{name}.{to}": partial(writers[to], name) for name in names}
+    files: dict[str, Callable[[Path], object]] = {f"{name}.{to}": partial(writers[to], name) for name in names}
+    if to == "json":
+        files["summary.json"] = lambda path: path.write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8")
+    return files
 
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> list[Path]:
@@ -137,10 +136,6 @@ def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> 
             file.write(",\n" if number else "\n")
             file.write(json.dumps(dict(zip(columns, values, strict=True)), allow_nan=False))
         file.write("\n]\n")
-
-
-def _write_summary(figures: Any, path: Path) -> None:
-    path.write_text(f"{json.dumps(figures, indent=2)}\n", encoding="utf-8")
 
 
 def write_events(records: sqlite3.Connection, path: Path) -> None:
@@ -207,20 +202,20 @@ def write_groups(path: Path, comparison: Comparison) -> None:
 
 def write_runs(path: Path, folders: Iterable[Path], keys: Sequence[str]) -> None:
     """Writes a line a run: folder, keys, seed, how it ended, and its figures if it has finished. Raises ExportError."""
-    _write_rows(path, [_row_of_run(folder, keys) for folder in folders])
-
-
-def _row_of_run(folder: Path, keys: Sequence[str]) -> dict[str, Any]:
-    try:
-        setting, run = setting_of(read_config(folder)), summarize(folder)
-    except RunFolderError:
-        return {"folder": folder.name, "status": "missing"}
-    row = {"folder": folder.name} | {key: _value(setting.get(key)) for key in keys}
-    row |= {"seed": run.seed, "status": run.status, "rounds": run.rounds, "metric": run.metric}
-    if run.status == "finished":
-        row |= {"flaw": run.divergence.kind if run.divergence else None}
-        row |= {name: _value(figure.of(run)) for name, figure in AVERAGED.items()}
-    return row
+    rows: list[dict[str, Any]] = []
+    for folder in folders:
+        try:
+            setting, run = setting_of(read_config(folder)), summarize(folder)
+        except RunFolderError:
+            rows.append({"folder": folder.name, "status": "missing"})
+            continue
+        row = {"folder": folder.name} | {key: _value(setting.get(key)) for key in keys}
+        row |= {"seed": run.seed, "status": run.status, "rounds": run.rounds, "metric": run.metric}
+        if run.status == "finished":
+            row |= {"flaw": run.divergence.kind if run.divergence else None}
+            row |= {name: _value(figure.of(run)) for name, figure in AVERAGED.items()}
+        rows.append(row)
+    _write_rows(path, rows)
 
 
 def _value(value: Any) -> Any:

@@ -1,12 +1,13 @@
-"""Opening the records of a run to read them, also while the run goes on, and whoever wrote them."""
+"""Reading the records of a run, also while the run goes on, and whoever wrote them; what its processes are called."""
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from .records import TABLES
-from .schema import PREPARED, VIEWS, RunFolderError, create_views, require_tables, require_values, require_version
+from .records import COLLECTOR, FORK_SERVER, LARGEST_NODE, LAUNCHER, TABLES, columns
+from .store import PREPARED, PRIMARY_KEYS, VIEWS, RunFolderError, create_views, require_version
+from .text import label
 
 _BESIDE = ("", "-wal", "-shm", "-journal")
 _LONGEST_VALUE = 4 << 20  # bytes; no record is longer
@@ -14,6 +15,14 @@ _AT_ONCE = 100_000  # steps of SQLite's machine
 # What reading may take: a summary takes some two steps for each byte, and a second is some 50 million.
 _STEPS, _STEPS_A_BYTE = 50_000_000, 40
 _METRICS = ("accuracy", "mse")
+_ROW_NUMBERS = ("rowid", "oid", "_rowid_")
+_LONGEST_TIME = 1e12  # seconds
+_LARGEST = {"round": 2**53, "used_round": 2**53, "phase": 2**31, "pid": 2**31 - 1}
+_RANGES = {column: f" BETWEEN 0 AND {largest}" for column, largest in _LARGEST.items()} | dict.fromkeys(
+    ("node", "src", "dst", "neighbour", "waited_for"), f" BETWEEN {-LARGEST_NODE} AND {LARGEST_NODE - 1}"
+)
+_OTHERS = {LAUNCHER: "the launcher", COLLECTOR: "the collector", FORK_SERVER: "the fork server"}
+SERVER_NAME = "the server"
 
 
 @contextmanager
@@ -49,9 +58,10 @@ def open_records(
         create_views(connection)
         connection.execute("PRAGMA query_only = ON")
         connection.execute("BEGIN")
-        require_tables(connection, path)
+        _require_tables(connection, path)
         require_version(connection, path)
-        require_values(connection, path, check)
+        for table in check:
+            _require_values(connection, path, table)
         yield connection
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where its own message holds bytes of the file
         interrupted = str(error) == "interrupted"
@@ -62,6 +72,46 @@ def open_records(
     finally:
         if connection is not None:
             connection.close()
+
+
+def _require_tables(records: sqlite3.Connection, path: Path) -> None:
+    """Without its primary key a table may hold a row twice, and reading it may take for ever."""
+    for given, kind, page in records.execute("SELECT name, type, rootpage FROM main.sqlite_schema").fetchall():
+        name = str(given).lower()
+        if name not in ("meta", *TABLES) or kind not in ("table", "view"):
+            continue
+        plain = kind == "table" and page  # a virtual table has no page, and is asked nothing
+        about = records.execute(f"PRAGMA main.table_xinfo({name})").fetchall() if plain else []
+        key = {column for _, column, *_, place, _ in about if place}
+        odd = any(column.lower() in _ROW_NUMBERS or computed for _, column, *_, computed in about)
+        if not plain or odd or key != set(filter(None, PRIMARY_KEYS.get(name, "").split(", "))):
+            raise RunFolderError(f"{path}: not the database of a run: {name} is no table as a run makes it")
+
+
+def _require_values(records: sqlite3.Connection, path: Path, table: str) -> None:
+    """SQLite puts any value into any column; a reader that computes with text, or draws client 10^12, fails late."""
+    there = {name for _, name, *_ in records.execute(f"PRAGMA table_info({table})")}  # older runs have fewer
+    rules = {}  # what holds of a column's values, as SQL that is never NULL
+    for column, type_ in columns(TABLES[table]).items():
+        if type_ is str:
+            rule = f"typeof({column}) = 'text'"
+        elif type_ in (int, int | None):
+            rule = f"typeof({column}) = 'integer'" + (f" AND {column}{_RANGES[column]}" if column in _RANGES else "")
+        elif column.endswith("_s"):
+            rule = f"{column} BETWEEN {-_LONGEST_TIME} AND {_LONGEST_TIME}"
+        else:
+            rule = f"{column} <= 9e999"  # every number, infinities too, and neither text nor blob
+        nullable = type_ in (int | None, float | None) or (type_ is float and not column.endswith("_s"))  # NaN is NULL
+        if column in there:
+            rules[column] = f"({column} IS NULL OR {rule})" if nullable else f"({column} IS NOT NULL AND {rule})"
+    if (
+        rules
+        and records.execute(f"SELECT 1 FROM {table} WHERE NOT ({' AND '.join(rules.values())}) LIMIT 1").fetchone()
+    ):
+        for column, rule in rules.items():
+            found = records.execute(f"SELECT {column} FROM {table} WHERE NOT {rule} LIMIT 1").fetchone()
+            if found:
+                raise RunFolderError(f"{path}: {table}.{column} = {found[0]!r:.80}: no run writes such a value")
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -101,3 +151,24 @@ def relations(records: sqlite3.Connection) -> list[str]:
         except sqlite3.OperationalError:
             continue
     return names
+
+
+def read_owners(run_folder: Path | str) -> dict[int, str]:
+    """Returns {client: whose samples it has, fit to be shown}, where the data set says so. Raises RunFolderError."""
+    with open_records(run_folder) as records:
+        owners = records.execute("SELECT node, owner FROM owner ORDER BY node")
+        return {node: label(str(owner)) for node, owner in owners}
+
+
+def client_name(node: int, owners: Mapping[int, str]) -> str:
+    return f"client {node} ({owners[node]})" if node in owners else f"client {node}"
+
+
+def name_of(node: int, records: sqlite3.Connection) -> str:
+    """Names any process of a run."""
+    if node in _OTHERS:
+        return _OTHERS[node]
+    if records.execute("SELECT 1 FROM node WHERE node = ? AND role = 'server'", [node]).fetchone():
+        return SERVER_NAME
+    owner = records.execute("SELECT owner FROM owner WHERE node = ?", [node]).fetchone()
+    return client_name(node, {node: label(str(owner[0]))} if owner else {})

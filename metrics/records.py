@@ -5,17 +5,14 @@ imports nothing of ours and nothing heavy.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import NamedTuple, get_args, get_type_hints
 
 import msgpack
 
 LAUNCHER, COLLECTOR, FORK_SERVER = -1, -2, -3  # node numbers of the processes that are not clients
 LARGEST_NODE = 1_000_000
-
-MAX_BATCH_BYTES = 4 << 20
-"""A longer message on the metrics plane is refused by its receiver; writers split before it."""
+MAX_BATCH_BYTES = 4 << 20  # a longer message on the metrics plane is refused by its receiver; writers split before it
 
 
 class MalformedRecords(ValueError):
@@ -32,8 +29,6 @@ def node_of(sender: int) -> int:
 
 
 class NodeRecord(NamedTuple):
-    """A process of the run."""
-
     node: int
     role: str
     model: str
@@ -163,56 +158,31 @@ class UsedRecord(NamedTuple):
 
 # The position in this list is the record's tag on the wire: append, never reorder.
 Record = (
-    NodeRecord
-    | RoundRecord
-    | TrafficRecord
-    | OverheadRecord
-    | ResourceRecord
-    | EventRecord
-    | EdgeRecord
-    | KernelRecord
-    | WorkRecord
-    | UsedRecord
-)
-
+    NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord
+    | EventRecord | EdgeRecord | KernelRecord | WorkRecord | UsedRecord
+)  # fmt: skip
 TABLES: dict[str, type[Record]] = {
     record_class.__name__.removesuffix("Record").lower(): record_class for record_class in get_args(Record)
 }
 """Table name -> record class."""
 
 
-class ColumnType(NamedTuple):
-    """What a column of a type may hold in a message, and how it is declared in the database and in frames."""
-
-    fitting: frozenset[type]
-    sql: str
-    dtype: str | None
-
-
-_NUMBER, _NONE = frozenset({int, float}), frozenset({type(None)})  # a writer may give 0 for 0.0
-COLUMN_TYPES: dict[Any, ColumnType] = {  # SQLite stores NaN as NULL: a number that training computes may be missing
-    int: ColumnType(frozenset({int}), "INTEGER NOT NULL", "int64"),
-    int | None: ColumnType(frozenset({int}) | _NONE, "INTEGER", "Int64"),
-    float: ColumnType(_NUMBER, "REAL", "float64"),
-    float | None: ColumnType(_NUMBER | _NONE, "REAL", "float64"),
-    str: ColumnType(frozenset({str}), "TEXT NOT NULL", None),
-}
-
-
 def columns(record_class: type[Record]) -> dict[str, type]:
-    """{column: int, float, float | None or str}, in order."""
+    """Returns {column: int, float or str, or one of the first two | None}, in order."""
     return get_type_hints(record_class)
 
 
 _TABLE_NAMES = tuple(TABLES)
 _TAGS = {record_class: tag for tag, record_class in enumerate(TABLES.values())}
-_FITTING = tuple(tuple(COLUMN_TYPES[type_].fitting for type_ in columns(each).values()) for each in TABLES.values())
+_FITTING = [  # by tag, for each column the types that a message may hold: a writer may give 0 for 0.0
+    [{*(get_args(type_) or [type_])} | ({int} if type_ in (float, float | None) else set()) for type_ in types.values()]
+    for types in map(columns, TABLES.values())
+]
 _LARGEST_INTEGER = 2**63 - 1  # of a column in SQLite
 _UINT64 = b"\xcf"  # msgpack's mark before the only integers that can be larger
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """One message on the metrics plane, the ``sequence``-th (from 0) of ``sender``: rows by table.
 
     A sender is a process, not a client: one that is started again needs a number of its own, or its batches are taken
@@ -224,8 +194,7 @@ class Batch:
     tables: dict[str, list[list]]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """The launcher's last word to the collector: how many batches each sender has sent in all."""
 
     batches: dict[int, int]
@@ -244,8 +213,10 @@ def unpack(message: bytes) -> Batch | End:
     try:
         body = msgpack.unpackb(message, max_str_len=1 << 20, max_bin_len=0, max_ext_len=0)
         if isinstance(body, list) and len(body) == 2 and body[0] == "end":
-            return End({_integer(sender): _integer(count) for sender, count in body[1]})
+            _require_integers(*(number for pair in body[1] for number in pair))
+            return End(dict(body[1]))
         sender, sequence, rows = body
+        _require_integers(sender, sequence)
         if type(rows) is not list:
             raise ValueError("no list of records")
         tables: dict[str, list[list]] = {}
@@ -257,20 +228,18 @@ def unpack(message: bytes) -> Batch | End:
             type(value) is int and value > _LARGEST_INTEGER for row in rows for value in row
         ):
             raise ValueError("an integer of more than 63 bits")
-        return Batch(_integer(sender), _integer(sequence), tables)
+        return Batch(sender, sequence, tables)
     except Exception as error:  # whatever msgpack or the shape of the data raises, the bytes are at fault
         raise MalformedRecords(f"not a batch of records: {error}") from error
 
 
-def _integer(value: object) -> int:
-    if type(value) is not int:
-        raise ValueError(f"expected an integer, got {type(value).__name__}")
-    return value
+def _require_integers(*values: object) -> None:
+    if not all(type(value) is int for value in values):
+        raise ValueError(f"expected integers, got {values!r:.200}")
 
 
 @lru_cache(maxsize=1024)  # honest writers use a handful of combinations
 def _fits(tag: int, types: tuple[type, ...]) -> bool:
     """``types`` are those of the whole row, its tag included."""
-    if types[0] is not int or not 0 <= tag < len(_FITTING) or len(types) != 1 + len(_FITTING[tag]):
-        return False
-    return all(given in allowed for given, allowed in zip(types[1:], _FITTING[tag], strict=True))
+    known = types[0] is int and 0 <= tag < len(_FITTING) and len(types) == 1 + len(_FITTING[tag])
+    return known and all(given in allowed for given, allowed in zip(types[1:], _FITTING[tag], strict=True))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .comparison import differing
 from .config_file import flat, read_config, require_plain_file
 from .reader import open_records, relations, runs_in
-from .records import COLUMN_TYPES, TABLES, columns
-from .schema import VIEWS, RunFolderError
+from .records import TABLES, columns
+from .store import VIEWS, RunFolderError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,18 +23,36 @@ FRAMES = {
 }
 """What a reader's frames are called -> table or view in the file."""
 
+_DTYPES = {int: "int64", int | None: "Int64", float: "float64", float | None: "float64"}
+
 
 class RunReader:
-    """Reads only, and sees a run that still goes on as far as it is committed.
+    """Reads only, and sees a run that still goes on as far as it is committed. Raises RunFolderError.
 
     Every table and view is an attribute, a frame: nodes, rounds, traffic, round_total, ... (FRAMES). Nothing is kept:
-    each access reads what is there at that moment. Raises RunFolderError.
+    each access reads what is there at that moment. All runs that lie in a folder are read as one, in the order of their
+    configuration: then in front of each frame stand ``run``, the name of the run's folder, and the keys that differ
+    between runs; a key that is called as a column of the frame is config.KEY there. ``runs`` are the readers of each,
+    ``keys`` what stands in front of the rows of each.
     """
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
-        with open_records(self.folder):
-            pass  # a folder that is no run is refused here and not at the first table
+        self._folders = runs_in(self.folder)
+        self._single = self._folders == [self.folder]
+        for each in self._folders:
+            with open_records(each):
+                pass  # a folder that is no run is refused here and not at the first table
+        self.keys: list[dict[str, Any]] = [{} if self._single else {"run": each.name} for each in self._folders]
+        settings = [] if self._single else [flat(read_config(each)) for each in self._folders]
+        for key in differing(settings):
+            for own, setting in zip(self.keys, settings, strict=True):
+                value = setting.get(key)
+                own[key] = json.dumps(value, default=str) if isinstance(value, (list, dict)) else value
+
+    @property
+    def runs(self) -> tuple["RunReader", ...]:
+        return (self,) if self._single else tuple(map(RunReader, self._folders))
 
     def __getattr__(self, name: str) -> "DataFrame":
         if name not in FRAMES:
@@ -44,30 +62,53 @@ class RunReader:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *FRAMES]
 
+    @property
+    def relations(self) -> list[str]:
+        """Tables and views that any of the runs has."""
+        found: set[str] = set()
+        for folder in self._folders:
+            with open_records(folder) as records:
+                found |= set(relations(records))
+        return sorted(found)
+
     def frame(self, relation: str) -> "DataFrame":
         """A table or view by its name in the file."""
-        with open_records(self.folder, check={relation} & TABLES.keys()) as records:
-            return read_frame(records, relation)
+        return self._together(lambda records: read_frame(records, relation), check={relation} & TABLES.keys())
 
     def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> "DataFrame":
         """Returns the answer to any query; ``params`` fill its ? or :name places."""
         import pandas
 
-        with open_records(self.folder, bounded=False) as records:
-            return pandas.read_sql_query(query, records, params=params)
+        return self._together(lambda records: pandas.read_sql_query(query, records, params=params), bounded=False)
 
-    def _folder_with(self, what: str) -> Path:
-        return self.folder
+    def _together(self, read: "Callable[[sqlite3.Connection], DataFrame]", **how: Any) -> "DataFrame":
+        import pandas
+
+        frames = []
+        for folder, keys in zip(self._folders, self.keys, strict=True):
+            with open_records(folder, **how) as records:
+                frame = read(records)
+            if self._single:
+                return frame
+            named = {f"config.{key}" if key in frame.columns else key: value for key, value in keys.items()}
+            columns = pandas.DataFrame({key: [value] * len(frame) for key, value in named.items()}, index=frame.index)
+            frames.append(pandas.concat([columns, frame], axis=1))
+        return pandas.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+
+    def _only(self, what: str) -> Path:
+        if self._single:
+            return self.folder
+        raise RunFolderError(f"{self.folder}: holds {len(self.keys)} runs, each with a {what} of its own: see .runs")
 
     @property
     def config(self) -> dict[str, Any]:
         """The full configuration as nested dictionaries."""
-        return read_config(self._folder_with("configuration"))
+        return read_config(self._only("configuration"))
 
     @property
     def state_rounds(self) -> list[int]:
         """The rounds after which state was written."""
-        states = (self._folder_with("state") / "state").glob("round-*")
+        states = (self._only("state") / "state").glob("round-*")
         return sorted(int(match[1]) for path in states if (match := re.fullmatch(r"round-(\d+)", path.name)))
 
     def theta(self, round: int) -> "dict[int, np.ndarray]":
@@ -75,7 +116,7 @@ class RunReader:
         from safetensors import SafetensorError
         from safetensors.numpy import safe_open
 
-        states = (self._folder_with("state") / "state" / f"round-{round:06d}").glob("node-*.safetensors")
+        states = (self._only("state") / "state" / f"round-{round:06d}").glob("node-*.safetensors")
         files = sorted(path for path in states if not path.stem.endswith(".sent"))  # of clients that were away
         if not files:
             there = ", ".join(map(str, self.state_rounds)) or "none"
@@ -91,72 +132,17 @@ class RunReader:
         return found
 
 
-class RunsReader(RunReader):
-    """Reads all runs that lie in a folder as one, in the order of their configuration.
-
-    In front of each frame stand ``run``, the name of the run's folder, and the keys that differ between runs; a key
-    that is called as a column of the frame is config.KEY there. ``runs`` are the readers of each, ``keys`` what stands
-    in front of the rows of each.
-    """
-
-    def __init__(self, folder: Path | str):
-        self.folder = Path(folder)
-        self.runs = tuple(RunReader(each) for each in runs_in(self.folder))
-        self.keys: list[dict[str, Any]] = [{"run": reader.folder.name} for reader in self.runs]
-        settings = [flat(reader.config) for reader in self.runs]
-        for key in differing(settings):
-            for own, setting in zip(self.keys, settings, strict=True):
-                value = setting.get(key)
-                own[key] = json.dumps(value, default=str) if isinstance(value, (list, dict)) else value
-
-    @property
-    def relations(self) -> list[str]:
-        """Tables and views that any of the runs has."""
-        found: set[str] = set()
-        for reader in self.runs:
-            with open_records(reader.folder) as records:
-                found |= set(relations(records))
-        return sorted(found)
-
-    def frame(self, relation: str) -> "DataFrame":
-        return self._together(lambda reader: reader.frame(relation))
-
-    def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> "DataFrame":
-        """Returns the answers of all runs to the query."""
-        return self._together(lambda reader: reader.sql(query, params))
-
-    def _together(self, read: "Callable[[RunReader], DataFrame]") -> "DataFrame":
-        import pandas
-
-        frames = []
-        for reader, keys in zip(self.runs, self.keys, strict=True):
-            frame = read(reader)
-            named = {f"config.{key}" if key in frame.columns else key: value for key, value in keys.items()}
-            columns = pandas.DataFrame({key: [value] * len(frame) for key, value in named.items()}, index=frame.index)
-            frames.append(pandas.concat([columns, frame], axis=1))
-        filled = [frame for frame in frames if len(frame)] or frames[:1]
-        return pandas.concat(filled, ignore_index=True)
-
-    def _folder_with(self, what: str) -> Path:
-        raise RunFolderError(f"{self.folder}: holds {len(self.runs)} runs, each with a {what} of its own: see .runs")
-
-
-def open_run(run_folder: Path | str) -> RunReader:
-    """Opens the tables of a run as pandas frames, or of all runs in a folder: then with the keys in which they differ.
-
-    Raises RunFolderError.
-    """
-    return RunReader(run_folder) if runs_in(Path(run_folder)) == [Path(run_folder)] else RunsReader(run_folder)
+open_run = RunReader
 
 
 def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":
     """One table or view; numbers are numbers also where all are missing. What an older run lacks is missing."""
     frame = frame_of(records, f"SELECT * FROM {relation}")
-    if relation in TABLES:
-        types = {name: COLUMN_TYPES[type_].dtype for name, type_ in columns(TABLES[relation]).items()}
-        known = {name: types[name] for name in frame.columns if types.get(name)}
-        return frame.astype(known).reindex(columns=list(dict.fromkeys([*types, *frame.columns])))
-    return frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], "float64"))
+    if relation not in TABLES:
+        return frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], "float64"))
+    types = columns(TABLES[relation])
+    known = {name: _DTYPES[types[name]] for name in frame.columns if types.get(name) in _DTYPES}
+    return frame.astype(known).reindex(columns=list(dict.fromkeys([*types, *frame.columns])))
 
 
 def frame_of(records: sqlite3.Connection, query: str) -> "DataFrame":

@@ -1,15 +1,122 @@
-"""Where records are stored: ``run.sqlite``, written by one process while others may read it."""
+"""The tables and views of ``run.sqlite``, and writing it: one process does, while others may read."""
 
+import re
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from . import schema
-from .records import TABLES, Record
+from ..topology.errors import UserError
+from .records import TABLES, Record, columns
 
+VERSION = "1"  # in table ``meta`` under "schema"; raised whenever a reader of the old layout would be misled
+# Other keys of ``meta``:
+CONFIG = "config"  # config.toml itself, so that a later change of the file is seen key by key
+CONFIG_DIGEST = "config_sha256"  # of config.toml; runs that have it hold a lock while they go on
+PREPARED = "prepared"  # when the run was prepared
+CONSTANT_METRIC = "constant_metric"  # the mean test metric of clients that predict the same for every sample
+EXTENDED_AFTER = "extended_after"  # rounds, separated by commas, that were the run's last ones until it got more
+OWNERS = "owners"  # the name of each client's owner, as a list in JSON; views read it, too
+
+PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows land side by side
+    "meta": "key",
+    "node": "node",
+    "round": "round, node",
+    "traffic": "round, src, dst",
+    "edge": "round, node, neighbour",
+    "used": "round, node, phase, neighbour",
+}
+_SQL = {int: "INTEGER NOT NULL", int | None: "INTEGER", float: "REAL", float | None: "REAL", str: "TEXT NOT NULL"}
+CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"
+"""Rows of clients, as SQL; also where a run has no table of who is what."""
+
+
+def _of_traffic(form: str) -> str:
+    return ", ".join(form.format(column) for column in ("messages", "payload_bytes", "message_bytes", "wire_bytes"))
+
+
+_VIEWS = f"""
+CREATE VIEW IF NOT EXISTS round_total AS
+SELECT round, clients, mean_test_metric, min_test_metric, max_test_metric, {_of_traffic("{}")}
+FROM (SELECT round, count(*) AS clients, avg(test_metric) AS mean_test_metric,
+             min(test_metric) AS min_test_metric, max(test_metric) AS max_test_metric
+      FROM round WHERE {CLIENTS} GROUP BY round)
+LEFT JOIN (SELECT round, {_of_traffic("sum({0}) AS {0}")} FROM traffic GROUP BY round) USING (round);
+
+-- All bytes up to and including a round; evaluated counts the clients behind the mean.
+CREATE VIEW IF NOT EXISTS round_cumulative AS
+SELECT round, evaluated, mean_test_metric, wall_s, {_of_traffic("coalesce(sum({0}) OVER so_far, 0) AS {0}")}
+FROM round_total
+JOIN (SELECT round, count(test_metric) AS evaluated, max(wall_s) AS wall_s
+      FROM round WHERE {CLIENTS} GROUP BY round) USING (round)
+WINDOW so_far AS (ORDER BY round);
+
+CREATE VIEW IF NOT EXISTS edge_total AS
+SELECT src, dst, {_of_traffic("sum({0}) AS {0}")} FROM traffic GROUP BY src, dst;
+
+-- A process that is started again counts its CPU seconds from 0: add up what each of them last said.
+CREATE VIEW IF NOT EXISTS cpu_total AS
+SELECT node, sum(cpu_s) AS cpu_s
+FROM (SELECT node, cpu_s, lead(cpu_s) OVER (PARTITION BY node ORDER BY rowid) AS next_cpu_s FROM resource)
+WHERE next_cpu_s IS NULL OR next_cpu_s < cpu_s GROUP BY node;
+
+CREATE VIEW IF NOT EXISTS work_total AS
+SELECT node, part, sum(cpu_s) AS cpu_s, sum(elapsed_s) AS elapsed_s, sum(flops) AS flops
+FROM (SELECT *, lead(cpu_s + elapsed_s) OVER (PARTITION BY node, part ORDER BY rowid) AS next FROM work)
+WHERE next IS NULL OR next < cpu_s + elapsed_s GROUP BY node, part;
+
+-- With a single max() SQLite takes the bare columns from the row that holds the maximum.
+CREATE VIEW IF NOT EXISTS last_test_metric AS
+SELECT node, max(round) AS round, test_metric FROM round WHERE test_metric IS NOT NULL GROUP BY node;
+
+CREATE VIEW IF NOT EXISTS owner AS
+SELECT key AS node, value AS owner
+FROM json_each((SELECT value FROM meta WHERE key = 'owners')) WHERE value <> '';
+
+CREATE VIEW IF NOT EXISTS client_total AS
+WITH sent AS (SELECT src AS node, {_of_traffic("sum({0}) AS {0}_sent")} FROM traffic GROUP BY src),
+     received AS (SELECT dst AS node, {_of_traffic("sum({0}) AS {0}_received")} FROM traffic GROUP BY dst),
+     memory AS (SELECT node, max(peak_rss) AS peak_rss FROM resource GROUP BY node),
+     time AS (SELECT node, sum(idle_s) AS idle_s, max(virtual_s) AS virtual_s FROM round GROUP BY node)
+SELECT node.node, payload_bytes_sent, message_bytes_sent, wire_bytes_sent,
+       payload_bytes_received, message_bytes_received, wire_bytes_received,
+       last_test_metric.round AS test_round, test_metric, peak_rss, cpu_s, idle_s, virtual_s, owner
+FROM node LEFT JOIN sent USING (node) LEFT JOIN received USING (node) LEFT JOIN last_test_metric USING (node)
+     LEFT JOIN memory USING (node) LEFT JOIN cpu_total USING (node) LEFT JOIN time USING (node)
+     LEFT JOIN owner USING (node)
+WHERE role = 'client';
+
+-- The mean over clients of each one's latest evaluation: every evaluation changes the sum by what is new in it.
+CREATE VIEW IF NOT EXISTS virtual_progress AS
+SELECT virtual_s, evaluated, total / evaluated AS mean_test_metric
+FROM (SELECT virtual_s, sum(sum(before IS NULL)) OVER so_far AS evaluated,
+             sum(sum(test_metric - coalesce(before, 0))) OVER so_far AS total
+      FROM (SELECT virtual_s, test_metric, lag(test_metric) OVER (PARTITION BY node ORDER BY virtual_s, round) AS before
+            FROM round WHERE test_metric IS NOT NULL AND virtual_s IS NOT NULL AND {CLIENTS})
+      GROUP BY virtual_s WINDOW so_far AS (ORDER BY virtual_s));
+
+CREATE VIEW IF NOT EXISTS waited_total AS
+SELECT node, waited_for, sum(idle_s) AS idle_s, count(*) AS rounds
+FROM round WHERE waited_for IS NOT NULL GROUP BY node, waited_for;
+
+CREATE VIEW IF NOT EXISTS used_total AS
+SELECT node, neighbour, count(*) AS exchanges, coalesce(sum(used_round = round), 0) AS same_round,
+       coalesce(sum(used_round < round), 0) AS older, coalesce(sum(used_round > round), 0) AS newer,
+       sum(used_round IS NULL) AS missing, max(round - used_round) AS oldest
+FROM used GROUP BY node, neighbour;
+"""
+VIEWS = tuple(re.findall(r"CREATE VIEW IF NOT EXISTS (\w+)", _VIEWS))
+_INDICES = """
+CREATE INDEX IF NOT EXISTS resource_of_node ON resource(node);
+CREATE INDEX IF NOT EXISTS work_of_node ON work(node, part);
+CREATE INDEX IF NOT EXISTS event_of_kind ON event(kind, node);
+"""
 _NAMES = {record_class: name for name, record_class in TABLES.items()}
 _NOT_OF_ROUNDS = "'crash', 'leave', 'restart', 'join', 'death', 'drop'"
 _CHECKPOINT_WAIT_MS = 500
+
+
+class RunFolderError(UserError):
+    """A folder that holds no run of this version; the message is one line for the user."""
 
 
 def is_locked(error: BaseException | None) -> bool:
@@ -18,22 +125,49 @@ def is_locked(error: BaseException | None) -> bool:
     return code == sqlite3.SQLITE_BUSY if code is not None else error is not None and is_locked(error.__cause__)
 
 
+def require_version(connection: sqlite3.Connection, path: object) -> None:
+    """Raises RunFolderError if the database at ``path`` was not written with this schema."""
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchone():
+        raise RunFolderError(f"{path}: not the database of a run: it has no table 'meta'")
+    version = connection.execute("SELECT max(value) FROM meta WHERE key = 'schema'").fetchone()[0]
+    if version != VERSION:
+        raise RunFolderError(f"{path}: schema version {version}, but this program reads version {VERSION}")
+
+
+def create_views(connection: sqlite3.Connection) -> None:
+    """Ours, for this connection alone; they hide what the file has under the same names."""
+    connection.executescript(_VIEWS.replace("CREATE VIEW IF NOT EXISTS", "CREATE TEMP VIEW"))
+
+
 class Store:
     """What is committed survives the death of the process at any moment; what is not, is gone as a whole.
 
-    Raises RunFolderError if the file at ``path`` is something else than the database of a run.
+    Creates what is missing and leaves the rest. Raises RunFolderError if the file at ``path`` is something else than
+    the database of a run.
     """
 
     def __init__(self, path: Path | str):
+        tables = []
+        for name, record_class in TABLES.items():
+            parts = [f"{column} {_SQL[type_]}" for column, type_ in columns(record_class).items()]
+            key = PRIMARY_KEYS.get(name)
+            parts += [f"PRIMARY KEY ({key})"] if key else []
+            tables.append(f"CREATE TABLE IF NOT EXISTS {name}({', '.join(parts)}){' WITHOUT ROWID' if key else ''};\n")
         try:
             self._connection = sqlite3.connect(path)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")  # only a power cut can undo a commit
             if self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                schema.require_version(self._connection, path)
-            schema.create(self._connection)
+                require_version(self._connection, path)
+            self._connection.executescript(f"""
+                BEGIN;
+                CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+                INSERT OR IGNORE INTO meta VALUES ('schema', '{VERSION}');
+                {"".join(tables)} {_INDICES} {_VIEWS}
+                COMMIT;
+            """)
         except sqlite3.Error as error:
-            raise schema.RunFolderError(f"{path}: cannot be opened as the database of a run: {error}") from error
+            raise RunFolderError(f"{path}: cannot be opened as the database of a run: {error}") from error
 
     @property
     def uncommitted(self) -> bool:
@@ -73,21 +207,17 @@ class Store:
         self._connection.execute("DELETE FROM overhead WHERE kind = 'evaluation'")  # in all is told again at the end
 
     def forget_ends(self, round: int) -> None:
-        """Removes what clients told of themselves when they ended after ``round``: they go on, and tell it at their
-        end."""
+        """Removes what clients told of themselves when they ended after ``round``: they tell it again at their end."""
         self._connection.execute(
             "DELETE FROM event WHERE node >= 0 AND kind = 'timeout' AND wall_s >="
             " (SELECT wall_s FROM round WHERE round.node = event.node AND round.round = ?)",
             [round],
         )
 
-    def describe(self, **facts: str) -> None:
-        """Stores facts about the run as a whole, for table ``meta``: ``metric="mse"``."""
-        self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
-
-    def describe_once(self, facts: Mapping[str, str]) -> None:
-        """Stores facts that stay as they were when the run began."""
-        self._connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", facts.items())
+    def describe(self, facts: Mapping[str, str], *, once: bool = False) -> None:
+        """Stores facts about the run as a whole, for table ``meta``; those that it has ``once`` stay as they are."""
+        what = "IGNORE" if once else "REPLACE"
+        self._connection.executemany(f"INSERT OR {what} INTO meta VALUES (?, ?)", facts.items())
 
     def commit(self) -> None:
         self._connection.commit()

@@ -15,7 +15,7 @@ from .conditions import Conditions, completed_rounds, conditions_of, gone_client
 from .config_file import read_config
 from .reader import metric_of, open_records
 from .records import COLLECTOR, LAUNCHER, TABLES
-from .schema import CLIENTS, CONFIG_DIGEST, CONSTANT_METRIC
+from .store import CLIENTS, CONFIG_DIGEST, CONSTANT_METRIC
 from .text import label
 
 Status = Literal["running", "finished", "interrupted", "failed"]

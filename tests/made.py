@@ -31,7 +31,7 @@ START = event(LAUNCHER, "start")
 def write(folder: Path, *records: Record, **facts: str) -> Path:
     """Adds records and facts to the run in a folder."""
     store = Store(folder / "run.sqlite")
-    store.describe(**facts)
+    store.describe(facts)
     store.write(records)
     store.close()
     return folder

@@ -1,14 +1,14 @@
 """What the pages say can be checked: links, configurations, queries and tables."""
 
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from sheafgossip.launcher.config.files import load
+from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import TABLES
-from sheafgossip.metrics.schema import create
+from sheafgossip.metrics.store import Store
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -19,11 +19,10 @@ def blocks(page, language):
 
 
 @pytest.fixture
-def records():
-    connection = sqlite3.connect(":memory:")
-    create(connection)
-    yield connection
-    connection.close()
+def records(tmp_path):
+    Store(tmp_path / "run.sqlite").close()
+    with open_records(tmp_path) as records:
+        yield records
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

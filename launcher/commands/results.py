@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...metrics.comparison import Comparison, Group, summarize_all
+from ...metrics.export import ExportError, write_groups
 from ...metrics.export import export as write_tables
-from ...metrics.export import write_groups
 from ...metrics.reader import runs_in
-from ...metrics.schema import ExportError
 from ...metrics.tables import render_comparison, render_summary
 from ...metrics.terminal import news, say, show, width
 from ..config.sections import ConfigError

@@ -23,7 +23,7 @@ import numpy as np
 
 from ...metrics.config_file import read_config, require_plain_file
 from ...metrics.reader import open_records
-from ...metrics.schema import RunFolderError
+from ...metrics.store import RunFolderError
 from ...metrics.terminal import say
 from ...node.algorithms.dfedu import DFedU
 from ...node.algorithms.sheaf_fmtl import SheafAlgorithm

@@ -1,12 +1,11 @@
 """A run that is ready to start, and how it is written into its folder."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...metrics.names import packed
-from ...metrics.schema import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC
-from ...metrics.store import Store
+from ...metrics.store import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, OWNERS, Store
 from ...node.assignment import Assignment
 from ...topology import Graph
 from ...transport.failpoints import failpoint
@@ -42,11 +41,11 @@ class Prepared:
     @property
     def facts(self) -> Mapping[str, str]:
         """What table ``meta`` tells of its data."""
-        constant = self.data.constant_metric
+        constant, owners = self.data.constant_metric, [client.owner for client in self.data.clients]
         return {
             "metric": "accuracy" if self.data.task == "classification" else "mse",
             "groups": ",".join(str(client.group) for client in self.data.clients),
-            **packed([client.owner for client in self.data.clients]),
+            **({OWNERS: json.dumps(owners, ensure_ascii=False)} if any(owners) else {}),
             **({} if constant is None else {CONSTANT_METRIC: repr(constant)}),
         }
 
@@ -66,8 +65,8 @@ def write_down(prepared: Prepared) -> Store:
     database = folder / "run.sqlite"
     has_digests = not database.exists() or not database.stat().st_size or recorded_digest(folder) is not None
     store = Store(database)
-    store.describe(**prepared.facts)
+    store.describe(prepared.facts)
     if has_digests:
-        store.describe(**{CONFIG_DIGEST: digest_of_config(folder), CONFIG: config.to_toml()})
-        store.describe_once(origin())
+        store.describe({CONFIG_DIGEST: digest_of_config(folder), CONFIG: config.to_toml()})
+        store.describe(origin(), once=True)
     return store

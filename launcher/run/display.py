@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from ...metrics.events import Event
-from ...metrics.schema import RunFolderError
+from ...metrics.store import RunFolderError
 from ...metrics.terminal import Plain, new_console
 from ...metrics.text import plain
 from ...metrics.watch.progress import Place, line

@@ -15,8 +15,7 @@ from ...metrics import lock
 from ...metrics.config_file import flat, parse, read_text
 from ...metrics.reader import open_records
 from ...metrics.records import LAUNCHER, EventRecord
-from ...metrics.schema import CONFIG, EXTENDED_AFTER, RunFolderError
-from ...metrics.store import Store
+from ...metrics.store import CONFIG, EXTENDED_AFTER, RunFolderError, Store
 from ...metrics.summary import status_of, summarize
 from ...node.algorithms.server import ServerAlgorithm
 from ...topology.errors import UserError
@@ -327,7 +326,7 @@ def extended(was: Prepared, will: Prepared) -> Prepared:
     text = f"from {rounds} to {will.config.rounds} rounds, going on after round {after}"
     event = EventRecord(_wall_s_after(after, folder), None, LAUNCHER, "extend", text)
     store = write_down(will)
-    store.describe(**{EXTENDED_AFTER: ",".join(map(str, ends))})
+    store.describe({EXTENDED_AFTER: ",".join(map(str, ends))})
     store.write([event])
     store.forget_ends(rounds)
     store.forget_after(after or -1)

@@ -12,7 +12,7 @@ from typing import Self
 
 from ...metrics import lock
 from ...metrics.reader import open_records
-from ...metrics.schema import CONFIG_DIGEST, RunFolderError
+from ...metrics.store import CONFIG_DIGEST, RunFolderError
 
 MOMENT_S = 1.0  # how long who wants to work in a folder waits for those who only ask whether anybody does
 STORING_S = 5.0  # the same for a launcher that was killed: for so long its collector may store what it has

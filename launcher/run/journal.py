@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ...metrics.names import SERVER_NAME, client_name
-from ...metrics.reader import open_records
+from ...metrics.reader import SERVER_NAME, client_name, open_records
 from ...metrics.records import LAUNCHER, EventRecord, NodeRecord, Record
-from ...metrics.schema import RunFolderError
-from ...metrics.store import Store, is_locked
+from ...metrics.store import RunFolderError, Store, is_locked
 from ...node.assignment import name_of
 from ...transport.constants import CONSTANTS
 from ...transport.control import Failed

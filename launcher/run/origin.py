@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ...metrics.schema import PREPARED
+from ...metrics.store import PREPARED
 
 _PACKAGES = {"sheafgossip": "sheafgossip", "torch": "torch", "numpy": "numpy", "zmq": "pyzmq"}
 _OURS = ("cli.py", "__main__.py", "sheafgossip")

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...metrics.schema import RunFolderError
+from ...metrics.store import RunFolderError
 from ...node.process.libraries import libraries_of
 from .. import interrupts
 from ..config.sections import ConfigError, RunConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import open_run
 from ..comparison import Group, summarize_all
-from ..names import read_owners
+from ..reader import read_owners
 from ..run_reader import RunReader
 from ..summary import RunSummary
 from ..text import label

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..comparison import differing, setting_of
 from ..config_file import config_text
-from ..names import client_name, read_owners
+from ..reader import client_name, read_owners
 from ..tables import caption_of, columns_of, size_of, value_text
 from ..text import label
 from .drawn import Drawn

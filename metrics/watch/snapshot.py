@@ -12,8 +12,7 @@ from typing import Literal
 from ..conditions import gone_clients, seconds_away
 from ..config_file import read_config
 from ..events import Event
-from ..names import name_of
-from ..reader import metric_of, open_records
+from ..reader import metric_of, name_of, open_records
 from ..records import TABLES
 from ..summary import labels_of, status_of
 from ..text import label

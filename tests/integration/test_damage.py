@@ -17,7 +17,7 @@ from runs import RunFolder, assert_same_states
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.processes.engines import open_engine
 from sheafgossip.launcher.studies.runner import take_up
-from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.store import RunFolderError
 
 ROUNDS, LAST = 12, 10
 CONFIG = f"""

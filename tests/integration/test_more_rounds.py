@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from runs import RunFolder, command, run_here_again
-from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.store import RunFolderError
 from sheafgossip.metrics.summary import summarize
 
 CONFIG = """

@@ -9,7 +9,7 @@ from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.run import folder
 from sheafgossip.launcher.run.folder import Claim, own_files, require_plain, unfinished_files
 from sheafgossip.launcher.studies.folders import new_folder
-from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.store import RunFolderError
 
 OWN = {
     "config.toml",

@@ -14,7 +14,7 @@ from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.run.earlier import stage
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.records import LAUNCHER, EventRecord, NodeRecord
-from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.store import RunFolderError
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)> $\\\\frac$ $"
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202egpj\x9b31m"

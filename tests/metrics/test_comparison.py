@@ -9,12 +9,11 @@ import pytest
 from made import printed, write
 from sheafgossip.metrics.comparison import Comparison, differing, setting_of, short_names, summarize_all
 from sheafgossip.metrics.events import remarks_on
-from sheafgossip.metrics.export import write_groups, write_runs
+from sheafgossip.metrics.export import ExportError, write_groups, write_runs
 from sheafgossip.metrics.records import RoundRecord
 from sheafgossip.metrics.report.learning import worst_clients
 from sheafgossip.metrics.report.methods import methods_of
 from sheafgossip.metrics.report.page import page
-from sheafgossip.metrics.schema import ExportError
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.tables import render_comparison, render_summary
 

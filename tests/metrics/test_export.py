@@ -11,10 +11,9 @@ import pytest
 
 from chaos.records import Records
 from made import write
-from sheafgossip.metrics.export import EVENT_FILE, export
+from sheafgossip.metrics.export import EVENT_FILE, ExportError, export
 from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
-from sheafgossip.metrics.schema import VIEWS, ExportError, RunFolderError
-from sheafgossip.metrics.store import Store
+from sheafgossip.metrics.store import VIEWS, RunFolderError, Store
 from sheafgossip.metrics.summary import summarize
 
 

@@ -19,7 +19,7 @@ from sheafgossip.metrics.config_file import read_config
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import LAUNCHER, TABLES, EventRecord
-from sheafgossip.metrics.schema import VIEWS, RunFolderError
+from sheafgossip.metrics.store import VIEWS, RunFolderError
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.text import plain
 from sheafgossip.metrics.watch.snapshot import Follower

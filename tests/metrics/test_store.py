@@ -9,8 +9,7 @@ import pytest
 from made import done, event, node, sent, write
 from sheafgossip.metrics.reader import open_records
 from sheafgossip.metrics.records import TABLES, ResourceRecord, RoundRecord
-from sheafgossip.metrics.schema import RunFolderError
-from sheafgossip.metrics.store import Store
+from sheafgossip.metrics.store import RunFolderError, Store
 from sheafgossip.metrics.summary import summarize
 
 

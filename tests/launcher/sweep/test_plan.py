@@ -8,7 +8,7 @@ from sheafgossip.launcher.run.earlier import begin_anew, stage
 from sheafgossip.launcher.studies.crew import alone_in, prepare
 from sheafgossip.launcher.studies.sweep import parse_grids, plan
 from sheafgossip.metrics.records import LAUNCHER
-from sheafgossip.metrics.schema import RunFolderError
+from sheafgossip.metrics.store import RunFolderError
 
 SHEAF = "algorithm.name = 'sheaf-fmtl'\n"
 COMPARED = "[[compare]]\nname = 'Ours'\n[[compare]]\nname = 'alone'\nalgorithm.name = 'local'\n"
