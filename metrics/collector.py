@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -76,16 +77,17 @@ class Sequences:
 class Authenticator:
     """Accepts only writers whose keys it knows, and counts the others.
 
-    ``announcements`` is where the launcher tells of a writer before that one comes: lines of [number, public key].
+    On standard input the launcher tells of a writer before that one comes: lines of [number, public key].
     """
 
-    def __init__(self, context: zmq.Context, receiver: zmq.Socket, ring: keys.Ring, announcements: int):
-        keys.listen_with(receiver, ring.own)
-        self.key = ring.own.public
-        self._handler = keys.ZapHandler(context, ring.others, more=True)
+    def __init__(self, context: zmq.Context, receiver: zmq.Socket, launcher_key: str):
+        own = keys.KeyPair.make()  # its secret is ZeroMQ's alone
+        keys.listen_with(receiver, own)
+        self.key = own.public
+        self._handler = keys.ZapHandler(context, {LAUNCHER: launcher_key}, more=True)
         self._monitor = receiver.get_monitor_socket(keys.PROOF)
-        self._announcements, self._unfinished = announcements, b""
-        os.set_blocking(announcements, False)
+        self._announcements, self._unfinished = sys.stdin.fileno(), b""
+        os.set_blocking(self._announcements, False)
 
     def register_with(self, poller: zmq.Poller) -> None:
         self._poller = poller
@@ -113,6 +115,7 @@ class Authenticator:
         return refused
 
 
+@dataclass(eq=False)
 class Collector:
     """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic().
 
@@ -120,59 +123,50 @@ class Collector:
     heard under its own number only.
     """
 
-    def __init__(
-        self,
-        receiver: zmq.Socket,
-        store: Store,
-        epoch: float,
-        *,
-        resources: bool = True,
-        authenticator: Authenticator | None = None,
-    ):
-        self._receiver = receiver
-        self._authenticator = authenticator
-        self._store = store
-        self._epoch = epoch
-        self._resources = resources
-        self._sequences: defaultdict[int, Sequences] = defaultdict(Sequences)
-        self._end: End | None = None
-        self._end_due = math.inf
-        self._taken = 0  # batches
-        self._committed = self._drops_recorded = 0.0  # long ago
-        self._dropped: Counter[str] = Counter()
+    receiver: zmq.Socket
+    store: Store
+    epoch: float
+    resources: bool = True
+    authenticator: Authenticator | None = None
 
     def run(self, stop: socket.socket) -> None:
         """Stores until End and all it announces have come, or until ``stop`` is readable."""
         self._stop = stop
+        self._sequences: defaultdict[int, Sequences] = defaultdict(Sequences)
+        self._end: End | None = None
+        self._taken = 0  # batches
+        self._committed = self._drops_recorded = 0.0  # long ago
+        self._dropped: Counter[str] = Counter()
         poller = zmq.Poller()
-        poller.register(self._receiver, zmq.POLLIN)
+        poller.register(self.receiver, zmq.POLLIN)
         poller.register(stop, zmq.POLLIN)
-        if self._authenticator is not None:
-            self._authenticator.register_with(poller)
-        while self._end is None or (self._missing() and time.monotonic() < self._end_due):
-            due = self._end_due  # the next thing to do unasked
-            if self._store.uncommitted or self._dropped:
+        if self.authenticator is not None:
+            self.authenticator.register_with(poller)
+        end_due = math.inf
+        while self._end is None or (self._missing() and time.monotonic() < end_due):
+            due = end_due  # the next thing to do unasked
+            if self.store.uncommitted or self._dropped:
                 due = min(due, self._committed + _COMMIT_EVERY_S)
             wait_ms = None if due == math.inf else max(0, math.ceil((due - time.monotonic()) * 1000))
             if stop.fileno() in dict(poller.poll(wait_ms)):
                 due = time.monotonic() + _DRAIN_S
-                while time.monotonic() < due and self._receiver.poll(_QUIET_MS):
+                while time.monotonic() < due and self.receiver.poll(_QUIET_MS):
                     self._receive()
                 break
-            if self._authenticator is not None and (refused := self._authenticator.answer()):
+            if self.authenticator is not None and (refused := self.authenticator.answer()):
                 self._dropped["connections without the right key"] += refused
             before = self._taken, self._end
             emptied = self._receive()
             self._commit_if_due()
             if self._end is not None and before != (self._taken, self._end):  # where some came, the rest is on its way
-                self._end_due = time.monotonic() + _WAIT_FOR_MISSING_S
+                end_due = time.monotonic() + _WAIT_FOR_MISSING_S
             if emptied and self._end is None:
                 select.select([stop], [], [], _GATHER_MS / 1000)
         self._write_the_end()
         failpoint("last words")
-        self._store.close()
+        self.store.close()
         failpoint("closed")
-        _tell_stored(self._taken)
+        self._tell_stored()
 
     def _missing(self) -> dict[int, int]:
         """Returns {sender: batches that it has sent and that have not come}."""
@@ -188,7 +182,7 @@ class Collector:
         while messages < _BURST and rows_taken < _BURST_ROWS:
             messages += 1
             try:
-                frame = self._receiver.recv(zmq.NOBLOCK, copy=False)
+                frame = self.receiver.recv(zmq.NOBLOCK, copy=False)
                 message = unpack(frame.bytes)
             except zmq.Again:
                 emptied = True
@@ -197,7 +191,7 @@ class Collector:
                 self._dropped["malformed messages"] += 1
                 continue
             writer = LAUNCHER if isinstance(message, End) else node_of(message.sender)
-            if self._authenticator is not None and keys.authenticated_number(frame) != writer:
+            if self.authenticator is not None and keys.authenticated_number(frame) != writer:
                 self._dropped["messages under another's number"] += 1
             elif isinstance(message, End):
                 self._end = message
@@ -206,7 +200,7 @@ class Collector:
                 for name, rows in message.tables.items():
                     tables[name] += rows
                     rows_taken += len(rows)
-        self._write(self._store.write_rows, tables)
+        self._write(self.store.write_rows, tables)
         return emptied
 
     def _write(self, write: Callable[[Any], None], what: Any) -> None:
@@ -220,36 +214,33 @@ class Collector:
 
     def _commit_if_due(self) -> None:
         now = time.monotonic()
-        if (self._store.uncommitted or self._dropped) and now - self._committed >= _COMMIT_EVERY_S:
+        if (self.store.uncommitted or self._dropped) and now - self._committed >= _COMMIT_EVERY_S:
             if now - self._drops_recorded >= _DROPS_EVERY_S:
                 self._record_drops()
             failpoint("commit")
-            self._store.commit()
+            self.store.commit()
             failpoint("committed")
             self._committed = time.monotonic()
-            _tell_stored(self._taken)
+            self._tell_stored()
 
     def _write_the_end(self) -> None:
         self._record_drops()
         if self._end is None:
             self._record("interrupt", "asked to end before the launcher's last word")
         elif missing := self._missing():
-            senders = (
-                f"{count} of {self._end.batches[sender]} from sender {sender}" for sender, count in missing.items()
-            )
+            senders = (f"{count} of {self._end.batches[at]} from sender {at}" for at, count in missing.items())
             self._record("lost-records", f"batches that never came: {', '.join(senders)}")
-        endpoint, host = self._receiver.getsockopt_string(zmq.LAST_ENDPOINT), socket.gethostname()
+        endpoint, host = self.receiver.getsockopt_string(zmq.LAST_ENDPOINT), socket.gethostname()
         records: list[Record] = [NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)]
-        if self._resources:
+        if self.resources:
             import psutil  # needed once, at the end; the start should be quick
 
             memory = psutil.Process().memory_full_info()
             pss = getattr(memory, "pss", memory.rss)  # Linux only
             peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             sizes = (memory.rss, pss, memory.uss, peak_rss)
-            wall_s, cpu_s = time.monotonic() - self._epoch, time.process_time()
-            records.append(ResourceRecord(COLLECTOR, wall_s, *sizes, cpu_s, 0))
-        self._write(self._store.write, records)
+            records.append(ResourceRecord(COLLECTOR, time.monotonic() - self.epoch, *sizes, time.process_time(), 0))
+        self._write(self.store.write, records)
 
     def _record_drops(self) -> None:
         for what, count in self._dropped.items():
@@ -258,17 +249,17 @@ class Collector:
         self._dropped.clear()
 
     def _record(self, kind: str, detail: str) -> None:
-        self._write(self._store.write, [EventRecord(time.monotonic() - self._epoch, None, COLLECTOR, kind, detail)])
+        self._write(self.store.write, [EventRecord(time.monotonic() - self.epoch, None, COLLECTOR, kind, detail)])
+
+    def _tell_stored(self) -> None:
+        """Tells who has started this process; nobody needs to read it."""
+        with contextlib.suppress(OSError, ValueError):
+            if select.select([], [sys.stdout], [], 0)[1]:
+                print("stored", self._taken, flush=True)
 
 
-def _tell_stored(batches: int) -> None:
-    """Tells who has started this process; nobody needs to read it."""
-    with contextlib.suppress(OSError, ValueError):
-        if select.select([], [sys.stdout], [], 0)[1]:
-            print("stored", batches, flush=True)
-
-
-def _arguments() -> argparse.Namespace:
+def main() -> None:
+    this_is("collector")
     parser = argparse.ArgumentParser(prog="sheafgossip.metrics.collector", description="Stores the records of a run.")
     option = parser.add_argument
     option("--endpoint", required=True, help="where to listen: ipc://PATH or tcp://ADDRESS:PORT (port *: any)")
@@ -279,12 +270,7 @@ def _arguments() -> argparse.Namespace:
     option("--launcher-key", help=key)
     option("--connections", type=int, default=0, help="over tcp: how many may be open, unauthenticated peers' aside")
     option("--parent", type=int, help="process number of the launcher, to end with it")
-    return parser.parse_args()
-
-
-def main() -> None:
-    this_is("collector")
-    arguments = _arguments()
+    arguments = parser.parse_args()
     stop = limits.stop_requests()
     limits.end_with_parent(arguments.parent)
     limits.allow_open_files()  # one for every client, unless it is told how many
@@ -293,11 +279,7 @@ def main() -> None:
         receiver = context.socket(zmq.PULL)
         receiver.maxmsgsize, receiver.rcvhwm, receiver.backlog = MAX_BATCH_BYTES, _WAITING_PER_SENDER, _BACKLOG
         keys.limit_handshake(receiver)
-        authenticator = None
-        if arguments.launcher_key:
-            ring = keys.Ring(keys.KeyPair.make(), {LAUNCHER: arguments.launcher_key})
-            authenticator = Authenticator(context, receiver, ring, sys.stdin.fileno())
-            del ring  # its secret is then ZeroMQ's alone
+        authenticator = Authenticator(context, receiver, arguments.launcher_key) if arguments.launcher_key else None
         receiver.bind(arguments.endpoint)
         store = Store(arguments.database)
         failpoint("open")
@@ -307,8 +289,7 @@ def main() -> None:
             limits.keep_own_files()
         key = [authenticator.key] if authenticator else []
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *key, flush=True)
-        resources = not arguments.no_resources
-        Collector(receiver, store, arguments.epoch, resources=resources, authenticator=authenticator).run(stop)
+        Collector(receiver, store, arguments.epoch, not arguments.no_resources, authenticator).run(stop)
     except zmq.ZMQError as error:
         sys.exit(f"the collector cannot listen at {arguments.endpoint}: {error}")
     except RunFolderError as error:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .config_file import flat, read_config
 from .figures import AVERAGED, COUNT, METRIC, Figure, plus_minus
@@ -22,12 +22,9 @@ from .text import UNKNOWN, short
 Mark = Literal["", "best", "close"]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Mean over runs, with its standard error (nan for one run)."""
-
-    mean: float
-    standard_error: float
+class Estimate(NamedTuple):
+    mean: float  # over runs
+    standard_error: float  # nan for one run
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +124,17 @@ def _name(runs: Sequence[RunSummary]) -> str:
     return re.sub(r"[\W_]*(?<![^\W_])(seed)?[\W_]*$", "", common, flags=re.IGNORECASE) or runs[0].algorithm
 
 
-@dataclass(frozen=True)
 class Comparison:
-    """``keys`` are those of the configuration in which groups differ, ``settings`` the configuration of each group.
-    ``named``: someone has given them names that differ.
+    """``keys`` are those of the configuration in which groups differ, unless they are given, ``settings`` the
+    configuration of each group. ``named``: someone has given them names that differ. Raises RunFolderError.
     """
 
-    groups: tuple[Group, ...]
-    keys: tuple[str, ...]
-    settings: tuple[Mapping[str, Any], ...]
-    named: bool
-
-    @classmethod
-    def of(cls, groups: Sequence[Group], keys: Sequence[str] | None = None) -> "Comparison":
-        """``keys``: by default those that differ. Raises RunFolderError."""
+    def __init__(self, groups: Sequence[Group], keys: Sequence[str] | None = None):
         configs = [read_config(group.runs[0].folder) for group in groups]
-        settings = [setting_of(config) for config in configs]
-        named = len({config.get("name") for config in configs}) > 1
-        return cls(tuple(groups), tuple(differing(settings) if keys is None else keys), tuple(settings), named)
+        self.groups = tuple(groups)
+        self.settings = [setting_of(config) for config in configs]
+        self.keys = differing(self.settings) if keys is None else keys
+        self.named = len({config.get("name") for config in configs}) > 1
 
     def marks(self, figure: str) -> list[Mark]:
         """Returns for each group: alone best by more than the standard error of the difference, or too close to the
@@ -179,8 +169,7 @@ class Comparison:
     def difference(self, figure: str, number: int, other: int) -> Estimate | None:
         """Estimates it between two groups, with its standard error where each run or client of one has its like in the
         other; None where that is not so."""
-        pairs = self._pairs(figure, number, other)
-        found = [one - another for one, another in pairs]
+        found = [one - another for one, another in self._pairs(figure, number, other)]
         known = len(found) > 1 and all(map(math.isfinite, found))
         return Estimate(mean(found), standard_error(found)) if known else None
 
@@ -199,13 +188,13 @@ class Comparison:
             return [(x, y) for x, y in values if x is not None and y is not None]
         if figure != "test_metric":
             return []
-        of_one, of_other = (_last_metrics(run.folder) for runs in (ours, theirs) for run in runs.values())
-        return [(of_one[client], of_other[client]) for client in of_one] if of_one.keys() == of_other.keys() else []
-
-
-def _last_metrics(folder: str) -> dict[int, float]:
-    with open_records(folder, check=("round",)) as records:
-        return dict(records.execute(f"SELECT node, test_metric FROM last_test_metric WHERE {CLIENTS}"))
+        metrics = []
+        for run in (*ours.values(), *theirs.values()):
+            with open_records(run.folder, check=("round",)) as records:
+                found = records.execute(f"SELECT node, test_metric FROM last_test_metric WHERE {CLIENTS}")
+                metrics.append(dict(found))
+        one, another = metrics
+        return [(one[client], another[client]) for client in one] if one.keys() == another.keys() else []
 
 
 def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,14 +14,16 @@ _WITH_NUMBER = {"timeout": "timeout", "drop": "dropped"}
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
+    """``events`` counts crash, restart, join, leave, death; timeout: waits that the deadline ended; dropped: messages.
+    ``used`` are vectors of neighbours, all in all, ``older`` and ``newer`` those of another round than the client's.
+    """
+
     virtual_s: float | None  # when the last client was done; None on the wall clock
     waited_s: float
     waited_share: float | None  # of the time in which clients were there; None before the first round
-    events: dict[
-        str, int
-    ]  # crash, restart, join, leave, death; timeout: waits that the deadline ended; dropped: messages
-    used: int  # vectors of neighbours, all in all
-    older: int  # of these were from an earlier round than the client's own
+    events: dict[str, int]
+    used: int
+    older: int
     newer: int
     missing: int  # times that a client went without
 
@@ -37,28 +39,22 @@ def conditions_of(records: sqlite3.Connection) -> Conditions | None:
     last = f"SELECT max({clock}) AS last FROM round WHERE node >= 0 GROUP BY node"
     there_s = records.execute(f"SELECT total(last) FROM ({last})").fetchone()[0] - seconds_away(records, clock)
     share = min(1.0, (waited_s or 0.0) / there_s) if there_s else None
-    used = "count(used_round), total(used_round < round), total(used_round > round), total(used_round IS NULL)"
-    counts = map(int, records.execute(f"SELECT {used} FROM used").fetchone())
-    return Conditions(virtual_s, waited_s or 0.0, share, _events(records), *counts)
-
-
-def _events(records: sqlite3.Connection) -> dict[str, int]:
-    counts = Counter(dict.fromkeys(("crash", "restart", "join", "leave", "death", "timeout", "dropped"), 0))
+    events = Counter(dict.fromkeys(("crash", "restart", "join", "leave", "death", "timeout", "dropped"), 0))
     for kind, detail in records.execute("SELECT kind, detail FROM event WHERE node >= 0"):
         if kind in _WITH_NUMBER:
             number = re.match(r"[0-9]{1,18}\b", detail)
-            counts[_WITH_NUMBER[kind]] += int(number[0]) if number else 1
+            events[_WITH_NUMBER[kind]] += int(number[0]) if number else 1
         elif kind in _GONE + _THERE:
-            counts[kind] += 1
-    return dict(counts)
+            events[kind] += 1
+    used = "count(used_round), total(used_round < round), total(used_round > round), total(used_round IS NULL)"
+    counts = map(int, records.execute(f"SELECT {used} FROM used").fetchone())
+    return Conditions(virtual_s, waited_s or 0.0, share, dict(events), *counts)
 
 
 def _comings_and_goings(records: sqlite3.Connection, clock: str) -> Iterator[tuple[int, str, float | None]]:
     """Returns (client, kind of event, when) in the order in which they were recorded."""
-    kinds = ", ".join(f"'{kind}'" for kind in _GONE + _THERE)
-    return records.execute(
-        f"SELECT node, kind, {clock} FROM event WHERE node >= 0 AND kind IN ({kinds}) ORDER BY rowid"
-    )
+    kinds = f"SELECT node, kind, {clock} FROM event WHERE node >= 0 AND kind IN {_GONE + _THERE} ORDER BY rowid"
+    return records.execute(kinds)
 
 
 def gone_clients(records: sqlite3.Connection) -> set[int]:

@@ -6,7 +6,8 @@ Summaries, comparisons, reports, files and studies read it here, so that a new f
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from .summary import RunSummary
 from .text import UNKNOWN, metric_number, metric_text, short
@@ -14,8 +15,7 @@ from .text import UNKNOWN, metric_number, metric_text, short
 Values = Callable[[RunSummary], float | None]  # None: the run has no such figure
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     name: str = ""
     size: float = 1.0
     decimals: int | None = None  # of a figure that stands alone; None, and in tables of several runs: three digits
@@ -24,13 +24,9 @@ class Unit:
         return short(value / self.size) if self.decimals is None else f"{value / self.size:,.{self.decimals}f}"
 
 
-METRIC = Unit()  # printed as the run's test metric is
-COUNT = Unit(decimals=0)
-MB = Unit("MB", 1e6, 2)
-SECONDS = Unit("s", decimals=1)
-VIRTUAL_SECONDS = Unit("s")
-TERA = Unit("", 1e12)
-PERCENT = Unit("%", 0.01, 1)
+METRIC, COUNT = Unit(), Unit(decimals=0)  # the first is printed as the run's test metric is
+MB, TERA, PERCENT = Unit("MB", 1e6, 2), Unit("", 1e12), Unit("%", 0.01, 1)
+SECONDS, VIRTUAL_SECONDS = Unit("s", decimals=1), Unit("s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +62,10 @@ class Figure:
         if (self.hide != "never" and value is None) or (self.hide == "zero" and value == 0):
             return None
         title = self.title.format(metric=run.metric, target=target_text([run.metric], target))
-        if value is None:
-            text = self.missing
-        elif self.print is not None:
-            text = self.print(run, value)
-        else:
-            text = metric_text(run.metric, value) if self.unit is METRIC else self.unit.text(value)
+        text = self.missing
+        if value is not None:
+            plain = metric_text(run.metric, value) if self.unit is METRIC else self.unit.text(value)
+            text = self.print(run, value) if self.print else plain
         return f"{title}, {self.unit.name}" if self.unit.name else title, text
 
     def column(self, metrics: Sequence[str], target: float | None = None) -> str:
@@ -109,21 +103,21 @@ OPENING = overhead("greeting", "ready", "handshake", "hello")
 """What opening connections took. Confirmations are not among it: they are sent all along."""
 
 
+def _exchanged(run: RunSummary) -> int:
+    return run.conditions.used + run.conditions.missing if run.conditions else 0
+
+
 def _vectors(name: str) -> Values:
     return lambda run: getattr(run.conditions, name) if _exchanged(run) else None
 
 
-def _exchanged(run: RunSummary) -> int:
-    return run.conditions.used + run.conditions.missing if run.conditions else 0
+def plus_minus(metric: str, mean: float, error: float) -> str:
+    return metric_number(metric, mean) + ("" if math.isnan(error) else f" ± {metric_number(metric, error)}")
 
 
 def _with_error(run: RunSummary, mean: float) -> str:
     error = run.final.standard_error if run.final else math.nan
     return plus_minus(run.metric, mean, error) + (" %" if run.metric == "accuracy" else "")
-
-
-def plus_minus(metric: str, mean: float, error: float) -> str:
-    return metric_number(metric, mean) + ("" if math.isnan(error) else f" ± {metric_number(metric, error)}")
 
 
 def _squared(run: RunSummary, variance: float) -> str:
@@ -134,37 +128,26 @@ def _with_share(run: RunSummary, count: float) -> str:
     return f"{count:,} ({100 * count / _exchanged(run):.1f} %)"
 
 
-_SENT, _RAN = "measured", "processes_measured"
-_SUM = "sum over clients"
-_COMMON = "of the model that all clients have in common"
+_sent, _ran = partial(_at, needs="measured"), partial(_at, needs="processes_measured")
+_SUM, _COMMON = "sum over clients", "of the model that all clients have in common"
 
 FIGURES = (
-    Figure(
-        "test {metric}, mean over clients ± standard error", _at("final.mean"), METRIC, "test_metric",
-        "{metric}\n± s.e.", brief=True, missing="not evaluated", as_metric=True, print=_with_error,
-    ),
+    Figure("test {metric}, mean over clients ± standard error", _at("final.mean"), METRIC, "test_metric",
+           "{metric}\n± s.e.", brief=True, missing="not evaluated", as_metric=True, print=_with_error),
     Figure("standard deviation", _at("final.std"), METRIC, "std"),
     Figure("variance", _at("final.variance"), METRIC, "variance", print=_squared),
-    Figure(
-        "mean of the worst 10% of clients", _at("final.worst_10"), METRIC, "worst_10", "worst\n10%", 5,
-        brief=True, as_metric=True,
-    ),
+    Figure("mean of the worst 10% of clients", _at("final.worst_10"), METRIC, "worst_10", "worst\n10%", 5,
+           brief=True, as_metric=True),
     Figure("mean of the worst 20% of clients", _at("final.worst_20"), METRIC, "worst_20", as_metric=True),
-    Figure(
-        "test {metric} of the common model", _at("global_metric"), METRIC, "global_metric", "common\nmodel", 7, _COMMON,
-        brief=True, hide="unknown", as_metric=True,
-    ),
-    Figure("messages", _at("traffic.messages", _SENT), COUNT),
-    Figure(
-        "payload (vectors alone)", _at("traffic.payload_bytes", _SENT), MB, "payload_bytes", "payload", 10,
-        brief=True, exact=True,
-    ),
-    Figure("messages (all frames)", _at("traffic.message_bytes", _SENT), MB, "message_bytes", exact=True),
-    Figure(
-        "wire (with framing)", _at("traffic.wire_bytes", _SENT), MB, "wire_bytes", "wire", 8, brief=True, exact=True,
-    ),
-    Figure("payload between hosts", _at("between_hosts.payload_bytes", _SENT), MB, hide="unknown"),
-    Figure("wire between hosts", _at("between_hosts.wire_bytes", _SENT), MB, hide="unknown"),
+    Figure("test {metric} of the common model", _at("global_metric"), METRIC, "global_metric", "common\nmodel", 7,
+           _COMMON, brief=True, hide="unknown", as_metric=True),
+    Figure("messages", _sent("traffic.messages"), COUNT),
+    Figure("payload (vectors alone)", _sent("traffic.payload_bytes"), MB, "payload_bytes", "payload", 10,
+           brief=True, exact=True),
+    Figure("messages (all frames)", _sent("traffic.message_bytes"), MB, "message_bytes", exact=True),
+    Figure("wire (with framing)", _sent("traffic.wire_bytes"), MB, "wire_bytes", "wire", 8, brief=True, exact=True),
+    Figure("payload between hosts", _sent("between_hosts.payload_bytes"), MB, hide="unknown"),
+    Figure("wire between hosts", _sent("between_hosts.wire_bytes"), MB, hide="unknown"),
     Figure("opening connections", OPENING, MB),
     Figure("of which keys", overhead("handshake"), MB, hide="zero"),
     Figure("confirmations of messages", overhead("confirmation"), MB, hide="zero"),
@@ -172,27 +155,21 @@ FIGURES = (
     Figure("records to the collector", overhead("records"), MB),
     Figure("control lines", overhead("control"), MB),
     Figure("TFLOP of all clients", _at("flops"), TERA, "flops", "TFLOP", 2, _SUM, exact=True),
-    Figure("memory of all clients (PSS)", _at("memory.clients_pss", _RAN), MB, "clients_pss", "PSS", 1, _SUM, True),
-    Figure("of which theta", _at("memory.clients_theta", _RAN), MB),
-    Figure(
-        "of which maps and their history",
-        lambda run: run.memory.clients_maps + run.memory.clients_history if run.processes_measured else None, MB,
-    ),
-    Figure("of which buffers", _at("memory.clients_buffers", _RAN), MB),
-    Figure("a client's own memory (USS, median)", _at("memory.clients_median_uss", _RAN), MB),
-    Figure("largest client at its peak (RSS)", _at("memory.clients_max_peak_rss", _RAN), MB),
-    Figure("memory of the other processes (PSS)", _at("memory.others_pss", _RAN), MB),
-    Figure("CPU of all clients", _at("clients_cpu_s", _RAN), SECONDS, "clients_cpu_s", "CPU", 3, _SUM, brief=True),
-    Figure("CPU of the other processes", _at("others_cpu_s", _RAN), SECONDS),
+    Figure("memory of all clients (PSS)", _ran("memory.clients_pss"), MB, "clients_pss", "PSS", 1, _SUM, True),
+    Figure("of which theta", _ran("memory.clients_theta"), MB),
+    Figure("of which maps and their history",
+           lambda run: run.memory.clients_maps + run.memory.clients_history if run.processes_measured else None, MB),
+    Figure("of which buffers", _ran("memory.clients_buffers"), MB),
+    Figure("a client's own memory (USS, median)", _ran("memory.clients_median_uss"), MB),
+    Figure("largest client at its peak (RSS)", _ran("memory.clients_max_peak_rss"), MB),
+    Figure("memory of the other processes (PSS)", _ran("memory.others_pss"), MB),
+    Figure("CPU of all clients", _ran("clients_cpu_s"), SECONDS, "clients_cpu_s", "CPU", 3, _SUM, brief=True),
+    Figure("CPU of the other processes", _ran("others_cpu_s"), SECONDS),
     Figure("wall time", _at("wall_s"), SECONDS, "wall_s", "wall", 6, brief=True),
-    Figure(
-        "virtual time", _at("conditions.virtual_s"), VIRTUAL_SECONDS, "virtual_s", "virtual", 9,
-        "when the last one ended", brief=True, hide="unknown", exact=True,
-    ),
-    Figure(
-        "time that clients waited", _at("conditions.waited_share"), PERCENT, "waited_share", "waited", 4,
-        "share of the clients' time", hide="unknown",
-    ),
+    Figure("virtual time", _at("conditions.virtual_s"), VIRTUAL_SECONDS, "virtual_s", "virtual", 9,
+           "when the last one ended", brief=True, hide="unknown", exact=True),
+    Figure("time that clients waited", _at("conditions.waited_share"), PERCENT, "waited_share", "waited", 4,
+           "share of the clients' time", hide="unknown"),
     Figure("crashes", _at("conditions.events.crash"), COUNT, hide="zero"),
     Figure("restarts", _at("conditions.events.restart"), COUNT, hide="zero"),
     Figure("clients that joined late", _at("conditions.events.join"), COUNT, hide="zero"),
@@ -204,26 +181,15 @@ FIGURES = (
     Figure("vectors used of a newer round", _vectors("newer"), COUNT, hide="unknown", print=_with_share),
     Figure("went without a vector", _vectors("missing"), COUNT, hide="unknown", print=_with_share),
     Figure("rounds to reach {target}", _at("reached.round"), COUNT, "rounds_to_reach", "rounds", missing="not reached"),
-    Figure(
-        "payload to reach {target}", _at("reached.payload_bytes", _SENT), MB, "payload_bytes_to_reach", "payload",
-        hide="unknown",
-    ),
-    Figure(
-        "wire to reach {target}", _at("reached.wire_bytes", _SENT), MB, "wire_bytes_to_reach", "wire", hide="unknown",
-    ),
-    Figure(
-        "wall time to reach {target}", _at("reached.wall_s"), SECONDS, "wall_s_to_reach", "wall", 11, hide="unknown",
-    ),
-    Figure(
-        "virtual time to reach {target}", _at("reached_virtually.virtual_s"), VIRTUAL_SECONDS, "virtual_s_to_reach",
-        "virtual", missing="not reached",
-    ),
-    Figure(
-        "payload to reach {target} in virtual time", _at("reached_virtually.payload_bytes", _SENT), MB, hide="unknown",
-    ),
-    Figure("wire to reach {target} in virtual time", _at("reached_virtually.wire_bytes", _SENT), MB, hide="unknown"),
+    Figure("payload to reach {target}", _sent("reached.payload_bytes"), MB, "payload_bytes_to_reach", "payload",
+           hide="unknown"),
+    Figure("wire to reach {target}", _sent("reached.wire_bytes"), MB, "wire_bytes_to_reach", "wire", hide="unknown"),
+    Figure("wall time to reach {target}", _at("reached.wall_s"), SECONDS, "wall_s_to_reach", "wall", 11,
+           hide="unknown"),
+    Figure("virtual time to reach {target}", _at("reached_virtually.virtual_s"), VIRTUAL_SECONDS, "virtual_s_to_reach",
+           "virtual", missing="not reached"),
+    Figure("payload to reach {target} in virtual time", _sent("reached_virtually.payload_bytes"), MB, hide="unknown"),
+    Figure("wire to reach {target} in virtual time", _sent("reached_virtually.wire_bytes"), MB, hide="unknown"),
 )  # fmt: skip
-AVERAGED = {figure.key: figure for figure in FIGURES if figure.key}
-"""What is averaged over the runs of a group, by name."""
-
+AVERAGED = {figure.key: figure for figure in FIGURES if figure.key}  # over the runs of a group, by name
 COLUMNS = tuple(figure for figure in FIGURES if figure.head)

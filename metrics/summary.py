@@ -125,13 +125,10 @@ class ReachedVirtually:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A finished run has learned nothing."""
+    """Says that a finished run has learned nothing."""
 
     kind: Literal["diverged", "worse than a constant"]
     why: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +159,13 @@ class RunSummary:
     between_hosts: TrafficTotal | None = None  # None where all clients ran on one
     divergence: Divergence | None = None
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """Returns nested plain values that JSON can carry: None stands for a figure that is not defined."""
-        return _finite(asdict(self))
 
+        def finite(items: list[tuple[str, Any]]) -> dict[str, Any]:
+            return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in items}
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return asdict(self, dict_factory=finite)
 
 
 def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary:

@@ -1,6 +1,7 @@
 """Summaries and comparisons as tables for the terminal. MB are 10^6 bytes."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
@@ -101,11 +102,10 @@ def caption_of(groups: Sequence[Group], figures: Iterable[Figure]) -> str:
     """Says of which runs the figures are, and what their columns' short titles do not say."""
     runs = [run for group in groups for run in group.runs]
     seeds = ", or over runs where there are several seeds" if len(runs) > len(groups) else ""
-    heads: dict[str, list[str]] = {}
+    heads: defaultdict[str, list[str]] = defaultdict(list)
     for figure in figures:
-        if figure.note:
-            heads.setdefault(figure.note, []).append(" ".join(figure.head.split()))
-    notes = "; ".join(f"{', '.join(names)}: {note}" for note, names in heads.items())
+        heads[figure.note].append(" ".join(figure.head.split()))
+    notes = "; ".join(f"{', '.join(names)}: {note}" for note, names in heads.items() if note)
     lines = [f"{size_of(runs)}; 1 MB = 10^6 bytes", f"± is the standard error over clients{seeds}", notes]
     return "\n".join(filter(None, lines))
 
@@ -125,7 +125,13 @@ def render_comparison(comparison: Comparison, target: float | None = None, width
     from rich.text import Text
 
     columns = columns_of(comparison.groups, target)
-    figures = {title: _marked(comparison, figure) for title, figure in columns.items()}
+    figures: dict[str, list[Text]] = {}
+    for title, figure in columns.items():
+        marks = comparison.marks(figure.key)
+        figures[title] = [
+            Text(group.text(figure) + (_SIGNS[mark] if any(marks) else ""), style="bold" if mark == "best" else "")
+            for group, mark in zip(comparison.groups, marks, strict=True)
+        ]
     heads = _heads(comparison)
     room = width - 1 - _width_of(heads)
     fitting = {title: figures[title] for title in _fitting(columns, figures, room, _MAY_LEAVE)}
@@ -134,8 +140,7 @@ def render_comparison(comparison: Comparison, target: float | None = None, width
         for title in (*heads, *fitting):
             justify: Any = "right" if title in fitting else "left"
             tables[0].add_column(title, justify=justify, vertical="bottom", no_wrap=True)
-        texts = ([Text(text) for text in column] for column in heads.values())
-        for row in zip(*texts, *fitting.values(), strict=True):
+        for row in zip(*heads.values(), *fitting.values(), strict=True):
             tables[0].add_row(*row)
     else:
         tables = _side_by_side(comparison, figures, width)
@@ -149,29 +154,6 @@ def value_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _side_by_side(comparison: Comparison, columns: "Mapping[str, Sequence[Text]]", width: int) -> "list[Table]":
-    from rich.text import Text
-
-    groups, keys = comparison.groups, comparison.keys
-    rows = {key: [Text(value_text(setting.get(key)) + "  ") for setting in comparison.settings] for key in keys}
-    figures = {" ".join(title.split()): marked for title, marked in columns.items()}
-    left = 1 + _width_of({"": [*rows, *figures]})
-    cell = min(_WIDEST, max(_width_of({"": texts}) for texts in (*rows.values(), *figures.values())))
-    at_once = max(1, (width - left) // cell)
-    tables = []
-    for start in range(0, len(groups), at_once):
-        shown = slice(start, start + at_once)
-        table = new_table()
-        table.add_column("", no_wrap=True)
-        for group in groups[shown]:
-            name = Text(group.label + "  ")
-            table.add_column(name, justify="right", vertical="bottom", overflow="fold", max_width=_WIDEST)
-        for title, texts in (rows | figures).items():
-            table.add_row(Text(title), *texts[shown], end_section=bool(keys) and title == keys[-1])
-        tables.append(table)
-    return tables
 
 
 def _heads(comparison: Comparison) -> dict[str, list[str]]:
@@ -188,11 +170,23 @@ def _heads(comparison: Comparison) -> dict[str, list[str]]:
     return heads | {"seeds": [str(len(group.runs)) for group in groups]}
 
 
-def _marked(comparison: Comparison, figure: Figure) -> "list[Text]":
-    from rich.text import Text
-
-    marks = comparison.marks(figure.key)
-    return [
-        Text(group.text(figure) + (_SIGNS[mark] if any(marks) else ""), style="bold" if mark == "best" else "")
-        for group, mark in zip(comparison.groups, marks, strict=True)
-    ]
+def _side_by_side(comparison: Comparison, columns: "Mapping[str, Sequence[Text]]", width: int) -> "list[Table]":
+    groups, keys = comparison.groups, comparison.keys
+    rows: dict[str, Sequence[Any]] = {
+        **{key: [value_text(setting.get(key)) + "  " for setting in comparison.settings] for key in keys},
+        **{" ".join(title.split()): marked for title, marked in columns.items()},
+    }
+    left, cell = 1 + _width_of({"": rows}), min(_WIDEST, max(_width_of({"": texts}) for texts in rows.values()))
+    tables = []
+    at_once = max(1, (width - left) // cell)
+    for start in range(0, len(groups), at_once):
+        shown = slice(start, start + at_once)
+        table = new_table()
+        table.add_column("", no_wrap=True)
+        for group in groups[shown]:
+            name = group.label + "  "
+            table.add_column(name, justify="right", vertical="bottom", overflow="fold", max_width=_WIDEST)
+        for title, texts in rows.items():
+            table.add_row(title, *texts[shown], end_section=bool(keys) and title == keys[-1])
+        tables.append(table)
+    return tables

@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .reader import open_records
 from .terminal import new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
 _BETWEEN_CLIENTS = "kind IN ('greeting', 'ready', 'handshake', 'hello', 'evaluation')"  # of overhead
 
@@ -70,32 +69,21 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
         sent[node, other] += bytes_sent
         received[other, node] += bytes_received
     edges = sorted(counted.keys() | sent.keys())
-    directions = (Direction(at[0], at[1], counted.get(at, 0), sent.get(at), received.get(at)) for at in edges)
+    directions = (Direction(*at, counted.get(at, 0), sent.get(at), received.get(at)) for at in edges)
     return ByteCheck(tuple(directions), tuple(loose))
 
 
 class Verified(NamedTuple):
     """A run over tcp, held against the kernel and against the same run over ipc.
 
-    ``differing_over_ipc`` are the directed edges on which the two runs recorded different bytes.
+    ``differing_over_ipc`` are the directed edges on which the two runs recorded different bytes, ``complaints`` texts
+    for the user, each naming the connections at fault; none when all agrees.
     """
 
     name: str
     comparison: ByteCheck
-    differing_over_ipc: tuple[tuple[int, int], ...]
-
-    @property
-    def complaints(self) -> list[str]:
-        """Texts for the user, each naming the connections at fault; none when all agrees."""
-        check = self.comparison
-        edges = [f"{src} -> {dst}" for src, dst in self.differing_over_ipc]
-        faults = {
-            "the recorded bytes are not the kernel's on": list(map(str, check.differing)),
-            "no client has the other end of": check.loose_ends,
-            "the recorded bytes over ipc are not those over tcp on": edges,
-        }
-        found = [] if check.directions else [f"{self.name}: no connection was recorded"]
-        return found + [f"{self.name}: {text} {', '.join(which)}" for text, which in faults.items() if which]
+    differing_over_ipc: list[str]
+    complaints: list[str]
 
 
 def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: bool = False) -> Verified:
@@ -103,30 +91,35 @@ def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: b
 
     With ``keys`` over tcp, as there are none over ipc, the messages of both are the same but not their framing.
     """
-    differing = _bytes_by_edge(over_tcp, wire=not keys) ^ _bytes_by_edge(over_ipc, wire=not keys)
-    return Verified(name, compare_with_kernel(over_tcp), tuple(sorted({row[:2] for row in differing})))
-
-
-def _bytes_by_edge(run_folder: Path | str, *, wire: bool) -> set[tuple]:
-    """Returns every row of traffic; with ``wire`` its framing too, and what else went over the connections. The first
-    two columns are the edge."""
-    framed = "wire_bytes" if wire else "0"
+    framed = "0" if keys else "wire_bytes"
     query = f"SELECT src, dst, round, '', messages, payload_bytes, message_bytes, {framed} FROM traffic"
-    if wire:
-        other = f"SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}"
-        query += f" UNION ALL {other}"
-    with open_records(run_folder) as records:
-        return set(records.execute(query))
+    if not keys:  # and what else went over the connections
+        query += " UNION ALL SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead"
+        query += f" WHERE {_BETWEEN_CLIENTS}"
+    rows = []
+    for folder in (over_tcp, over_ipc):
+        with open_records(folder) as records:
+            rows.append(set(records.execute(query)))
+    check = compare_with_kernel(over_tcp)
+    differing = [f"{src} -> {dst}" for src, dst in sorted({row[:2] for row in rows[0] ^ rows[1]})]
+    faults = {
+        "the recorded bytes are not the kernel's on": list(map(str, check.differing)),
+        "no client has the other end of": check.loose_ends,
+        "the recorded bytes over ipc are not those over tcp on": differing,
+    }
+    complaints = [] if check.directions else [f"{name}: no connection was recorded"]
+    complaints += [f"{name}: {text} {', '.join(which)}" for text, which in faults.items() if which]
+    return Verified(name, check, differing, complaints)
 
 
 def render_runs(verified: Sequence[Verified]) -> "Table":
     """Shows a line a run, with the sums over its connections."""
     table = _table("connec-\ntions", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived", "same\nover ipc", "")
     for run in verified:
-        _, _, *counts = zip(*run.comparison.directions, strict=True) if run.comparison.directions else [()] * 5
-        sums = (f"{sum(filter(None, count)):,}" for count in counts)
+        counts = list(zip(*run.comparison.directions, strict=True))[2:] or [()] * 3
+        sums = (sum(filter(None, count)) for count in counts)
         same = "no" if run.differing_over_ipc else "yes"
-        table.add_row(run.name, f"{run.comparison.connections}", *sums, same, _mark(bool(run.complaints)))
+        _row(table, run.name, run.comparison.connections, *sums, same, bad=bool(run.complaints))
     return table
 
 
@@ -135,17 +128,11 @@ def render_directions(verified: Sequence[Verified], *, every: bool) -> "Table | 
     table = _table("from -> to", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived", "")
     for run in verified:
         for direction in run.comparison.directions if every else run.comparison.differing:
-            counts = ("none" if count is None else f"{count:,}" for count in direction[2:])
-            table.add_row(run.name, str(direction), *counts, _mark(not direction.agrees))
+            counts = ("none" if count is None else count for count in direction[2:])
+            _row(table, run.name, str(direction), *counts, bad=not direction.agrees)
         for end in run.comparison.loose_ends:
-            table.add_row(run.name, end, "", "", "", _mark(True))
+            _row(table, run.name, end, "", "", "", bad=True)
     return table if table.row_count else None
-
-
-def _mark(bad: bool) -> "str | Text":
-    from rich.text import Text
-
-    return Text("✗", style="bold red") if bad else ""
 
 
 def _table(*columns: str) -> "Table":
@@ -154,3 +141,10 @@ def _table(*columns: str) -> "Table":
     for name in columns:
         table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
     return table
+
+
+def _row(table: "Table", *cells: Any, bad: bool) -> None:
+    from rich.text import Text
+
+    texts = (f"{cell:,}" if isinstance(cell, int) else cell for cell in cells)
+    table.add_row(*texts, Text("✗", style="bold red") if bad else "")

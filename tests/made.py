@@ -39,7 +39,7 @@ def write(folder: Path, *records: Record, **facts: str) -> Path:
 
 def printed(*parts: object, width: int = 80) -> str:
     """What a terminal shows of tables and texts."""
-    console = Console(width=width, file=StringIO(), highlight=False)
+    console = Console(width=width, file=StringIO(), highlight=False, markup=False, emoji=False)
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
     return console.file.getvalue()

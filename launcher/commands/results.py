@@ -27,7 +27,7 @@ def summary(folders: Sequence[Path], target: float | None, as_json: bool, every:
 def compare(folders: Sequence[Path], target: float | None, to_csv: Path | None) -> None:
     if to_csv is not None and to_csv.exists():
         raise ExportError(f"--csv {to_csv}: exists; nothing is overwritten, choose another name")
-    comparison = Comparison.of(_summarized(folders, target))
+    comparison = Comparison(_summarized(folders, target))
     if to_csv is not None:
         write_groups(to_csv, comparison)
     show_comparison(comparison, target)

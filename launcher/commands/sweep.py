@@ -43,7 +43,7 @@ def sweep(
         with Crew(jobs, claim.descriptor) as crew:
             ended = crew.run_all(missing, progress or (lambda _: None))
         folders = [run.folder for run in planned.runs]
-        finished = Comparison.of(summarize_all([folder for folder in folders if is_finished(folder)]), planned.keys)
+        finished = Comparison(summarize_all([folder for folder in folders if is_finished(folder)]), planned.keys)
         write_groups(root / "sweep.csv", finished)
         write_runs(root / "runs.csv", folders, planned.keys)
     for each in ended:

@@ -36,7 +36,7 @@ def compare(make_run):
             for gamma, values in settings.items()
             for seed, value in enumerate(values)
         ]
-        return Comparison.of(summarize_all(folders, target))
+        return Comparison(summarize_all(folders, target))
 
     return compare
 
@@ -83,7 +83,7 @@ def test_bytes_are_best_where_they_are_few_and_known_from_one_run_that_has_finis
     assert comparison.marks("worst_10") == ["", ""]  # of single runs it is not known how lucky they were
     failed = make_run(config=CONFIG.format(seed=0, gamma=0.3, name=""), payload=1, status="failure")
     groups = [*summarize_all([failed]), *comparison.groups]
-    assert Comparison.of(groups).marks("payload_bytes") == ["", "", "best"]
+    assert Comparison(groups).marks("payload_bytes") == ["", "", "best"]
 
 
 def test_few_groups_stand_side_by_side_with_every_key_and_figure(compare):
@@ -104,7 +104,7 @@ def test_many_groups_stand_one_below_the_other_unless_a_key_is_too_many_for_line
     assert all(len(line) <= 80 for line in text.splitlines()[:-4])
     long = "".join(f'a_key_with_a_long_name_{number} = "{{gamma}}"\n' for number in range(4))
     configs = [CONFIG.format(seed=0, gamma=gamma, name=f"run {gamma}") + long.format(gamma=gamma) for gamma in range(6)]
-    beside = shown(Comparison.of(summarize_all([make_run(f"r{at}", config=each) for at, each in enumerate(configs)])))
+    beside = shown(Comparison(summarize_all([make_run(f"r{at}", config=each) for at, each in enumerate(configs)])))
     wanted = ["training.a_key_with_a_long_name_3", *(f"run {gamma}" for gamma in range(6))]
     assert [word for word in wanted if word not in beside] == []
     assert "…" not in text + beside
@@ -167,7 +167,7 @@ def test_what_two_methods_have_in_common_is_compared_one_by_one(make_run, metric
         for name, of_seeds in enumerate(metrics)
         for seed, values in enumerate(of_seeds)
     ]
-    comparison = Comparison.of(summarize_all(folders))
+    comparison = Comparison(summarize_all(folders))
     assert comparison.marks("test_metric") == marks
     if marks == ["", "best"]:
         difference = comparison.difference("test_metric", 1, 0)
@@ -211,13 +211,13 @@ def test_a_loss_that_has_grown_a_hundredfold_is_told_and_marked_in_every_table(l
     assert (remarks_on(bad), remarks_on(good)) == ([line], [])
     groups = summarize_all([good, bad])
     assert "finished, but diverged" in printed(render_summary(summarize_all([bad])))
-    for tables in ([render_summary(groups)], render_comparison(Comparison.of(groups))):
+    for tables in ([render_summary(groups)], render_comparison(Comparison(groups))):
         assert "local (diverged)" in printed(*tables)
     methods = methods_of([good, bad])
     html = page(methods, [], [(method, []) for method in methods])
     assert "Finished, but local (seed 0): diverged" in html
     assert "</i>local (diverged)</th>" in html
-    write_groups(tmp_path / "groups.csv", Comparison.of(groups))
+    write_groups(tmp_path / "groups.csv", Comparison(groups))
     write_runs(tmp_path / "runs.csv", [good, bad], [])
     for name in ("groups", "runs"):
         with (tmp_path / f"{name}.csv").open() as file:
@@ -232,7 +232,7 @@ def test_of_several_seeds_it_is_told_how_many_diverged_and_they_are_best_in_noth
         for name, losses in ends.items()
         for seed, loss in enumerate(losses)
     ]
-    comparison = Comparison.of(summarize_all(folders))
+    comparison = Comparison(summarize_all(folders))
     assert comparison.marks("test_metric") == ["best", "", ""]
     assert "(2 seeds, 1 diverged)" in printed(render_summary(comparison.groups))
 
