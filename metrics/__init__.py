@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # every client imports this package: it must cost nothing
-    from .run_reader import open_run
+    from .reader import open_run
     from .summary import bytes_to_reach, virtual_time_to_reach
 
 __all__ = ["bytes_to_reach", "open_run", "virtual_time_to_reach"]
-_MODULES = {"open_run": "run_reader", "bytes_to_reach": "summary", "virtual_time_to_reach": "summary"}
+_MODULES = {"open_run": "reader", "bytes_to_reach": "summary", "virtual_time_to_reach": "summary"}
 
 
 def __getattr__(name: str) -> Any:

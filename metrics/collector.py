@@ -287,8 +287,8 @@ def main() -> None:
             limits.bound_connections(arguments.connections)
             limits.bound_memory(limits.half_of_all_memory())
             limits.keep_own_files()
-        key = [authenticator.key] if authenticator else []
-        print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *key, flush=True)
+        public = [authenticator.key] if authenticator else []
+        print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *public, flush=True)
         Collector(receiver, store, arguments.epoch, not arguments.no_resources, authenticator).run(stop)
     except zmq.ZMQError as error:
         sys.exit(f"the collector cannot listen at {arguments.endpoint}: {error}")

@@ -7,12 +7,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from .config_file import flat, read_config
+from .config_file import differing, read_config, setting_of
 from .figures import AVERAGED, COUNT, METRIC, Figure, plus_minus
 from .reader import open_records
 from .store import CLIENTS
@@ -195,28 +195,3 @@ class Comparison:
                 metrics.append(dict(found))
         one, another = metrics
         return [(one[client], another[client]) for client in one] if one.keys() == another.keys() else []
-
-
-def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns {key with dots: value} of a configuration, without seed and name."""
-    return {key: value for key, value in flat(config).items() if key not in ("seed", "name")}
-
-
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the keys that do not have the same value everywhere, or are not everywhere.
-
-    Settings that only one algorithm has go without saying: the algorithm's name tells of them.
-    """
-    found = []
-    for key in dict.fromkeys(key for setting in settings for key in setting):
-        first, *others = [setting[key] for setting in settings if key in setting]
-        lacking = len(others) + 1 < len(settings) and not key.startswith("algorithm.")
-        if lacking or any(value != first for value in others):
-            found.append(key)
-    return found
-
-
-def short_names(keys: Sequence[str]) -> list[str]:
-    """Returns each without its sections, where that tells it from the others."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]

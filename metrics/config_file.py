@@ -3,7 +3,7 @@
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +106,28 @@ def flat(tree: Mapping[str, Any], above: str = "", *, lists: bool = False) -> di
         else:
             found[f"{above}{key}"] = value
     return found
+
+
+def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns {key with dots: value} of a configuration, without seed and name."""
+    return {key: value for key, value in flat(config).items() if key not in ("seed", "name")}
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the keys that do not have the same value everywhere, or are not everywhere.
+
+    Settings that only one algorithm has go without saying: the algorithm's name tells of them.
+    """
+    found = []
+    for key in dict.fromkeys(key for setting in settings for key in setting):
+        first, *others = [setting[key] for setting in settings if key in setting]
+        lacking = len(others) + 1 < len(settings) and not key.startswith("algorithm.")
+        if lacking or any(value != first for value in others):
+            found.append(key)
+    return found
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """Returns each without its sections, where that tells it from the others."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]

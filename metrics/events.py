@@ -1,13 +1,31 @@
-"""What happened in a run, told to people: events that differ only in a number or a client stand together."""
+"""What happened in a run: how it ended, what a scenario did to it, and the same told to people."""
 
 import re
-from collections.abc import Sequence
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .reader import metric_of, name_of, open_records
-from .summary import divergence_of, status_of
+from .records import COLLECTOR, LAUNCHER
+from .store import CLIENTS, CONSTANT_METRIC
 
+Status = Literal["running", "finished", "interrupted", "failed"]
+_STATUS: dict[str, Status] = {
+    "start": "running",
+    "finish": "finished",
+    "interrupt": "interrupted",
+    "failure": "failed",
+    "extend": "interrupted",  # the rounds that it is to have are not done yet
+}
+_GONE, _THERE = ("crash", "leave", "death"), ("restart", "join")
+_WITH_NUMBER = {"timeout": "timeout", "drop": "dropped"}
+"""Events whose detail begins with how many there were, and what their sum is called."""
+
+_GROWN = 100.0  # a loss that is so many times what it was at the start has diverged
 _COMPARED = 200  # characters of a detail: the search for numbers takes the square of them
 _PLANNED = {
     "crash": ("crash", "crashes"),
@@ -15,6 +33,137 @@ _PLANNED = {
     "join": ("client that joined late", "clients that joined late"),
     "leave": ("client that left", "clients that left"),
 }
+
+
+def status_of(records: sqlite3.Connection) -> Status:
+    """Returns what the launcher said last; where that is missing, the collector, which outlives it for a moment."""
+    status: Status = "running"
+    kinds = ", ".join(f"'{kind}'" for kind in _STATUS)
+    said = f"SELECT node, kind FROM event WHERE node IN ({LAUNCHER}, {COLLECTOR}) AND kind IN ({kinds}) ORDER BY rowid"
+    for node, kind in records.execute(said):
+        if node == LAUNCHER or (kind == "interrupt" and status == "running"):
+            status = _STATUS[kind]
+    return status
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Says that a finished run has learned nothing."""
+
+    kind: Literal["diverged", "worse than a constant"]
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.why}"
+
+
+def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None:
+    """Judges a finished run. Worse than a constant: predicting the same for every sample would do better; where the
+    loss has grown, too, that is divergence."""
+    clients, grown = f"{CLIENTS} AND node >= 0", False
+    for name, column in (("training", "train_loss"), ("test", "test_loss")):
+        known = f"FROM round WHERE {column} IS NOT NULL AND {clients} GROUP BY node"
+        first, last = (f"SELECT node, {column} AS {end}, {end}(round) {known}" for end in ("min", "max"))
+        query = f'SELECT avg("min"), avg("max") FROM ({first}) JOIN ({last}) USING (node)'
+        start, end = records.execute(query).fetchone()  # means over clients of each one's first and last loss
+        if start is not None and end is not None:
+            if end > _GROWN * start > 0:
+                return Divergence("diverged", f"{name} loss {end:.3g}, {start:.3g} at the start")
+            grown |= end > start
+    lost, ours, constant = records.execute(
+        "SELECT (SELECT count(*) FROM round WHERE round = (SELECT max(round) FROM round) AND round > 0"
+        f" AND {clients} AND test_loss IS NULL AND node IN (SELECT node FROM round WHERE test_loss IS NOT NULL)),"
+        f" (SELECT avg(test_metric) FROM last_test_metric WHERE {clients}),"
+        f" (SELECT max(value) FROM meta WHERE key = '{CONSTANT_METRIC}')"
+    ).fetchone()
+    if lost:  # after the last round, in which all evaluate
+        return Divergence("diverged", f"the test loss of {lost} clients is not a number")
+    try:
+        constant = float(constant)
+    except (TypeError, ValueError):
+        return None  # not known
+    if ours is None or not (ours < constant if metric == "accuracy" else ours > constant):
+        return None
+    why = f"test MSE {ours:.4g}, and always the mean of the targets gives {constant:.4g}"
+    if metric == "accuracy":
+        why = f"accuracy {100 * ours:.1f} %, and always the most frequent class gives {100 * constant:.1f} %"
+    return Divergence("diverged" if grown else "worse than a constant", why)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """``events`` counts crash, restart, join, leave, death; timeout: waits that the deadline ended; dropped: messages.
+    ``used`` are vectors of neighbours, all in all, ``older`` and ``newer`` those of another round than the client's.
+    """
+
+    virtual_s: float | None  # when the last client was done; None on the wall clock
+    waited_s: float
+    waited_share: float | None  # of the time in which clients were there; None before the first round
+    events: dict[str, int]
+    used: int
+    older: int
+    newer: int
+    missing: int  # times that a client went without
+
+
+def conditions_of(records: sqlite3.Connection) -> Conditions | None:
+    """None where the run has no scenario."""
+    if "idle_s" not in {name for _, name, *_ in records.execute("PRAGMA table_info(round)")}:
+        return None  # a run from before there were scenarios
+    waited_s, virtual_s = records.execute("SELECT sum(idle_s), max(virtual_s) FROM round").fetchone()
+    if waited_s is None and virtual_s is None:
+        return None
+    clock = "wall_s" if virtual_s is None else "virtual_s"  # from the start to the end of each one's last round
+    last = f"SELECT max({clock}) AS last FROM round WHERE node >= 0 GROUP BY node"
+    there_s = records.execute(f"SELECT total(last) FROM ({last})").fetchone()[0] - seconds_away(records, clock)
+    share = min(1.0, (waited_s or 0.0) / there_s) if there_s else None
+    events = Counter(dict.fromkeys(("crash", "restart", "join", "leave", "death", "timeout", "dropped"), 0))
+    for kind, detail in records.execute("SELECT kind, detail FROM event WHERE node >= 0"):
+        if kind in _WITH_NUMBER:
+            number = re.match(r"[0-9]{1,18}\b", detail)
+            events[_WITH_NUMBER[kind]] += int(number[0]) if number else 1
+        elif kind in _GONE + _THERE:
+            events[kind] += 1
+    used = "count(used_round), total(used_round < round), total(used_round > round), total(used_round IS NULL)"
+    counts = map(int, records.execute(f"SELECT {used} FROM used").fetchone())
+    return Conditions(virtual_s, waited_s or 0.0, share, dict(events), *counts)
+
+
+def _comings_and_goings(records: sqlite3.Connection, clock: str) -> Iterator[tuple[int, str, float | None]]:
+    """Returns (client, kind of event, when) in the order in which they were recorded."""
+    kinds = f"SELECT node, kind, {clock} FROM event WHERE node >= 0 AND kind IN {_GONE + _THERE} ORDER BY rowid"
+    return records.execute(kinds)
+
+
+def gone_clients(records: sqlite3.Connection) -> set[int]:
+    """Clients that crashed, left or died and have not come back."""
+    last = {node: kind for node, kind, _ in _comings_and_goings(records, "wall_s")}
+    return {node for node, kind in last.items() if kind in _GONE}
+
+
+def seconds_away(records: sqlite3.Connection, clock: str) -> float:
+    """Adds up how long clients were away, before they came or came back; ``clock`` is virtual_s or wall_s."""
+    periods: defaultdict[int, list[tuple[str, float]]] = defaultdict(lambda: [("join", 0.0)])
+    for node, kind, when in _comings_and_goings(records, clock):
+        if when is not None:
+            periods[node].append((kind, when))
+    return sum(
+        max(0.0, back - gone)
+        for own in periods.values()
+        for (before, gone), (after, back) in pairwise(own)
+        if after in _THERE and (before in _GONE or after == "join")
+    )
+
+
+def completed_rounds(records: sqlite3.Connection, gone: Collection[int]) -> int:
+    """Counts the rounds completed by every client but those that are gone; where all are, by the one that got furthest.
+    -1: not even round 0."""
+    rows = records.execute(
+        "SELECT node, coalesce(last, -1) FROM node LEFT JOIN"
+        " (SELECT node, max(round) AS last FROM round GROUP BY node) USING (node) WHERE role = 'client'"
+    ).fetchall()
+    there = [last for node, last in rows if node not in gone]
+    return min(there) if there else max((last for _, last in rows), default=-1)
 
 
 class Event(NamedTuple):

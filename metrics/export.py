@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..topology.errors import UserError, install
-from .comparison import Comparison, Estimate, setting_of
-from .config_file import read_config
+from .comparison import Comparison, Estimate
+from .config_file import read_config, setting_of
 from .figures import AVERAGED
-from .reader import metric_of, open_records, relations, runs_in
+from .reader import RunReader, metric_of, open_records, read_frame, relations, runs_in
 from .records import TABLES
-from .run_reader import RunReader, read_frame
 from .store import CLIENTS, RunFolderError
 from .summary import mean, summarize, worst
 

@@ -28,14 +28,11 @@ def acquire(folder: Path, wait_s: float) -> int:
             with suppress(FileNotFoundError):  # who had it before may have removed the file meanwhile
                 if os.path.samestat((folder / NAME).lstat(), os.fstat(descriptor)):
                     return descriptor
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
+        except OSError as error:
+            if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline:
                 os.close(descriptor)
                 raise
             time.sleep(_RETRY_S)
-        except OSError:
-            os.close(descriptor)
-            raise
         os.close(descriptor)
 
 
@@ -48,16 +45,12 @@ def release(folder: Path, descriptor: int) -> None:
 
 def is_held(folder: Path) -> bool:
     """Tells whether anybody holds it. Asking keeps others from the lock for less than a moment, for which they wait."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(folder / NAME, os.O_RDONLY | _NO_SURPRISE)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
     return False

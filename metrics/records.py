@@ -6,7 +6,7 @@ imports nothing of ours and nothing heavy.
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgpack
 
@@ -167,7 +167,7 @@ TABLES: dict[str, type[Record]] = {
 """Table name -> record class."""
 
 
-def columns(record_class: type[Record]) -> dict[str, type]:
+def columns(record_class: type[Record]) -> dict[str, Any]:
     """Returns {column: int, float or str, or one of the first two | None}, in order."""
     return get_type_hints(record_class)
 

@@ -4,6 +4,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..topology.errors import UserError
 from .records import TABLES, Record, columns
@@ -25,7 +26,13 @@ PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows
     "edge": "round, node, neighbour",
     "used": "round, node, phase, neighbour",
 }
-_SQL = {int: "INTEGER NOT NULL", int | None: "INTEGER", float: "REAL", float | None: "REAL", str: "TEXT NOT NULL"}
+_SQL: dict[Any, str] = {  # type of a field -> of its column
+    int: "INTEGER NOT NULL",
+    int | None: "INTEGER",
+    float: "REAL",
+    float | None: "REAL",
+    str: "TEXT NOT NULL",
+}
 CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"
 """Rows of clients, as SQL; also where a run has no table of who is what."""
 

@@ -5,29 +5,20 @@ import sqlite3
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import lock
-from .conditions import Conditions, completed_rounds, conditions_of, gone_clients
+from . import events, lock
 from .config_file import read_config
+from .events import completed_rounds, gone_clients
 from .reader import metric_of, open_records
-from .records import COLLECTOR, LAUNCHER, TABLES
-from .store import CLIENTS, CONFIG_DIGEST, CONSTANT_METRIC
+from .records import TABLES
+from .store import CLIENTS, CONFIG_DIGEST
 from .text import label
 
-Status = Literal["running", "finished", "interrupted", "failed"]
-_STATUS: dict[str, Status] = {
-    "start": "running",
-    "finish": "finished",
-    "interrupt": "interrupted",
-    "failure": "failed",
-    "extend": "interrupted",  # the rounds that it is to have are not done yet
-}
 _ROUND_OFF = 1e-9  # must not add a client: 0.07 * 100 is a little more than 7
-_GROWN = 100.0  # a loss that is so many times what it was at the start has diverged
 
 
 def mean(values: ArrayLike) -> float:
@@ -124,20 +115,12 @@ class ReachedVirtually:
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
-    """Says that a finished run has learned nothing."""
-
-    kind: Literal["diverged", "worse than a constant"]
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunSummary:
     folder: str
     name: str
     algorithm: str
     seed: int
-    status: Status
+    status: events.Status
     measured: bool  # False: traffic, memory, CPU time and work are 0 and mean nothing
     processes_measured: bool  # False, too, where clients were threads of one process for a while: memory and CPU time
     clients: int
@@ -152,12 +135,12 @@ class RunSummary:
     others_cpu_s: float
     flops: int | None  # of all clients; None where none were counted
     wall_s: float
-    conditions: Conditions | None = None  # None without a scenario
+    conditions: events.Conditions | None = None  # None without a scenario
     reached: Reached | None = None  # the target that was asked for
     reached_virtually: ReachedVirtually | None = None
     global_metric: float | None = None  # mean over clients of the common model's last test metric, where there is one
     between_hosts: TrafficTotal | None = None  # None where all clients ran on one
-    divergence: Divergence | None = None
+    divergence: events.Divergence | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns nested plain values that JSON can carry: None stands for a figure that is not defined."""
@@ -177,14 +160,14 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
     with open_records(folder, check=TABLES) as records:
         config = read_config(folder)
         name, algorithm = labels_of(folder, config)
-        metric, status = metric_of(records), status_of(records)
+        metric, status = metric_of(records), events.status_of(records)
         if status == "running" and _first(records, f"SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}'"):
             status = "running" if lock.is_held(folder) else "interrupted"  # its last event is missing
         measured = config.get("measuring", {}).get("enabled", True)
         one_process = _first(records, "SELECT count(*) FROM event WHERE node = -1 AND kind = 'engine'")
         cpu = dict(records.execute("SELECT coalesce(role = 'client', 0), sum(cpu_s) FROM cpu_total"
                                    " LEFT JOIN node USING (node) GROUP BY 1"))  # fmt: skip
-        gone, conditions = gone_clients(records), conditions_of(records)
+        gone, conditions = gone_clients(records), events.conditions_of(records)
         evaluated = [value for (value,) in records.execute(f"SELECT test_metric FROM last_test_metric WHERE {CLIENTS}")]
         overhead = records.execute("SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind")
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
@@ -211,7 +194,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             conditions=conditions,
             global_metric=_global_metric(records),
             between_hosts=_between_hosts(records),
-            divergence=divergence_of(records, metric) if status == "finished" else None,
+            divergence=events.divergence_of(records, metric) if status == "finished" else None,
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None,
         )
@@ -223,17 +206,6 @@ def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     algorithm = section if isinstance(section, dict) else {}
     name = config.get("name") or folder.resolve().name
     return label(name), label(algorithm.get("label") or algorithm.get("name") or "?")
-
-
-def status_of(records: sqlite3.Connection) -> Status:
-    """Returns what the launcher said last; where that is missing, the collector, which outlives it for a moment."""
-    status: Status = "running"
-    kinds = ", ".join(f"'{kind}'" for kind in _STATUS)
-    said = f"SELECT node, kind FROM event WHERE node IN ({LAUNCHER}, {COLLECTOR}) AND kind IN ({kinds}) ORDER BY rowid"
-    for node, kind in records.execute(said):
-        if node == LAUNCHER or (kind == "interrupt" and status == "running"):
-            status = _STATUS[kind]
-    return status
 
 
 def _global_metric(records: sqlite3.Connection) -> float | None:
@@ -310,36 +282,3 @@ def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtu
 
 def _good(records: sqlite3.Connection) -> str:
     return "<=" if metric_of(records) == "mse" else ">="
-
-
-def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None:
-    """Judges a finished run. Worse than a constant: predicting the same for every sample would do better; where the
-    loss has grown, too, that is divergence."""
-    clients, grown = f"{CLIENTS} AND node >= 0", False
-    for name, column in (("training", "train_loss"), ("test", "test_loss")):
-        known = f"FROM round WHERE {column} IS NOT NULL AND {clients} GROUP BY node"
-        first, last = (f"SELECT node, {column} AS {end}, {end}(round) {known}" for end in ("min", "max"))
-        query = f'SELECT avg("min"), avg("max") FROM ({first}) JOIN ({last}) USING (node)'
-        start, end = records.execute(query).fetchone()  # means over clients of each one's first and last loss
-        if start is not None and end is not None:
-            if end > _GROWN * start > 0:
-                return Divergence("diverged", f"{name} loss {end:.3g}, {start:.3g} at the start")
-            grown |= end > start
-    lost = _first(
-        records,
-        f"SELECT count(*) FROM round WHERE round = (SELECT max(round) FROM round) AND round > 0 AND {clients}"
-        " AND test_loss IS NULL AND node IN (SELECT node FROM round WHERE test_loss IS NOT NULL)",
-    )
-    if lost:  # after the last round, in which all evaluate
-        return Divergence("diverged", f"the test loss of {lost} clients is not a number")
-    ours = _first(records, f"SELECT avg(test_metric) FROM last_test_metric WHERE {clients}")
-    try:
-        constant = float(_first(records, f"SELECT max(value) FROM meta WHERE key = '{CONSTANT_METRIC}'"))
-    except (TypeError, ValueError):
-        return None  # not known
-    if ours is None or not (ours < constant if metric == "accuracy" else ours > constant):
-        return None
-    why = f"test MSE {ours:.4g}, and always the mean of the targets gives {constant:.4g}"
-    if metric == "accuracy":
-        why = f"accuracy {100 * ours:.1f} %, and always the most frequent class gives {100 * constant:.1f} %"
-    return Divergence("diverged" if grown else "worse than a constant", why)

@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
-from .comparison import Comparison, Group, Mark, short_names
+from .comparison import Comparison, Group, Mark
+from .config_file import short_names
 from .figures import COLUMNS, FIGURES, Figure
 from .summary import RunSummary
 from .terminal import new_table

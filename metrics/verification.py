@@ -69,7 +69,10 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
         sent[node, other] += bytes_sent
         received[other, node] += bytes_received
     edges = sorted(counted.keys() | sent.keys())
-    directions = (Direction(*at, counted.get(at, 0), sent.get(at), received.get(at)) for at in edges)
+    directions = (
+        Direction(src, dst, counted.get((src, dst), 0), sent.get((src, dst)), received.get((src, dst)))
+        for src, dst in edges
+    )
     return ByteCheck(tuple(directions), tuple(loose))
 
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from ...metrics import lock
 from ...metrics.config_file import flat, parse, read_text
+from ...metrics.events import status_of
 from ...metrics.reader import open_records
 from ...metrics.records import LAUNCHER, EventRecord
 from ...metrics.store import CONFIG, EXTENDED_AFTER, RunFolderError, Store
-from ...metrics.summary import status_of, summarize
+from ...metrics.summary import summarize
 from ...node.algorithms.server import ServerAlgorithm
 from ...topology.errors import UserError
 from ...transport.array_file import DamagedFile, digest_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...metrics import lock
-from ...metrics.comparison import differing, setting_of, short_names
+from ...metrics.config_file import differing, setting_of, short_names
 from ...metrics.config_file import parse as parse_toml
 from ..config.effects import refuse
 from ..config.files import load, parse, refuse_without_effect

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import open_run
 from ..comparison import Group, summarize_all
-from ..reader import read_owners
-from ..run_reader import RunReader
+from ..reader import RunReader, read_owners
 from ..summary import RunSummary
 from ..text import label
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...topology import Graph
 from ...topology.picture import COLOURS, draw_graph, layout, legend_below, new_figure
-from ..reader import client_name, open_records, read_owners
-from ..run_reader import frame_of
+from ..reader import client_name, frame_of, open_records, read_owners
 from .drawn import Drawn, colour_bar, list_rows
 from .methods import Method
 

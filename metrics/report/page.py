@@ -6,8 +6,7 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 
-from ..comparison import differing, setting_of
-from ..config_file import config_text
+from ..config_file import config_text, differing, setting_of
 from ..reader import client_name, read_owners
 from ..tables import caption_of, columns_of, size_of, value_text
 from ..text import label

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..conditions import gone_clients, seconds_away
 from ..config_file import read_config
-from ..events import Event
+from ..events import Event, gone_clients, seconds_away, status_of
 from ..reader import metric_of, name_of, open_records
 from ..records import TABLES
-from ..summary import labels_of, status_of
+from ..summary import labels_of
 from ..text import label
 
 State = Literal["starting", "running", "finished", "interrupted", "failed"]

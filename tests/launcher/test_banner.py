@@ -6,8 +6,7 @@ from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.launcher.run.banner import Banner
-from sheafgossip.metrics.reader import read_owners
-from sheafgossip.metrics.run_reader import RunReader
+from sheafgossip.metrics.reader import RunReader, read_owners
 
 TABLE = "who;age;smokes;ill\n" + "".join(
     f"{name};{age};{'yes' if age % 3 else 'no'};{age % 2}\n"

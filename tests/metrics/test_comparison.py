@@ -7,7 +7,8 @@ import json
 import pytest
 
 from made import printed, write
-from sheafgossip.metrics.comparison import Comparison, differing, setting_of, short_names, summarize_all
+from sheafgossip.metrics.comparison import Comparison, summarize_all
+from sheafgossip.metrics.config_file import differing, setting_of, short_names
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.export import ExportError, write_groups, write_runs
 from sheafgossip.metrics.records import RoundRecord

@@ -17,8 +17,7 @@ from chaos.records import Records
 from made import done
 from sheafgossip.metrics import bytes_to_reach, open_run
 from sheafgossip.metrics.export import ExportError, export
-from sheafgossip.metrics.reader import runs_in
-from sheafgossip.metrics.run_reader import FRAMES, RunReader
+from sheafgossip.metrics.reader import FRAMES, RunReader, runs_in
 from sheafgossip.metrics.store import RunFolderError, Store
 from sheafgossip.metrics.summary import Reached
 
