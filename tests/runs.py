@@ -366,7 +366,7 @@ def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
         algorithms = Path(shutil.copytree(ROOT / "node", package / "node")) / "algorithms"
         (algorithms / "added.py").write_text(source)
         table = (algorithms / "__init__.py").read_text()
-        table = table.replace("from .local", f"from .added import {line.partition(': ')[2]}\nfrom .local")
+        table = table.replace("from .base", f"from .added import {line.partition(': ')[2]}\nfrom .base")
         (algorithms / "__init__.py").write_text(table.replace("] = {\n", f"] = {{\n    {line},\n"))
         return os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONBREAKPOINT": ""}  # Ray, in other tests, sets its own
 

@@ -128,7 +128,7 @@ def test_no_class_has_more_than_20_methods():
     [
         ("node/process/main.py", "from ...metrics.records import COLLECTOR", "metrics.records.COLLECTOR"),
         ("node/algorithms/base.py", "from ...transport.peers import Peers", "transport.peers.Peers"),
-        ("node/algorithms/base.py", "from . import local", "node.algorithms.local"),
+        ("node/algorithms/base.py", "from . import gossip", "node.algorithms.gossip"),
         ("node/algorithms/base.py", "from ... import launcher", "launcher"),
         ("metrics/store.py", "def f():\n    import sheafgossip.node.client", "node.client"),
         ("metrics/store.py", "from sheafgossip.node import client", "node.client"),

@@ -25,8 +25,7 @@ from ...metrics.config_file import read_config, require_plain_file
 from ...metrics.reader import open_records
 from ...metrics.store import RunFolderError
 from ...metrics.terminal import say
-from ...node.algorithms.dfedu import DFedU
-from ...node.algorithms.sheaf_fmtl import SheafAlgorithm
+from ...node.algorithms.sheaf_fmtl import DFedU, SheafAlgorithm
 from ...node.assignment import Neighbour
 from ...node.maps import Maps
 from ...topology.graph import Graph

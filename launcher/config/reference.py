@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from ...node.algorithms import ALGORITHMS
+from ...node.algorithms.base import Algorithm
 from ...node.settings import ArchitectureSettings
 from ...topology.section import Needs, Section
 from .explanation import keys_of
@@ -85,7 +86,7 @@ def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
 def _texts_below(section: type) -> dict[str, str]:
     """{key: the text below it}, as the classes are written."""
     found = {}
-    for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section)]):
+    for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section | Algorithm)]):
         written = ast.parse(dedent(inspect.getsource(kind))).body[0]
         assert isinstance(written, ast.ClassDef)
         for line, below in pairwise(written.body):

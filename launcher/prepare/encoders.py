@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...node.algorithms.flt.encoder import Autoencoder, EncoderError
-from ...node.algorithms.flt.method import FLT
+from ...node.algorithms.autoencoder import Autoencoder, EncoderError
+from ...node.algorithms.flt import FLT
 from ...topology.randomness import generator
 from ..config.sections import ConfigError, RunConfig
 from ..data import load

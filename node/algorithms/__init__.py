@@ -1,30 +1,21 @@
-"""The algorithms, one file each. To add one: write its file, and its line in this table."""
+"""The algorithms. To add one: write its file, and its line in this table."""
 
 from functools import cache
+from itertools import permutations
 from typing import get_type_hints
 
 from ...topology.section import InputFile
 from ...transport.channel import Channel
 from ..assignment import Assignment, Neighbour
 from .base import Algorithm, Edge, RunFacts
-from .d2 import D2
-from .dfedu import DFedU
-from .ditto import Ditto
-from .dpsgd import DPSGD
-from .fedavg import FedAvg
-from .fedsak import FedSAK
-from .flt.method import FLT
-from .gradient_tracking import GradientTracking
-from .hypernetworks.methods import GHN, SHN, PFedHN
-from .local import Local
-from .pairwise import Pairwise
-from .per_fedavg import PerFedAvg
-from .pfedme import PFedMe
-from .push_sum import PushSum
-from .selective_sheaf.method import SelectiveSheaf
+from .common_model import Ditto, FedAvg, PerFedAvg, PFedMe
+from .flt import FLT
+from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
+from .hypernetworks import GHN, SHN, PFedHN
+from .selective_sheaf import SelectiveSheaf
 from .sfmtl_graph import SFMTLGraph
-from .shared_layers import FedAvgC
-from .sheaf_fmtl import SheafFMTL
+from .shared_layers import FedAvgC, FedSAK
+from .sheaf_fmtl import DFedU, SheafFMTL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "local": Local,
@@ -77,12 +68,14 @@ def links_of(assignment: Assignment) -> dict[int, Channel]:
 
 def link(algorithm: Algorithm, own: Assignment, peer: Neighbour) -> Channel:
     """What may travel between a client and its neighbour."""
-    model, server = own.architecture, own.run.clients
-    out = algorithm.messages(
-        Edge(own.node, peer.node, model.size, peer.parameters, model, own.node == server, peer.facts)
+    model, server, ends = (
+        own.architecture,
+        own.run.clients,
+        [(own.node, own.architecture.size), (peer.node, peer.parameters)],
     )
-    back = algorithm.messages(
-        Edge(peer.node, own.node, peer.parameters, model.size, model, peer.node == server, peer.facts)
+    out, back = (
+        algorithm.messages(Edge(i, j, d_i, d_j, model, i == server, peer.facts))
+        for (i, d_i), (j, d_j) in permutations(ends)
     )
     exact = tuple(vector.exact for vector in out if not vector.opening)
     return Channel(

@@ -4,9 +4,8 @@ In a round, the clients that take part upload a vector, the server makes somethi
 take part in the next round download what they need for it; after the last round all do. Who takes part is drawn from
 the run's seed, so that both ends know. The first model needs no message either: it follows from the seed.
 
-Between downloads a client has an old model, or the one that it has trained itself. What is evaluated in a round is what
-it would have if the run ended there: the server shows it what it would download. That is measuring: it is no traffic
-of the round, is not subject to a scenario, and nothing is learnt from it.
+What is evaluated in a round is what a client would have if the run ended there: the server shows it what it would
+download. That is measuring: no traffic of the round, not subject to a scenario, and nothing is learnt from it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Gt, Le
+from annotated_types import Le
 
 from ...topology.randomness import generator
+from ...topology.section import Positive
 from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector
 
 Uploads = Mapping[int, np.ndarray]
@@ -39,12 +39,8 @@ class ServerAlgorithm(Algorithm):
     theta at the server is the common model w.
     """
 
-    fraction: Annotated[
-        float,
-        Gt(0),
-        Le(1),
-        "Share of the clients that take part in a round, at least one, drawn anew for each; the others pause.",
-    ] = 1.0
+    fraction: Annotated[Positive, Le(1)] = 1.0
+    """Share of the clients that take part in a round, at least one, drawn anew for each; the others pause."""
 
     theta_is: ClassVar[Literal["common", "own", "own beside common"]] = "common"
     """theta at a client: the common model w; a model of its own, where there is none in common; or its own with w
@@ -68,21 +64,17 @@ class ServerAlgorithm(Algorithm):
             return None
         return client.theta if self.theta_is == "common" or client.role == "server" else client.state.w
 
-    # -- the client's half ---------------------------------------------------------------------------------------------
-
     def upload(self, client: Client) -> np.ndarray:
-        """Learns, and returns what the server gets of it: by default its whole model."""
+        """At a client: learns, and returns what the server gets of it: by default its whole model."""
         client.learn()
         return client.theta
 
     def download(self, client: Client, vector: np.ndarray) -> None:
-        """Takes in what the server has sent."""
+        """At a client: takes in what the server has sent."""
         if self.theta_is == "own beside common":
             client.state.w = vector
         else:
             client.theta[:] = vector
-
-    # -- the server's half ---------------------------------------------------------------------------------------------
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         """Changes the server's theta, or whatever else it keeps, by what the round's clients have sent."""
@@ -91,8 +83,6 @@ class ServerAlgorithm(Algorithm):
     def reply(self, server: Client, client: int) -> np.ndarray:
         """What a client downloads; one and the same array for all of them is copied once."""
         return server.theta
-
-    # ------------------------------------------------------------------------------------------------------------------
 
     def open(self, client: Client, peers: Peers) -> None:
         """What happens once, before the first round: for the vectors that ``messages`` marks as opening."""
@@ -117,8 +107,8 @@ class ServerAlgorithm(Algorithm):
 
     @contextmanager
     def as_at_the_end(self, client: Client, peers: Peers) -> Iterator[bool]:
-        now, answered = self.participants(client, peers.round), self.receivers(client, peers.round)
-        download = range(client.clients) if self.answers == "next" else now  # at the end
+        answered = self.receivers(client, peers.round)
+        download = range(client.clients) if self.answers == "next" else answered  # at the end
         if client.role == "server":
             lacking = [j for j in download if peers.lacks_answer(j, answered=j in answered)]
             peers.show({j: self.reply(client, j) for j in lacking})

@@ -15,12 +15,12 @@ phi_k and h_k travel to the server, phi_k and h_Cj (of the classes of client k) 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from ...topology.randomness import generator
+from ...topology.section import Fraction, NotNegative
 from .base import Client, Edge, Facts, RunFacts, SettingsError, State, Vector
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
@@ -28,15 +28,10 @@ from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 @dataclass(frozen=True)
 class SFMTLGraph(ServerAlgorithm):
     name: Literal["sfmtl-graph"] = "sfmtl-graph"
-    lam: Annotated[
-        float, Ge(0), "Weight lambda, of the anchor loss at the clients (6) and of the pull on the heads (15)."
-    ] = 0.01
-    alpha: Annotated[
-        float,
-        Ge(0),
-        Le(1),
-        "What similar heads count in the similarity of two clients (7); similar anchors count the rest.",
-    ] = 0.49
+    lam: NotNegative = 0.01
+    """Weight lambda, of the anchor loss at the clients (6) and of the pull on the heads (15)."""
+    alpha: Fraction = 0.49
+    """What similar heads count in the similarity of two clients (7); similar anchors count the rest."""
 
     theta_is = "own"
     traits = replace(NEEDS_NEW_UPLOADS, momentum=False)
@@ -49,25 +44,19 @@ class SFMTLGraph(ServerAlgorithm):
         return Facts(edges={ends: run.classes[i] for i, j in run.graph.edges for ends in ((i, j), (j, i))})
 
     def check(self, run: RunFacts) -> None:
+        key = "algorithm.name = 'sfmtl-graph'"
         if run.task != "classification":
-            raise SettingsError(
-                "algorithm.name = 'sfmtl-graph'", "has an anchor for each class, and data.task is 'regression'"
-            )
+            raise SettingsError(key, "has an anchor for each class, and data.task is 'regression'")
         for model in run.models:
-            if model.kind == "logistic" or (model.kind == "mlp" and not model.hidden):
-                raise SettingsError(
-                    "algorithm.name = 'sfmtl-graph'",
-                    f"needs a backbone below the last layer, and model.kind = {model.kind!r} has none; use 'cnn', "
-                    "'gru', or 'mlp' with model.hidden",
-                )
+            if model.head_size == model.size:
+                wrong = f"needs a backbone below the last layer, and model.kind = {model.kind!r} has none"
+                raise SettingsError(key, f"{wrong}; use 'cnn', 'gru', or 'mlp' with model.hidden")
 
     def begin(self, client: Client) -> State:
         if client.role == "server":
             return State(community=np.full(client.clients, -1), reply={}, _told="")
         shape = client.model.outputs, client.model.features
         return State(anchors=generator(client.seed, "anchors").standard_normal(shape).astype(client.theta.dtype))
-
-    # -- the client's half ---------------------------------------------------------------------------------------------
 
     def upload(self, client: Client) -> np.ndarray:
         for batch in client.batches():
@@ -80,8 +69,6 @@ class SFMTLGraph(ServerAlgorithm):
             head, classes = _head(client), _classes(client)
             head[:] = vector[: head.size]
             client.state.anchors[classes] = vector[head.size :].reshape(len(classes), -1)
-
-    # -- the server's half ---------------------------------------------------------------------------------------------
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         state, model, clients = server.state, server.model, sorted(uploads)

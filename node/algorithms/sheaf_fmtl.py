@@ -1,4 +1,4 @@
-"""Sheaf-FMTL (Ben Issaid et al. 2025, Algorithm 1): neighbours agree on learned projections of their models.
+"""Sheaf-FMTL (Ben Issaid et al. 2025, Algorithm 1), and dFedU, which is Sheaf-FMTL with maps that are multiples of I.
 
 theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j P_ij^T (P_ij theta_i - P_ji theta_j))       (18)
 P_ij    <- P_ij - eta lam (P_ij theta_i - P_ji theta_j) theta_i^T                                     (19)
@@ -16,25 +16,69 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Le
 
-from ...topology.section import Needs
+from ...topology.section import Index, Needs, NotNegative, Positive
 from ..assignment import Assignment, Neighbour
-from ..maps import FixedMaps, Maps, SelectionMaps, Storage, StoredMaps, starting_maps
+from ..maps import FixedMaps, IdentityMaps, Maps, SelectionMaps, Storage, StoredMaps, starting_maps
 from ..maps.base import Vectors
 from ..maps.start import shared_rows
 from .base import Algorithm, Client, Cost, Edge, Facts, Peers, RunFacts, SettingsError, State, Traits, Vector
-from .stability import StabilityWatch, norm
 
 _NEED_ROWS = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared")
 
-NO_SCENARIO_WITH_A_SERVER = (
+_NO_SCENARIO_WITH_A_SERVER = (
     "algorithm.server = true: a scenario is planned for clients that all learn, and a server does not; set it to "
     "false, or leave the scenario out"
 )
 
 OF_A_TRANSFORM = 12
 """Vectors of d_i numbers that structured maps take at most, what their transforms make on the way included."""
+
+
+class StabilityWatch:
+    """How near the two step sizes are to divergence: two numbers, each harmless while well below 1; whichever crosses
+    it drives the other up.
+
+    ``models``: R lam alpha ||P||^2 for R local steps a round, where ||P||^2 is seen as ||P^T r||^2 / ||r||^2 (never
+    more than the true value, and equal to it when (18) runs away). ``maps``: eta lam ||theta||^2 of one client; (19)
+    multiplies the disagreement over an edge by 1 - eta lam (||theta_i||^2 + ||theta_j||^2), which grows once both ends
+    are above 1.
+    """
+
+    def __init__(self) -> None:
+        self._crossed: dict[str, str] = {}  # {number: the warning that told}, the first to cross 1 first
+
+    def see(self, *, models: float, maps: float, steps: int = 1) -> list[str]:
+        """Takes in the numbers of a round; returns the warnings that were not given before."""
+        if not (math.isfinite(models) and math.isfinite(maps)):  # tells nothing about its own cause
+            return []
+        times, or_else = ("", " or training.alpha")
+        if steps > 1:
+            times, or_else = f"{steps} local steps: {steps} ", ", training.alpha or the local steps"
+        told = {
+            "maps": f"eta lam ||theta||^2 = {maps:.3g} is above 1: the maps may diverge; lower algorithm.eta or "
+            "algorithm.lam",
+            "models": f"{times}lam alpha ||P||^2 = {models:.3g} is above 1: the models may diverge; lower "
+            f"algorithm.lam, algorithm.start_scale{or_else}",
+        }
+        above = {"maps": maps > 1, "models": models > 1}
+        new = {number: text for number, text in told.items() if above[number] and number not in self._crossed}
+        self._crossed |= new
+        return list(new.values())
+
+    def cause(self) -> str:
+        """What most likely made theta infinite."""
+        return next(iter(self._crossed.values()), "the local steps diverged; lower training.alpha")
+
+    def tell(self, client: Client, lam: float, pull: np.ndarray, squared: float, *, maps: float = 0.0) -> None:
+        """Tells the client's report the penalty of a round with this ``pull``, whose edges disagreed by ``squared`` =
+        sum_j ||r_ij||^2, the warnings, and what to blame."""
+        report, steps = client.report, client.steps
+        report.penalty = lam / 4 * squared
+        models = steps * lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0
+        report.warnings += self.see(models=models, maps=maps, steps=steps)
+        report.cause_of_divergence = self.cause()
 
 
 class SheafState(State):
@@ -106,53 +150,73 @@ class SheafAlgorithm(Algorithm):
 
 
 @dataclass(frozen=True)
+class DFedU(SheafAlgorithm):
+    """dFedU (Dinh et al. 2022), conventional federated multi-task learning: Sheaf-FMTL with P_ij = sqrt(a_ij) I, fixed.
+
+    theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j a_ij (theta_i - theta_j))
+    """
+
+    name: Literal["dfedu"] = "dfedu"
+    lam: NotNegative = 0.001
+    """Weight lambda of the neighbours' agreement: lam/2 a_ij ||theta_i - theta_j||^2 for each edge, once."""
+    weights: Literal["ones", "mixing"] = "ones"
+    """Weights a_ij of the edges: all 1, as in the paper's experiments, or the run's mixing weights W_ij."""
+    server: bool = False
+    """The clients talk to a server without a loss of its own, whose model is the mean of theirs: (15)."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            same_size=True,
+            codec_may_drop="digits" if self.server else "entries",  # a server takes over what it hears
+            server="exchanges" if self.server else "none",
+            no_scenario=_NO_SCENARIO_WITH_A_SERVER if self.server else "",
+            mixes=self.weights == "mixing",
+            has_maps=True,
+        )
+
+    def messages(self, edge: Edge) -> list[Vector]:
+        return [Vector(edge.d_i)]
+
+    def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
+        a = {j: peer.weight if self.weights == "mixing" else 1.0 for j, peer in neighbours.items()}
+        return IdentityMaps(a, theta.size)
+
+    def cost(self, own: Assignment) -> Cost:
+        return Cost(cost_of_saving(own, [own.architecture.size] * len(own.neighbours)))  # they are not stored
+
+
+@dataclass(frozen=True)
 class SheafFMTL(SheafAlgorithm):
+    """Sheaf-FMTL (Ben Issaid et al. 2025, Algorithm 1): neighbours agree on learned projections of their models."""
+
     name: Literal["sheaf-fmtl"] = "sheaf-fmtl"
-    gamma: Annotated[
-        float, Gt(0), Le(1), _NEED_ROWS, "Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j)))."
-    ] = 0.01
-    lam: Annotated[
-        float, Ge(0), "Weight lambda of the neighbours' agreement in the objective (8), which counts each edge once."
-    ] = 0.001
-    eta: Annotated[
-        float, Ge(0), "Learning rate of the restriction maps (19); 0 keeps them as they start, and sends half as much."
-    ] = 0.1
-    start: Annotated[
-        Literal["gaussian", "uniform", "orthogonal", "identity", "shared", "selection"],
-        "Restriction maps at the start. The paper's: gaussian N(0, 1), uniform U(-1, 1), orthogonal (random "
-        "orthonormal rows), identity (rows of the identity plus N(0, 0.01^2)). Ours: shared (both ends of an edge have "
-        "the same orthonormal rows). All times start_scale. Fixed, with eta = 0: selection (the parameters that both "
-        "ends have, where clients see different features).",
-    ] = "gaussian"
-    start_scale: Annotated[float, Gt(0), _NEED_ROWS, "Factor on the starting maps; zero maps would never learn."] = 1.0
-    server: Annotated[
-        bool,
-        "With selection maps: the clients talk to a server without a loss of its own; each of its parameters is the "
-        "mean over the clients who have it: (16).",
-    ] = False
-    rotate_every: Annotated[
-        int,
-        Ge(0),
-        "shared, with eta = 0: both ends draw new rows every so many rounds; 0 never does. Ours, not the paper's.",
-    ] = 0
-    exchange: Annotated[
-        Literal["two-phase", "fused"],
-        Needs("eta"),
-        "two-phase: as Algorithm 1 is written; fused: the same iterates from one message a round, which also carries "
-        "||theta||^2.",
-    ] = "two-phase"
-    storage: Annotated[
-        Storage,
-        "How maps are kept, exactly in every case: dense matrices, factored into start and history, or auto: factored "
-        "until dense is cheaper.",
-    ] = "auto"
-    rank_cap: Annotated[
-        int,
-        Ge(0),
-        Needs("eta"),
-        "At most so many rows of history in factored maps, the rest approximated, with a bound on the error in the "
-        "records; 0 keeps all, exactly.",
-    ] = 0
+    gamma: Annotated[Positive, Le(1), _NEED_ROWS] = 0.01
+    """Size of the shared vectors: d_ij = max(1, floor(gamma min(d_i, d_j)))."""
+    lam: NotNegative = 0.001
+    """Weight lambda of the neighbours' agreement in the objective (8), which counts each edge once."""
+    eta: NotNegative = 0.1
+    """Learning rate of the restriction maps (19); 0 keeps them as they start, and sends half as much."""
+    start: Literal["gaussian", "uniform", "orthogonal", "identity", "shared", "selection"] = "gaussian"
+    """Restriction maps at the start. The paper's: gaussian N(0, 1), uniform U(-1, 1), orthogonal (random orthonormal
+    rows), identity (rows of the identity plus N(0, 0.01^2)). Ours: shared (both ends of an edge have the same
+    orthonormal rows). All times start_scale. Fixed, with eta = 0: selection (the parameters that both ends have, where
+    clients see different features)."""
+    start_scale: Annotated[Positive, _NEED_ROWS, "Factor on the starting maps; zero maps would never learn."] = 1.0
+    server: bool = False
+    """With selection maps: the clients talk to a server without a loss of its own; each of its parameters is the mean
+    over the clients who have it: (16)."""
+    rotate_every: Index = 0
+    """shared, with eta = 0: both ends draw new rows every so many rounds; 0 never does. Ours, not the paper's."""
+    exchange: Annotated[Literal["two-phase", "fused"], Needs("eta")] = "two-phase"
+    """two-phase: as Algorithm 1 is written; fused: the same iterates from one message a round, which also carries
+    ||theta||^2."""
+    storage: Storage = "auto"
+    """How maps are kept, exactly in every case: dense matrices, factored into start and history, or auto: factored
+    until dense is cheaper."""
+    rank_cap: Annotated[Index, Needs("eta")] = 0
+    """At most so many rows of history in factored maps, the rest approximated, with a bound on the error in the
+    records; 0 keeps all, exactly."""
 
     @property
     def is_fused(self) -> bool:
@@ -173,7 +237,7 @@ class SheafFMTL(SheafAlgorithm):
             more_tolerant=more_tolerant,
             codec_may_drop="entries" if adds_up else "digits",
             server="exchanges" if self.server else "none",
-            no_scenario=NO_SCENARIO_WITH_A_SERVER if self.server else "",
+            no_scenario=_NO_SCENARIO_WITH_A_SERVER if self.server else "",
             mixes=False,
             has_maps=True,
             libraries=("scipy.fft", "scipy.linalg.blas"),  # of structured maps, of dense ones
@@ -192,18 +256,17 @@ class SheafFMTL(SheafAlgorithm):
     def check(self, run: RunFacts) -> None:
         if self.start == "shared":
             run.require_same_size("algorithm.start = 'shared'")
+        key, text = "", ""
         if self.rotate_every and (self.start != "shared" or self.eta):
-            raise SettingsError(
-                "algorithm.rotate_every", f"= {self.rotate_every} needs start = 'shared' and eta = 0; or set it to 0"
-            )
-        if self.rank_cap and self.storage == "dense":
-            raise SettingsError(
-                "algorithm.rank_cap", "dense maps have no history; use storage = 'factored', or rank_cap = 0"
-            )
-        if self.start == "selection" and self.eta:
-            raise SettingsError("algorithm.start", "= 'selection' are fixed maps; they need eta = 0")
-        if self.server and self.start != "selection":
-            raise SettingsError("algorithm.server", "= true needs start = 'selection'; or use algorithm.name = 'dfedu'")
+            key, text = "rotate_every", f"= {self.rotate_every} needs start = 'shared' and eta = 0; or set it to 0"
+        elif self.rank_cap and self.storage == "dense":
+            key, text = "rank_cap", "dense maps have no history; use storage = 'factored', or rank_cap = 0"
+        elif self.start == "selection" and self.eta:
+            key, text = "start", "= 'selection' are fixed maps; they need eta = 0"
+        elif self.server and self.start != "selection":
+            key, text = "server", "= true needs start = 'selection'; or use algorithm.name = 'dfedu'"
+        if key:
+            raise SettingsError(f"algorithm.{key}", text)
 
     def facts(self, run: RunFacts) -> Facts:
         """With selection maps, of each edge the coordinates of one's own theta that the other end has, too."""
@@ -264,18 +327,18 @@ class SheafFMTL(SheafAlgorithm):
     def cost(self, own: Assignment) -> Cost:
         d_i, rounds = own.architecture.size, own.run.rounds
         rows = [self._rows(d_i, peer.parameters, peer.facts) for peer in own.neighbours]
-        saving = cost_of_saving(own, rows)
+        saving, dense = cost_of_saving(own, rows), sum(rows) * d_i
         if own.role == "server":
             return Cost(saving)
-        height = sum(shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours)
-        dense = height * d_i
-        start = OF_A_TRANSFORM * d_i if self.start in ("orthogonal", "shared", "selection") else dense
-        if not self.eta:
-            return Cost(saving + start)
-        if self.storage == "dense":
+        if self.eta and self.storage == "dense":
             return Cost(saving + dense)
-        history = min(rounds, self.rank_cap or rounds) * (d_i + height)
+        start = OF_A_TRANSFORM * d_i if self.start in ("orthogonal", "shared", "selection") else dense
+        history = min(rounds, self.rank_cap or rounds) * (d_i + sum(rows)) if self.eta else 0
         return Cost(saving + start + (min(history, dense) if self.storage == "auto" else history))
+
+
+def norm(vector: np.ndarray) -> float:
+    return math.sqrt(float(vector @ vector))
 
 
 def shared_size(gamma: float, d_i: int, d_j: int) -> int:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.fft import dct
 
-from sheafgossip.node.algorithms.selective_sheaf.edge import Edge, relative_variance, sampled_cosine
-from sheafgossip.node.algorithms.selective_sheaf.method import SelectiveSheaf
+from sheafgossip.node.algorithms.selective_sheaf import Edge, SelectiveSheaf, relative_variance, sampled_cosine
 
 SIZE = 7
 vectors = arrays(float, SIZE, elements=st.floats(-3, 3).map(lambda number: round(number, 3)))

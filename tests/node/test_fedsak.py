@@ -6,7 +6,7 @@ import torch
 
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.algorithms.base import SettingsError
-from sheafgossip.node.algorithms.fedsak import orthogonal_factor, trace_norm_subgradient
+from sheafgossip.node.algorithms.shared_layers import orthogonal_factor, trace_norm_subgradient
 from sheafgossip.node.model.architecture import Architecture
 
 FEDSAK = ALGORITHMS["fedsak"]

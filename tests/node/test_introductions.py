@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.node.algorithms.selective_sheaf.introductions import CONTENT, LEAVING, NOBODY, SEEKING, Introductions
+from sheafgossip.node.algorithms.selective_sheaf import CONTENT, LEAVING, NOBODY, SEEKING, Introductions
 
 CLIENTS, GROUPS = 20, 4
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sheafgossip.node.algorithms.base import Edge, SettingsError, Vector
-from sheafgossip.node.algorithms.selective_sheaf.method import SelectiveSheaf
+from sheafgossip.node.algorithms.selective_sheaf import SelectiveSheaf
 from sheafgossip.node.algorithms.sheaf_fmtl import SheafFMTL, shared_size
 from sheafgossip.node.model.architecture import Architecture
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sheafgossip.node.algorithms.stability import StabilityWatch
+from sheafgossip.node.algorithms.sheaf_fmtl import StabilityWatch
 
 
 @pytest.mark.parametrize(

@@ -1,74 +1,54 @@
 """The server's half of pFedHN, GHN and SHN: psi, as it is learned, and the models that it makes. It loads torch."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ....topology.randomness import generator
-from ...model.adam import Adam
-from ..base import Client, State
-from ..server import Uploads
-from .methods import GHN, SHN, PFedHN
+from ...topology.randomness import generator
+from ..model.adam import Adam
+from .base import Client, State
+from .hypernetworks import GHN, SHN, PFedHN
+from .server import Uploads
 
 Blocks = Mapping[str, np.ndarray]
 
 
-class Learned:
-    """psi: named blocks of one flat vector, which Adam changes."""
-
-    def __init__(self, start: Blocks, dtype: np.dtype):
-        self._psi = tensor(np.concatenate([np.ravel(block) for block in start.values()]).astype(dtype))
-        self._gradient = torch.zeros_like(self._psi)
-        self._adam = Adam(self._psi, (1 - 0.9, 1 - 0.999))
-        self.blocks: dict[str, Tensor] = {}
-        sizes = [block.size for block in start.values()]
-        views = zip(self._psi.split(sizes), self._gradient.split(sizes), strict=True)
-        for (name, block), (part, slope) in zip(start.items(), views, strict=True):
-            self.blocks[name] = part.view(block.shape).requires_grad_()
-            self.blocks[name].grad = slope.view(block.shape)  # backward() adds into the flat vector
-
-    def fit(self, loss: Callable[[], Tensor], *, eta: float, weight_decay: float) -> float:
-        """One step of Adam on a loss of the blocks, plus weight_decay/2 ||psi||^2; returns the loss."""
-        self._gradient.zero_()
-        value = loss()
-        value.backward()
-        with torch.no_grad():
-            self._adam.step(self._gradient.add_(self._psi, alpha=weight_decay), eta)
-        return float(value.detach())
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"psi": self._psi.numpy()} | self._adam.arrays()
-
-    def load(self, arrays: Blocks) -> None:
-        self._psi.numpy()[:] = arrays["psi"]
-        self._adam.load(arrays)
-
-    def nbytes(self) -> int:
-        return 4 * self._psi.numpy().nbytes
-
-
 class Hypernetwork(State):
-    """The server's half of pFedHN. A subclass puts something between X and HN (``features``)."""
+    """The server's half of pFedHN. ``psi`` are named blocks of one flat vector, which Adam changes. A subclass puts
+    something between X and HN (``features``)."""
 
     def __init__(self, algorithm: PFedHN, server: Client):
         self.algorithm = algorithm
         self._seed, self._theta = server.seed, server.theta
-        self._models: np.ndarray | None = None
         # embeddings are small at first, so that what is learned tells clients apart, not how they were drawn
         X = 0.1 * self.rng("X").standard_normal((server.clients, algorithm.embedding))
         self.learn_anew({"X": X} | self.hypernetwork())
 
+    def learn_anew(self, start: Blocks) -> None:
+        """From these blocks, with an Adam that has done no step."""
+        self._flat = tensor(np.concatenate([np.ravel(block) for block in start.values()]).astype(self._theta.dtype))
+        self._gradient = torch.zeros_like(self._flat)
+        self._adam = Adam(self._flat, (1 - 0.9, 1 - 0.999))
+        self._models: np.ndarray | None = None
+        self.psi: dict[str, Tensor] = {}
+        sizes = [block.size for block in start.values()]
+        parts = zip(start.items(), self._flat.split(sizes), self._gradient.split(sizes), strict=True)
+        for (name, block), part, slope in parts:
+            self.psi[name] = part.view(block.shape).requires_grad_()
+            self.psi[name].grad = slope.view(block.shape)  # backward() adds into the flat vector
+
     def fit(self, uploads: Uploads) -> None:
-        """One step on 1/|S| sum_m ||theta_m - theta~_m||^2."""
+        """One step of Adam on 1/|S| sum_m ||theta_m - theta~_m||^2 + weight_decay/2 ||psi||^2."""
         S, theta_tilde = list(uploads), tensor(np.stack(list(uploads.values())))
-
-        def loss() -> Tensor:
-            return (self.generate(self.features()[S]) - theta_tilde).square().sum() / len(S)
-
-        self.learned.fit(loss, eta=self.algorithm.eta, weight_decay=self.algorithm.weight_decay)
+        self._gradient.zero_()
+        loss = (self.generate(self.features()[S]) - theta_tilde).square().sum() / len(S)
+        loss.backward()
+        with torch.no_grad():
+            self._gradient.add_(self._flat, alpha=self.algorithm.weight_decay)
+            self._adam.step(self._gradient, self.algorithm.eta)
         self._models = None
 
     def model_of(self, client: int) -> np.ndarray:
@@ -87,11 +67,8 @@ class Hypernetwork(State):
             z = (z @ self.psi[f"HN{layer}.weight"].T + self.psi[f"HN{layer}.bias"]).relu()
         return z @ self.psi["HN.weight"].T + self.psi["HN.bias"]
 
-    @property
-    def psi(self) -> dict[str, Tensor]:
-        return self.learned.blocks
-
     def hypernetwork(self) -> dict[str, np.ndarray]:
+        """psi_H at the start."""
         width, blocks = self.algorithm.embedding, dict[str, np.ndarray]()
         for layer in range(self.algorithm.depth):
             blocks |= self.linear(f"HN{layer}", width, self.algorithm.hidden)
@@ -107,46 +84,16 @@ class Hypernetwork(State):
     def rng(self, name: str) -> np.random.Generator:
         return generator(self._seed, f"start of psi: {name}")
 
-    def learn_anew(self, blocks: Blocks) -> None:
-        self.learned = Learned(blocks, self._theta.dtype)
-
     def arrays(self) -> dict[str, np.ndarray]:
-        return self.learned.arrays()
+        return {"psi": self._flat.numpy()} | self._adam.arrays()
 
     def load(self, arrays: Blocks) -> None:
-        self.learned.load(arrays)
+        self._flat.numpy()[:] = arrays["psi"]
+        self._adam.load(arrays)
         self._models = None
 
     def nbytes(self) -> int:
-        return self.learned.nbytes()
-
-
-class Relations:
-    """An undirected graph over n nodes as the message passing of GHN and SHN needs it."""
-
-    def __init__(self, edges: np.ndarray, nodes: int, dtype: torch.dtype):
-        """``edges`` (E, 2): pairs v < u, each once."""
-        self.v, self.u = (tensor(end) for end in edges.T)
-        self._degree = tensor(np.bincount(edges.ravel(), minlength=nodes)).to(dtype)
-
-    def averaged(self, x: Tensor) -> Tensor:
-        """D^-1/2 (A + I) D^-1/2 X of X (n, f), D the row sums of A + I: a graph convolution without its weights."""
-        scale = (self._degree + 1).rsqrt().unsqueeze(1)
-        scaled = scale * x
-        passed = scaled.index_add(0, self.v, scaled[self.u]).index_add(0, self.u, scaled[self.v])
-        return scale * passed
-
-    def sheaf_laplacian(self, of_v: Tensor, of_u: Tensor, x: Tensor) -> Tensor:
-        """Delta_F X of X (n, d, f): D^-1/2 delta^T delta D^-1/2 X with (delta X)_e = F_v X_v - F_u X_u.
-
-        ``of_v`` and ``of_u`` (E, d, d) are the orthogonal restriction maps F_v and F_u of each edge (v, u), so that the
-        block diagonal D of delta^T delta is a node's degree times I; a node without edges is left out.
-        """
-        scale = self._degree.clamp(min=1).rsqrt()[:, None, None]
-        scaled = scale * x
-        disagreement = of_v @ scaled[self.v] - of_u @ scaled[self.u]
-        pulled = torch.zeros_like(x).index_add(0, self.v, of_v.mT @ disagreement)
-        return scale * pulled.index_add(0, self.u, -(of_u.mT @ disagreement))
+        return 4 * self._flat.numpy().nbytes
 
 
 class GraphHypernetwork(Hypernetwork):
@@ -158,7 +105,7 @@ class GraphHypernetwork(Hypernetwork):
         super().__init__(algorithm, server)
         self._rounds = 0
         self._given = server.facts
-        self.relations: Relations | None = None  # until embedding_rounds have passed
+        self.X: Tensor | None = None  # until embedding_rounds have passed
 
     def fit(self, uploads: Uploads) -> None:
         super().fit(uploads)
@@ -171,16 +118,21 @@ class GraphHypernetwork(Hypernetwork):
             self.learn_anew(self.diffusion() | hypernetwork)
 
     def _relate(self, X: np.ndarray, edges: np.ndarray) -> None:
+        """The relations of the clients are ``edges`` (E, 2): pairs v < u, each once."""
         self.X, self.edges = tensor(X), edges.reshape(-1, 2)
-        self.relations = Relations(self.edges, len(X), self.X.dtype)
+        self.v, self.u = (tensor(end) for end in self.edges.T)
+        self.degree = tensor(np.bincount(self.edges.ravel(), minlength=len(X))).to(self.X.dtype)
 
     def features(self) -> Tensor:
-        return self.psi["X"] if self.relations is None else self.diffuse(self.relations, self.X)
+        return self.psi["X"] if self.X is None else self.diffuse(self.X)
 
-    def diffuse(self, graph: Relations, X: Tensor) -> Tensor:
-        """Z (M, f) of X (M, f)."""
+    def diffuse(self, X: Tensor) -> Tensor:
+        """Z (M, f) of X (M, f), by graph convolutions."""
+        scale = (self.degree + 1).rsqrt().unsqueeze(1)
         for t in range(self.algorithm.layers):
-            X = self.s(graph.averaged(X) @ self.psi[f"W{t}"])
+            scaled = scale * X
+            passed = scaled.index_add(0, self.v, scaled[self.u]).index_add(0, self.u, scaled[self.v])
+            X = self.s((scale * passed) @ self.psi[f"W{t}"])
         return X
 
     def diffusion(self) -> dict[str, np.ndarray]:
@@ -194,7 +146,7 @@ class GraphHypernetwork(Hypernetwork):
         return np.linalg.qr(self.rng(name).standard_normal((size, size)))[0]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        graph = {} if self.relations is None else {"X": values(self.X), "relations": self.edges}
+        graph = {} if self.X is None else {"X": values(self.X), "relations": self.edges}
         return super().arrays() | graph | {"rounds": np.array([self._rounds])}
 
     def load(self, arrays: Blocks) -> None:
@@ -205,7 +157,7 @@ class GraphHypernetwork(Hypernetwork):
         super().load(arrays)
 
     def nbytes(self) -> int:
-        return super().nbytes() + (0 if self.relations is None else values(self.X).nbytes + self.edges.nbytes)
+        return super().nbytes() + (0 if self.X is None else values(self.X).nbytes + self.edges.nbytes)
 
 
 class SheafHypernetwork(GraphHypernetwork):
@@ -213,18 +165,29 @@ class SheafHypernetwork(GraphHypernetwork):
 
     algorithm: SHN
 
-    def diffuse(self, graph: Relations, X: Tensor) -> Tensor:
-        d, f = self.algorithm.stalk, self.algorithm.embedding
-        orthogonal = householder if self.algorithm.orthogonal == "householder" else cayley
+    def diffuse(self, X: Tensor) -> Tensor:
+        d, f, how = self.algorithm.stalk, self.algorithm.embedding, self.algorithm.orthogonal
         X = (X @ self.psi["in.weight"].T + self.psi["in.bias"]).view(-1, d, f)
         for t in range(self.algorithm.layers):
             # Phi^t of two stalks side by side, part by part: a product a node instead of one an edge
             own, other = X.flatten(1) @ self.psi[f"Phi{t}.own"], X.flatten(1) @ self.psi[f"Phi{t}.other"]
-            F_v = orthogonal((own[graph.v] + other[graph.u]).tanh(), d)
-            F_u = orthogonal((own[graph.u] + other[graph.v]).tanh(), d)
+            F_v = orthogonal_matrices((own[self.v] + other[self.u]).tanh(), d, how)
+            F_u = orthogonal_matrices((own[self.u] + other[self.v]).tanh(), d, how)
             mixed = self.psi[f"W1.{t}"] @ X @ self.psi[f"W2.{t}"]  # (I x W_1) X W_2
-            X = X - self.s(graph.sheaf_laplacian(F_v, F_u, mixed))  # (4)
+            X = X - self.s(self.laplacian(F_v, F_u, mixed))  # (4)
         return X.flatten(1) @ self.psi["P.weight"].T + self.psi["P.bias"]
+
+    def laplacian(self, F_v: Tensor, F_u: Tensor, x: Tensor) -> Tensor:
+        """Delta_F X of X (n, d, f), from the restriction maps (E, d, d) of each edge (v, u).
+
+        They are orthogonal, so the block diagonal D of delta^T delta is a node's degree times I; a node without edges
+        is left out.
+        """
+        scale = self.degree.clamp(min=1).rsqrt()[:, None, None]
+        scaled = scale * x
+        disagreement = F_v @ scaled[self.v] - F_u @ scaled[self.u]
+        pulled = torch.zeros_like(x).index_add(0, self.v, F_v.mT @ disagreement)
+        return scale * pulled.index_add(0, self.u, -(F_u.mT @ disagreement))
 
     def diffusion(self) -> dict[str, np.ndarray]:
         """W_2^t start orthogonal over L: whatever the number of layers, they begin as a diffusion of one length."""
@@ -241,29 +204,22 @@ class SheafHypernetwork(GraphHypernetwork):
         return blocks
 
 
-def householder(numbers: Tensor, d: int) -> Tensor:
-    """(.., d, d) orthogonal: H_1 .. H_d with H_i = I - 2 v_i v_i^T / ||v_i||^2, and v_i zero above its i-th entry.
+def orthogonal_matrices(numbers: Tensor, d: int, how: str) -> Tensor:
+    """(.., d, d), of a strictly lower triangular matrix with ``numbers`` (.., d (d - 1) / 2).
 
-    That entry is 1, those below it are taken from ``numbers`` (.., d (d - 1) / 2).
+    cayley: (I + S)^-1 (I - S), S skew-symmetric. householder: H_1 .. H_d with H_i = I - 2 v_i v_i^T / ||v_i||^2, v_i
+    column i of the matrix plus I.
     """
     rows, columns = torch.tril_indices(d, d, -1)
-    lower = torch.eye(d, dtype=numbers.dtype).expand(*numbers.shape[:-1], d, d).clone()
+    lower, one = numbers.new_zeros(*numbers.shape[:-1], d, d), torch.eye(d, dtype=numbers.dtype)
     lower[..., rows, columns] = numbers
-    product = torch.eye(d, dtype=numbers.dtype).expand_as(lower)
-    for i in range(d):
-        v = lower[..., :, i : i + 1]
+    if how == "cayley":
+        skew = lower - lower.mT
+        return torch.linalg.solve(one + skew, one - skew)
+    product = one.expand_as(lower)
+    for v in (lower + one).split(1, dim=-1):
         product = product - (product @ v) @ v.mT * (2 / (v.mT @ v))
     return product
-
-
-def cayley(numbers: Tensor, d: int) -> Tensor:
-    """(.., d, d) orthogonal: (I + S)^-1 (I - S), S skew-symmetric with ``numbers`` (.., d (d - 1) / 2) below the
-    diagonal."""
-    rows, columns = torch.tril_indices(d, d, -1)
-    lower = numbers.new_zeros(*numbers.shape[:-1], d, d)
-    lower[..., rows, columns] = numbers
-    skew, one = lower - lower.mT, torch.eye(d, dtype=numbers.dtype)
-    return torch.linalg.solve(one + skew, one - skew)
 
 
 def relation_graph(X: np.ndarray, algorithm: GHN) -> np.ndarray:
@@ -281,11 +237,7 @@ def relation_graph(X: np.ndarray, algorithm: GHN) -> np.ndarray:
     return np.argwhere(np.triu(linked | linked.T))
 
 
-SERVERS: dict[str, type[Hypernetwork]] = {
-    "pfedhn": Hypernetwork,
-    "ghn": GraphHypernetwork,
-    "shn": SheafHypernetwork,
-}
+SERVERS: dict[str, type[Hypernetwork]] = {"pfedhn": Hypernetwork, "ghn": GraphHypernetwork, "shn": SheafHypernetwork}
 
 
 def values(tensor: Tensor) -> np.ndarray:

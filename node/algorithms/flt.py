@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
-from ....topology.errors import install
-from ....topology.section import InputFile, Needs
-from ...assignment import Assignment
-from ..base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector
-from ..server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
-from .encoder import Autoencoder, EncoderError
+from ...topology.errors import install
+from ...topology.section import Count, Index, InputFile, Needs, Positive
+from ..assignment import Assignment
+from .autoencoder import Autoencoder, EncoderError
+from .base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
 RADIUS = 2.0
 """Of the centroids' principal components: at this scale a gamma near 1 is of use, as it is with UMAP."""
@@ -45,38 +45,27 @@ class Groups(State):
 
 @dataclass(frozen=True)
 class FLT(ServerAlgorithm):
+    """FLT, federated learning with taskonomy (Jamali-Rad, Abdizadeh, Szabo): FedAvg among clients with related data."""
+
     name: Literal["flt"] = "flt"
-    case: Annotated[
-        Literal["related", "clusters"],
-        "Whose models are averaged for a client: those of the clients related to it (case I), or those of its cluster "
-        "(case II).",
-    ] = "clusters"
-    encoder: Annotated[
-        str,
-        InputFile(),
-        'File of `sheafgossip encoder train`, relative to the folder of the configuration; "" takes one with random '
-        "parameters.",
-    ] = ""
-    embedding: Annotated[int, Ge(1), "Numbers e that the encoder makes of an image."] = 128
-    fine_tune_epochs: Annotated[
-        int, Ge(0), "Epochs for which a client trains the autoencoder on its own samples first; 0 does not."
-    ] = 0
-    centroids: Annotated[int, Ge(1), "k of k-means."] = 5
-    manifold: Annotated[
-        Literal["auto", "umap", "pca"],
-        "What maps all centroids to few dimensions; auto: umap where umap-learn is installed, else pca, and says so.",
-    ] = "auto"
-    dimensions: Annotated[int, Ge(1), "Of what it maps them to."] = 2
-    neighbours: Annotated[
-        int, Ge(2), Needs("manifold", "auto", "umap"), "umap: how many neighbours of a centroid it looks at."
-    ] = 15
-    gamma: Annotated[float, Gt(0), "Clients at most so far apart there are related."] = 1.0
-    clusters: Annotated[
-        int,
-        Ge(0),
-        Needs("case", "clusters"),
-        "How many clusters; 0: as many as there are before the largest step in the heights of Ward's tree.",
-    ] = 0
+    case: Literal["related", "clusters"] = "clusters"
+    """Whose models are averaged for a client: those of the clients related to it (case I), or those of its cluster
+    (case II)."""
+    encoder: Annotated[str, InputFile()] = ""
+    """File of `sheafgossip encoder train`, relative to the folder of the configuration; "" takes one with random
+    parameters."""
+    embedding: Annotated[Count, "Numbers e that the encoder makes of an image."] = 128
+    fine_tune_epochs: Index = 0
+    """Epochs for which a client trains the autoencoder on its own samples first; 0 does not."""
+    centroids: Annotated[Count, "k of k-means."] = 5
+    manifold: Literal["auto", "umap", "pca"] = "auto"
+    """What maps all centroids to few dimensions; auto: umap where umap-learn is installed, else pca, and says so."""
+    dimensions: Annotated[Count, "Of what it maps them to."] = 2
+    neighbours: Annotated[int, Ge(2), Needs("manifold", "auto", "umap")] = 15
+    """umap: how many neighbours of a centroid it looks at."""
+    gamma: Annotated[Positive, "Clients at most so far apart there are related."] = 1.0
+    clusters: Annotated[Index, Needs("case", "clusters")] = 0
+    """How many clusters; 0: as many as there are before the largest step in the heights of Ward's tree."""
 
     theta_is = "own"
     # loaded once, not 160 MB and a second in each client
@@ -84,8 +73,7 @@ class FLT(ServerAlgorithm):
 
     def messages(self, edge: Edge) -> list[Vector]:
         autoencoder = Autoencoder(edge.model.input_shape, self.embedding)
-        signature = self.centroids * self.embedding
-        opening = self._size_sent(autoencoder) if edge.from_server else signature
+        opening = self._size_sent(autoencoder) if edge.from_server else self.centroids * self.embedding
         return [Vector(opening, opening=True), Vector(edge.d_i)]
 
     def _size_sent(self, autoencoder: Autoencoder) -> int:
@@ -108,8 +96,6 @@ class FLT(ServerAlgorithm):
 
     def begin(self, client: Client) -> State:
         return Groups() if client.role == "server" else State()
-
-    # -- once ----------------------------------------------------------------------------------------------------------
 
     def open(self, client: Client, peers: Peers) -> None:
         autoencoder = Autoencoder(client.model.input_shape, self.embedding)
@@ -140,49 +126,46 @@ class FLT(ServerAlgorithm):
 
     def _relate(self, server: Client, received: Uploads) -> None:
         """Who is related to whom; clients that were not heard only to themselves."""
-        related = np.eye(server.clients, dtype=bool)
+        state, related = server.state, np.eye(server.clients, dtype=bool)
         signatures = {m: vector.reshape(self.centroids, -1) for m, vector in received.items() if vector.any()}
         heard = sorted(signatures)
         if len(heard) > 1:
             z = self._manifold(server, np.concatenate([signatures[m] for m in heard]))
             related[np.ix_(heard, heard)] = nearest(z.reshape(len(heard), self.centroids, -1)) <= self.gamma
         if self.case == "clusters":
-            model_of = clusters(related, self.clusters)
-            averaged = np.arange(model_of.max() + 1)[:, None] == model_of
+            state.model_of = clusters(related, self.clusters)
+            averaged = np.arange(state.model_of.max() + 1)[:, None] == state.model_of
             text = " | ".join(" ".join(map(str, np.flatnonzero(row))) for row in averaged)
         else:
-            model_of, averaged = np.arange(server.clients), related
+            state.model_of, averaged = np.arange(server.clients), related
             counts = (related.sum(axis=1) - 1).tolist()
             text = f"{min(counts)} to {max(counts)} other clients to each"
         print(f"{self.case}: {text}", flush=True)
         server.report.events.append((self.case, text))
-        state = server.state
-        state.averaged, state.model_of = averaged.astype(np.uint8), model_of
-        state.models = np.tile(server.theta, (len(averaged), 1))
+        state.averaged, state.models = averaged.astype(np.uint8), np.tile(server.theta, (len(averaged), 1))
 
     def _manifold(self, server: Client, centroids: np.ndarray) -> np.ndarray:
         """Z (n, dimensions) of all centroids (n, e)."""
-        manifold, dimensions = self.manifold, self.dimensions
-        if manifold != "pca":
+        if self.manifold != "pca":
             try:
                 from umap import UMAP
             except ImportError:
-                if manifold == "umap":
-                    raise RuntimeError(
-                        f"algorithm.manifold = 'umap' needs umap-learn: {install('flt')}, or use 'pca'"
-                    ) from None
+                if self.manifold == "umap":
+                    needed = f"algorithm.manifold = 'umap' needs umap-learn: {install('flt')}, or use 'pca'"
+                    raise RuntimeError(needed) from None
                 text = "umap-learn is not installed: principal components take the place of UMAP"
                 print(text, flush=True)
                 server.report.warnings.append(f"{text}; {install('flt')}, or set algorithm.manifold")
             else:
                 k, seed = min(self.neighbours, len(centroids) - 1), int(server.generator("umap").integers(1 << 31))
-                umap = UMAP(n_components=dimensions, n_neighbors=k, random_state=seed, n_jobs=1)
+                umap = UMAP(n_components=self.dimensions, n_neighbors=k, random_state=seed, n_jobs=1)
                 return umap.fit_transform(centroids)
-        z = principal_components(centroids, dimensions)
+        centred = centroids - centroids.mean(axis=0)
+        _, _, directions = np.linalg.svd(centred, full_matrices=False)
+        found = centred @ directions[: self.dimensions].T
+        z = np.pad(found, ((0, 0), (0, self.dimensions - found.shape[1])))
         radius = np.sqrt((z**2).sum(axis=1).mean())  # root mean square distance from the mean
         return z * (RADIUS / radius if radius else 1)
-
-    # -- each round ----------------------------------------------------------------------------------------------------
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         for row, averaged in enumerate(server.state.averaged):
@@ -202,14 +185,6 @@ def nearest(points: np.ndarray) -> np.ndarray:
     count, k, _ = points.shape
     flat = points.reshape(count * k, -1)
     return cdist(flat, flat).reshape(count, k, count, k).min(axis=(1, 3))
-
-
-def principal_components(points: np.ndarray, count: int) -> np.ndarray:
-    """(n, count) of points (n, e), around their mean."""
-    centred = points - points.mean(axis=0)
-    _, _, directions = np.linalg.svd(centred, full_matrices=False)
-    found = centred @ directions[:count].T
-    return np.pad(found, ((0, 0), (0, count - found.shape[1])))
 
 
 def clusters(related: np.ndarray, wanted: int = 0) -> np.ndarray:

@@ -26,36 +26,32 @@ SHN, Sheaf HyperNetwork, with sheaf diffusion:
     z_m = P vec(X_L)_m                               back to R^f
 
 Delta_F = D^-1/2 delta^T delta D^-1/2 is the normalised sheaf Laplacian, (delta X)_e = F_{v of e} X_v - F_{u of e} X_u.
+The server's half is ``server.state``, in psi.py.
 """
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
-from ....topology.section import Needs
-from ...assignment import Assignment
-from ..base import Client, Cost, Facts, RunFacts, SettingsError, State, Traits
-from ..server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
-
-Width = Annotated[int, Ge(1)]
+from ...topology.section import Count, Needs, NotNegative, Positive
+from ..assignment import Assignment
+from .base import Client, Cost, Facts, RunFacts, SettingsError, State, Traits
+from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 
 @dataclass(frozen=True)
 class PFedHN(ServerAlgorithm):
     """pFedHN (Shamsian et al. 2021): a hypernetwork at the server makes each client's model from the client's
-    embedding.
-
-    The server's half is ``server.state``, a Hypernetwork.
-    """
+    embedding."""
 
     name: Literal["pfedhn"] = "pfedhn"
-    eta: Annotated[float, Gt(0), "Step size of Adam, with which the server fits psi."] = 0.001
-    weight_decay: Annotated[float, Ge(0), "Weight of psi itself in the gradient that Adam is given."] = 0.00005
-    embedding: Annotated[Width, "Length f of a client's embedding."] = 16
-    hidden: Annotated[Width, "Width of the hypernetwork's hidden layers."] = 64
-    depth: Annotated[Width, "Hidden layers of the hypernetwork."] = 2
+    eta: Annotated[Positive, "Step size of Adam, with which the server fits psi."] = 0.001
+    weight_decay: Annotated[NotNegative, "Weight of psi itself in the gradient that Adam is given."] = 0.00005
+    embedding: Annotated[Count, "Length f of a client's embedding."] = 16
+    hidden: Annotated[Count, "Width of the hypernetwork's hidden layers."] = 64
+    depth: Annotated[Count, "Hidden layers of the hypernetwork."] = 2
 
     theta_is = "own"
 
@@ -68,7 +64,7 @@ class PFedHN(ServerAlgorithm):
     def begin(self, client: Client) -> State:
         if client.role == "client":
             return State()
-        from .network import SERVERS  # loads torch
+        from .psi import SERVERS  # loads torch
 
         return SERVERS[self.name](self, client)
 
@@ -85,15 +81,13 @@ class GHN(PFedHN):
     graph."""
 
     name: Literal["ghn"] = "ghn"  # type: ignore[assignment]
-    embedding_rounds: Annotated[int, Ge(1), "Rounds of stage 1: pFedHN, whose embeddings give the relation graph."] = 50
-    graph: Annotated[
-        Literal["knn", "cosine", "topology"],
-        "Relation graph: each client and its k most similar ones, all pairs at least as similar as tau, or [topology]. "
-        "Similar is the cosine of two embeddings.",
-    ] = "knn"
-    k: Annotated[int, Ge(1), Needs("graph", "knn"), "knn: how many most similar clients each is linked with."] = 3
+    embedding_rounds: Annotated[Count, "Rounds of stage 1: pFedHN, whose embeddings give the relation graph."] = 50
+    graph: Literal["knn", "cosine", "topology"] = "knn"
+    """Relation graph: each client and its k most similar ones, all pairs at least as similar as tau, or [topology].
+    Similar is the cosine of two embeddings."""
+    k: Annotated[Count, Needs("graph", "knn"), "knn: how many most similar clients each is linked with."] = 3
     tau: Annotated[float, Ge(-1), Le(1), Needs("graph", "cosine"), "cosine: least cosine of two linked clients."] = 0.9
-    layers: Annotated[Width, "Layers of message passing."] = 2
+    layers: Annotated[Count, "Layers of message passing."] = 2
     activation: Annotated[Literal["tanh", "elu"], "s, after each of these layers."] = "tanh"
 
     @property
@@ -126,7 +120,6 @@ class SHN(GHN):
     """Sheaf HyperNetwork (Nguyen et al. 2024): GHN with sheaf diffusion in the place of graph convolutions."""
 
     name: Literal["shn"] = "shn"  # type: ignore[assignment]
-    stalk: Annotated[Width, "Dimension d of the stalks, and of the d x d restriction maps."] = 3
-    orthogonal: Annotated[
-        Literal["householder", "cayley"], "How a restriction map is made orthogonal: by reflections, or as a rotation."
-    ] = "householder"
+    stalk: Annotated[Count, "Dimension d of the stalks, and of the d x d restriction maps."] = 3
+    orthogonal: Literal["householder", "cayley"] = "householder"
+    """How a restriction map is made orthogonal: by reflections, or as a rotation."""

@@ -1,10 +1,4 @@
-"""A convolutional autoencoder of images as one flat vector, of which the first part is the encoder.
-
-Encoder: convolution to 16 channels, ReLU, 2x2 max-pool, convolution to 4 channels, ReLU, 2x2 max-pool (3x3 filters with
-padding 1), one linear layer to the embedding. Decoder: a linear layer, ReLU, transposed convolutions to 16 channels,
-ReLU, and to the image, sigmoid (2x2 filters with stride 2). On 28x28 pixels and an embedding of 128 it has 51,577
-parameters, the encoder 25,956.
-"""
+"""A convolutional autoencoder of images as one flat vector, of which the first part is the encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....topology.errors import UserError
+from ...topology.errors import UserError
 
 if TYPE_CHECKING:  # the launcher knows shapes, and must not load torch for it
     from torch import Tensor
@@ -31,47 +25,49 @@ class EncoderError(UserError):
 
 @dataclass(frozen=True)
 class Autoencoder:
-    """Of images (channels, height, width), the last rows and columns left out where 4 does not divide their number."""
+    """Of images (channels, height, width), the last rows and columns left out where 4 does not divide their number.
+
+    Encoder: convolution to 16 channels, ReLU, 2x2 max-pool, convolution to 4 channels, ReLU, 2x2 max-pool (3x3 filters
+    with padding 1), one linear layer to the embedding. Decoder: a linear layer, ReLU, transposed convolutions to 16
+    channels, ReLU, and to the image, sigmoid (2x2 filters with stride 2).
+    """
 
     image: tuple[int, ...]
     embedding: int
 
     def __post_init__(self) -> None:
         if len(self.image) != 3 or min(self.image[1:]) < 4:
-            raise EncoderError(
-                f"encodes images of at least 4x4 pixels, the data has samples of shape {tuple(self.image)}"
-            )
+            raise EncoderError(f"encodes images of at least 4x4 pixels, the data has samples of shape {self.image}")
 
     @property
     def sides(self) -> tuple[int, int]:
         """Height and width behind the encoder's last pooling."""
         return self.image[1] // 4, self.image[2] // 4
 
-    def blocks(self) -> list[tuple[str, tuple[int, ...]]]:
-        """(name, shape) of the parameters in their order, those of the encoder first."""
+    def _layers(self) -> list[tuple[str, tuple[int, ...], int]]:
+        """(name, shape of the weights, number of biases) of each, those of the encoder first."""
         channels, flat = self.image[0], _FLAT * math.prod(self.sides)
         return [
-            ("encoder.conv0.weight", (_DEEP, channels, 3, 3)),
-            ("encoder.conv0.bias", (_DEEP,)),
-            ("encoder.conv1.weight", (_FLAT, _DEEP, 3, 3)),
-            ("encoder.conv1.bias", (_FLAT,)),
-            ("encoder.linear.weight", (self.embedding, flat)),
-            ("encoder.linear.bias", (self.embedding,)),
-            ("decoder.linear.weight", (flat, self.embedding)),
-            ("decoder.linear.bias", (flat,)),
-            ("decoder.conv0.weight", (_FLAT, _DEEP, 2, 2)),
-            ("decoder.conv0.bias", (_DEEP,)),
-            ("decoder.conv1.weight", (_DEEP, channels, 2, 2)),
-            ("decoder.conv1.bias", (channels,)),
+            ("encoder.conv0", (_DEEP, channels, 3, 3), _DEEP),
+            ("encoder.conv1", (_FLAT, _DEEP, 3, 3), _FLAT),
+            ("encoder.linear", (self.embedding, flat), self.embedding),
+            ("decoder.linear", (flat, self.embedding), flat),
+            ("decoder.conv0", (_FLAT, _DEEP, 2, 2), _DEEP),
+            ("decoder.conv1", (_DEEP, channels, 2, 2), channels),
         ]
+
+    def blocks(self) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of the parameters in their order."""
+        parts = [{f"{name}.weight": shape, f"{name}.bias": (biases,)} for name, shape, biases in self._layers()]
+        return {name: shape for layer in parts for name, shape in layer.items()}
 
     @property
     def size(self) -> int:
-        return sum(math.prod(shape) for _, shape in self.blocks())
+        return sum(math.prod(shape) + biases for _, shape, biases in self._layers())
 
     @property
     def encoder_size(self) -> int:
-        return sum(math.prod(shape) for _, shape in self.blocks()[:6])
+        return sum(math.prod(shape) + biases for _, shape, biases in self._layers()[:3])
 
     @property
     def encoding_flops(self) -> int:
@@ -82,12 +78,10 @@ class Autoencoder:
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
         """(size,): uniform in +-1/sqrt(fan-in) of each layer."""
-        parts, bound = [], 1.0
-        for name, shape in self.blocks():
-            if name.endswith("weight"):
-                transposed = name.startswith("decoder.conv")
-                bound = 1 / math.sqrt(math.prod(shape) / shape[1 if transposed else 0])
-            parts.append(rng.uniform(-bound, bound, math.prod(shape)))
+        parts = []
+        for _, shape, biases in self._layers():
+            bound = 1 / math.sqrt(math.prod(shape) / biases)
+            parts += [rng.uniform(-bound, bound, count) for count in (math.prod(shape), biases)]
         return np.concatenate(parts)
 
     # -- with torch ----------------------------------------------------------------------------------------------------
@@ -117,7 +111,7 @@ class Autoencoder:
         import torch
         import torch.nn.functional as F
 
-        from ...model.adam import Adam
+        from ..model.adam import Adam
 
         theta = torch.from_numpy(vector).requires_grad_()
         x = self._cropped(torch.from_numpy(images)).to(theta.dtype)
@@ -134,9 +128,10 @@ class Autoencoder:
 
     def _views(self, vector: Any) -> list[Any]:
         """The blocks of a vector, an array or a tensor, that it has: all, or those of the encoder."""
-        ends = np.cumsum([math.prod(shape) for _, shape in self.blocks()]).tolist()
-        blocks = zip([0, *ends], ends, self.blocks(), strict=False)
-        return [vector[start:end].reshape(shape) for start, end, (_, shape) in blocks if end <= len(vector)]
+        shapes = list(self.blocks().values())
+        ends = np.cumsum([math.prod(shape) for shape in shapes]).tolist()
+        blocks = zip([0, *ends], ends, shapes, strict=False)
+        return [vector[start:end].reshape(shape) for start, end, shape in blocks if end <= len(vector)]
 
     def _cropped(self, x: Tensor) -> Tensor:
         height, width = self.sides
@@ -156,16 +151,14 @@ class Autoencoder:
         x = F.relu(F.conv_transpose2d(x, parts[8], parts[9], stride=2))
         return F.conv_transpose2d(x, parts[10], parts[11], stride=2).sigmoid()
 
-    # -- files ---------------------------------------------------------------------------------------------------------
-
     def save(self, vector: np.ndarray, path: Path) -> None:
         """A safetensors file with a tensor a block."""
         from safetensors.numpy import save_file
 
-        views = self._views(vector.astype(np.float32))
-        tensors = {name: np.ascontiguousarray(view) for (name, _), view in zip(self.blocks(), views, strict=True)}
+        views = map(np.ascontiguousarray, self._views(vector.astype(np.float32)))
         unfinished = path.with_name(f"{path.name}.part")
-        save_file(tensors, unfinished, {"image": json.dumps(self.image), "embedding": str(self.embedding)})
+        about = {"image": json.dumps(self.image), "embedding": str(self.embedding)}
+        save_file(dict(zip(self.blocks(), views, strict=True)), unfinished, about)
         unfinished.replace(path)
 
     def load(self, path: Path) -> np.ndarray:
@@ -177,16 +170,15 @@ class Autoencoder:
                 raise OSError("is no plain file")  # opening a pipe may never end
             with safe_open(path, framework="numpy") as file:
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-                if shapes != dict(self.blocks()):
+                if shapes != self.blocks():
                     about = file.metadata() or {}
                     raise EncoderError(
                         f"is an encoder of images of shape {about.get('image', '?')} with an embedding of "
                         f"{about.get('embedding', '?')}; needed are {list(self.image)} and {self.embedding}"
                     )
-                return np.concatenate([file.get_tensor(name).ravel() for name, _ in self.blocks()])
+                return np.concatenate([file.get_tensor(name).ravel() for name in self.blocks()])
         except OSError as error:
-            raise EncoderError(
-                f"cannot be read: {error.strerror or error} (`sheafgossip encoder train` makes one)"
-            ) from None
+            told = f"cannot be read: {error.strerror or error} (`sheafgossip encoder train` makes one)"
         except SafetensorError as error:
-            raise EncoderError(f"is no safetensors file ({error})") from None
+            told = f"is no safetensors file ({error})"
+        raise EncoderError(told)

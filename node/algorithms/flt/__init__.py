@@ -1,1 +1,0 @@
-"""FLT, and its encoder."""

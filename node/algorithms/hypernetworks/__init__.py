@@ -1,1 +1,0 @@
-"""Hypernetworks: pFedHN, GHN and SHN."""

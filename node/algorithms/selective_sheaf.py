@@ -1,0 +1,380 @@
+"""Selective sheaf: neighbours whose tasks are alike find each other in the sketches that they exchange.
+
+Ours, not the paper's. Client i sends neighbour j, of its update Delta_i = theta_i - theta^0 since the common start,
+
+    P_ij^k Delta_i  and  n_i = ||Delta_i||^2,
+
+a vector of d_ij numbers and one number. P_ij^k = P_ji^k are d_ij orthonormal rows, the same at both ends and other ones
+in each round. So both ends know r_ij = P_ij (theta_i - theta_j) and estimate cos(Delta_i, Delta_j), which they average
+over rounds (``Edge``). An edge pulls where the tasks at its ends are alike:
+
+    theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T r_ij),    w_ij = 1 or 0,
+
+in every local step, with the pull of the round's messages. w_ij = 1 once the average is surely at least the threshold
+c_ij, 0 once it is surely below, and unchanged in between: "surely" is by a number of standard errors. Updates of few
+samples are noisy, so c_ij is lower there. An edge that is surely off is silent: it is used in some rounds only.
+
+Clients that pull at each other stay alike whatever becomes of their tasks. One whose loss is higher than it was at
+theta^0 does better to start again from there (``restart``). n_i = 0 tells it: both ends forget what they had estimated.
+
+Both ends draw the same rows and work out the same numbers, so they agree without a word on when to pull and when to
+speak. (Where a codec rounds P_ij Delta_i, its sender goes by the rounded one, too; n_i travels as it is.) Messages may
+be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 takes both: whoever hears each other in
+a round uses the same weight in it.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge, Le, Lt
+
+from ...topology.section import Count, NotNegative, Positive
+from ..assignment import Assignment
+from ..maps import StoredMaps
+from ..maps.start import shared_rows, shared_transform
+from ..model.architecture import Architecture
+from . import base
+from .base import Algorithm, Client, Cost, Peers, RunFacts, SettingsError, State, Traits, Vector
+from .sheaf_fmtl import OF_A_TRANSFORM, StabilityWatch, cost_of_saving, norm, shared_size
+
+
+@dataclass(frozen=True)
+class SelectiveSheaf(Algorithm):
+    """Selective sheaf: neighbours whose tasks are alike find each other in the sketches that they exchange."""
+
+    name: Literal["selective-sheaf"] = "selective-sheaf"
+    gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.1
+    lam: Annotated[NotNegative, "Weight lambda of the agreement of neighbours that are alike."] = 1.0
+    threshold: Annotated[float, Ge(-1), Le(1)] = 0.55
+    """c: two clients with much data are alike where the cosine between their updates is at least this."""
+    noise_samples: NotNegative = 12.0
+    """kappa: of so many training samples, half of an update is noise. Clients with m_i and m_j samples are alike from a
+    cosine of c sqrt(rho_i rho_j), rho = m / (m + kappa); 0: from c."""
+    smoothing: Annotated[NotNegative, Lt(1)] = 0.9
+    """How much a round's estimate of the cosine counts against that of the next one."""
+    listen: Annotated[Count, "Rounds in which an edge is only listened to, before anything is decided."] = 10
+    sure: Annotated[NotNegative, "Standard errors between the estimate and c that it takes to decide anew."] = 2.0
+    weights: Literal["hard", "soft"] = "hard"
+    """w_ij of an edge that is on: 1, or the square of the estimated cosine."""
+    blocks: Literal["whole", "head"] = "whole"
+    """whole: one weight an edge; head: one for the last layer, and one for all layers before it."""
+    probe_every: Annotated[
+        Count, "An edge that is surely off speaks in every so many rounds only; 1: in all of them."
+    ] = 10
+    restart: bool = False
+    """A client whose training loss is higher than it was at theta^0 starts again from there: its task has changed."""
+    seek: bool = False
+    """Clients introduce their neighbours to one another every probe_every rounds, and edges that are surely off make
+    room: the graph is only where it begins."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            same_size=True,
+            tolerates="missing",  # the rows of another round do not compare
+            silent_edges=self.probe_every > 1 or self.seek,
+            new_edges=self.seek,
+            no_scenario="algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to "
+            "false, or leave the scenario out"
+            if self.seek
+            else "",
+            mixes=False,
+            has_maps=True,
+            libraries=("scipy.fft",),
+        )
+
+    def messages(self, edge: base.Edge) -> list[Vector]:
+        blocks = len(block_sizes(self.blocks, edge.model))
+        sketch = Vector(shared_size(self.gamma, edge.d_i, edge.d_j) + blocks, exact=blocks)
+        return [sketch, Vector(2, exact=2)] if self.seek else [sketch]
+
+    def check(self, run: RunFacts) -> None:
+        if not run.same_start:
+            raise SettingsError(
+                "model.same_start",
+                "= false: algorithm.name = 'selective-sheaf' compares updates since a common start; set it to true",
+            )
+        if not all(size for model in run.models for size in block_sizes(self.blocks, model)):
+            raise SettingsError(
+                "algorithm.blocks", "= 'head' needs a model with layers before its last one; or set it to 'whole'"
+            )
+
+    def begin(self, client: Client) -> State:
+        return SelectiveState(self, client)
+
+    def round(self, client: Client, peers: Peers) -> None:
+        theta, state, edges = client.theta, client.state, client.state.edges
+        rows = {j: state.rows[j] for j in state.rows if j in state.introductions.neighbours}
+        state.chosen |= shared_rows(client.seed, client.node, rows, theta.size, peers.round - 1)
+        state.transform.choose(state.chosen)
+
+        delta = theta - state.theta0
+        sketches = state.maps.project(delta)  # P_ij Delta_i
+        ends = np.cumsum(state.blocks)
+        n = np.array([part @ part for part in np.split(delta, ends[:-1])], delta.dtype)  # n_i of each block
+        silent = {j for j in rows if peers.round % self.probe_every and edges[j].is_surely_off}
+        messages = {j: np.append(sketches[j], np.where(edges[j].on, n, -n)) for j in rows if j not in silent}
+        sketches |= {j: message[: -len(n)] for j, message in peers.as_heard(messages).items()}
+        theirs = peers.exchange(messages, quiet=silent)
+
+        r, weights = {}, {}
+        for j, message in theirs.items():
+            sketch, n_j = np.split(message, [-len(n)])
+            block = np.searchsorted(ends, state.chosen[j], side="right")  # of theta, that a row belongs to
+            r[j] = sketches[j] - sketch  # P_ij (theta_i - theta_j)
+            weights[j] = edges[j].weights(~np.signbit(n_j))[block].astype(theta.dtype)
+            edges[j].see(block, sketches[j], sketch, n, np.abs(n_j))
+
+        before = theta.copy()
+        pull = state.maps.pull_back({j: weights[j] * r[j] for j in r})
+        client.learn(pull, self.lam)
+
+        report = client.report
+        report.disagreements = {j: norm(vector) for j, vector in r.items()}
+        report.weights = {j: norm(weights[j]) / math.sqrt(rows[j]) if j in r else 0.0 for j in rows}
+        report.cosines = {j: cosine for j in rows if (cosine := edges[j].cosine) is not None}
+        if client.takes_one_full_step:
+            report.gradient_norm = norm(before - theta) / client.alpha
+        pulled = sum(float(weights[j] @ vector**2) for j, vector in r.items())
+        state.stability.tell(client, self.lam, pull, pulled)
+
+        if self.restart:
+            self._restart_where_lost(client)
+        if self.seek and peers.round > self.listen and peers.round % self.probe_every == 0:
+            self._meet(client, peers)
+
+    def _restart_where_lost(self, client: Client) -> None:
+        assert client.train_loss is not None
+        state = client.state
+        if math.isnan(state.loss_at_theta0):
+            state.loss_at_theta0 = client.train_loss
+        elif client.train_loss > state.loss_at_theta0:
+            client.theta[:] = state.theta0
+            state.loss_at_theta0 = math.nan
+            for edge in state.edges.values():
+                edge.on[:] = False
+
+    def _meet(self, client: Client, peers: Peers) -> None:
+        introductions, edges = client.state.introductions, client.state.edges
+        on = {j for j in introductions.neighbours if edges[j].on.any()}
+        off = {j for j in introductions.neighbours if edges[j].is_surely_off}
+        messages = introductions.messages(on, off, client.generator("introductions", peers.round))
+        told = {j: message.astype(client.theta.dtype) for j, message in messages.items()}
+        for j in introductions.hear(told, peers.exchange(told)):
+            edges[j].listen[:] = min(3, self.listen)  # fewer: both have been learning for a while
+
+    def cost(self, own: Assignment) -> Cost:
+        d_i = own.architecture.size
+        rows = [shared_size(self.gamma, d_i, peer.parameters) for peer in own.neighbours]
+        return Cost(OF_A_TRANSFORM * d_i + 2 * sum(rows) + cost_of_saving(own, rows))
+
+
+def block_sizes(blocks: Literal["whole", "head"], architecture: Architecture) -> tuple[int, ...]:
+    """Numbers of theta in each block that has a weight of its own."""
+    head = architecture.head_size
+    return (architecture.size,) if blocks == "whole" else (architecture.size - head, head)
+
+
+class SelectiveState(State):
+    """theta^0 and the rows follow from the run's seed: they are not saved."""
+
+    maps: StoredMaps
+
+    def __init__(self, algorithm: SelectiveSheaf, client: Client):
+        neighbours, size = client.neighbours, client.theta.size
+        self.theta0 = client.theta.copy()
+        self.blocks = block_sizes(algorithm.blocks, client.model)
+        self.rows = {j: shared_size(algorithm.gamma, size, peer.parameters) for j, peer in neighbours.items()}
+        self.chosen = shared_rows(client.seed, client.node, self.rows, size, 0)
+        self.transform = shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=client.theta.dtype)
+        self.maps = StoredMaps(self.transform)
+        m_i = client.train_samples
+        self.edges = {j: Edge(algorithm, self.blocks, m_i, peer.samples) for j, peer in neighbours.items()}
+        first = [j for j, peer in neighbours.items() if peer.weight or not algorithm.seek]
+        self.introductions = Introductions(neighbours, first)
+        self.loss_at_theta0 = math.nan
+        self.stability = StabilityWatch()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        numbers = [edge.numbers for edge in self.edges.values()]
+        return {
+            "edges": np.array(numbers).reshape(-1, len(self.blocks), 6),
+            "loss_at_theta0": np.array([self.loss_at_theta0]),
+            **self.introductions.arrays(),
+        }
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        for edge, numbers in zip(self.edges.values(), arrays["edges"], strict=True):
+            edge.numbers[:] = numbers
+        self.loss_at_theta0 = float(arrays["loss_at_theta0"][0])
+        self.introductions.load(arrays)
+
+    def nbytes(self) -> int:
+        return self.maps.state_bytes() + self.theta0.nbytes + super().nbytes()
+
+
+def sampled_cosine(mine: np.ndarray, theirs: np.ndarray, n_mine: float, n_theirs: float, size: int) -> float:
+    """x = 1 - d/(2m) ||P u - P v||^2 for u = a / ||a|| and v = b / ||b|| of d = ``size`` numbers, from P a and P b
+    (m,), ||a||^2 and ||b||^2.
+
+    P holds m of the d rows of an orthogonal matrix, drawn at random without replacement, each with probability m/d:
+
+        E x = 1 - ||u - v||^2 / 2 = cos(u, v).
+
+    Exchanging a and b gives the same number to the last bit, on any machine: differences change their sign exactly, and
+    fsum rounds once, whatever the order.
+    """
+    r = mine.astype(np.float64) / math.sqrt(n_mine) - theirs.astype(np.float64) / math.sqrt(n_theirs)
+    return 1 - size / (2 * len(r)) * math.fsum((r * r).tolist())
+
+
+def relative_variance(rows: int, size: int) -> float:
+    """Var x / (1 - cos)^2, where the matrix spreads u - v evenly over its d rows, as random signs before a cosine
+    transform do: that of a mean of m squares of normal variables, less what drawing without replacement saves."""
+    return 2 / rows * (1 - rows / size)
+
+
+class Edge:
+    """What one end of an edge knows of it: for each block of theta with a weight of its own, a mean of x over rounds
+    in which each counts ``smoothing`` times as much as the next one, and what this end decides by it.
+
+    sum_t w_t x_t / sum_t w_t with w_t = smoothing^(seen since t) has variance sum_t w_t^2 Var x_t / (sum_t w_t)^2.
+    """
+
+    def __init__(self, algorithm: SelectiveSheaf, sizes: Sequence[int], m_i: int, m_j: int):
+        """Of clients of m_i and m_j training samples, with blocks of these sizes."""
+        self.algorithm, self.sizes = algorithm, sizes
+        # An update is signal and noise. Of m samples, a share rho = m / (m + kappa) of its squared length is signal, so
+        # the cosine between two updates is sqrt(rho_i rho_j) times that between their signals, to the last bit at both
+        # ends.
+        kappa = algorithm.noise_samples
+        self.threshold = algorithm.threshold * math.sqrt(m_i * m_j / ((m_i + kappa) * (m_j + kappa)))
+        self.numbers = np.zeros((len(sizes), 6))
+        """All that it knows, a row a block; its columns are:"""
+        self.total, self.weight, self.variance, self.seen, self.on, self.listen = self.numbers.T
+        # sum_t w_t x_t, sum_t w_t, sum_t w_t^2 Var x_t / (1 - cos)^2, how many x there were, whether this end would
+        # have the edge on, and how many x it takes at least to decide
+        self.listen[:] = algorithm.listen
+
+    def see(
+        self, block: np.ndarray, mine: np.ndarray, theirs: np.ndarray, n_mine: np.ndarray, n_theirs: np.ndarray
+    ) -> None:
+        """Takes in the sketches of a round, of which ``block`` tells the rows' blocks, and decides for the next one."""
+        smoothing = self.algorithm.smoothing
+        for b, (size, numbers) in enumerate(zip(self.sizes, self.numbers, strict=True)):
+            chosen = block == b
+            if n_mine[b] == 0 or n_theirs[b] == 0:  # somebody begins, or begins again
+                numbers[:5], self.listen[:] = 0, self.algorithm.listen
+            elif chosen.any():
+                x = sampled_cosine(mine[chosen], theirs[chosen], n_mine[b], n_theirs[b], size)
+                numbers[:3] *= smoothing, smoothing, smoothing**2
+                numbers[:4] += x, 1, relative_variance(int(chosen.sum()), size), 1
+        surely_on, surely_off = self.decided()
+        self.on[:] = surely_on | (self.on > 0) & ~surely_off
+
+    def mean_and_error(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean cosine of each block, 0 before anything was seen, and its standard error."""
+        weight = np.where(self.weight, self.weight, 1)
+        mean = self.total / weight
+        return mean, (1 - mean) * np.sqrt(self.variance) / weight
+
+    def decided(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which blocks are surely on, and which are surely off."""
+        mean, error = self.mean_and_error()
+        enough, margin = self.seen >= self.listen, self.algorithm.sure * error
+        return enough & (mean - margin >= self.threshold), enough & (mean + margin < self.threshold)
+
+    @property
+    def is_surely_off(self) -> bool:
+        """In all blocks."""
+        return bool(self.decided()[1].all())
+
+    def weights(self, others: np.ndarray) -> np.ndarray:
+        """w_ij; the other end's opinion is that of its message."""
+        on = self.on * others
+        if self.algorithm.weights == "hard":
+            return on
+        return on * [max(0.0, mean) ** 2 for mean in self.mean_and_error()[0].tolist()]
+
+    @property
+    def cosine(self) -> float | None:
+        """The mean over blocks, by their size; None before there is any."""
+        means = self.mean_and_error()[0].tolist()
+        known = [(size, mean) for size, mean, seen in zip(self.sizes, means, self.seen, strict=True) if seen]
+        return sum(size * mean for size, mean in known) / sum(size for size, _ in known) if known else None
+
+
+NOBODY = -1
+CONTENT, SEEKING, LEAVING = range(3)
+
+
+class Introductions:
+    """Clients that look for better neighbours (``seek``): with whom one exchanges, and how that changes.
+
+    Clients use the graph's edges at first. In some rounds, in which no edge is silent, each client tells each of its
+    neighbours two numbers: whom to meet, if anyone, and its own status: content, seeking (it has an edge that is surely
+    off, or fewer edges than at the start), or leaving this neighbour.
+
+    - A client introduces its neighbours to one another, those who were seeking the last time: first pairs of whom both
+      are like itself, each pair once, then pairs at random; a neighbour to one other at most. Both hear of it in the
+      same round, so both use the new edge from the next one on, unless they have met before.
+    - A client with more edges than at the start leaves half as many as it has more, drawn at random of those that are
+      surely off; the other half is up to their other ends. Clients that have met and parted never meet again.
+
+    Nobody needs to know more than what its neighbours say, and both ends of an edge know the same of it.
+    """
+
+    def __init__(self, everyone: Iterable[int], first: Collection[int]):
+        """``everyone`` are all clients that could be met, ``first`` those that are neighbours from the start."""
+        self.places = {j: place for place, j in enumerate(sorted(everyone))}
+        self.degree = len(first)  # at the start
+        # those that it exchanges with, that it has met, and the neighbours who said the last time that they seek
+        self.neighbours, self.met, self.seeking = set(first), set(first), set(first)
+        self.introduced: set[tuple[int, int]] = set()  # pairs of clients like itself
+
+    def messages(self, on: Collection[int], off: Collection[int], rng: np.random.Generator) -> dict[int, np.ndarray]:
+        """{j: (whom to meet, the client's status)}; ``on`` and ``off`` are the neighbours whose edges surely are."""
+        surplus = max(0, len(self.neighbours) - self.degree + 1) // 2
+        left = set(rng.permutation(sorted(off))[:surplus].tolist())
+        status = SEEKING if off or len(self.neighbours) < self.degree else CONTENT
+        meet = dict.fromkeys(self.neighbours, NOBODY)
+        for one, other in self._pairs(on, rng):
+            meet[one], meet[other] = other, one
+        return {j: np.array([meet[j], LEAVING if j in left else status]) for j in sorted(self.neighbours)}
+
+    def _pairs(self, on: Collection[int], rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        """No client twice."""
+        free = rng.permutation(sorted(self.seeking & self.neighbours)).tolist()
+        for one, other in combinations([j for j in free if j in on], 2):
+            pair = min(one, other), max(one, other)
+            if one in free and other in free and pair not in self.introduced:
+                self.introduced.add(pair)
+                free.remove(one)
+                free.remove(other)
+                yield pair
+        yield from zip(free[::2], free[1::2], strict=False)
+
+    def hear(self, told: Mapping[int, np.ndarray], heard: Mapping[int, np.ndarray]) -> set[int]:
+        """Takes in what this client and its neighbours told each other; returns its new neighbours."""
+        gone = {j for j in heard if LEAVING in (int(told[j][1]), int(heard[j][1]))}
+        new = {int(message[0]) for message in heard.values()} & self.places.keys() - self.met
+        self.seeking = {j for j, message in heard.items() if int(message[1]) == SEEKING}
+        self.neighbours = (self.neighbours - gone) | new
+        self.met |= new
+        return new
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        kinds = (self.neighbours, self.met, self.seeking)
+        return {
+            "acquaintances": np.array([[j in kind for kind in kinds] for j in self.places], np.uint8).reshape(-1, 3),
+            "introduced": np.array(sorted(self.introduced), np.int64).reshape(-1, 2),
+        }
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        columns = arrays["acquaintances"].astype(bool).T
+        self.neighbours, self.met, self.seeking = ({j for j, p in self.places.items() if kind[p]} for kind in columns)
+        self.introduced = {(int(i), int(j)) for i, j in arrays["introduced"]}
