@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...node.algorithms.autoencoder import Autoencoder, EncoderError
-from ...node.algorithms.flt import FLT
+from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...topology.randomness import generator
 from ..config.sections import ConfigError, RunConfig
 from ..data import load

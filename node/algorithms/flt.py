@@ -15,23 +15,23 @@ Printed are sign(A - gamma), and averages that do not add up to one: what is wri
 stays as it is where none of its clients takes part in a round.
 """
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge
 
-from ...topology.errors import install
+from ...topology.errors import UserError, install
 from ...topology.section import Count, Index, InputFile, Needs, Positive
 from ..assignment import Assignment
-from .autoencoder import Autoencoder, EncoderError
 from .base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
 
-RADIUS = 2.0
-"""Of the centroids' principal components: at this scale a gamma near 1 is of use, as it is with UMAP."""
+_DEEP, _FLAT = 16, 4  # channels of the two convolutions
 
 
 class Groups(State):
@@ -45,8 +45,6 @@ class Groups(State):
 
 @dataclass(frozen=True)
 class FLT(ServerAlgorithm):
-    """FLT, federated learning with taskonomy (Jamali-Rad, Abdizadeh, Szabo): FedAvg among clients with related data."""
-
     name: Literal["flt"] = "flt"
     case: Literal["related", "clusters"] = "clusters"
     """Whose models are averaged for a client: those of the clients related to it (case I), or those of its cluster
@@ -76,7 +74,7 @@ class FLT(ServerAlgorithm):
         opening = self._size_sent(autoencoder) if edge.from_server else self.centroids * self.embedding
         return [Vector(opening, opening=True), Vector(edge.d_i)]
 
-    def _size_sent(self, autoencoder: Autoencoder) -> int:
+    def _size_sent(self, autoencoder: "Autoencoder") -> int:
         return autoencoder.size if self.fine_tune_epochs else autoencoder.encoder_size
 
     def check(self, run: RunFacts) -> None:
@@ -109,7 +107,7 @@ class FLT(ServerAlgorithm):
         (server,) = client.neighbours
         peers.send({server: self._centroids(client, autoencoder, peers.receive().get(server))})
 
-    def _centroids(self, client: Client, autoencoder: Autoencoder, encoder: np.ndarray | None) -> np.ndarray:
+    def _centroids(self, client: Client, autoencoder: "Autoencoder", encoder: np.ndarray | None) -> np.ndarray:
         """M_m, (k e,), a centroid several times where there are fewer samples than k; 0 without an encoder."""
         k, e = self.centroids, self.embedding
         if encoder is None:
@@ -130,8 +128,12 @@ class FLT(ServerAlgorithm):
         signatures = {m: vector.reshape(self.centroids, -1) for m, vector in received.items() if vector.any()}
         heard = sorted(signatures)
         if len(heard) > 1:
+            from scipy.spatial.distance import cdist
+
             z = self._manifold(server, np.concatenate([signatures[m] for m in heard]))
-            related[np.ix_(heard, heard)] = nearest(z.reshape(len(heard), self.centroids, -1)) <= self.gamma
+            points = len(heard), self.centroids
+            nearest = cdist(z, z).reshape(points * 2).min(axis=(1, 3))  # A_ij = min_rs ||u_ir - u_js||
+            related[np.ix_(heard, heard)] = nearest <= self.gamma
         if self.case == "clusters":
             state.model_of = clusters(related, self.clusters)
             averaged = np.arange(state.model_of.max() + 1)[:, None] == state.model_of
@@ -165,7 +167,7 @@ class FLT(ServerAlgorithm):
         found = centred @ directions[: self.dimensions].T
         z = np.pad(found, ((0, 0), (0, self.dimensions - found.shape[1])))
         radius = np.sqrt((z**2).sum(axis=1).mean())  # root mean square distance from the mean
-        return z * (RADIUS / radius if radius else 1)
+        return z * (2 / radius if radius else 1)  # at this scale a gamma near 1 is of use, as it is with UMAP
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
         for row, averaged in enumerate(server.state.averaged):
@@ -176,15 +178,6 @@ class FLT(ServerAlgorithm):
 
     def reply(self, server: Client, client: int) -> np.ndarray:
         return server.state.models[server.state.model_of[client]]
-
-
-def nearest(points: np.ndarray) -> np.ndarray:
-    """A_ij = min_rs ||u_ir - u_js||, (M, M), of points u (M, k, dimensions)."""
-    from scipy.spatial.distance import cdist
-
-    count, k, _ = points.shape
-    flat = points.reshape(count * k, -1)
-    return cdist(flat, flat).reshape(count, k, count, k).min(axis=(1, 3))
 
 
 def clusters(related: np.ndarray, wanted: int = 0) -> np.ndarray:
@@ -202,3 +195,160 @@ def clusters(related: np.ndarray, wanted: int = 0) -> np.ndarray:
     labels = fcluster(tree, wanted, criterion="maxclust")
     order = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
     return np.array([order[label] for label in labels.tolist()])
+
+
+class EncoderError(UserError):
+    """An encoder that does not fit; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Autoencoder:
+    """A convolutional autoencoder as one flat vector, of which the first part is the encoder.
+
+    Of images (channels, height, width), the last rows and columns left out where 4 does not divide their number.
+
+    Encoder: convolution to 16 channels, ReLU, 2x2 max-pool, convolution to 4 channels, ReLU, 2x2 max-pool (3x3 filters
+    with padding 1), one linear layer to the embedding. Decoder: a linear layer, ReLU, transposed convolutions to 16
+    channels, ReLU, and to the image, sigmoid (2x2 filters with stride 2).
+    """
+
+    image: tuple[int, ...]
+    embedding: int
+
+    def __post_init__(self) -> None:
+        if len(self.image) != 3 or min(self.image[1:]) < 4:
+            raise EncoderError(f"encodes images of at least 4x4 pixels, the data has samples of shape {self.image}")
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width behind the encoder's last pooling."""
+        return self.image[1] // 4, self.image[2] // 4
+
+    def _layers(self) -> list[tuple[str, tuple[int, ...], int]]:
+        """(name, shape of the weights, number of biases) of each, those of the encoder first."""
+        channels, flat = self.image[0], _FLAT * math.prod(self.sides)
+        return [
+            ("encoder.conv0", (_DEEP, channels, 3, 3), _DEEP),
+            ("encoder.conv1", (_FLAT, _DEEP, 3, 3), _FLAT),
+            ("encoder.linear", (self.embedding, flat), self.embedding),
+            ("decoder.linear", (flat, self.embedding), flat),
+            ("decoder.conv0", (_FLAT, _DEEP, 2, 2), _DEEP),
+            ("decoder.conv1", (_DEEP, channels, 2, 2), channels),
+        ]
+
+    def blocks(self) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of the parameters in their order."""
+        parts = [{f"{name}.weight": shape, f"{name}.bias": (biases,)} for name, shape, biases in self._layers()]
+        return {name: shape for layer in parts for name, shape in layer.items()}
+
+    @property
+    def size(self) -> int:
+        return sum(math.prod(shape) + biases for _, shape, biases in self._layers())
+
+    @property
+    def encoder_size(self) -> int:
+        return sum(math.prod(shape) + biases for _, shape, biases in self._layers()[:3])
+
+    @property
+    def encoding_flops(self) -> int:
+        """Of one image on its way through the encoder."""
+        places = 16 * math.prod(self.sides)  # pixels of the image, and a quarter of them behind the first pooling
+        convolutions = 9 * (self.image[0] * _DEEP * places + _DEEP * _FLAT * places // 4)
+        return 2 * (convolutions + _FLAT * math.prod(self.sides) * self.embedding)
+
+    def start(self, rng: np.random.Generator) -> np.ndarray:
+        """(size,): uniform in +-1/sqrt(fan-in) of each layer."""
+        parts = []
+        for _, shape, biases in self._layers():
+            bound = 1 / math.sqrt(math.prod(shape) / biases)
+            parts += [rng.uniform(-bound, bound, count) for count in (math.prod(shape), biases)]
+        return np.concatenate(parts)
+
+    def embed(self, vector: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """(n, embedding) of images (n, channels, height, width); the encoder's part of the vector is enough."""
+        import torch
+
+        parts = self._views(torch.from_numpy(vector))
+        with torch.no_grad():
+            chunks = torch.from_numpy(images).split(512)
+            return torch.cat([self._encode(parts, chunk.to(parts[0].dtype)) for chunk in chunks]).numpy()
+
+    def train(self, vector: np.ndarray, images: np.ndarray, epochs: int, rng: np.random.Generator) -> Iterator[float]:
+        """Epochs of Adam on the mean squared error of the images that come out; changes ``vector`` (size,) in place.
+
+        Yields the mean of the errors met in each epoch.
+        """
+        import torch
+        import torch.nn.functional as F
+
+        from ..model.adam import Adam
+
+        theta = torch.from_numpy(vector).requires_grad_()
+        x = self._cropped(torch.from_numpy(images)).to(theta.dtype)
+        adam = Adam(theta)
+        for _ in range(epochs):
+            errors = []
+            for chosen in torch.from_numpy(rng.permutation(len(x))).split(64):
+                parts = self._views(theta)
+                error = F.mse_loss(self._decode(parts, self._encode(parts, x[chosen])), x[chosen])
+                (gradient,) = torch.autograd.grad(error, theta)
+                adam.step(gradient, 1e-3)
+                errors.append(float(error.detach()))
+            yield sum(errors) / len(errors)
+
+    def _views(self, vector: Any) -> list[Any]:
+        """The blocks of a vector, an array or a tensor, that it has: all, or those of the encoder."""
+        shapes = list(self.blocks().values())
+        ends = np.cumsum([math.prod(shape) for shape in shapes]).tolist()
+        blocks = zip([0, *ends], ends, shapes, strict=False)
+        return [vector[start:end].reshape(shape) for start, end, shape in blocks if end <= len(vector)]
+
+    def _cropped(self, x: Any) -> Any:
+        height, width = self.sides
+        return x[..., : 4 * height, : 4 * width]
+
+    def _encode(self, parts: list[Any], x: Any) -> Any:
+        import torch.nn.functional as F
+
+        x = F.max_pool2d(F.relu(F.conv2d(self._cropped(x), parts[0], parts[1], padding=1)), 2)
+        x = F.max_pool2d(F.relu(F.conv2d(x, parts[2], parts[3], padding=1)), 2)
+        return F.linear(x.flatten(1), parts[4], parts[5])
+
+    def _decode(self, parts: list[Any], embedded: Any) -> Any:
+        import torch.nn.functional as F
+
+        x = F.relu(F.linear(embedded, parts[6], parts[7])).view(-1, _FLAT, *self.sides)
+        x = F.relu(F.conv_transpose2d(x, parts[8], parts[9], stride=2))
+        return F.conv_transpose2d(x, parts[10], parts[11], stride=2).sigmoid()
+
+    def save(self, vector: np.ndarray, path: Path) -> None:
+        """A safetensors file with a tensor a block."""
+        from safetensors.numpy import save_file
+
+        views = map(np.ascontiguousarray, self._views(vector.astype(np.float32)))
+        unfinished = path.with_name(f"{path.name}.part")
+        about = {"image": json.dumps(self.image), "embedding": str(self.embedding)}
+        save_file(dict(zip(self.blocks(), views, strict=True)), unfinished, about)
+        unfinished.replace(path)
+
+    def load(self, path: Path) -> np.ndarray:
+        """(size,) float32. Raises EncoderError."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            if path.exists() and not path.is_file():
+                raise OSError("is no plain file")  # opening a pipe may never end
+            with safe_open(path, framework="numpy") as file:
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+                if shapes != self.blocks():
+                    about = file.metadata() or {}
+                    raise EncoderError(
+                        f"is an encoder of images of shape {about.get('image', '?')} with an embedding of "
+                        f"{about.get('embedding', '?')}; needed are {list(self.image)} and {self.embedding}"
+                    )
+                return np.concatenate([file.get_tensor(name).ravel() for name in self.blocks()])
+        except OSError as error:
+            told = f"cannot be read: {error.strerror or error} (`sheafgossip encoder train` makes one)"
+        except SafetensorError as error:
+            told = f"is no safetensors file ({error})"
+        raise EncoderError(told)

@@ -43,9 +43,6 @@ from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads
 
 @dataclass(frozen=True)
 class PFedHN(ServerAlgorithm):
-    """pFedHN (Shamsian et al. 2021): a hypernetwork at the server makes each client's model from the client's
-    embedding."""
-
     name: Literal["pfedhn"] = "pfedhn"
     eta: Annotated[Positive, "Step size of Adam, with which the server fits psi."] = 0.001
     weight_decay: Annotated[NotNegative, "Weight of psi itself in the gradient that Adam is given."] = 0.00005

@@ -93,7 +93,7 @@ class Hypernetwork(State):
         self._models = None
 
     def nbytes(self) -> int:
-        return 4 * self._flat.numpy().nbytes
+        return super().nbytes() + self._gradient.numpy().nbytes
 
 
 class GraphHypernetwork(Hypernetwork):
@@ -155,9 +155,6 @@ class GraphHypernetwork(Hypernetwork):
             self._relate(arrays["X"], arrays["relations"])
             self.learn_anew(self.diffusion() | self.hypernetwork())
         super().load(arrays)
-
-    def nbytes(self) -> int:
-        return super().nbytes() + (0 if self.X is None else values(self.X).nbytes + self.edges.nbytes)
 
 
 class SheafHypernetwork(GraphHypernetwork):

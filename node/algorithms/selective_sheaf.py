@@ -44,8 +44,6 @@ from .sheaf_fmtl import OF_A_TRANSFORM, StabilityWatch, cost_of_saving, norm, sh
 
 @dataclass(frozen=True)
 class SelectiveSheaf(Algorithm):
-    """Selective sheaf: neighbours whose tasks are alike find each other in the sketches that they exchange."""
-
     name: Literal["selective-sheaf"] = "selective-sheaf"
     gamma: Annotated[Positive, Le(1), "Size of the shared vectors: d_ij = max(1, floor(gamma d))."] = 0.1
     lam: Annotated[NotNegative, "Weight lambda of the agreement of neighbours that are alike."] = 1.0

@@ -53,17 +53,16 @@ class StabilityWatch:
         """Takes in the numbers of a round; returns the warnings that were not given before."""
         if not (math.isfinite(models) and math.isfinite(maps)):  # tells nothing about its own cause
             return []
-        times, or_else = ("", " or training.alpha")
+        times, or_else = "", " or training.alpha"
         if steps > 1:
             times, or_else = f"{steps} local steps: {steps} ", ", training.alpha or the local steps"
-        told = {
-            "maps": f"eta lam ||theta||^2 = {maps:.3g} is above 1: the maps may diverge; lower algorithm.eta or "
-            "algorithm.lam",
-            "models": f"{times}lam alpha ||P||^2 = {models:.3g} is above 1: the models may diverge; lower "
-            f"algorithm.lam, algorithm.start_scale{or_else}",
-        }
-        above = {"maps": maps > 1, "models": models > 1}
-        new = {number: text for number, text in told.items() if above[number] and number not in self._crossed}
+        new = {}
+        for which, value, formula, keys in (
+            ("maps", maps, "eta lam ||theta||^2", "algorithm.eta or algorithm.lam"),
+            ("models", models, f"{times}lam alpha ||P||^2", f"algorithm.lam, algorithm.start_scale{or_else}"),
+        ):
+            if value > 1 and which not in self._crossed:
+                new[which] = f"{formula} = {value:.3g} is above 1: the {which} may diverge; lower {keys}"
         self._crossed |= new
         return list(new.values())
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from sheafgossip.launcher.config.sections import validate
 from sheafgossip.launcher.prepare.encoders import train_encoder
-from sheafgossip.node.algorithms.autoencoder import Autoencoder
+from sheafgossip.node.algorithms.flt import Autoencoder
 
 FEW = {"data": {"dataset": "digits", "samples": 100}}
 

@@ -6,9 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from sheafgossip.node.algorithms.autoencoder import Autoencoder, EncoderError
 from sheafgossip.node.algorithms.base import SettingsError
-from sheafgossip.node.algorithms.flt import FLT, clusters
+from sheafgossip.node.algorithms.flt import FLT, Autoencoder, EncoderError, clusters
 from sheafgossip.node.client import RoundReport
 from sheafgossip.node.model.architecture import Architecture
 
