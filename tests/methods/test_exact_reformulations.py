@@ -21,19 +21,10 @@ PROBLEM = f"""
 clients = 8
 rounds = {ROUNDS}
 seed = 3
-[topology]
-p = 0.4
-[data]
-samples = 600
-rotations = [0, 90]
-[model]
-MODEL
-[training]
-alpha = 0.5
-l2 = 0.02
-[checkpoints]
-every = {ROUNDS - 1}
-save_maps = true
+topology.p = 0.4
+data = {{ samples = 600, rotations = [0, 90] }}
+training = {{ alpha = 0.5, l2 = 0.02 }}
+checkpoints = {{ every = {ROUNDS - 1}, save_maps = true }}
 [algorithm]
 name = "sheaf-fmtl"
 gamma = 0.05
@@ -43,13 +34,14 @@ start = "orthogonal"
 start_scale = 2.0
 [[compare]]
 name = "dense"
-algorithm = {{ storage = "dense" }}
+algorithm.storage = "dense"
 [[compare]]
 name = "factored"
-algorithm = {{ storage = "factored" }}
+algorithm.storage = "factored"
 [[compare]]
 name = "fused"
 algorithm = {{ storage = "factored", exchange = "fused" }}
+[model]
 """
 ONE_SIZE, TWO_SIZES = "same_start = false", 'mix = [{ kind = "mlp", hidden = [5] }]'
 
@@ -70,7 +62,7 @@ def maps(run: RunFolder, round: int) -> np.ndarray:
 )
 def test_every_way_ends_at_the_models_and_maps_of_dense_ones_and_reports_the_same_on_its_way(run, dtype, model):
     """One problem solved in three ways, with maps that really move."""
-    ways = run(PROBLEM.replace("MODEL", f'dtype = "{dtype}"\n{model}')).runs()
+    ways = run(f'{PROBLEM}dtype = "{dtype}"\n{model}').runs()
     dense, factored, fused = ways["dense"], ways["factored"], ways["fused"]
     sizes = {arrays["theta"].size for arrays in dense.states(0).values()}
     assert sizes == {650} | ({64 * 5 + 5 + 5 * 10 + 10} if model == TWO_SIZES else set())
@@ -101,24 +93,12 @@ WATCHED = f"""
 clients = 5
 rounds = 20
 seed = 8
-[topology]
-kind = "ring"
-[data]
-samples = 300
-rotations = [0, 90]
-[model]
-dtype = "float64"
-same_start = false
-[training]
-alpha = {ALPHA}
-l2 = {L2}
-[checkpoints]
-every = 1
-save_maps = true
-[algorithm]
-name = "sheaf-fmtl"
-gamma = 0.05
-lam = {LAM}
+topology.kind = "ring"
+data = {{ samples = 300, rotations = [0, 90] }}
+model = {{ dtype = "float64", same_start = false }}
+training = {{ alpha = {ALPHA}, l2 = {L2} }}
+checkpoints = {{ every = 1, save_maps = true }}
+algorithm = {{ name = "sheaf-fmtl", gamma = 0.05, lam = {LAM} }}
 [[compare]]
 name = "learning"
 algorithm = {{ eta = 0.2, start = "identity" }}
@@ -152,11 +132,9 @@ def objective(run: RunFolder, round: int) -> tuple[float, float]:
         theta, x = leaves[node, "theta"], torch.from_numpy(shard["x_train"]).flatten(1).double()
         scores = x @ theta[:640].reshape(10, 64).T + theta[640:]
         total = total + cross_entropy(scores, torch.from_numpy(shard["y_train"])) + L2 / 2 * theta @ theta
-    for node, name in leaves:
-        other = int(name.removeprefix("P.")) if name != "theta" else -1
-        if node < other:
-            gap = leaves[node, name] @ leaves[node, "theta"] - leaves[other, f"P.{node}"] @ leaves[other, "theta"]
-            total = total + LAM / 2 * gap @ gap
+    for i, j in run.edges():
+        gap = leaves[i, f"P.{j}"] @ leaves[i, "theta"] - leaves[j, f"P.{i}"] @ leaves[j, "theta"]
+        total = total + LAM / 2 * gap @ gap
     total.backward()
     return float(total.detach()), math.sqrt(sum(float((leaf.grad**2).sum()) for leaf in leaves.values()))
 
@@ -203,11 +181,10 @@ def test_rotating_maps_follow_their_equations_with_the_explicit_matrices_of_each
     signs = np.sign((first[0]["P.1"] * cosine_rows(shared_rows(8, 0, {1: 32}, size, 0)[1], size)).sum(axis=0))
     for round in range(1, 21):
         step = {i: oracles.gradient(theta[i], shards[i]) + L2 * theta[i] for i in theta}
-        for i in theta:
-            for j in ((i - 1) % 5, (i + 1) % 5):
-                rows = shared_rows(8, i, {j: 32}, size, (round - 1) // EVERY)[j]
-                P = SCALE * cosine_rows(rows, size) * signs
-                step[i] = step[i] + LAM * P.T @ (P @ (theta[i] - theta[j]))
+        for i, j in oracles.both_directions(rotating.edges()):
+            rows = shared_rows(8, i, {j: 32}, size, (round - 1) // EVERY)[j]
+            P = SCALE * cosine_rows(rows, size) * signs
+            step[i] = step[i] + LAM * P.T @ (P @ (theta[i] - theta[j]))
         theta = {i: theta[i] - ALPHA * step[i] for i in theta}
         assert error(np.concatenate(list(rotating.theta(round).values())), np.concatenate(list(theta.values()))) < 1e-12
     at = [maps(rotating, round) for round in range(1, 21)]  # round 1 is of period 0, as the start is
@@ -220,20 +197,11 @@ DIVERGING = """
 clients = 4
 rounds = 500
 seed = 1
-[topology]
-kind = "ring"
-[data]
-samples = 300
-[model]
-same_start = false
-[training]
-alpha = 0.1
-[algorithm]
-name = "sheaf-fmtl"
-gamma = 0.1
-lam = 0.01
-eta = 200.0
-start = "orthogonal"
+topology.kind = "ring"
+data.samples = 300
+model.same_start = false
+training.alpha = 0.1
+algorithm = { name = "sheaf-fmtl", gamma = 0.1, lam = 0.01, eta = 200.0, start = "orthogonal" }
 """
 
 

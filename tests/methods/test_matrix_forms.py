@@ -13,29 +13,14 @@ SHEAF = f"""
 clients = 8
 rounds = {ROUNDS}
 seed = 3
-[topology]
-p = 0.4
-[data]
-samples = 600
-rotations = [0, 90]
-[training]
-alpha = {ALPHA}
-[checkpoints]
-save_maps = true
-[evaluation]
-every = 0
-[model]
-dtype = "{{dtype}}"
-{{mix}}
-[algorithm]
-name = "sheaf-fmtl"
-gamma = 0.05
-lam = 0.05
-eta = 0.05
-start = "{{start}}"
-start_scale = {{scale}}
+topology.p = 0.4
+data = {{ samples = 600, rotations = [0, 90] }}
+training.alpha = {ALPHA}
+checkpoints.save_maps = true
+evaluation.every = 0
+algorithm = {{ name = "sheaf-fmtl", gamma = 0.05, lam = 0.05, eta = 0.05 }}
 """
-MIX = 'mix = [{ kind = "mlp", hidden = [12] }, { kind = "mlp", hidden = [7] }]'
+MIX = 'model.mix = [{ kind = "mlp", hidden = [12] }, { kind = "mlp", hidden = [7] }]'
 HIDDEN = {650: (), 64 * 12 + 12 + 130: (12,), 64 * 7 + 7 + 80: (7,)}
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 
@@ -55,7 +40,8 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 def test_sheaf_fmtl_equals_its_matrix_form(run, start, scale, mix, dtype):
     """Equations (30) and (31) of the paper, theta and the maps of all clients stacked."""
     lam = eta = 0.05
-    folder = run(SHEAF.format(dtype=dtype, mix=mix, start=start, scale=scale))
+    maps = (f"algorithm.start={start}", f"algorithm.start_scale={scale}")
+    folder = run(SHEAF + mix, f"model.dtype={dtype}", *maps)
     first, last, shards = folder.states(0), folder.states(ROUNDS), folder.shards()
     P, H, of = oracles.stacked_maps(first, folder.edges())
     start, theta = P.copy(), np.concatenate([first[node]["theta"] for node in of]).astype(np.float64)
@@ -74,15 +60,10 @@ CONFIG = f"""
 clients = {CLIENTS}
 rounds = {ROUNDS}
 seed = {SEED}
-[data]
-samples = 360
-partition = "classes"
-[training]
-alpha = {ALPHA}
-[model]
-dtype = "float64"
-[evaluation]
-every = 0
+data = {{ samples = 360, partition = "classes" }}
+training.alpha = {ALPHA}
+model.dtype = "float64"
+evaluation.every = 0
 """
 GRAPHS = {
     "static": ("p = 0.5", TopologySpec(p=0.5)),
