@@ -40,7 +40,7 @@ class Recorder:
         self.wire_bytes = GREETING_BYTES + PUSH_READY_BYTES
         if keys is not None:
             dial_with(self._socket, *keys)
-            self.wire_bytes += handshake_bytes(PUSH_READY_BYTES, connects=True)
+            self.wire_bytes += handshake_bytes(connects=True)
         if endpoint:
             self.connect(endpoint)
         self._sender = sender

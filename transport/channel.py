@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from ..topology.randomness import generator
 from .codecs import Codec, Format, Tensors
-from .envelope import Rejected
+from .wire import Rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,7 @@ class Channel:
     opened: tuple[int, ...] = ()
     may_be_quiet: bool = False  # whether an exchange may pass without a vector
     codec: Codec | None = None
-    exact: tuple[int, ...] = ()
-    """Message by message, numbers at the end that the codec leaves as they are; by default none."""
+    exact: tuple[int, ...] = ()  # message by message, numbers at the end that the codec leaves as they are; or none
     is_shown: bool = False
     """Whether one message more may come in a round, like the last one: a server's answer to be evaluated only."""
 
@@ -45,8 +44,7 @@ def _formats(
     codec: Codec | None, dtype: np.dtype, before: tuple[int, ...], lengths: tuple[int, ...], exact: tuple[int, ...]
 ) -> tuple[Format, ...]:
     as_they_are = lengths if codec is None else exact or (0,) * len(lengths)
-    sizes = zip(before + lengths, before + as_they_are, strict=True)
-    return tuple(Format(codec, dtype, length, last) for length, last in sizes)
+    return tuple(Format(codec, dtype, *size) for size in zip(before + lengths, before + as_they_are, strict=True))
 
 
 class Channels:
@@ -78,10 +76,7 @@ class Channels:
         format = formats[phase]
         if format.codec is None:
             return (vector,)
-
-        def draws() -> np.random.Generator:
-            return generator(self._seed, "rounding", self._node, node, round, phase)
-
+        draws = partial(generator, self._seed, "rounding", self._node, node, round, phase)
         if not format.owes:
             return format.encode(vector, draws)
         key = node, phase - len(self[node].opens) * (round == 1)

@@ -1,13 +1,12 @@
-"""Which messages a client sends, counted, and uses in a round, and what it waits for: without a clock, the round's own.
+"""Which messages a client sends, counted, and uses in a round, and what it waits for: without a scenario the round's
+own; with one, clock_planned.py and clock_wall.py say."""
 
-Where a run has a scenario, clock_planned.py and clock_wall.py say otherwise.
-"""
-
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,22 +15,23 @@ from .codecs import Tensors
 from .constants import CONSTANTS
 from .control import Waiting, WaitOver
 from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
-from .envelope import Rejected
+from .schedule import Flow, Schedule, limit, tell_every
 from .waiting import parts_of
+from .wire import Rejected
 
 Key = tuple[int, int, int]
 """Sender, round and phase of a message."""
 
-OUT_OF_TURN = "round or phase out of turn"
-
-
-CONFIRMATION: Literal["confirmation"] = "confirmation"
+CONFIRMATION: Final = "confirmation"
 """Messages that carry no vector but tell what was taken, or that the sender is quiet."""
-EVALUATION: Literal["evaluation"] = "evaluation"
+EVALUATION: Final = "evaluation"
 """Messages for evaluation only."""
 
-SHOWN = "shown_bytes"
-"""In a checkpoint: messages for evaluation to each neighbour, and their wire bytes."""
+NO_VECTOR = np.empty(0)
+"""In place of the vector of a message that has none: its sender is quiet in this exchange."""
+
+_SHOWN = "shown_bytes"  # in a checkpoint: messages for evaluation to each neighbour, and their wire bytes
+_OUT_OF_TURN = "round or phase out of turn"
 
 
 class Traffic(NamedTuple):
@@ -56,21 +56,15 @@ class Outgoing:
             sent[node] = messages + 1, payload + more.payload, message + more.message, wire + more.wire
 
     def close_round(self) -> dict[int, Traffic]:
-        traffic = self._sent.pop("", {})
-        return {node: Traffic(*traffic[node]) for node in sorted(traffic)}
+        return {node: Traffic(*sent) for node, sent in sorted(self._sent.pop("", {}).items())}
 
     def beside(self, kind: str) -> dict[int, tuple[int, int]]:
         """{neighbour: messages of this kind sent to it beside the traffic, and their wire bytes}"""
         return {node: (messages, wire) for node, (messages, _, _, wire) in sorted(self._sent[kind].items())}
 
-    def state(self, neighbours: Sequence[int]) -> dict[str, np.ndarray]:
-        shown = self.beside(EVALUATION)
-        return {SHOWN: np.array([shown.get(node, (0, 0)) for node in neighbours])} if shown else {}
-
-    def load(self, state: Mapping[str, np.ndarray], neighbours: Sequence[int]) -> None:
-        for node, (messages, wire) in zip(neighbours, state[SHOWN].tolist() if SHOWN in state else (), strict=False):
-            if messages:
-                self._sent[EVALUATION][node] = messages, 0, 0, wire
+    def resume(self, kind: str, sent: Mapping[int, tuple[int, int]]) -> None:
+        """Goes on from what ``beside`` told."""
+        self._sent[kind] = {node: (messages, 0, 0, wire) for node, (messages, wire) in sent.items() if messages}
 
 
 class Use(NamedTuple):
@@ -94,11 +88,10 @@ class Clock:
 
     A message is taken in when its round and phase lie ahead, by ``ahead`` rounds at most: a neighbour that is waited
     for in every round is never more than one round ahead. ``round`` is the present one; ``sent`` and ``taken`` count
-    each neighbour's messages in it so far.
+    each neighbour's messages in it so far, ``deadlines_passed`` the waits of all rounds that a deadline has ended.
     """
 
-    asks = False
-    """Whether it is to be asked before each message is sent."""
+    deadlines_passed = 0
 
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, *, ahead: int = 1):
         self.endpoint = endpoint
@@ -110,7 +103,6 @@ class Clock:
         self.taken = dict.fromkeys(self.neighbours, 0)
         self.timeout = timeout
         self._ahead = ahead
-        self._deadlines = 0
         self._inbox: dict[Key, np.ndarray] = {}
 
     def begin(self, round: int, begun_in: int | None = None) -> None:
@@ -136,7 +128,7 @@ class Clock:
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round}; ``bounded``: by the deadline of the run's scenario."""
         wanted = {(node, self.round, self.taken[node]): node for node in nodes}
-        self._wait_for_all(wanted.keys())
+        self._wait_for(wanted.keys())
         for node in nodes:
             self.taken[node] += 1
         return {node: self._inbox.pop(key) for key, node in wanted.items()}
@@ -153,14 +145,8 @@ class Clock:
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         key = node, self.round, phase
-        self._wait_for_all({key})
+        self._wait_for({key})
         return self._inbox.pop(key)
-
-    def idle(self) -> None:
-        """Takes in what comes while there is nothing to do, until the launcher says something, or a second at most."""
-        message = self.endpoint.receive_or_hear(time.monotonic() + 1)
-        if message is not None:
-            self._store(message)
 
     def sleep(self, elapsed_s: float) -> None:
         """Called after the round's local work, which took so long: the slow ones of a scenario take longer."""
@@ -169,61 +155,184 @@ class Clock:
         """In the current round, where a scenario tells time."""
         return Waited()
 
-    def deadlines_passed(self) -> int:
-        """Waits that ended because a deadline had passed."""
-        return self._deadlines
-
     def state(self) -> dict[str, np.ndarray]:
-        return {}
+        shown = self.outgoing.beside(EVALUATION)
+        return {_SHOWN: np.array([shown.get(node, (0, 0)) for node in self.neighbours])} if shown else {}
 
-    def load(self, state: Mapping[str, np.ndarray]) -> None: ...
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        if _SHOWN in state:
+            self.outgoing.resume(EVALUATION, dict(zip(self.neighbours, state[_SHOWN].tolist(), strict=False)))
 
     def memory_bytes(self) -> int:
         return sum(vector.nbytes for vector in self._inbox.values())
 
-    def _wait_for_all(self, wanted: Collection[Key]) -> None:
-        missing = wanted - self._inbox.keys()
-        if not missing:
-            return
-        with self._parts_of_wait(lambda: missing) as parts:
-            for until in parts:
-                try:
-                    while missing:
-                        missing.discard(self._store(self.endpoint.receive(until)))
-                    return
-                except NeighbourTimeout:
-                    continue
-            raise silence_of((node for node, _, _ in missing), self)
-
-    def _store(self, message: Message) -> Key | None:
-        """Returns under which key it is stored; None: it was dropped."""
-        key = src, round, phase = message[:3]
-        now = self.round
-        is_over = round < now or (round == now and phase < self.taken[src])
-        try:
-            if is_over or round > now + self._ahead or key in self._inbox:
-                raise Rejected(OUT_OF_TURN)
-            self._inbox[key] = self.channels.decode(src, round, phase, message.tensors)
-        except Rejected as rejected:
-            self.endpoint.reject(rejected)
-            return None
-        return key
-
-    @contextmanager
-    def _parts_of_wait(self, missing: Callable[[], Collection[Key]]) -> Iterator[Iterator[float]]:
-        """The parts of a wait of the timeout. The launcher hears of a long one, and of its good end."""
+    def _wait_for(self, wanted: Set[Key], ends: Callable[[], float] = lambda: math.inf) -> None:
+        """Until the messages are there, see ``_until``. The launcher hears of a long wait, and of its good end."""
         due = CONSTANTS.tell_wait_s
 
         def tell(seconds: float) -> None:
             nonlocal due
             if seconds >= due:
                 due = 2 * seconds
-                self.endpoint.say(Waiting(sorted(missing()), self.round, [*self.sent.items()], seconds))
+                missing = sorted(wanted - self._inbox.keys())
+                self.endpoint.say(Waiting(missing, self.round, [*self.sent.items()], seconds))
 
-        yield parts_of(self.timeout, tell)
+        self._until(
+            lambda: wanted <= self._inbox.keys(),
+            lambda: silence_of((node for node, _, _ in wanted - self._inbox.keys()), self),
+            ends,
+            tell,
+        )
         if due > CONSTANTS.tell_wait_s:
             self.endpoint.say(WaitOver())
 
+    def _until(
+        self,
+        reached: Callable[[], bool],
+        complaint: Callable[[], str],
+        ends: Callable[[], float] = lambda: math.inf,
+        tell: Callable[[float], None] = lambda waited: None,
+    ) -> None:
+        """Takes in messages until ``reached``, or until no more is there at the moment when it ``ends``
+        (time.monotonic() seconds). Raises NeighbourTimeout, once all that is there has been looked at."""
+        if reached():
+            return
+        for until in parts_of(self.timeout, tell):
+            heard = True
+            while heard or time.monotonic() < until:
+                heard = self.listen(min(until, ends()))
+                if reached() or (not heard and time.monotonic() >= ends()):
+                    return
+        raise NeighbourTimeout(complaint())
 
-def silence_of(nodes: Iterable[int], clock: Clock) -> NeighbourTimeout:
-    return NeighbourTimeout(f"client {names_of(nodes)} sent nothing for {clock.timeout:g} s in round {clock.round}")
+    def listen(self, until: float) -> bool:
+        """Takes in the next message, if one comes before that moment (time.monotonic() seconds), unless the launcher
+        says something; returns whether one has come."""
+        message = self.endpoint.receive(min(until, self._let_arrive()))
+        if message is not None:
+            self._store(message)
+        return message is not None
+
+    def _let_arrive(self) -> float:
+        """Lets what has come in arrive, where that takes time; returns when to look again."""
+        return math.inf
+
+    def _store(self, message: Message) -> None:
+        """Unless it is to be dropped."""
+        key = src, round, phase = message[:3]
+        now = self.round
+        is_over = round < now or (round == now and phase < self.taken[src])
+        try:
+            if is_over or round > now + self._ahead or key in self._inbox:
+                raise Rejected(_OUT_OF_TURN)
+            self._inbox[key] = self.channels.decode(src, round, phase, message.tensors)
+        except Rejected as rejected:
+            self.endpoint.reject(rejected)
+
+
+def silence_of(nodes: Iterable[int], clock: Clock) -> str:
+    return f"client {names_of(nodes)} sent nothing for {clock.timeout:g} s in round {clock.round}"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is done about messages that are late or missing. Those after ``checkpoint_every`` are the wall clock's."""
+
+    silence: str = "skip"  # what takes the place of a vector that does not come: "stale", the last one, else none
+    bounded: bool = True  # whether messages are confirmed, and so many at most are under way
+    checkpoint_every: int = 0  # rounds
+    staleness: float = 0.0  # rounds that a message may be behind
+    deadline_s: float = math.inf
+    is_server: bool = False
+    listens_in: int = 0  # the first round of a server's client that comes back or late, in which it only listens; or 0
+
+
+class ScheduledClock(Clock):
+    """What the planned clock and the wall clock have in common: some messages are lost, late or left out, and some
+    clients come and go."""
+
+    def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
+        super().__init__(endpoint, channels, timeout)
+        self.schedule = schedule
+        self._rules = rules
+        self._presence = endpoint.presence
+        self._place = {node: place for place, node in enumerate(schedule.neighbours.tolist())}
+        size, self._flows = channels.dtype.itemsize, {}
+        for node in self.neighbours:
+            most = limit(channels[node].sent_in(1), size, int(schedule.backlog[self._place[node]]))
+            self._flows[node] = Flow(most, tell_every(channels[node].received_in(1), size))
+        self._used: list[Use] = []
+
+    def next_round(self) -> Sequence[Use]:
+        super().next_round()
+        used, self._used = self._used, []
+        return used
+
+    def tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
+        """The plan has a message of everyone in every exchange: one without a vector takes the place of what is not
+        said. Such messages are counted as confirmations are."""
+        for node in quiet:
+            phase = self.sent[node]
+            self.sent[node] += 1
+            for _ in range(self.clear_to_send(node, phase, ())):
+                self.outgoing.send([node], self.round, phase, beside=CONFIRMATION)
+        return quiet
+
+    def _planned(self, array: np.ndarray, node: int, phase: int) -> int:
+        """What one of the schedule's arrays has of the neighbour's message of this round, or of that to it."""
+        return int(array[self.round - 1, phase, self._place[node]])
+
+    def _make_room(self, node: int, copies: int) -> bool:
+        """Waits until so many more messages may be under way to the neighbour, and counts them; False if it is gone."""
+        flow = self._flows[node]
+        if self._rules.bounded:
+            self._until(
+                lambda: flow.has_room(copies) or self._is_gone(node),
+                lambda: f"client {node} has taken nothing for {self.timeout:g} s, in round {self.round}",
+            )
+        flow.sent += copies
+        return not self._is_gone(node)
+
+    def _is_gone(self, node: int) -> bool:
+        """Whether nothing that is sent to it now is taken."""
+        return node in self._presence.died
+
+    def _store(self, message: Message) -> None:
+        node, round, phase, tensors, _ = message
+        if round == 0 and not tensors:
+            self._note_greeting_or_confirmation(message)
+            return
+        is_shown = self.channels.is_shown(node, round, phase)
+        try:
+            if not 1 <= round <= len(self.schedule.start) or phase >= self.schedule.comes.shape[1] + is_shown:
+                raise Rejected(_OUT_OF_TURN)
+            is_quiet = not tensors and self.channels[node].may_be_quiet and not is_shown
+            vector = NO_VECTOR if is_quiet else self.channels.decode(node, round, phase, tensors)
+        except Rejected as rejected:
+            self.endpoint.reject(rejected)
+        else:
+            (self._take_in_shown if is_shown else self._take_in)(node, round, phase, vector)
+
+    def _note_greeting_or_confirmation(self, message: Message) -> None:
+        """Both have round 0; a confirmation's phase is the number of messages that were taken so far."""
+        node, flow = message.src, self._flows[message.src]
+        if message.phase:
+            if message.incarnation == self._presence.linked.get(node):  # confirmations of an earlier one may come late
+                flow.confirmed = max(flow.confirmed, min(flow.sent, message.phase))
+        elif self.endpoint.welcome(message):
+            flow.sent = flow.confirmed = flow.taken = flow.told = 0
+            self._greeted(node)
+
+    def _greeted(self, node: int) -> None:
+        """A neighbour has come late, or again."""
+
+    def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _taken_out(self, node: int) -> None:
+        """A message of the neighbour takes no memory any more."""
+        if self._rules.bounded and (count := self._flows[node].take()) and node in self._presence.linked:
+            self.outgoing.send([node], 0, count, beside=CONFIRMATION)

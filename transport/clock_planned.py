@@ -1,17 +1,18 @@
 """Virtual clock: each exchange uses exactly the messages that the plan names, however long they really take."""
 
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from .channel import Channels
-from .clock import Key, Use, Waited, silence_of
-from .clock_scheduled import LAST_WORDS_S, NO_VECTOR, Rules, ScheduledClock
+from .clock import NO_VECTOR, Key, Rules, ScheduledClock, Use, Waited
 from .codecs import Tensors
+from .constants import CONSTANTS
 from .endpoint import Endpoint, names_of
 from .schedule import Schedule
+
+LAST_WORDS_S = CONSTANTS.last_words_s
 
 
 class StoredMessages:
@@ -27,8 +28,7 @@ class StoredMessages:
         return int(self._needed[round - 1, phase, self._place[node]])
 
     def add(self, node: int, round: int, phase: int, vector: np.ndarray, now: int) -> None:
-        """Stores a message of this round, if its receiver will use it after a checkpoint to come; ``now`` is the
-        present round."""
+        """Stores a message of this round if its receiver will use it after a checkpoint of round ``now`` or later."""
         key = node, round, phase
         if self._every and -(-max(round, now) // self._every) * self._every < self._last_use(*key):
             self._vectors[key] = vector.copy()
@@ -40,8 +40,7 @@ class StoredMessages:
 
     def forget(self, round: int) -> None:
         """The checkpoint of this round is written: what no later one needs can go."""
-        for key in [key for key in self._vectors if round + self._every >= self._last_use(*key)]:
-            del self._vectors[key]
+        self._vectors = {key: v for key, v in self._vectors.items() if round + self._every < self._last_use(*key)}
 
     def memory_bytes(self) -> int:
         return sum(vector.nbytes for vector in self._vectors.values())
@@ -56,41 +55,42 @@ class PlannedClock(ScheduledClock):
         self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
         self._shown_in = 0  # the last round in which this client was shown the server's answer
 
-    # -- sending -------------------------------------------------------------------------------------------------------
-
     def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
         if self._rules.checkpoint_every:
             sent = self.channels.sent(node, self.round, phase, tensors) if tensors else NO_VECTOR
             self.stored.add(node, self.round, phase, sent, self.round)
-        copies, incarnation = self._copies(node, phase), self.schedule.to_life[self.round - 1, phase, self._place[node]]
-        return copies if copies and self._reach(node, int(incarnation)) and self._make_room(node, copies) else 0
+        copies = self._planned(self.schedule.copies, node, phase)
+        if copies and self._reach(node, self._planned(self.schedule.to_life, node, phase)):
+            return copies if self._make_room(node, copies) else 0
+        return 0
 
     def _reach(self, node: int, incarnation: int) -> bool:
         """Waits until this client is linked up with that incarnation of the neighbour; False if that dies before."""
         self._until(
             lambda: self._presence.linked.get(node, 0) >= incarnation or self._is_gone(node),
-            f"no connection to client {node}, which should be there in round {self.round}",
+            lambda: f"no connection to client {node}, which should be there in round {self.round}",
         )
         return not self._is_gone(node)
 
     def left_out(self) -> bool:
         return bool(np.isnan(self.schedule.compute[self.round - 1]))
 
-    # -- receiving -----------------------------------------------------------------------------------------------------
-
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
-        vectors: dict[int, np.ndarray] = {}
         keys: list[Key] = []
         for node in nodes:
             phase = self.taken[node]
-            keys.append((node, int(self.schedule.uses[self.round - 1, phase, self._place[node]]), phase))
+            keys.append((node, self._planned(self.schedule.uses, node, phase), phase))
             if keys[-1][1]:
-                self._wait_for(keys[-1])
-        for key in keys:
-            self.taken[key[0]] += 1
-            if (vector := self._use(key)) is not None:
-                vectors[key[0]] = vector
-        return vectors
+                self._wait_for_one(keys[-1])
+        for node in nodes:
+            self.taken[node] += 1
+        used = {key[0]: self._use(key) for key in keys}
+        return {node: vector for node, vector in used.items() if vector is not None}
+
+    def _wait_for_one(self, key: Key) -> None:
+        """Until the message is there; a neighbour that has died may have sent it just before."""
+        died = self._presence.died
+        self._wait_for({key}, lambda: died.get(key[0], math.inf) + LAST_WORDS_S)
 
     def _use(self, key: Key) -> np.ndarray | None:
         """The vector, or what takes its place; it is thrown away unless the plan has a further use for it."""
@@ -116,20 +116,6 @@ class PlannedClock(ScheduledClock):
         last = self.schedule.keep[round - 1, phase, self._place[node]]
         return bool(last > self.round or (last == self.round and phase >= self.taken[node]))
 
-    def _wait_for(self, key: Key) -> None:
-        """Until the message is there; a neighbour that has died may have sent it just before."""
-        if key in self._inbox:
-            return
-        with self._parts_of_wait(lambda: [key]) as parts:
-            for until in parts:
-                while key not in self._inbox and time.monotonic() < until:
-                    died = self._presence.died.get(key[0], math.inf)
-                    if not self._listen(min(until, died + LAST_WORDS_S)) and time.monotonic() >= died + LAST_WORDS_S:
-                        return
-                if key in self._inbox:
-                    return
-            raise silence_of([key[0]], self)
-
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         self._came[node] += 1
         if self._is_needed(node, round, phase) and (node, round, phase) not in self._inbox:
@@ -143,7 +129,7 @@ class PlannedClock(ScheduledClock):
         expected = (comes * (into == incarnation)).sum(axis=(0, 1))
         self._until(
             lambda: all(self._came[j] >= expected[place] or self._is_gone(j) for j, place in self._place.items()),
-            f"client {names_of(self.neighbours)} sent too few messages before this client's end",
+            lambda: f"client {names_of(self.neighbours)} sent too few messages before this client's end",
         )
 
     def restore(self, node: int, round: int, phase: int, vector: np.ndarray, incarnation: int) -> None:
@@ -153,8 +139,6 @@ class PlannedClock(ScheduledClock):
             self._inbox[node, round, phase] = vector
             self._restored.add((node, round, phase))
 
-    # -- for evaluation ------------------------------------------------------------------------------------------------
-
     def _shows(self, node: int, round: int) -> int:
         """The incarnation of the client, at one end of the edge, that is shown the server's answer; 0: none is."""
         return int(self.schedule.shows[round - 1, self._place[node]])
@@ -162,8 +146,7 @@ class PlannedClock(ScheduledClock):
     def lacks_answer(self, node: int, *, answered: bool) -> bool:
         if not self.channels[node].is_shown:  # this is the server
             return self._shows(node, self.round) > 0
-        last = len(self.channels[node].received_in(self.round)) - 1
-        return not self.schedule.uses[self.round - 1, last, self._place[node]]
+        return not self._planned(self.schedule.uses, node, len(self.channels[node].received_in(self.round)) - 1)
 
     def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
         incarnation = self._shows(node, self.round)
@@ -178,25 +161,21 @@ class PlannedClock(ScheduledClock):
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         key = node, self.round, phase
         if self._shows(node, self.round):
-            self._wait_for(key)
+            self._wait_for_one(key)
         if (vector := self._inbox.pop(key, None)) is not None:
             self._taken_out(node)
             self._shown_in = self.round
         return vector
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     def waited(self) -> Waited:
-        row = self.round - 1
+        row, plan = self.round - 1, self.schedule
         if row < 0:
             return Waited(virtual_s=0.0)
-        whom, end = int(self.schedule.waited_for[row]), float(self.schedule.end[row])
+        self.deadlines_passed = int(plan.deadlines[self.begun_in - 1 : self.round].sum())
+        whom, end = int(plan.waited_for[row]), float(plan.end[row])
         if self._shown_in == self.round:  # what was evaluated is there then
-            end = max(end, float(self.schedule.shown_at[row]))
-        return Waited(float(self.schedule.idle[row]), None if whom < 0 else whom, end)
-
-    def deadlines_passed(self) -> int:
-        return int(self.schedule.deadlines[self.begun_in - 1 : self.round - 1].sum())
+            end = max(end, float(plan.shown_at[row]))
+        return Waited(float(plan.idle[row]), None if whom < 0 else whom, end)
 
     def memory_bytes(self) -> int:
         return super().memory_bytes() + self.stored.memory_bytes()

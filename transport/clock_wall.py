@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .channel import Channels
-from .clock import EVALUATION, Use, Waited, silence_of
-from .clock_scheduled import Rules, ScheduledClock
+from .clock import EVALUATION, Rules, ScheduledClock, Use, Waited, silence_of
 from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Endpoint
 from .schedule import Schedule, can_be_used, chosen_round, needed_round
-from .waiting import parts_of
 
 LAST_WORDS_S = CONSTANTS.last_words_wall_s
 
@@ -46,8 +44,7 @@ class Arrivals:
             _, number, vector = self.coming.pop(0)
             self.there.setdefault(number, vector)
         freshest = self.freshest
-        for number in [each for each in self.there if not can_be_used(each, round, freshest, staleness)]:
-            del self.there[number]
+        self.there = {r: v for r, v in self.there.items() if can_be_used(r, round, freshest, staleness)}
         return before - len(self.coming) - len(self.there)
 
     def all(self) -> dict[int, np.ndarray]:
@@ -71,15 +68,13 @@ class WallClock(ScheduledClock):
         self._idle_s = 0.0
         self._longest_for: int | None = None
 
-    # -- sending -------------------------------------------------------------------------------------------------------
-
     def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
         if self._comes_later[self._place[node]]:
             self._sent_last[node, phase] = self.round, tuple(tensor.copy() for tensor in tensors)
         if self._is_gone(node):
             return 0
-        planned = self.schedule.to_life[self.round - 1, phase, self._place[node]] > 0  # else the plan had it away now
-        copies = self._copies(node, phase) if planned else 1
+        planned = self._planned(self.schedule.to_life, node, phase) > 0  # else the plan had it away now
+        copies = self._planned(self.schedule.copies, node, phase) if planned else 1
         if not copies:
             self._unsent_in[node] = self.round
         return copies if self._make_room(node, copies) else 0
@@ -96,8 +91,6 @@ class WallClock(ScheduledClock):
         if node in self._shown_last:
             self.outgoing.send([node], *self._shown_last[node], EVALUATION)
 
-    # -- receiving -----------------------------------------------------------------------------------------------------
-
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         delay = float(self.schedule.delays[round - 1, phase, self._place[node]])
         self._arrivals[node, phase].add(round, vector, time.monotonic() + delay)
@@ -107,7 +100,8 @@ class WallClock(ScheduledClock):
         for (node, _), arrivals in self._arrivals.items():
             for _ in range(arrivals.proceed(now, self.round, self._rules.staleness)):
                 self._taken_out(node)
-        return min((arrivals.coming[0][0] for arrivals in self._arrivals.values() if arrivals.coming), default=math.inf)
+        coming = (arrivals.coming[0][0] for arrivals in self._arrivals.values() if arrivals.coming)
+        return min((now + LAST_WORDS_S, *coming))
 
     def left_out(self) -> bool:
         """The first round of a client that comes back, or late; and rounds that the server has closed already."""
@@ -117,21 +111,20 @@ class WallClock(ScheduledClock):
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
         began = time.monotonic()
-        deadline, parts = began + (self._rules.deadline_s if bounded else math.inf), parts_of(self.timeout)
-        until = next(parts)
-        phases = {node: self.taken[node] for node in nodes}
-        while True:
+        deadline = began + (self._rules.deadline_s if bounded else math.inf)
+        phases, waiting = {node: self.taken[node] for node in nodes}, list(nodes)
+
+        def is_over() -> bool:
             self._let_arrive()
-            waiting = [node for node, phase in phases.items() if not self._has_enough(node, phase)]
-            now = time.monotonic()
-            if not waiting or now >= deadline:
-                self._deadlines += bool(waiting)
-                break
-            if now >= until and (until := next(parts, -math.inf)) < now:
-                raise silence_of(waiting, self)
-            self._longest_for = waiting[0]
-            self._listen(min(deadline, until, now + LAST_WORDS_S))
-        self._idle_s += now - began
+            waiting[:] = [node for node, phase in phases.items() if not self._has_enough(node, phase)]
+            if waiting and time.monotonic() < deadline:
+                self._longest_for = waiting[0]
+                return False
+            return True
+
+        self._until(is_over, lambda: silence_of(waiting, self), lambda: deadline)
+        self.deadlines_passed += bool(waiting)
+        self._idle_s += time.monotonic() - began
         vectors = {node: self._choose(node, phase) for node, phase in phases.items()}
         return {node: vector for node, vector in vectors.items() if vector is not None}
 
@@ -161,8 +154,6 @@ class WallClock(ScheduledClock):
         self._used.append(Use(phase, node, None if vector is None else used))
         return vector
 
-    # -- for evaluation ------------------------------------------------------------------------------------------------
-
     def lacks_answer(self, node: int, *, answered: bool) -> bool:
         if self._rules.is_server:
             return not answered or self._unsent_in.get(node) == self.round or self._is_gone(node)
@@ -182,26 +173,21 @@ class WallClock(ScheduledClock):
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         """The answer of this round, or the first one after it, be it shown or come too late to be used."""
-        opened = len(self.channels[node].opened)
-        for until in parts_of(self.timeout):
-            while (now := time.monotonic()) < until:
-                known = dict(self._shown)
-                for phase in {
-                    0,
-                    opened,
-                }:  # the answer is message 0 of a round, but for what comes before it in the first
-                    come = self._arrivals[node, phase].all()
-                    known |= {round: come[round] for round in come if phase == (opened if round == 1 else 0)}
-                first = min((round for round in known if round >= self.round), default=None)
-                if first is not None:
-                    self._shown = {round: vector for round, vector in self._shown.items() if round > self.round}
-                    return known[first]
-                if self._is_silent(node):
-                    return None
-                self._listen(min(until, now + LAST_WORDS_S))
-        raise silence_of([node], self)
+        opened, known = len(self.channels[node].opened), dict[int, np.ndarray]()
 
-    # -- time ----------------------------------------------------------------------------------------------------------
+        def is_over() -> bool:
+            known.update(self._shown)
+            for place in {0, opened}:  # the answer is message 0 of a round, but for what comes before it in the first
+                come = self._arrivals[node, place].all()
+                known.update({r: come[r] for r in come if place == (opened if r == 1 else 0)})
+            return max(known, default=0) >= self.round or self._is_silent(node)
+
+        self._until(is_over, lambda: silence_of([node], self))
+        first = min((round for round in known if round >= self.round), default=None)
+        if first is None:
+            return None
+        self._shown = {round: vector for round, vector in self._shown.items() if round > self.round}
+        return known[first]
 
     def sleep(self, elapsed_s: float) -> None:
         planned = float(self.schedule.compute[self.round - 1])
@@ -209,7 +195,7 @@ class WallClock(ScheduledClock):
             return
         end = time.monotonic() + planned - elapsed_s
         while time.monotonic() < end:
-            self._listen(end)
+            self.listen(end)
 
     def waited(self) -> Waited:
         waited = Waited(self._idle_s, self._longest_for)
@@ -217,13 +203,13 @@ class WallClock(ScheduledClock):
         return waited
 
     def state(self) -> dict[str, np.ndarray]:
-        return {DEADLINES: np.array([self._deadlines])}
+        return super().state() | {DEADLINES: np.array([self.deadlines_passed])}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
+        super().load(state)
         if DEADLINES in state:
-            self._deadlines = int(state[DEADLINES][0])
+            self.deadlines_passed = int(state[DEADLINES][0])
 
     def memory_bytes(self) -> int:
-        shown = sum(vector.nbytes for vector in self._shown.values())
-        arrived = (vector.nbytes for arrivals in self._arrivals.values() for vector in arrivals.all().values())
-        return shown + sum(arrived)
+        held = (self._shown, *(arrivals.all() for arrivals in self._arrivals.values()))
+        return sum(vector.nbytes for vectors in held for vector in vectors.values())

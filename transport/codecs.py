@@ -8,17 +8,15 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from .envelope import Layout, Rejected, layout_of
+from .wire import Layout, Rejected, layout_of
 
 CodecName = Literal["none", "float16", "bfloat16", "int8", "top-k"]
 Tensors = tuple[np.ndarray, ...]
-Shape = tuple[np.dtype, int]
-"""Of a tensor with one axis: its type and its length."""
 Draws = Callable[[], np.random.Generator]
 """Makes the generator of one message."""
 
-_ILLEGAL = "illegal numbers"  # the reason that is counted
-_LARGEST_SCALE = float(np.finfo("f4").max) / 128
+_LARGEST = float(np.finfo("f4").max)
+_LARGEST_SCALE = _LARGEST / 128
 
 
 class CannotEncode(ValueError):
@@ -27,19 +25,18 @@ class CannotEncode(ValueError):
 
 class Codec:
     """``dtype`` is that of the vectors at both ends. A codec keeps nothing between messages. What comes in has the
-    announced ``shapes``, and may still be hostile."""
+    announced ``layout``, and may still be hostile."""
 
     name: ClassVar[CodecName]
     owes: ClassVar[bool] = False  # whether it leaves out entries, which the sender adds to the next vector then
-
     wire: ClassVar[str] = ""  # the type of the numbers that travel, where there is one for each
 
     def __init__(self, dtype: np.dtype):
         self.dtype = np.dtype(dtype)
 
-    def shapes(self, length: int) -> tuple[Shape, ...]:
+    def layout(self, length: int) -> Layout:
         """Of the tensors that take the place of a vector of so many numbers."""
-        return ((np.dtype(self.wire), length),)
+        return ((np.dtype(self.wire), (length,)),)
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         """``vector`` is finite. Raises CannotEncode where a number is out of range."""
@@ -49,11 +46,11 @@ class Codec:
         """Raises Rejected."""
         raise NotImplementedError
 
-    def _float32(self, numbers: np.ndarray) -> np.ndarray:
+    def _cast(self, numbers: np.ndarray, dtype: str) -> np.ndarray:
         with np.errstate(over="ignore", under="ignore"):
-            converted = numbers.astype("f4", copy=False)
+            converted = numbers.astype(dtype, copy=False)
         if not np.isfinite(converted).all():
-            raise self._too_large(float(np.finfo("f4").max))
+            raise self._too_large(float(np.finfo(dtype).max))
         return converted
 
     def _too_large(self, largest: float) -> CannotEncode:
@@ -69,11 +66,7 @@ class Float16(Codec):
     wire = "f2"
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
-        with np.errstate(over="ignore", under="ignore"):
-            rounded = vector.astype("f2")
-        if not np.isfinite(rounded).all():
-            raise self._too_large(float(np.finfo("f2").max))
-        return (rounded,)
+        return (self._cast(vector, "f2"),)
 
     def decode(self, tensors: Tensors, length: int) -> np.ndarray:
         return _finite(tensors[0].astype(self.dtype))
@@ -86,10 +79,10 @@ class BFloat16(Codec):
     wire = "u2"
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
-        bits = self._float32(vector).view("u4")
+        bits = self._cast(vector, "f4").view("u4")
         rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("u2")
         if ((rounded & 0x7F80) == 0x7F80).any():  # rounded up to infinity
-            raise self._too_large(float(np.finfo("f4").max))
+            raise self._too_large(_LARGEST)
         return (rounded,)
 
     def decode(self, tensors: Tensors, length: int) -> np.ndarray:
@@ -101,12 +94,12 @@ class Int8(Codec):
 
     name = "int8"
 
-    def shapes(self, length: int) -> tuple[Shape, ...]:
-        return (np.dtype("f4"), 1), (np.dtype("i1"), length)
+    def layout(self, length: int) -> Layout:
+        return (np.dtype("f4"), (1,)), (np.dtype("i1"), (length,))
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         largest = float(np.abs(vector).max())
-        scale = self._float32(np.array([largest / 127]))
+        scale = self._cast(np.array([largest / 127]), "f4")
         if 127 * float(scale[0]) < largest:  # no quotient may be above 127
             scale = np.nextafter(scale, np.float32(np.inf))
         if float(scale[0]) > _LARGEST_SCALE:
@@ -121,7 +114,7 @@ class Int8(Codec):
     def decode(self, tensors: Tensors, length: int) -> np.ndarray:
         scale, numbers = tensors
         if not 0 <= float(scale[0]) <= _LARGEST_SCALE:
-            raise Rejected(_ILLEGAL, f"a scale of {scale[0]}")
+            raise Rejected("illegal numbers", f"a scale of {scale[0]}")
         return numbers.astype(self.dtype) * scale.astype(self.dtype)
 
 
@@ -138,9 +131,9 @@ class TopK(Codec):
     def count(self, length: int) -> int:
         return min(length, max(1, math.ceil(self.keep * length - 1e-9)))  # 0.1 * 30 is 3.0000000000000004
 
-    def shapes(self, length: int) -> tuple[Shape, ...]:
+    def layout(self, length: int) -> Layout:
         k = self.count(length)
-        return (np.dtype("i4"), k), (self.dtype, k)
+        return (np.dtype("i4"), (k,)), (self.dtype, (k,))
 
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         k, sizes = self.count(len(vector)), np.abs(vector)
@@ -153,20 +146,16 @@ class TopK(Codec):
     def decode(self, tensors: Tensors, length: int) -> np.ndarray:
         places, values = tensors
         if places[0] < 0 or places[-1] >= length or not (places[1:] > places[:-1]).all():
-            raise Rejected(_ILLEGAL, "indices that are not ascending, or not of the vector")
+            raise Rejected("illegal numbers", "indices that are not ascending, or not of the vector")
         vector = np.zeros(length, self.dtype)
         vector[places] = _finite(values)
         return vector
 
 
-_ROUNDING: dict[str, type[Codec]] = {rounding.name: rounding for rounding in (Float16, BFloat16, Int8)}
-
-
 def codec(name: CodecName, dtype: np.dtype, keep: float) -> Codec | None:
     """None: vectors travel as they are."""
-    if name == "none":
-        return None
-    return TopK(dtype, keep) if name == "top-k" else _ROUNDING[name](dtype)
+    rounding: dict[str, type[Codec]] = {each.name: each for each in (Float16, BFloat16, Int8)}
+    return TopK(dtype, keep) if name == "top-k" else rounding[name](dtype) if name in rounding else None
 
 
 @dataclass(frozen=True)
@@ -184,8 +173,7 @@ class Format:
         as_they_are = ((self.dtype, (self.exact,)),)
         if self.codec is None or self.exact == self.length:
             return as_they_are
-        shapes = self.codec.shapes(self.length - self.exact)
-        return tuple((dtype, (length,)) for dtype, length in shapes) + (as_they_are if self.exact else ())
+        return self.codec.layout(self.length - self.exact) + (as_they_are if self.exact else ())
 
     @property
     def owes(self) -> bool:
@@ -202,17 +190,12 @@ class Format:
 
     def decode(self, tensors: Tensors) -> np.ndarray:
         """A read-only vector of ``length`` numbers. Raises Rejected unless the tensors are as announced."""
-        if self.codec is None and len(tensors) == 1:  # most messages by far
-            [vector] = tensors
-            if vector.dtype == self.dtype and vector.shape == (self.length,):
-                return vector
         if layout_of(tensors) != self.layout:
             fits = [tensor.shape for tensor in tensors] == [shape for _, shape in self.layout]
             raise Rejected("wrong dtype" if fits else "wrong shape")
         if self.codec is None or self.exact == self.length:
             return tensors[0]
-        coded = tensors[:-1] if self.exact else tensors
-        vector = self.codec.decode(coded, self.length - self.exact)
+        vector = self.codec.decode(tensors[:-1] if self.exact else tensors, self.length - self.exact)
         if self.exact:
             vector = np.concatenate([vector, _finite(tensors[-1])])
         vector.flags.writeable = False
@@ -221,5 +204,5 @@ class Format:
 
 def _finite(numbers: np.ndarray) -> np.ndarray:
     if not np.isfinite(numbers).all():
-        raise Rejected(_ILLEGAL, "not finite")
+        raise Rejected("illegal numbers", "not finite")
     return numbers

@@ -12,7 +12,6 @@ import zmq
 
 from .constants import CONSTANTS
 from .control import NeighbourCame, NeighbourDied, NeighbourFinished, NeighbourLeft
-from .envelope import MAX_HEADER_BYTES, Rejected
 from .kernel import KernelCounters
 from .keys import (
     CLOSED,
@@ -27,7 +26,7 @@ from .keys import (
     next_event,
 )
 from .stopwatch import Stopwatch
-from .wire import HANDSHAKE_FRAME, SEAL_BYTES
+from .wire import HANDSHAKE_FRAME, MAX_HEADER_BYTES, SEAL_BYTES, Rejected
 
 _IDENTITY = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
 _EVENTS_WAITING = 100_000  # of connections that others open and close while a client is at work

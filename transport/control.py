@@ -34,15 +34,11 @@ class Place(ControlMessage):
 
 
 class Connect(ControlMessage):
-    """Meet these neighbours; others are not there yet."""
-
-    neighbours: Sequence[Place]
+    neighbours: Sequence[Place]  # that are there
 
 
 class Go(ControlMessage):
-    """Begin to learn. ``epoch`` is the start of the run's wall time (time.monotonic() seconds)."""
-
-    epoch: float
+    epoch: float  # the start of the run's wall time (time.monotonic() seconds)
 
 
 class Exit(ControlMessage):
@@ -59,23 +55,17 @@ class NeighbourDied(ControlMessage):
 
 
 class NeighbourLeft(ControlMessage):
-    """As planned."""
-
     node: int
-    incarnation: int
+    incarnation: int  # that has ended as planned
 
 
 class NeighbourFinished(ControlMessage):
-    """The neighbour has completed all rounds: nothing more is to be expected of it."""
-
-    node: int
+    node: int  # has completed all rounds: nothing more is to be expected of it
 
 
 class NeighbourCame(ControlMessage):
-    """A neighbour has come late, or again; it takes part from ``first_round`` on."""
-
-    place: Place
-    first_round: int
+    place: Place  # of one that has come late, or again
+    first_round: int  # in which it takes part
 
 
 # -- from a client to the launcher -------------------------------------------------------------------------------------
@@ -95,10 +85,8 @@ class Done(ControlMessage):
 
 
 class Leaving(ControlMessage):
-    """A client's last message: the batches of records that it has sent, and their wire bytes."""
-
-    batches: int
-    wire_bytes: int
+    batches: int  # of records that the client has sent: this is its last message
+    wire_bytes: int  # of those batches
 
 
 class Failed(ControlMessage):
@@ -107,8 +95,6 @@ class Failed(ControlMessage):
 
 
 class Waiting(ControlMessage):
-    """A client has waited for long, in this round."""
-
     wanted: Sequence[tuple[int, int, int]]  # sender, round and phase of each missing message
     round: int
     sent: Sequence[tuple[int, int]]  # (neighbour, messages sent to it in this round)
@@ -120,9 +106,7 @@ class WaitOver(ControlMessage):
 
 
 class StepTimed(ControlMessage):
-    """What a local step takes, where a process was forked to time it."""
-
-    seconds: float
+    seconds: float  # that a local step takes, where a process was forked to time it
 
 
 # -- between the launcher and the fork server --------------------------------------------------------------------------
@@ -145,7 +129,7 @@ class TellAll(ControlMessage):
 
 
 class Kill(ControlMessage):
-    """Kill all clients."""
+    """For all clients."""
 
 
 class FromClient(ControlMessage):
@@ -154,8 +138,6 @@ class FromClient(ControlMessage):
 
 
 class Exited(ControlMessage):
-    """A client's process has ended."""
-
     node: int
     status: int | None  # None: there never was one
     told: tuple[int, int] = (0, 0)  # messages and bytes of its control line, to the client
@@ -164,8 +146,6 @@ class Exited(ControlMessage):
 
 
 Words = Mapping[str, type]
-
-
 _TO_CLIENTS = (Place, Connect, Go, Exit, Stop, NeighbourDied, NeighbourLeft, NeighbourFinished, NeighbourCame)
 _TO_LAUNCHER = (Bound, Ready, Done, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
 FROM_LAUNCHER: Words = {each.__name__: each for each in (*_TO_CLIENTS, Fork, Tell, TellAll, Kill)}
@@ -205,23 +185,20 @@ class Tally:
 
 
 class Control:
-    """One end of a control line. Both ends belong to the same run, and are trusted. ``sent`` and ``received`` count
-    what has gone in each direction. One of the two ends must be ``attentive``: it goes on reading while it waits for
-    room to send, or a burst of messages in both directions would hang them."""
+    """One end of a control line. Both ends belong to the same run, and are trusted. One of the two must be
+    ``attentive``: it goes on reading while it waits for room to send, or a burst of messages in both directions would
+    hang them."""
 
     def __init__(self, sock: socket.socket, words: Words = MappingProxyType({}), *, attentive: bool = False):
         """``words`` are the messages that may come in: FROM_LAUNCHER or TO_LAUNCHER; without, plain JSON objects do."""
-        self.sent = Tally()
-        self.received = Tally()
+        self.sent, self.received = Tally(), Tally()
         sock.setblocking(True)
+        self.fileno, self.close = sock.fileno, sock.close
         self._sock = sock
         self._words = words
         self._attentive = attentive
         self._came_meanwhile = b""
         self._pending = b""
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
 
     def send(self, message: Any) -> None:
         """Raises ControlClosed."""
@@ -270,6 +247,3 @@ class Control:
         if not data:
             raise ControlClosed
         return data
-
-    def close(self) -> None:
-        self._sock.close()

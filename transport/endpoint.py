@@ -15,10 +15,9 @@ import zmq
 from .connections import Connections, Identity, Options, Presence, identity_of
 from .constants import CONSTANTS
 from .control import Control, NeighbourCame, Place, Stop
-from .envelope import HeaderReader, Rejected, layout_of, pack_end, pack_start, view_tensor
 from .stopwatch import Stopwatch
 from .waiting import parts_of
-from .wire import message_wire_bytes
+from .wire import HeaderReader, Rejected, layout_of, message_wire_bytes, pack_end, pack_start, view_tensor
 
 _send: Callable[..., None] = zmq.backend.Socket.send  # socket, frame, flags, whether to copy a frame of bytes
 _receive: Callable[..., Any] = zmq.backend.Socket.recv  # socket, flags, whether to return bytes
@@ -88,8 +87,6 @@ class Endpoint:
             self._poller.register(other, zmq.POLLIN)
             self._aside.register(other, zmq.POLLIN)
 
-    # -- linking up ----------------------------------------------------------------------------------------------------
-
     def connect(self, places: Sequence[Place], deadline: float) -> list[tuple[int, int]]:
         """Links up with all neighbours: the lower number connects and says hello, the higher one answers. Returns
         (neighbour, wire bytes) of each hello sent. Raises NeighbourTimeout when some are silent at ``deadline``
@@ -152,8 +149,6 @@ class Endpoint:
                     self._router.disconnect(before)
             self._link(place)
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def send(
         self, to: Iterable[int], *, round: int, phase: int, tensors: tuple[np.ndarray, ...]
     ) -> dict[int, SentBytes]:
@@ -197,19 +192,9 @@ class Endpoint:
                 self.reject(Rejected("neighbour is gone, message not sent"))
                 return False
 
-    def receive(self, deadline: float) -> Message:
-        """The next legal message of a neighbour. Raises NeighbourTimeout if none is there at ``deadline``
-        (time.monotonic seconds)."""
-        while True:
-            is_over = time.monotonic() >= deadline  # also where this process was stopped meanwhile: one more look
-            message = self._waiting.pop(0) if self._waiting else self._next(deadline)
-            if message is not None:
-                return message
-            if is_over:
-                raise NeighbourTimeout
-
-    def receive_or_hear(self, deadline: float) -> Message | None:
-        """The next legal message; None at ``deadline``, or when the launcher has said something, or earlier."""
+    def receive(self, deadline: float) -> Message | None:
+        """The next legal message of a neighbour; None at ``deadline`` (time.monotonic() seconds), or when the launcher
+        has said something, or earlier."""
         return self._waiting.pop(0) if self._waiting else self._next(deadline)
 
     def _next(self, deadline: float, *, linking: bool = False) -> Message | None:
@@ -264,8 +249,6 @@ class Endpoint:
 
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1
-
-    # -- the launcher --------------------------------------------------------------------------------------------------
 
     def say(self, message: object) -> None:
         """Tells the launcher."""

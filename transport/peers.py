@@ -32,7 +32,6 @@ class Peers:
         self.clock = clock
         self.neighbours = clock.neighbours
         self._channels = clock.channels
-        self._outgoing = clock.outgoing
         self._stopwatch = clock.endpoint.stopwatch
 
     @property
@@ -65,11 +64,10 @@ class Peers:
             phase = sent[node]
             tensors = self._channels.encode(node, round, phase, vector)
             sent[node] += 1
-            copies = clock.clear_to_send(node, phase, tensors) if clock.asks else 1
-            for copy in range(copies):
+            for copy in range(clock.clear_to_send(node, phase, tensors)):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
         for (_, phase, _copy), (tensors, nodes) in shared.items():
-            self._outgoing.send(nodes, round, phase, tensors)
+            clock.outgoing.send(nodes, round, phase, tensors)
 
     def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
@@ -80,10 +78,8 @@ class Peers:
     def as_heard(self, vectors: Vectors) -> Vectors:
         """The vectors that are sent next, as these neighbours will get them: for what both ends must find alike. Not
         for codecs that leave out entries."""
-        clock, channels = self.clock, self._channels
-        return {
-            node: channels.as_heard(node, clock.round, clock.sent[node], vector) for node, vector in vectors.items()
-        }
+        round, sent = self.round, self.clock.sent
+        return {node: self._channels.as_heard(node, round, sent[node], vector) for node, vector in vectors.items()}
 
     def left_out(self) -> bool:
         """Whether the run's scenario keeps this client from working for its server in this round."""
@@ -104,7 +100,7 @@ class Peers:
                 if self.clock.clear_to_show(node, last + 1, tensors):
                     shared.setdefault((id(tensors[0]), last + 1, 0), (tensors, []))[1].append(node)
             for (_, phase, _copy), (tensors, nodes) in shared.items():
-                self._outgoing.send(nodes, self.round, phase, tensors, EVALUATION)
+                self.clock.outgoing.send(nodes, self.round, phase, tensors, EVALUATION)
 
     def shown(self, node: int) -> np.ndarray | None:
         """The server's answer of this round, read-only, once it has been shown; None: it will not be. Raises
@@ -114,22 +110,15 @@ class Peers:
 
     def next_round(self) -> Exchanged:
         """Closes the current round, opens the next; returns what was exchanged in the one closed."""
-        closed = self.round
-        return Exchanged(closed, self._outgoing.close_round(), self.clock.next_round())
+        return Exchanged(self.round, self.clock.outgoing.close_round(), self.clock.next_round())
 
     def state(self) -> dict[str, np.ndarray]:
         """What a later process needs to go on: what codecs owe, and what has been counted so far."""
-        return self._channels.state() | self._outgoing.state(self.neighbours) | self.clock.state()
+        return self._channels.state() | self.clock.state()
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what ``state`` gave."""
         self._channels.load(state)
-        self._outgoing.load(state, self.neighbours)
         self.clock.load(state)
-
-    def beside(self, kind: str) -> dict[int, tuple[int, int]]:
-        """{neighbour: messages of this kind (see clock.py) sent to it beside the traffic, and their wire bytes}"""
-        return self._outgoing.beside(kind)
 
     def memory_bytes(self) -> int:
         """Of vectors that came before they are used or are stored for checkpoints, and of what codecs have left out."""

@@ -1,4 +1,5 @@
-"""Which messages are used: by a client's part of a plan, and by the one rule of the planner and of the wall clock.
+"""Which messages are used, by a client's part of a plan and by the one rule of the planner and of the wall clock, and
+how many may be under way.
 
 In an exchange of its round a client waits, at most until a deadline, for all neighbours of which something is still to
 be expected: until each has got as far as ``needed_round``. Of each neighbour it then uses, by ``chosen_round``,
@@ -10,15 +11,34 @@ be expected: until each has got as far as ``needed_round``. Of each neighbour it
   "skip").
 
 Rounds count from 1, ``freshest`` is the latest round of which a message has arrived, and 0 stands for no message.
+
+So that memory is bounded, a sender has at most ``Flow.limit`` messages under way to a neighbour: sent, and not known to
+be out of the neighbour's queues. The neighbour confirms, with a message that carries no vector, each time it has taken
+so many out of them. No run stops for that:
+
+A message that is needed stays until its last use. In the order of planned time at most ``backlog`` of an edge's
+messages wait for that at once, and with ``tell_every`` confirmations lag behind by ``tell_every`` - 1 messages at most:
+a limit of ``backlog + tell_every + 1`` never holds up a run that goes in this order, where a message may be sent twice.
+It then holds up none at all. A client's sends and uses follow each other as the plan says, whatever others do, and one
+that waits goes on taking in messages, so whatever can happen next still can after something else has happened; and
+where every order of events can go on, all of them come to the same end.
+
+On the wall clock time passes by itself, and a receiver keeps of each of a round's messages the freshest at most, and
+what it has yet to use in rounds to come. So the client that is furthest behind is never held up where the limit is at
+least a round's messages, and ``tell_every + 1``; others may have to wait for it.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 from .array_file import ArrayFile, read
+from .constants import CONSTANTS
+
+_QUEUE = 1000
 
 
 @dataclass(frozen=True)
@@ -89,3 +109,44 @@ def chosen_round(round: int, freshest: int, has_own: bool, staleness: float, sil
 def can_be_used(message_round: int, round: int, freshest: int, staleness: float) -> bool:
     """Whether a message that has arrived may be used in this round or a later one; others need not be stored."""
     return message_round == freshest or (staleness == 0 and message_round >= round)
+
+
+@dataclass(slots=True)
+class Flow:
+    """Messages to and from one neighbour, counted since the two processes have met."""
+
+    limit: int  # own messages that may be under way
+    tell_every: int  # the neighbour's messages that are taken out before it is told
+    sent: int = 0
+    confirmed: int = 0
+    taken: int = 0
+    told: int = 0
+
+    def has_room(self, copies: int) -> bool:
+        return self.sent - self.confirmed + copies <= self.limit
+
+    def take(self) -> int | None:
+        """One of the neighbour's messages is taken out; the number to tell it, where it is time for that."""
+        self.taken += 1
+        if self.taken - self.told < self.tell_every:
+            return None
+        self.told = self.taken
+        return self.told
+
+
+def limit(lengths: Collection[int], itemsize: int, backlog: int) -> int:
+    """Messages that may be under way to a neighbour; lengths and item size are those of a round's messages."""
+    every = tell_every(lengths, itemsize)
+    return backlog + max(len(lengths) + 1 + every, 2 * every)
+
+
+def tell_every(lengths: Collection[int], itemsize: int) -> int:
+    """Messages that are confirmed at a time: many small ones."""
+    fit = CONSTANTS.window_bytes // (max(lengths, default=1) * itemsize)
+    return max(1, min(CONSTANTS.window_most, fit) // 2)
+
+
+def queue_for(schedule: Schedule) -> int:
+    """Messages and confirmations that a queue of ZeroMQ's must hold, so that the limits above are what bounds it."""
+    most = max(int(backlog.max(initial=0)) for backlog in (schedule.backlog, schedule.backlog_in))
+    return max(_QUEUE, 2 * (most + CONSTANTS.window_most))

@@ -14,7 +14,7 @@ import psutil
 from ...metrics.text import duration
 from ...node.algorithms import algorithm_of, links_of
 from ...node.assignment import Assignment
-from ...transport.window import limit
+from ...transport.schedule import limit
 from ..config.sections import ConfigError
 from ..planner import Plan
 

@@ -12,8 +12,7 @@ from ...node.algorithms.server import ServerAlgorithm
 from ...node.assignment import Assignment
 from ...topology import Graph
 from ...transport.codecs import Format
-from ...transport.envelope import pack_header
-from ...transport.wire import message_wire_bytes
+from ...transport.wire import message_wire_bytes, pack_header
 from ..config.sections import ConfigError, RunConfig
 from ..data import DataSummary
 from ..planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, Star, simulate

@@ -6,9 +6,8 @@ import zmq
 
 from ...metrics.recorder import Recorder
 from ...transport.channel import Channels
-from ...transport.clock import Clock
+from ...transport.clock import Clock, Rules
 from ...transport.clock_planned import PlannedClock
-from ...transport.clock_scheduled import Rules
 from ...transport.clock_wall import WallClock
 from ...transport.connections import Identity, Options
 from ...transport.constants import CONSTANTS
@@ -17,9 +16,8 @@ from ...transport.endpoint import Endpoint
 from ...transport.kernel import KernelCounters
 from ...transport.keys import KeyPair, Ring
 from ...transport.limits import bound_connections, bound_memory, keep_own_files
-from ...transport.schedule import Schedule
+from ...transport.schedule import Schedule, queue_for
 from ...transport.stopwatch import Stopwatch
-from ...transport.window import queue_for
 from ..algorithms.base import Traits
 from ..assignment import Assignment
 

@@ -223,6 +223,6 @@ class _ClientProcess:
                 if isinstance(message, kind):
                     return message
             if kind is Exit:  # neighbours may still be sending
-                self.clock.idle()
+                self.clock.listen(time.monotonic() + 1)
             else:
                 self.endpoint.wait_for_launcher()

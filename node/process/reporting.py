@@ -79,7 +79,7 @@ class Reporter:
         for j, hello in hellos:
             opening = [("greeting", 0, GREETING_BYTES), ("ready", 0, own)]
             if self._assignment.transport.keyed:
-                opening.append(("handshake", 0, handshake_bytes(own, connects=self._node < j)))
+                opening.append(("handshake", 0, handshake_bytes(connects=self._node < j)))
             records += [OverheadRecord(self._node, j, *each) for each in (*opening, ("hello", 1, hello))]
         self._recorder.write(*records)
 
@@ -120,11 +120,11 @@ class Reporter:
     def tell_end(self, now: float, hellos: Iterable[tuple[int, int]], *, early: bool) -> None:
         """``early``: before the run's last round, after which memory and CPU time are told in any case."""
         self.tell_links(hellos)
-        if missed := self._peers.clock.deadlines_passed():
+        if missed := self._peers.clock.deadlines_passed:
             waits = f"{missed} wait{'s' if missed > 1 else ''} ended by the deadline"
             self._recorder.write(EventRecord(now, None, self._node, "timeout", waits))
         for kind in (CONFIRMATION, EVALUATION):
-            tallies = self._peers.beside(kind).items()
+            tallies = self._peers.clock.outgoing.beside(kind).items()
             self._recorder.write(*(OverheadRecord(self._node, j, kind, *tally) for j, tally in tallies))
         if early and self._measures:
             self._recorder.write(*self._measurements(now))

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from sheafgossip.transport.channel import Channel, Channels
-from sheafgossip.transport.clock import CONFIRMATION
+from sheafgossip.transport.clock import CONFIRMATION, Rules
 from sheafgossip.transport.clock_planned import PlannedClock
-from sheafgossip.transport.clock_scheduled import Rules
 from sheafgossip.transport.connections import identity_of
 from sheafgossip.transport.control import NeighbourDied
 from sheafgossip.transport.peers import Peers
@@ -66,7 +65,7 @@ def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_c
     done, (woken, heard) = network.in_parallel(run_ahead, sleep_then_listen)
     assert heard == [ROUNDS]
     assert done > woken  # it could not have sent them all before
-    messages, wire_bytes = slow.beside(CONFIRMATION)[0]
+    messages, wire_bytes = slow.clock.outgoing.beside(CONFIRMATION)[0]
     assert messages == ROUNDS // 64
     assert wire_bytes > 0
 
@@ -96,7 +95,7 @@ def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(net
     )
     assert told == [({}, 0, [None]), ({1: [2]}, 0, [2]), ({1: [4]}, 1, [3])]
     assert told_there == [({}, 0, [None]), ({}, 1, [None]), ({0: [3]}, 1, [3])]
-    assert one.beside(CONFIRMATION)[1][0] == 2  # messages without a vector are no traffic
+    assert one.clock.outgoing.beside(CONFIRMATION)[1][0] == 2  # messages without a vector are no traffic
     assert one.memory_bytes() == other.memory_bytes() == 0
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sheafgossip.topology.randomness import generator
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.codecs import Codec, Format, codec
-from sheafgossip.transport.envelope import Rejected
+from sheafgossip.transport.wire import Rejected
 
 NAMES = ("float16", "bfloat16", "int8", "top-k")
 KEEP = 0.3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sheafgossip.transport.envelope import HeaderReader, Rejected, layout_of, pack_header, unpack_header, view_tensor
+from sheafgossip.transport.wire import HeaderReader, Rejected, layout_of, pack_header, unpack_header, view_tensor
 
 # position: the code on the wire
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "int8", "uint16")

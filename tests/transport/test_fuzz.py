@@ -113,7 +113,7 @@ def test_nothing_illegal_is_taken_in_or_left_uncounted_or_kept(network, keys):
         fed += 1
         end = time.monotonic() + 10
         while endpoint.rejected.total() < fed and time.monotonic() < end:
-            peers.clock.idle()
+            peers.clock.listen(time.monotonic() + 1)
         assert endpoint.rejected.total() == fed, endpoint.rejected
         assert peers.memory_bytes() == 0
         gc.collect(0)

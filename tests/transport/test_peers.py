@@ -30,7 +30,7 @@ def test_neighbours_who_do_not_meet_in_every_round_may_be_further_ahead(network)
     fast_peers.next_round()
     fast_peers.send({0: vector(10)})  # nine ahead: too far
     while not (rejected := slow_peers.rejected()):
-        slow_peers.clock.idle()
+        slow_peers.clock.listen(time.monotonic() + 1)
     assert rejected == {"round or phase out of turn": 1}
     slow_peers.clock.begin(9)
     assert slow_peers.exchange({1: vector(0)})[1].tolist() == [9]

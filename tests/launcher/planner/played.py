@@ -18,10 +18,10 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from sheafgossip.launcher.planner import Incarnation, Plan, Scenario
-from sheafgossip.transport import clock_planned, clock_scheduled, clock_wall, connections, waiting
+from sheafgossip.transport import clock, clock_wall, connections, waiting
 from sheafgossip.transport.channel import Channel, Channels
+from sheafgossip.transport.clock import Rules, ScheduledClock
 from sheafgossip.transport.clock_planned import PlannedClock
-from sheafgossip.transport.clock_scheduled import Rules, ScheduledClock
 from sheafgossip.transport.clock_wall import WallClock
 from sheafgossip.transport.connections import Presence
 from sheafgossip.transport.endpoint import Message, SentBytes
@@ -85,7 +85,7 @@ class Process:
             self.stage.main.switch()
         return dict.fromkeys(nodes, SentBytes(0, 0, 0))
 
-    def receive_or_hear(self, deadline: float) -> Message | None:
+    def receive(self, deadline: float) -> Message | None:
         if not (self.queue or self.spoken_to) and deadline > self.stage.now:
             self.wakes_at = deadline
             self.stage.main.switch()
@@ -121,7 +121,7 @@ class Stage:
 
     def play(self) -> None:
         with ExitStack() as patched:
-            for module in (waiting, connections, clock_scheduled, clock_planned, clock_wall):
+            for module in (waiting, connections, clock, clock_wall):
                 patched.enter_context(patch.object(module, "time", self))
             for node, incarnations in enumerate(self.plan.incarnations):
                 if incarnations:
@@ -185,7 +185,7 @@ class Stage:
                     self.there[j].presence.finished.setdefault(node, self.now)
                     self.there[j].spoken_to = True
             while True:
-                process.peers.clock.idle()
+                process.peers.clock.listen(self.now + 1)
         del self.there[node]
         for j in self.scenario.neighbours[node]:
             if j in self.there:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sheafgossip.launcher.planner import Compute, Execution, Latency, Link, Plan, PlanError, Scenario, simulate
-from sheafgossip.transport import window
 from sheafgossip.transport.codecs import codec
+from sheafgossip.transport.schedule import limit
 
 from .played import Stage, Wire
 from .scenarios import STEP_S, scenario_of
@@ -72,7 +72,7 @@ def play(scenario: Scenario, wire: Wire, plan: Plan, clock: str, seed: int) -> N
         for (src, dst), most in stage.most_under_way.items():
             schedule = plan.schedules[src]
             backlog = int(schedule.backlog[schedule.neighbours.tolist().index(dst)])
-            assert most <= window.limit(wire.opening + wire.lengths, np.dtype(wire.dtype).itemsize, backlog)
+            assert most <= limit(wire.opening + wire.lengths, np.dtype(wire.dtype).itemsize, backlog)
 
 
 def test_a_window_smaller_than_the_backlog_is_found_out(monkeypatch):
