@@ -278,14 +278,14 @@ def main() -> None:
     try:
         receiver = context.socket(zmq.PULL)
         receiver.maxmsgsize, receiver.rcvhwm, receiver.backlog = MAX_BATCH_BYTES, _WAITING_PER_SENDER, _BACKLOG
-        keys.limit_handshake(receiver)
+        receiver.handshake_ivl = keys.HANDSHAKE_MS
         authenticator = Authenticator(context, receiver, arguments.launcher_key) if arguments.launcher_key else None
         receiver.bind(arguments.endpoint)
         store = Store(arguments.database)
         failpoint("open")
         if arguments.connections:
             limits.bound_connections(arguments.connections)
-            limits.bound_memory(limits.half_of_all_memory())
+            limits.bound_memory()
             limits.keep_own_files()
         public = [authenticator.key] if authenticator else []
         print("ready", receiver.getsockopt_string(zmq.LAST_ENDPOINT), *public, flush=True)

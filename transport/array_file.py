@@ -1,6 +1,5 @@
 """Files of arrays: safetensors that are there whole or not at all, and that tell whether they still are as written: the
-SHA-256 of the whole file, with zeros in its own place, stands first in its metadata. Any reader of safetensors can read
-them."""
+SHA-256 of the whole file, with zeros in its own place, stands first in its metadata."""
 
 import hashlib
 import json
@@ -16,8 +15,6 @@ from .failpoints import failpoint
 _BEFORE_DIGEST = b'{"__metadata__":{"sha256":"'
 _PLACE = slice(8 + len(_BEFORE_DIGEST), 8 + len(_BEFORE_DIGEST) + 64)
 _NO_DIGEST = "0" * 64
-_CHUNK_BYTES = 1 << 20
-_ALIGNMENT = 8
 _TYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
@@ -34,24 +31,24 @@ class ArrayFile:
 
     def __init__(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None):
         """Raises TypeError for arrays that are not of numbers."""
-        contents, self._parts, end = {}, [], 0
+        contents, parts, end = {}, [], 0
         for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
             if array.dtype.name not in _TYPES:
                 raise TypeError(f"{name} is of {array.dtype.name}, which no file of arrays can hold")
             little = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
             place = [end, end := end + little.size]
             contents[name] = {"dtype": _TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": place}
-            self._parts.append(little.data)
+            parts.append(little.data)
         told = {"__metadata__": {"sha256": _NO_DIGEST, **(metadata or {})}}
         header = json.dumps(told | contents, separators=(",", ":")).encode()
-        header += b" " * (-len(header) % _ALIGNMENT)
+        header += b" " * (-len(header) % 8)
         start = bytearray(len(header).to_bytes(8, "little") + header)
         sha256 = hashlib.sha256(start)
-        for part in self._parts:
+        for part in parts:
             sha256.update(part)
         self.digest = sha256.hexdigest()
         start[_PLACE] = self.digest.encode()
-        self._start = bytes(start)
+        self._parts = [start, *parts]
 
     def save(self, path: Path, *, lasting: bool = False) -> None:
         """``lasting``: not even a power cut undoes it any more. Raises OSError, and leaves what was there before."""
@@ -59,9 +56,7 @@ class ArrayFile:
         unfinished = path.with_name(f"{path.name}.part")
         try:
             with unfinished.open("wb") as file:
-                file.write(self._start)
-                for part in self._parts:
-                    file.write(part)
+                file.writelines(self._parts)
                 if lasting:
                     file.flush()
                     os.fsync(file.fileno())
@@ -94,7 +89,7 @@ def digest_of(path: Path) -> str | None:
             except SafetensorError as error:
                 raise DamagedFile(f"{path}: is damaged: {error}") from None
         sha256.update(start[: _PLACE.start] + _NO_DIGEST.encode())
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(1 << 20):
             sha256.update(chunk)
     if start[_PLACE] != sha256.hexdigest().encode():
         raise DamagedFile(f"{path}: is damaged: it is not as it was written")

@@ -175,7 +175,7 @@ class Clock:
             if seconds >= due:
                 due = 2 * seconds
                 missing = sorted(wanted - self._inbox.keys())
-                self.endpoint.say(Waiting(missing, self.round, [*self.sent.items()], seconds))
+                self.endpoint.control.send(Waiting(missing, self.round, [*self.sent.items()], seconds))
 
         self._until(
             lambda: wanted <= self._inbox.keys(),
@@ -184,7 +184,7 @@ class Clock:
             tell,
         )
         if due > CONSTANTS.tell_wait_s:
-            self.endpoint.say(WaitOver())
+            self.endpoint.control.send(WaitOver())
 
     def _until(
         self,

@@ -15,13 +15,13 @@ from .control import NeighbourCame, NeighbourDied, NeighbourFinished, NeighbourL
 from .kernel import KernelCounters
 from .keys import (
     CLOSED,
+    HANDSHAKE_MS,
     OPENED,
     PROOF,
     Ring,
     ZapHandler,
     authenticated_number,
     dial_with,
-    limit_handshake,
     listen_with,
     next_event,
 )
@@ -54,8 +54,7 @@ class Presence:
     """As the launcher tells it, and the neighbours that link up. Moments are time.monotonic() seconds."""
 
     def __init__(self, node: int) -> None:
-        """``node`` is the client's own number."""
-        self._node = node
+        self._node = node  # the client's own number
         self.linked: dict[int, int] = {}  # {neighbour: the incarnation of it that this client is linked up with}
         self.died: dict[int, float] = {}  # unexpectedly, and when that was heard
         self.left: dict[int, int] = {}  # ended, as planned or not, and in which incarnation
@@ -109,15 +108,11 @@ class Presence:
 
 @dataclass(frozen=True)
 class Options:
-    """What an endpoint takes in: frames of ``max_frame`` bytes at most, ``queue`` messages on a connection in each
-    direction. With ``keys`` only neighbours that own theirs get in, each under its own number; a context has one such
-    endpoint at most. ``kernel`` is told of every TCP connection, ``stopwatch`` of the time spent blocked."""
-
-    max_frame: int
-    queue: int = 1000
-    keys: Ring | None = None
-    kernel: KernelCounters | None = None
-    stopwatch: Stopwatch | None = None
+    max_frame: int  # bytes of a frame that is taken in, at most
+    queue: int = 1000  # messages on a connection in each direction, at most
+    keys: Ring | None = None  # only neighbours that own theirs get in then; a context has one such endpoint at most
+    kernel: KernelCounters | None = None  # is told of every TCP connection
+    stopwatch: Stopwatch | None = None  # of the time spent blocked
 
 
 class Connections:
@@ -141,8 +136,7 @@ class Connections:
             listen_with(router, keys.own)
         self._monitor = router.get_monitor_socket(PROOF if keys else CLOSED if kernel is None else CLOSED | OPENED)
         self._monitor.rcvhwm = _EVENTS_WAITING
-        self.sockets = [self._monitor] if self.zap is None else [self._monitor, self.zap.socket]
-        """To be polled; ``attend`` acts on what comes."""
+        self.sockets = [self._monitor, *([self.zap.socket] if self.zap else [])]  # polled for ``attend``
 
     def bind(self, address: str, *, hurry: bool = True) -> str:
         """Binds to an address (``tcp://127.0.0.1:*`` picks a port) and returns the one that others connect to.
@@ -150,7 +144,7 @@ class Connections:
         Raises CannotListen."""
         before = self.router.handshake_ivl
         if hurry:
-            limit_handshake(self.router)
+            self.router.handshake_ivl = HANDSHAKE_MS
         try:
             self.router.bind(address)
         except zmq.ZMQError as error:

@@ -1,8 +1,5 @@
-"""The protocol's constants, of all rooms: what no user should have to choose.
-
-Tests choose others for all processes of a run, by SHEAFGOSSIP_TEST_CONSTANTS="window_bytes=4096,linger_s=0.1".
-Every room may import this module, so it imports nothing of ours.
-"""
+"""The protocol's constants, of all rooms: what no user should have to choose. Tests choose others for all processes of
+a run, by SHEAFGOSSIP_TEST_CONSTANTS="window_bytes=4096,linger_s=0.1"."""
 
 import os
 import sys
@@ -20,10 +17,8 @@ VARIABLE = "SHEAFGOSSIP_TEST_CONSTANTS"
 class Constants:
     """Those that end in ``_s`` are seconds."""
 
-    window_bytes: int = 1 << 20
-    window_most: int = 128
-    """Beside those that the plan has wait, a sender has as many messages under way to a neighbour as fit
-    ``window_bytes``, and at most so many; half as many are confirmed at once."""
+    window_bytes: int = 1 << 20  # that messages under way to a neighbour fit, beside those that the plan has wait
+    window_most: int = 128  # of those messages; half as many are confirmed at once
     queue_of_a_server: int = 8  # messages that wait on a server's connection, each way, where nobody confirms them
     soon_s: float = 0.02  # so long a client waits for messages alone, before it also listens to the launcher
     look_every_s: float = 0.05  # it hears the launcher in any case so often while messages keep coming

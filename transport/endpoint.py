@@ -33,7 +33,7 @@ class Stopped(Exception):
 
 
 class NeighbourTimeout(Exception):
-    """A neighbour stayed silent for longer than transport.timeout."""
+    """A neighbour was silent for transport.timeout."""
 
 
 class Message(NamedTuple):
@@ -67,10 +67,9 @@ class Endpoint:
         self.heard: list[Any] = []
         self.hellos: list[tuple[int, int]] = []
         self.rejected: Counter[str] = Counter()
-        self.before_waiting: Callable[[], None] = lambda: None
-        """Called where no message has come soon."""
+        self.before_waiting: Callable[[], None] = lambda: None  # called where no message has come soon
         self.stopwatch = options.stopwatch or Stopwatch("start", running=False)
-        self._control = control
+        self.control = control
         self._headers = HeaderReader(identity.run, self.node)
         self._start_to = cache(partial(pack_start, identity.run, self.node))
         self._sealed = options.keys is not None
@@ -250,10 +249,6 @@ class Endpoint:
     def reject(self, rejected: Rejected) -> None:
         self.rejected[rejected.reason] += 1
 
-    def say(self, message: object) -> None:
-        """Tells the launcher."""
-        self._control.send(message)
-
     def wait_for_launcher(self) -> None:
         """Sleeps until the launcher says something, or something other than a message comes, and acts on it."""
         self._act_on(dict(self._aside.poll()))
@@ -270,9 +265,9 @@ class Endpoint:
 
     def _act_on(self, ready: Container[Any]) -> bool:
         self.connections.attend(ready)
-        if self._control.fileno() not in ready:
+        if self.control.fileno() not in ready:
             return False
-        for message in self._control.receive_some():
+        for message in self.control.receive_some():
             if isinstance(message, Stop):
                 raise Stopped(message.reason)
             if not self.presence.note(message):

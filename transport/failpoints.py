@@ -2,7 +2,6 @@
 
 SHEAFGOSSIP_FAILPOINTS="state renamed@node-0003:2=kill; committed@collector=delay 0.5" kills client 3 at the second time
 that it gets to the first point, and holds up the collector at each time that it gets to the other, for half a second.
-Every room may import this module, so it imports nothing of ours but the constants.
 """
 
 import os
@@ -30,8 +29,7 @@ def parse(text: str) -> tuple[Failure, ...]:
     """Raises ValueError."""
     failures = []
     for part in filter(None, map(str.strip, text.split(";"))):
-        match = _FORM.fullmatch(part)
-        if match is None:
+        if (match := _FORM.fullmatch(part)) is None:
             raise ValueError(f"{part!r}: write POINT@PROCESS=kill or POINT@PROCESS:TIME=delay SECONDS")
         point, process, time, delay = match.groups()
         failures.append(Failure(point, process, int(time or 0), float(delay) if delay else None))
@@ -51,11 +49,10 @@ def this_is(process: str) -> None:
 
 
 def failpoint(point: str) -> None:
-    """Costs nothing unless a test has chosen one."""
-    if _FAILURES:
-        _reached[point] += 1
-        for failure in _FAILURES:
-            if failure[:2] == (point, _process) and failure.time in (0, _reached[point]):
-                if failure.delay is None:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                time.sleep(failure.delay or 0.0)
+    """Does nothing unless a test has chosen it."""
+    _reached[point] += 1
+    for failure in _FAILURES:
+        if failure[:2] == (point, _process) and failure.time in (0, _reached[point]):
+            if failure.delay is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(failure.delay or 0.0)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 _TCP_INFO_BYTES = 240
-_BYTES_RECEIVED, _BYTES_SENT, _BYTES_RETRANS = 128, 200, 208  # offsets in struct tcp_info, uint64 each
+_PLACES = 128, 200, 208  # tcpi_bytes_received, tcpi_bytes_sent, tcpi_bytes_retrans in struct tcp_info, uint64 each
 _FIN_HAS_COME = (8, 9, 11)  # tcpi_state, the first byte: CLOSE_WAIT, LAST_ACK, CLOSING
 
 
@@ -16,12 +16,12 @@ def counts_bytes() -> bool:
     if sys.platform != "linux":
         return False
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        return len(_info(sock)) >= _BYTES_RETRANS + 8
+        return len(_info(sock)) >= _PLACES[-1] + 8
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCount:
-    """One end of a connection: "address:port" of both ends, and the bytes sent in each direction."""
+    """One end of a connection: "address:port" of both, and bytes in each direction; what was sent again counts once."""
 
     local: str
     peer: str
@@ -51,24 +51,20 @@ class KernelCounters:
             sock.close()
 
     def read(self) -> list[KernelCount]:
-        return [KernelCount(*ends, *_bytes_each_way(sock)) for ends, sock in self._sockets.items()]
+        counts = []
+        for ends, sock in self._sockets.items():
+            info = _info(sock)
+            while (later := _info(sock))[0] != info[0]:  # the kernel reads the state before the counts: a FIN may come
+                info = later
+            received, sent, again = (struct.unpack_from("=Q", info, place)[0] for place in _PLACES)
+            fin = info[0] in _FIN_HAS_COME  # the other end has closed; the kernel counts its FIN as a byte received
+            counts.append(KernelCount(*ends, sent - again, received - fin))
+        return counts
 
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
         self._sockets.clear()
-
-
-def _bytes_each_way(sock: socket.socket) -> tuple[int, int]:
-    """Sent, without what was sent again, and received."""
-    info = _info(sock)
-    while (later := _info(sock))[0] != info[0]:  # the kernel reads the state before the counts: a FIN may come between
-        info = later
-    received, sent, again = (
-        struct.unpack_from("=Q", info, offset)[0] for offset in (_BYTES_RECEIVED, _BYTES_SENT, _BYTES_RETRANS)
-    )
-    fin = info[0] in _FIN_HAS_COME  # the other end has closed already; the kernel counts its FIN as a byte received
-    return sent - again, received - fin
 
 
 def _info(sock: socket.socket) -> bytes:

@@ -1,8 +1,5 @@
-"""Keys on the wire: who may connect to a socket, and as whom (CurveZMQ, RFC 26).
-
-Each process makes a pair of its own for one run and tells others the public half only. This module imports nothing of
-ours: the collector needs it too.
-"""
+"""Keys on the wire: who may connect to a socket, and as whom (CurveZMQ, RFC 26). Each process makes a pair of its own
+for one run and tells others the public half only."""
 
 import struct
 from collections import deque
@@ -15,15 +12,12 @@ from zmq.utils import z85
 _DISCONNECTED, _SUCCEEDED = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _BROKEN_OFF = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 CLOSED = _DISCONNECTED | _BROKEN_OFF | int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-OPENED = int(zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED)
-"""A monitor's events of these two kinds have a descriptor as their value, DISCONNECTED too."""
-PROOF = OPENED | CLOSED | _SUCCEEDED
-"""The events that ``ZapHandler.refused`` wants to see."""
+OPENED = int(zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED)  # their value is a descriptor, that of DISCONNECTED too
+PROOF = OPENED | CLOSED | _SUCCEEDED  # the events that ``ZapHandler.refused`` wants to see
 
+HANDSHAKE_MS = 10_000  # enough on a busy machine; for libzmq's own 30 s others could hold a descriptor
 _ANSWERED_AT_ONCE = 256
 _WAITING = 1024  # requests with keys that are not known yet; the oldest get no answer then, and have to come again
-_HANDSHAKE_MS = 10_000  # enough on a busy machine; for libzmq's own 30 s others could hold a descriptor
-_DOMAIN = b"sheafgossip"  # named, so that libzmq lets nobody in where there is no handler
 
 
 def there_are_keys() -> bool:
@@ -45,19 +39,16 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A process's own keys, and {number: public key} of the others, as far as they are known. ``more`` says whether
-    others may still come: with keys of which this process may hear later than of their owners."""
-
     own: KeyPair
-    others: dict[int, str]
-    more: bool = False
+    others: dict[int, str]  # {number: public key}, as far as they are known
+    more: bool = False  # whether others may still come, of whose keys this process may hear later than of them
 
 
 def listen_with(socket: zmq.Socket, own: KeyPair) -> None:
     """To be called before ``bind``; what the socket binds from then on asks for keys."""
     socket.curve_publickey, socket.curve_secretkey = own.public.encode(), own.secret.encode()
     socket.curve_server = 1
-    socket.zap_domain = _DOMAIN
+    socket.zap_domain = b"sheafgossip"  # named, so that libzmq lets nobody in where there is no handler
 
 
 def dial_with(socket: zmq.Socket, own: KeyPair, other: str) -> None:
@@ -65,11 +56,6 @@ def dial_with(socket: zmq.Socket, own: KeyPair, other: str) -> None:
     socket.curve_publickey, socket.curve_secretkey = own.public.encode(), own.secret.encode()
     socket.curve_server = 0
     socket.curve_serverkey = other.encode()
-
-
-def limit_handshake(socket: zmq.Socket) -> None:
-    """Closes connections that are not opened soon; to be called before ``bind``."""
-    socket.handshake_ivl = _HANDSHAKE_MS
 
 
 def next_event(monitor: zmq.Socket) -> tuple[int, int]:
@@ -89,13 +75,13 @@ class ZapHandler:
 
     def __init__(self, context: zmq.Context, others: Mapping[int, str], *, more: bool = False):
         self._known: dict[bytes, bytes] = {}  # key -> number
-        self.waiting: deque[list[bytes]] = deque()
-        """Requests with a key that is not known yet."""
+        self.waiting: deque[list[bytes]] = deque()  # requests with a key that is not known yet
         self._unproven: set[int] = set()  # descriptors of connections whose handshake may not be over
         self._proven, self._failed = 0, False  # how many of them have succeeded: libzmq does not tell which
         self.socket = context.socket(zmq.ROUTER)  # it need not answer in the order of requests
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
+        self.close = self.socket.close
         self.learn(others, more=more)
 
     def learn(self, others: Mapping[int, str], *, more: bool = False) -> None:
@@ -121,10 +107,9 @@ class ZapHandler:
                 return
 
     def _judge(self, request: list[bytes]) -> None:
-        _, _, _, _, _, _, _, _, key, *_ = request  # route, "", version, number, domain, address, name, mechanism, key
-        number = self._known.get(key)
-        if number is not None:
-            self._reply(request, b"200", b"", number)
+        key = request[8]  # after: route, "", version, number, domain, address, name, mechanism
+        if key in self._known:
+            self._reply(request, b"200", b"", self._known[key])
         elif not self._more:
             self._reply(request, b"400", b"unknown key", b"")
         else:
@@ -159,9 +144,6 @@ class ZapHandler:
             self._unproven.clear()
             self._proven = 0
         return refused
-
-    def close(self) -> None:
-        self.socket.close()
 
 
 def authenticated_number(frame: zmq.Frame) -> int | None:

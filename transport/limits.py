@@ -1,9 +1,6 @@
 """What every process of a run needs: to end with its parent or when asked to, enough open files for itself, and a bound
-to the files and memory that those who connect to it can take.
-
-ZeroMQ bounds neither connections nor the frames of a message. The system does, for the whole process. This module
-imports nothing of ours: the collector needs it too.
-"""
+to the files and memory that those who connect to it can take: ZeroMQ bounds neither connections nor the frames of a
+message. The system does, for the whole process."""
 
 import contextlib
 import ctypes
@@ -41,8 +38,7 @@ def stop_requests() -> socket.socket:
 
 
 def allow_open_files(count: int | None = None) -> None:
-    """So many at most; without, as many as the system lets this process have: a line or connection to every client
-    takes one each."""
+    """So many at most; without, as many as the system allows: a line or connection to every client takes one each."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = most if count is None else count if most == resource.RLIM_INFINITY else min(count, most)
     with contextlib.suppress(ValueError, OSError):  # some systems promise more than they allow
@@ -59,20 +55,19 @@ def bound_connections(count: int) -> None:
 
 def keep_own_files() -> None:
     """Parts this thread's open files from those of ZeroMQ's threads, which accept anyone: unauthenticated peers cannot
-    take what this thread needs, however many they are. To be called when all sockets are there and bound: they are
-    known to both; what either side opens later, the other does not see. Linux only."""
+    take what this thread needs. To be called when all sockets are there and bound, which both sides know; what either
+    opens later, the other does not see. Linux only."""
     if _LIBC is not None:
         _LIBC.unshare(_CLONE_FILES)
 
 
-def bound_memory(more: int) -> None:
-    """Limits memory to so many bytes more than this process has now; more ends it with SIGABRT. Linux only."""
+def bound_memory(more: int | None = None) -> None:
+    """Limits memory to so many bytes more than this process has now, by default to half of all; more ends it with
+    SIGABRT. Linux only."""
+    if more is None:
+        more = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     with contextlib.suppress(OSError, ValueError, StopIteration):
         status = Path("/proc/self/status").read_text().splitlines()
         fields = next(line for line in status if line.startswith("VmData:")).split()
         limit = int(fields[1]) * 1024 + more
         resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-
-
-def half_of_all_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -2,13 +2,14 @@
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 WAITING, IO = "waiting", "io"
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     cpu_s: float
     elapsed_s: float
 
@@ -45,9 +46,13 @@ class Stopwatch:
             self._part = part
         return before
 
-    def during(self, part: str) -> "_During":
-        """A context in which time is ``part``'s."""
-        return _During(self, part)
+    @contextmanager
+    def during(self, part: str) -> Iterator[None]:
+        before = self.switch(part)
+        try:
+            yield
+        finally:
+            self.switch(before)
 
     def blocked_for(self, seconds: float) -> None:
         """Until now nothing ran for so long: that was ``waiting``."""
@@ -62,21 +67,5 @@ class Stopwatch:
             return {}
         self.switch(self._part)
         spent = {part: Spent(self._cpu[part] / 1e9, wall / 1e9) for part, wall in self._wall.items()}
-        if not self._alone:
-            return spent
         others = time.process_time_ns() - time.thread_time_ns() - self._others
-        return spent | {IO: Spent(max(others, 0) / 1e9, 0.0)}
-
-
-class _During:
-    __slots__ = ("_before", "_part", "_watch")
-
-    def __init__(self, watch: Stopwatch, part: str):
-        self._watch = watch
-        self._part = part
-
-    def __enter__(self) -> None:
-        self._before = self._watch.switch(self._part)
-
-    def __exit__(self, *_: object) -> None:
-        self._watch.switch(self._before)
+        return spent | ({IO: Spent(max(others, 0) / 1e9, 0.0)} if self._alone else {})
