@@ -48,7 +48,7 @@ class ArrayFile:
             sha256.update(part)
         self.digest = sha256.hexdigest()
         start[_PLACE] = self.digest.encode()
-        self._parts = [start, *parts]
+        self._parts: list[bytearray | memoryview] = [start, *parts]
 
     def save(self, path: Path, *, lasting: bool = False) -> None:
         """``lasting``: not even a power cut undoes it any more. Raises OSError, and leaves what was there before."""
