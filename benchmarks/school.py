@@ -15,7 +15,7 @@ from common import options, table, write
 from study import TUNING, Method, Study, comparison, write_runs
 
 from sheafgossip.launcher.config.data import DataSection
-from sheafgossip.launcher.data import load
+from sheafgossip.launcher.data.sets import load
 
 ROUNDS = 60
 ALPHA = 0.1

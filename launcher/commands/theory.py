@@ -31,7 +31,7 @@ from ...node.maps import Maps
 from ...topology.graph import Graph
 from ...topology.weights import mixing_row
 from ..config.sections import ConfigError, RunConfig, validate
-from ..data import shard_path
+from ..data.shards import shard_path
 
 
 @dataclass(frozen=True)

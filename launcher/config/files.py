@@ -120,7 +120,8 @@ def _counted(tree: dict[str, Any]) -> dict[str, Any]:
     """With the number of clients that "all" stands for. Raises ConfigError."""
     if tree.get("clients") != "all":
         return tree
-    from ..data import DataError, count_clients
+    from ..data.pool import DataError
+    from ..data.shards import count_clients
 
     config = validate(tree | {"clients": 1})
     try:

@@ -20,25 +20,19 @@ def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partitio
     """At least MINIMUM samples a client. Raises DataError where that can't be."""
     name = chosen(section, pool)
     if section.min_samples and name != "natural":
-        raise DataError(
-            f"data.min_samples = {section.min_samples}: has an effect on owners only, and samples are split "
-            f"{name!r} here: allowed is 0"
-        )
+        raise DataError.of("data.min_samples", section.min_samples, f"samples are split {name!r}, not by owner", 0)
     if name != "overlapping" and len(pool) < MINIMUM * clients:
         raise DataError(
             f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each), but data.dataset = "
             f'"{section.dataset}" gives {len(pool)}; data.partition = "overlapping" lets clients hold the same samples'
         )
-    owned = PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
-    smallest = min(range(clients), key=lambda client: len(owned[client]))
-    if len(owned[smallest]) < MINIMUM:
-        way_out = ""
-        if name == "natural":
-            way_out = f"; data.min_samples = {MINIMUM} leaves out {some(owners_of(pool, MINIMUM)[1])}"
-        raise DataError(
-            f'data.partition = "{name}" leaves client {smallest} with {len(owned[smallest])} samples: '
-            f"at least {MINIMUM} are needed{way_out}"
-        )
+    owned = _PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
+    sizes = list(map(len, owned))
+    if min(sizes) < MINIMUM:
+        left = f'data.partition = "{name}" leaves client {np.argmin(sizes)} with {min(sizes)} samples'
+        few = some(owners_of(pool, MINIMUM)[1]) if name == "natural" else ""
+        way_out = few and f"; data.min_samples = {MINIMUM} leaves out {few}"
+        raise DataError(f"{left}: at least {MINIMUM} are needed{way_out}")
     return owned
 
 
@@ -47,17 +41,6 @@ def chosen(section: DataSection, pool: Pool) -> str:
     if section.partition == "auto":
         return "even" if pool.client is None else "natural"
     return section.partition
-
-
-def count_owners(section: DataSection, pool: Pool) -> int:
-    """Who can each be a client. Raises DataError where samples do not go to their owners."""
-    if chosen(section, pool) != "natural":
-        why = "names none" if pool.client is None else f'is split by data.partition = "{section.partition}"'
-        raise DataError(
-            f'clients = "all" stands for the owners of the samples, but data.dataset = "{section.dataset}" {why}; '
-            "write a number"
-        )
-    return len(owners_of(pool, section.min_samples)[0])
 
 
 def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
@@ -73,26 +56,22 @@ def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
     than clients * classes_per_client.
     """
     rows_of_class = _rows_by_class(section, pool, rng)
-    per_client = section.classes_per_client
-    if per_client > len(rows_of_class):
-        raise DataError(
-            f"data.classes_per_client is {per_client}, but the samples have {len(rows_of_class)} classes: "
-            f"allowed are 1 to {len(rows_of_class)}"
-        )
+    there, per_client = len(rows_of_class), section.classes_per_client
+    if per_client > there:
+        why = f"the samples have {there} classes"
+        raise DataError.of("data.classes_per_client", per_client, why, f"1 to {there}")
     holders: list[list[int]] = [[] for _ in rows_of_class]
     for client in rng.permutation(clients):
-        order = rng.permutation(len(holders))
+        order = rng.permutation(there)
         for label in sorted(order, key=lambda label: len(holders[label]))[:per_client]:
             holders[label].append(client)
     owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for rows, sharing in zip(rows_of_class, holders, strict=True):
-        if not sharing:
-            continue
-        shares = np.array_split(rows, len(sharing))
-        if section.imbalance:
+        shares = np.array_split(rows, len(sharing) or 1)
+        if sharing and section.imbalance:
             weights = rng.uniform(1 - section.imbalance, 1 + section.imbalance, len(sharing))
             shares = _deal(rows, weights / weights.sum())
-        for client, share in zip(sharing, shares, strict=True):
+        for client, share in zip(sharing, shares, strict=False):
             owned[client].append(share)
     return [np.concatenate(shares) for shares in owned]
 
@@ -103,35 +82,29 @@ def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
     clients, evenly or in sizes by a power law; see ``cluster_of``.
     """
     wanted, rows_of_class = section.clusters, _rows_by_class(section, pool, rng)
-    count, stride = wanted.count, wanted.classes - wanted.overlap
+    count, stride, there = wanted.count, wanted.classes - wanted.overlap, len(rows_of_class)
     if count > clients:
-        raise DataError(f"data.clusters.count is {count}; allowed are 1 to {clients}, the number of clients")
+        raise DataError.of("data.clusters.count", count, f"there are {clients} clients", f"1 to {clients}")
     if stride < 1:
-        raise DataError(
-            f"data.clusters.overlap is {wanted.overlap}: allowed are 0 to {wanted.classes - 1}, less than "
-            "data.clusters.classes"
-        )
-    there = len(rows_of_class)
+        why = f"data.clusters.classes is {wanted.classes}"
+        raise DataError.of("data.clusters.overlap", wanted.overlap, why, f"0 to {wanted.classes - 1}")
     if stride * (count - 1) >= there or (wanted.overlap and stride * count > there):
-        raise DataError(
-            f"data.clusters: {count} clusters of {wanted.classes} classes, {wanted.overlap} of them shared, need more "
-            f"than the {there} classes that the samples have; lower count or classes"
-        )
+        asked = f"{count} clusters of {wanted.classes} classes, {wanted.overlap} of them shared"
+        needed = f"need more than the {there} classes that the samples have; lower count or classes"
+        raise DataError(f"data.clusters: {asked}, {needed}")
     order = rng.permutation(there).tolist()
+    places = (range(c * stride, c * stride + wanted.classes) for c in range(count))
     last = there if wanted.overlap == 0 else math.inf
-    classes_of = [
-        {order[place % there] for place in range(c * stride, c * stride + wanted.classes) if place < last}
-        for c in range(count)
-    ]
-    rows_of_cluster: list[list[np.ndarray]] = [[] for _ in range(count)]
+    classes_of = [{order[place % there] for place in own if place < last} for own in places]
+    parts: list[list[np.ndarray]] = [[] for _ in range(count)]
     for label, rows in enumerate(rows_of_class):
         holders = [c for c, held in enumerate(classes_of) if label in held]
-        for place, c in enumerate(holders):
-            rows_of_cluster[c].append(np.array_split(rows, len(holders))[place])
+        for c, share in zip(holders, np.array_split(rows, len(holders) or 1), strict=False):
+            parts[c].append(share)
     owned: Partition = []
-    for c, parts in enumerate(rows_of_cluster):
+    for c, shares in enumerate(parts):
         members = sum(cluster_of(client, clients, section) == c for client in range(clients))
-        rows = rng.permutation(np.concatenate(parts))
+        rows = rng.permutation(np.concatenate(shares))
         if wanted.exponent:
             sizes = _power_law_sizes(len(rows), members, wanted.smallest, wanted.exponent)
             owned += _deal(rows, sizes / sizes.sum())
@@ -147,10 +120,8 @@ def cluster_of(client: int, clients: int, section: DataSection) -> int:
 def _power_law_sizes(samples: int, members: int, smallest: int, exponent: float) -> np.ndarray:
     """smallest + exp(b m**exponent) of member m = 1, 2, ..., with the b at which they add up to ``samples``."""
     if members * (smallest + 1) > samples:
-        raise DataError(
-            f"data.clusters.smallest is {smallest}, but a cluster has {samples} samples for {members} clients: allowed "
-            f"are 1 to {samples // members - 1}"
-        )
+        why = f"a cluster has {samples} samples for {members} clients"
+        raise DataError.of("data.clusters.smallest", smallest, why, f"1 to {samples // members - 1}")
     powers = np.arange(1, members + 1, dtype=float) ** exponent
     low, high = 0.0, math.log(samples) / powers[-1]
     for _ in range(100):  # scipy's root finders end on other bits
@@ -161,11 +132,9 @@ def _power_law_sizes(samples: int, members: int, smallest: int, exponent: float)
 
 def dirichlet(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
     """The samples of each class are dealt in proportions drawn from Dirichlet(beta, ..., beta) over the clients."""
-    owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
-    for rows in _rows_by_class(section, pool, rng):
-        for client, part in enumerate(_deal(rows, rng.dirichlet(np.full(clients, section.beta)))):
-            owned[client].append(part)
-    return _top_up([np.concatenate(parts) for parts in owned], rng)
+    every = _rows_by_class(section, pool, rng)
+    dealt = [_deal(rows, rng.dirichlet(np.full(clients, section.beta))) for rows in every]
+    return _top_up([np.concatenate(parts) for parts in zip(*dealt, strict=True)], rng)
 
 
 def quantity(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
@@ -177,21 +146,11 @@ def quantity(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
 
 def overlapping(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
     """Each client draws ``samples_each`` different samples from all of them, whoever else holds them."""
-    if not MINIMUM <= section.samples_each <= len(pool):
-        raise DataError(
-            f"data.samples_each is {section.samples_each}; allowed are {MINIMUM} to {len(pool)}, the number of samples "
-            f'of data.dataset = "{section.dataset}"'
-        )
-    return [rng.choice(len(pool), section.samples_each, replace=False) for _ in range(clients)]
-
-
-def owners_of(pool: Pool, least: int) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """The rows of each owner with at least so many samples, in sorted order; and who has fewer, with how many."""
-    assert pool.client is not None
-    numbers, owner = np.unique(pool.client, return_inverse=True)
-    every = _group(owner, len(numbers))
-    few = tuple(f"{pool.owner(rows)} ({len(rows)})" for rows in every if len(rows) < least)
-    return [rows for rows in every if len(rows) >= least], few
+    there, wanted = len(pool), section.samples_each
+    if not MINIMUM <= wanted <= there:
+        why = f'data.dataset = "{section.dataset}" has {there} samples'
+        raise DataError.of("data.samples_each", wanted, why, f"{MINIMUM} to {there}")
+    return [rng.choice(there, wanted, replace=False) for _ in range(clients)]
 
 
 def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
@@ -202,38 +161,40 @@ def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
     there = len(owners)
     if clients > there:
         without = f" without {len(left_out)} below data.min_samples" if left_out else ""
-        raise DataError(
-            f'data.partition = "natural": the data has {there} clients{without}, the run has {clients}; '
-            f'allowed are 1 to {there}, or clients = "all"'
-        )
+        why = f'data.partition = "natural": the data has {there} clients{without}'
+        raise DataError(f'{why}, the run has {clients}; allowed are 1 to {there}, or clients = "all"')
     return [owners[taken] for taken in np.sort(rng.permutation(there)[:clients])]
 
 
-PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Partition]] = {
+_PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Partition]] = {
     each.__name__: each for each in (even, classes, clusters, dirichlet, quantity, overlapping, natural)
 }
+
+
+def owners_of(pool: Pool, least: int) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """The rows of each owner with at least so many samples, in sorted order; and who has fewer, with how many."""
+    assert pool.client is not None
+    every = _group(np.unique(pool.client, return_inverse=True)[1])
+    few = tuple(f"{pool.owner(rows)} ({len(rows)})" for rows in every if len(rows) < least)
+    return [rows for rows in every if len(rows) >= least], few
 
 
 def _rows_by_class(section: DataSection, pool: Pool, rng: np.random.Generator) -> list[np.ndarray]:
     """The rows of each class that has any, in random order."""
     if pool.task != "classification":
-        raise DataError(
-            f'data.partition = "{section.partition}" needs classes, but data.task is "{pool.task}": '
-            f"allowed are even, quantity and natural"
-        )
-    return [rng.permutation(rows) for rows in _group(pool.y, pool.outputs) if len(rows)]
+        why = f'data.task is "{pool.task}", and there are no classes'
+        raise DataError.of("data.partition", section.partition, why, "even, quantity and natural")
+    return [rng.permutation(rows) for rows in _group(pool.y) if len(rows)]
 
 
-def _group(code: np.ndarray, groups: int) -> list[np.ndarray]:
+def _group(code: np.ndarray) -> list[np.ndarray]:
     """The rows that carry code 0, code 1, ..."""
-    ends = np.cumsum(np.bincount(code, minlength=groups))[:-1]
-    return np.split(np.argsort(code, kind="stable"), ends)
+    return np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code))[:-1])
 
 
 def _deal(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
     """Consecutive pieces of the given relative sizes (they sum to 1); each is off by less than one row."""
-    ends = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
-    return np.split(rows, ends)
+    return np.split(rows, np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int))
 
 
 def _top_up(owned: Partition, rng: np.random.Generator) -> Partition:

@@ -1,30 +1,30 @@
-"""The data sets by name, and the one that is drawn instead of read."""
+"""The data sets by name: images (digits, MNIST, Fashion-MNIST, CIFAR-10; official training and test samples together),
+files of other kinds, and the one that is drawn instead of read."""
 
+import gzip
+import importlib.util
+import math
+import os
+import struct
+import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from ...topology.randomness import generator
 from ..config.data import DataSection
-from .files import load_har, load_matlab, load_npz, load_sensors
-from .images import load_cifar10, load_digits, load_mnist
+from .files import load_har, load_matlab, load_npz, load_sensors, load_table
 from .pool import DataError, Pool
-from .table import load_table
 
-LOADERS: dict[str, Callable[[DataSection], Pool]] = {
-    "digits": load_digits,
-    "mnist": load_mnist,
-    "fashion-mnist": load_mnist,
-    "cifar10": load_cifar10,
-    "school": load_matlab,
-    "har": load_har,
-    "vehicle": load_matlab,
-    "gleam": load_matlab,
-    "sensors": load_sensors,
-    "npz": load_npz,
-    "table": load_table,
-}
+_LARGEST = 1 << 30
+_TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}
+_MNIST_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+_CIFAR_FOLDER = "the unchanged folder cifar-10-batches-py of cifar-10-python.tar.gz"
 
 
 def load(section: DataSection, seed: int, clients: int = 1) -> Pool:
@@ -33,7 +33,7 @@ def load(section: DataSection, seed: int, clients: int = 1) -> Pool:
     What is drawn instead of read has a task for each of ``clients``.
     """
     drawn = section.dataset == "synthetic"
-    pool = draw_synthetic(section, seed, clients) if drawn else LOADERS[section.dataset](section)
+    pool = _draw_synthetic(section, seed, clients) if drawn else _LOADERS[section.dataset](section)
     if section.samples > len(pool):
         raise DataError(f"data.samples is {section.samples}, but {section.dataset} holds {len(pool)}: 0 takes them all")
     if section.samples == 0:
@@ -42,14 +42,14 @@ def load(section: DataSection, seed: int, clients: int = 1) -> Pool:
     return replace(pool, x=pool.x[rows], y=pool.y[rows], client=None if pool.client is None else pool.client[rows])
 
 
-def draw_synthetic(section: DataSection, seed: int, clients: int) -> Pool:
+def _draw_synthetic(section: DataSection, seed: int, clients: int) -> Pool:
     """Groups of clients whose linear models are similar. Client i of group g = i * groups // clients has parameters W_i
     of shape (outputs, dimensions),
 
         W_i = (U_g + deviation * V_i) / sqrt(dimensions),    U_g, V_i ~ N(0, 1), all entries independent,
 
     and its samples are x ~ N(0, I) with scores s = W_i x + noise * e, e ~ N(0, I).
-    Regression: y = s, with one output. Classification: y = argmax s, with one score a class. Raises DataError.
+    Regression: y = s, with one output. Classification: y = argmax s, with one score a class.
     """
     shape = section.synthetic
     if shape.groups > clients:
@@ -60,12 +60,139 @@ def draw_synthetic(section: DataSection, seed: int, clients: int) -> Pool:
     for client, group in enumerate(groups.tolist()):
         common = generator(seed, "synthetic group", group).standard_normal((outputs, shape.dimensions))
         rng = generator(seed, "synthetic client", client)
-        own = rng.standard_normal(common.shape)
-        parameters = (common + shape.deviation * own) / np.sqrt(shape.dimensions)
+        parameters = (common + shape.deviation * rng.standard_normal(common.shape)) / np.sqrt(shape.dimensions)
         x = rng.standard_normal((shape.samples, shape.dimensions))
         inputs.append(x.astype(np.float32))
         scores.append(x @ parameters.T + shape.noise * rng.standard_normal((shape.samples, outputs)))
     x, s = np.concatenate(inputs), np.concatenate(scores)
     y = s.astype(np.float32) if section.task == "regression" else s.argmax(axis=1)
-    owner = np.repeat(np.arange(clients), shape.samples)
-    return Pool(x, y, section.task, outputs, client=owner, groups=groups)
+    return Pool(x, y, section.task, outputs, client=np.repeat(np.arange(clients), shape.samples), groups=groups)
+
+
+def _load_digits(section: DataSection) -> Pool:
+    """1,797 images of 1x8x8 pixels from 0 to 16."""
+    # Its table is read without importing it: sklearn.datasets takes longer than everything else before a run.
+    sklearn = importlib.util.find_spec("sklearn")
+    if sklearn is None or sklearn.origin is None:
+        raise DataError('data.dataset = "digits" comes with scikit-learn, which is not installed')
+    path = Path(sklearn.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise DataError(f'data.dataset = "digits": this scikit-learn has no {path}')
+    table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
+    return _ten_classes(table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1], scale=16.0)
+
+
+def _ten_classes(x: np.ndarray, y: np.ndarray, scale: float = 255.0) -> Pool:
+    return Pool(x, y.astype(np.int64), "classification", outputs=10, scale=scale)
+
+
+def _load_mnist(section: DataSection) -> Pool:
+    """MNIST or Fashion-MNIST: four IDX files."""
+    name, root = _TORCHVISION[section.dataset], _folder_of(section)
+    wanted = f"{', '.join(_MNIST_FILES)} (each as it is or .gz; also in {name}/raw)"
+    files = _find_mnist(root, name)
+    if not files:
+        if section.root is not None:
+            raise DataError(f'data.root = "{root}" lacks files of {section.dataset}: {wanted} are needed')
+        _torchvision(section, f"a folder with {wanted}")
+        files = _find_mnist(root, name)
+    images, labels = [read_idx(path, 3) for path in files[::2]], [read_idx(path, 1) for path in files[1::2]]
+    for image_file, label_file, image, label in zip(files[::2], files[1::2], images, labels, strict=True):
+        if len(image) != len(label):
+            raise DataError(f"{image_file} has {len(image)} images, {label_file} has {len(label)} labels")
+        if (label >= 10).any():
+            raise DataError(f"{label_file} holds label {label.max()}: labels are 0 to 9")
+    train, test = images
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(f"{files[0].parent}: training images are {train.shape[1:]}, test images {test.shape[1:]}")
+    return _ten_classes(np.concatenate(images)[:, None], np.concatenate(labels))
+
+
+def _folder_of(section: DataSection) -> Path:
+    """data.root, or else $SHEAFGOSSIP_CACHE, or else ~/.cache/sheafgossip."""
+    return section.root or Path(os.environ.get("SHEAFGOSSIP_CACHE") or Path.home() / ".cache" / "sheafgossip")
+
+
+def _find_mnist(root: Path, name: str) -> list[Path]:
+    """The four files, of the first folder that has them all; empty where none has."""
+    for folder in (root, root / name / "raw"):
+        places = [(file, folder / f"{file}{suffix}") for file in _MNIST_FILES for suffix in (".gz", "")]
+        found = {file: path for file, path in places if path.is_file()}
+        if len(found) == len(_MNIST_FILES):
+            return list(found.values())
+    return []
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """A uint8 array, read-only, with the given number of dimensions. Unpacks .gz. Raises DataError.
+
+    Layout: two zero bytes, type, number of dimensions; the sizes as uint32; the entries in row-major order.
+    """
+    # Not torchvision's reader: it costs 5 seconds of imports, wants files unpacked, and lets an overlong file pass.
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} can't be read: {error}") from error
+    if len(content) > _LARGEST:
+        raise DataError(f"{path} holds more than {_LARGEST >> 30} GB, the most that is read")
+    start = 4 + 4 * dimensions
+    if len(content) < start or content[:4] != bytes([0, 0, 8, dimensions]):  # 8: unsigned bytes
+        raise DataError(f"{path} is not an IDX file of unsigned bytes in {dimensions} dimensions")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) - start != math.prod(shape):
+        raise DataError(f"{path} announces {math.prod(shape)} entries and holds {len(content) - start}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _load_cifar10(section: DataSection) -> Pool:
+    """torchvision compares the checksums of the files before it unpickles them: no other file is ever unpickled."""
+    # Looked for here because torchvision's import takes seconds.
+    if section.root is not None and not (section.root / "cifar-10-batches-py").is_dir():
+        raise DataError(f'data.root = "{section.root}" lacks {_CIFAR_FOLDER}')
+    parts = [_torchvision(section, f"a folder with {_CIFAR_FOLDER}", train=train) for train in (True, False)]
+    images = np.concatenate([part.data for part in parts])
+    return _ten_classes(np.moveaxis(images, 3, 1), np.concatenate([part.targets for part in parts]))
+
+
+def _torchvision(section: DataSection, wanted: str, **options: bool) -> Any:
+    """torchvision's data set in data.root; without that, downloaded unless it is there already."""
+    from http.client import HTTPException  # with it comes all of SSL
+
+    kind = getattr(torchvision_datasets(), _TORCHVISION[section.dataset])
+    try:
+        return kind(_folder_of(section), download=section.root is None, **options)
+    except (OSError, RuntimeError, HTTPException) as error:
+        # torchvision lists every mirror on a line of its own; the last line is the reason.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        said = f'data.root = "{section.root}" must be {wanted}: {reason}'
+        if section.root is None:
+            failed = f'data.dataset = "{section.dataset}" could not be downloaded ({reason})'
+            said = f"{failed}: without a network, set data.root to {wanted}"
+        raise DataError(said) from error
+
+
+def torchvision_datasets() -> ModuleType:
+    try:
+        import torchvision.datasets
+    except RuntimeError as error:
+        # torchvision's compiled operators belong to another build of torch (one for CUDA, the other for CPUs, say).
+        # Data sets use none of them: the two that its import insists on are declared without an implementation.
+        if "torchvision::nms" not in str(error):
+            raise
+        from torch import library
+
+        for half_imported in [module for module in sys.modules if module.partition(".")[0] == "torchvision"]:
+            del sys.modules[half_imported]
+        for operator in ("nms", "qnms"):
+            library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import torchvision.datasets
+    return torchvision.datasets
+
+
+_LOADERS: dict[str, Callable[[DataSection], Pool]] = {
+    **{"digits": _load_digits, "cifar10": _load_cifar10},
+    **dict.fromkeys(("mnist", "fashion-mnist"), _load_mnist),
+    **dict.fromkeys(("school", "vehicle", "gleam"), load_matlab),
+    **{"har": load_har, "sensors": load_sensors, "npz": load_npz, "table": load_table},
+}

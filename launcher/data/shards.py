@@ -1,9 +1,9 @@
-"""What one client alone may read: the samples that it trains on, and those that it is evaluated on."""
+"""What one client alone may read: the samples that it trains on, and those that it is evaluated on, in a file each."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,13 @@ import numpy as np
 from ...topology.randomness import generator
 from ...transport.array_file import ArrayFile, DamagedFile, digest_of
 from ..config.data import DataSection, Task
-from .partition import Partition, chosen, cluster_of, split
+from .partition import Partition, chosen, cluster_of, owners_of, split
 from .pool import DataError, Pool
+from .sets import load
+
+Moments = tuple[int, np.ndarray, np.ndarray, np.ndarray]
+"""Number and sum of a client's training targets, mean and variance of its test targets, each (outputs,); of classes:
+those of 1 for the sample's class."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +36,80 @@ class Shard:
     group: int
     """Which rotation this client's images have and which task is its own, or the group that the data set puts it in."""
     features: tuple[int, ...] | None = None  # the input features that this client sees, ascending; None for all
-    drifted: tuple[np.ndarray, np.ndarray] | None = None
+    drifted: Sequence[np.ndarray] | None = None
     """x_train and x_test as they are once the task has changed; None where it never does."""
+    owner: str = ""  # who owns its samples, where somebody with a name does
+
+
+@dataclass(frozen=True)
+class ClientSummary:
+    train_samples: int
+    test_samples: int
+    group: int
+    features: tuple[int, ...] | None
+    outputs: int
+    classes: tuple[int, ...] = ()  # classification: those of its training samples, ascending
     owner: str = ""
-    """Who owns its samples, where somebody with a name does."""
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """What is known of the data without opening a shard."""
+
+    samples: int  # before they were split
+    partition: str  # how they were split; never "auto"
+    owners: int  # who could each have been a client; 0 where samples were not left with their owners
+    left_out: tuple[str, ...]  # owners that have too few samples, with how many
+    told: tuple[str, ...]  # how the data set's files were read
+    input_shape: tuple[int, ...]  # of one sample: (channels, height, width), (features,) or (steps, features)
+    outputs: int  # how many outputs the first client's model has; only data.tasks gives others another number
+    task: Task
+    clients: tuple[ClientSummary, ...]
+    constant_metric: float | None = None  # the mean test metric of clients that predict the same for every sample
+
+
+def shard_path(folder: Path, client: int) -> Path:
+    return folder / f"node-{client:04d}.safetensors"
+
+
+@lru_cache(maxsize=16)  # the runs of a file, and of a sweep, mostly have one data set
+def count_clients(section: DataSection, seed: int) -> int:
+    """How many clients the data set names, as owners of its samples. Raises DataError."""
+    pool = load(section, seed)
+    if chosen(section, pool) == "natural":
+        return len(owners_of(pool, section.min_samples)[0])
+    why = "names none" if pool.client is None else f'is split by data.partition = "{section.partition}"'
+    owners = f'clients = "all" stands for the owners of the samples, but data.dataset = "{section.dataset}"'
+    raise DataError(f"{owners} {why}; write a number")
+
+
+def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> DataSummary:
+    """Writes the shard of every client into ``folder``, one in memory at a time. Raises DataError."""
+    pool = load(section, seed, clients)
+    partition = chosen(section, pool)
+    owned = partition == "natural" and pool.client is not None
+    owners, left_out = owners_of(pool, section.min_samples) if owned else ([], ())
+    shards = cut(section, pool, clients, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    summaries, moments = [], []
+    for client, shard in enumerate(shards):
+        write(shard, shard_path(folder, client))
+        moments.append(moments_of(shard))
+        classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
+        sizes = len(shard.x_train), len(shard.x_test)
+        summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes, shard.owner))
+    return DataSummary(
+        samples=len(pool),
+        partition=partition,
+        owners=len(owners),
+        left_out=left_out,
+        told=pool.told,
+        input_shape=pool.input_shape,
+        outputs=summaries[0].outputs,
+        task=pool.task,
+        clients=tuple(summaries),
+        constant_metric=constant_metric(section.tasks, pool.task, moments),
+    )
 
 
 def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
@@ -46,72 +121,63 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     _check(section, pool, clients)
     owned = split(section, pool, clients, seed)
     divided = _divisions(section, pool, owned, seed)
-    groups = _groups(section, pool, owned)
-    named = pool.owners is not None and chosen(section, pool) == "natural"
-    tasks = list(dict.fromkeys(section.tasks))
+    tasks, natural, every = list(dict.fromkeys(section.tasks)), chosen(section, pool) == "natural", pool.x[0].size
 
     def shard(client: int) -> Shard:
-        parts, angle = divided[client], client * len(section.rotations) // clients
-        task = section.tasks[client % len(section.tasks)]
-        y_train, y_test = (_of_task(task, pool.y[rows], pool.outputs) for rows in parts)
-        if section.standardize_targets:
-            y_train, y_test = _standardize(y_train, y_test)
-        features = None
+        task, parts = section.tasks[client % len(section.tasks)], divided[client]
+        block, features = client * len(section.rotations) // clients, None
+        group = block * len(tasks) + tasks.index(task)
+        if section.partition == "clusters":
+            group = cluster_of(client, clients, section)
+        elif natural and pool.groups is not None and pool.client is not None:
+            group = int(pool.groups[pool.client[owned[client][0]]])
         if section.features_held < 1:
-            every = math.prod(pool.input_shape)
             order = generator(seed, "features held", client).permutation(every)
             features = tuple(sorted(order[: max(1, round(section.features_held * every))].tolist()))
 
-        def inputs(degrees: int) -> tuple[np.ndarray, np.ndarray]:
+        def inputs(degrees: int) -> list[np.ndarray]:
             """x_train and x_test as the client sees them, turned counter-clockwise."""
             seen = [np.rot90(pool.inputs(rows), degrees // 90, axes=(-2, -1)) for rows in parts]
             if section.mask:
                 seen = _masked(seen, section.mask, generator(seed, "mask", client))
             if section.standardize:
                 seen = _standardize(*seen)
-            x_train, x_test = seen if features is None else [x.reshape(len(x), -1)[:, features] for x in seen]
-            return x_train, x_test
+            return seen if features is None else [x.reshape(len(x), -1)[:, features] for x in seen]
 
-        x_train, x_test = inputs(section.rotations[angle])
-        return Shard(
-            x_train,
-            y_train,
-            x_test,
-            y_test,
-            pool.task,
-            outputs=pool.outputs if task == "classes" else 2,
-            group=angle * len(tasks) + tasks.index(task) if groups is None else int(groups[client]),
-            features=features,
-            drifted=None if section.drift is None else inputs(section.drift.rotations[angle]),
-            owner=pool.owner(owned[client]) if named else "",
-        )
+        y_train, y_test = (_of_task(task, pool.y[rows], pool.outputs) for rows in parts)
+        if section.standardize_targets:
+            y_train, y_test = _standardize(y_train, y_test)
+        x_train, x_test = inputs(section.rotations[block])
+        drifted = None if section.drift is None else inputs(section.drift.rotations[block])
+        outputs = pool.outputs if task == "classes" else 2
+        owner = pool.owner(owned[client]) if natural and pool.owners is not None else ""
+        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted, owner)
 
     return map(shard, range(clients))
 
 
 def _check(section: DataSection, pool: Pool, clients: int) -> None:
-    angles, tasks, size = list(section.rotations), list(section.tasks), pool.input_shape[1:]
-    if not 1 <= len(angles) <= clients:
-        raise DataError(f"data.rotations names {len(angles)} angles; allowed are 1 to {clients}, the number of clients")
+    angles, size = list(section.rotations), pool.input_shape[1:]
+    for key, named in (("data.rotations", angles), ("data.tasks", section.tasks)):
+        if not 1 <= len(named) <= clients:
+            raise DataError.of(key, named, f"there are {clients} clients", f"1 to {clients} entries")
     if section.drift is not None:
-        if len(section.drift.rotations) != len(angles):
-            named = f"data.drift.rotations names {len(section.drift.rotations)} angles"
-            raise DataError(f"{named}; allowed are {len(angles)}, as many as data.rotations")
-        angles += section.drift.rotations
-    if any(angles) and not pool.holds_images:
-        raise DataError(f"data.rotations is {angles}, but the samples are not images: allowed is [0]")
+        turned = section.drift.rotations
+        if len(turned) != len(angles):
+            raise DataError.of("data.drift.rotations", turned, "a group has one angle", f"{len(angles)} entries")
+        angles += turned
+    if any(angles) and pool.x.ndim != 4:
+        raise DataError.of("data.rotations", angles, "the samples are not images", [0])
     if {90, 270} & set(angles) and size[0] != size[1]:
-        raise DataError(f"data.rotations is {angles}, but images of {size[0]}x{size[1]} allow 0 and 180 only")
-    if section.mask and not pool.holds_images:
-        raise DataError(f"data.mask is {section.mask}, but the samples are not images: allowed is 0")
+        raise DataError.of("data.rotations", angles, f"images are {size[0]}x{size[1]}", "0 and 180")
+    if section.mask and pool.x.ndim != 4:
+        raise DataError.of("data.mask", section.mask, "the samples are not images", 0)
     if section.mask and section.mask > min(size):
-        raise DataError(f"data.mask is {section.mask}: images of {size[0]}x{size[1]} allow 0 to {min(size)}")
-    if not 1 <= len(tasks) <= clients:
-        raise DataError(f"data.tasks names {len(tasks)} tasks; allowed are 1 to {clients}, the number of clients")
-    if tasks != ["classes"] and pool.task != "classification":
-        raise DataError(f"data.tasks is {tasks}, but the samples have no classes: allowed is ['classes']")
+        raise DataError.of("data.mask", section.mask, f"images are {size[0]}x{size[1]}", f"0 to {min(size)}")
+    if section.tasks != ("classes",) and pool.task != "classification":
+        raise DataError.of("data.tasks", section.tasks, "the samples have no classes", ["classes"])
     if section.standardize_targets and pool.task != "regression":
-        raise DataError("data.standardize_targets is true, but the targets are classes: allowed is false")
+        raise DataError.of("data.standardize_targets", True, "the targets are classes", "false")
 
 
 def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -124,10 +190,7 @@ def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) ->
         train, test = _divide(rows, section.test_fraction, section.reduced_to if client in reduced else 1.0)
         if section.evaluate_on == "validation":
             if len(train) < 2:
-                raise DataError(
-                    f"data.evaluate_on is 'validation', but client {client} has one training sample only: "
-                    "allowed is 'test'"
-                )
+                raise DataError.of("data.evaluate_on", "validation", f"client {client} has one training sample", "test")
             train, test = _divide(train, section.test_fraction, 1.0)
         divided.append((train, test))
     return divided
@@ -138,16 +201,6 @@ def _divide(rows: np.ndarray, test_fraction: float, share: float) -> tuple[np.nd
     tests = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
     trains = max(round(share * (len(rows) - tests)), 1)
     return rows[tests : tests + trains], rows[:tests]
-
-
-def _groups(section: DataSection, pool: Pool, owned: Partition) -> np.ndarray | None:
-    """The group of each client, where clusters or owners with groups make some."""
-    partition, clients = chosen(section, pool), len(owned)
-    if partition == "clusters":
-        return np.array([cluster_of(client, clients, section) for client in range(clients)])
-    if pool.groups is None or pool.client is None or partition != "natural":
-        return None
-    return pool.groups[pool.client[[rows[0] for rows in owned]]]
 
 
 def _of_task(task: str, y: np.ndarray, classes: int) -> np.ndarray:
@@ -168,8 +221,7 @@ def _masked(parts: list[np.ndarray], side: int, rng: np.random.Generator) -> lis
 
 def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> list[np.ndarray]:
     """Every feature, or target, shifted by its mean and divided by its standard deviation over ``x_train``."""
-    mean = x_train.mean(axis=0, dtype=np.float64)
-    deviation = x_train.std(axis=0, dtype=np.float64)
+    mean, deviation = x_train.mean(axis=0, dtype=np.float64), x_train.std(axis=0, dtype=np.float64)
     # A feature that never varies is only shifted; rounding may give it a tiny deviation instead of 0.
     deviation[x_train.min(axis=0) == x_train.max(axis=0)] = 1.0
     return [((x - mean) / deviation).astype(np.float32) for x in (x_train, x_test)]
@@ -191,3 +243,24 @@ def write(shard: Shard, path: Path) -> None:
         file.save(path)
     elif there != file.digest:
         raise DataError(f"{path}: the data set gives other samples now than when this run began")
+
+
+def moments_of(shard: Shard) -> Moments:
+    train, test = (
+        np.asarray(y, np.float64).reshape(len(y), -1) if shard.task == "regression" else np.eye(shard.outputs)[y]
+        for y in (shard.y_train, shard.y_test)
+    )
+    return len(train), train.sum(axis=0), test.mean(axis=0), test.var(axis=0)
+
+
+def constant_metric(tasks: Sequence[str], task: Task, clients: Sequence[Moments]) -> float | None:
+    """Mean over clients of the MSE or accuracy of one prediction for all test samples: the mean of all training
+    targets, or the most frequent class among them. None where data.tasks gives classes several meanings."""
+    counts, totals, means, variances = zip(*clients, strict=True)
+    if len(set(tasks)) > 1 or len(set(map(len, totals))) > 1:
+        return None
+    mean = sum(totals) / max(1, sum(counts))
+    if task == "classification":
+        return float(np.mean([each[np.argmax(mean)] for each in means]))
+    errors = [np.mean(variance + (each - mean) ** 2) for each, variance in zip(means, variances, strict=True)]
+    return float(np.mean(errors))

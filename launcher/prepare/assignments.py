@@ -13,7 +13,7 @@ from ...node.model.architecture import Architecture
 from ...topology import Graph, GraphSequence
 from ...topology.weights import mixing_row
 from ..config.sections import ConfigError, RunConfig
-from ..data import DataSummary
+from ..data.shards import DataSummary
 from .graphs import drawn, has_server
 from .memory import memory_of
 from .placement import Host, chosen_hosts, place

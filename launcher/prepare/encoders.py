@@ -8,7 +8,7 @@ import numpy as np
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...topology.randomness import generator
 from ..config.sections import ConfigError, RunConfig
-from ..data import load
+from ..data.sets import load
 
 
 def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Path) -> Iterator[tuple[int, float]]:

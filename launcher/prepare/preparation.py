@@ -7,7 +7,7 @@ from pathlib import Path
 from ...node.assignment import Assignment
 from ...transport.keys import there_are_keys
 from ..config.sections import ConfigError, RunConfig
-from ..data import prepare
+from ..data.shards import prepare
 from .assignments import Site, assign, deal_architectures
 from .graphs import check_graphs, draw_graphs
 from .memory import most_memory

@@ -10,7 +10,7 @@ from ...node.assignment import Assignment
 from ...topology import Graph
 from ...transport.failpoints import failpoint
 from ..config.sections import RunConfig
-from ..data import DataSummary
+from ..data.shards import DataSummary
 from ..planner import Plan
 from ..run.folder import digest_of_config, recorded_digest
 from ..run.origin import origin

@@ -14,7 +14,7 @@ from ...topology import Graph
 from ...transport.codecs import Format
 from ...transport.wire import message_wire_bytes, pack_header
 from ..config.sections import ConfigError, RunConfig
-from ..data import DataSummary
+from ..data.shards import DataSummary
 from ..planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, Star, simulate
 from ..planner.chaos import draw_faults
 from ..planner.scenario import Edge

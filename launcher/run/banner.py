@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from ..config.data import DataSection
 from ..config.effects import without_effect
 from ..config.sections import RunConfig
-from ..data import DataSummary
 from ..data.pool import some
+from ..data.shards import DataSummary
 from ..prepare.prepared import Prepared
 from .folder import relative
 

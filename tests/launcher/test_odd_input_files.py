@@ -16,9 +16,9 @@ from scipy.io import savemat
 from foreign import sheafgossip
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import ConfigError, validate
-from sheafgossip.launcher.data import DataError
-from sheafgossip.launcher.data import load as load_data
-from sheafgossip.launcher.data.images import read_idx
+from sheafgossip.launcher.data.pool import DataError
+from sheafgossip.launcher.data.sets import load as load_data
+from sheafgossip.launcher.data.sets import read_idx
 
 COMMANDS = (["run"], ["plan"], ["config", "show"], ["topology", "show"], ["sweep"])
 SECTIONS = ("topology", "data", "model", "training", "algorithm", "transport", "time", "links", "faults", "compare",

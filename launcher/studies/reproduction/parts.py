@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from ....topology.section import Section
 from ...config.files import load, read
 from ...config.sections import ConfigError, RunConfig, as_section
-from ...data import DataError
-from ...data import load as load_data
+from ...data.pool import DataError
+from ...data.sets import load as load_data
 
 Column = Literal[
     "accuracy", "mse", "worst_10", "sent", "wall", "tflop", "memory", "busiest", "rounds_to", "kbit_to",

@@ -8,7 +8,9 @@ import pytest
 from scipy.io import savemat
 
 from sheafgossip.launcher.config.data import DataSection
-from sheafgossip.launcher.data import DataError, cut, load
+from sheafgossip.launcher.data.pool import DataError
+from sheafgossip.launcher.data.sets import load
+from sheafgossip.launcher.data.shards import cut
 from sheafgossip.node.model.architecture import Architecture, ArchitectureError
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sheafgossip.launcher.config.data import DataSection
-from sheafgossip.launcher.data import DataError, load
-from sheafgossip.launcher.data.images import torchvision_datasets
+from sheafgossip.launcher.data.pool import DataError
+from sheafgossip.launcher.data.sets import load, torchvision_datasets
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -43,7 +43,7 @@ def mnist(root):
 
 
 def test_importing_the_package_loads_none_of_the_slow_libraries():
-    code = "import sys, sheafgossip.launcher.data; print(*sys.modules)"
+    code = "import sys, sheafgossip.launcher.data.shards; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "sheafgossip.launcher.data" in loaded
     assert not {"sklearn", "torch", "torchvision", "safetensors", "pydantic"} & set(loaded)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.config.data import ClustersTable, DataSection
-from sheafgossip.launcher.data import DataError, Pool, split
+from sheafgossip.launcher.data.partition import split
+from sheafgossip.launcher.data.pool import DataError, Pool
 
 SEEDS = st.integers(0, 2**32)
 

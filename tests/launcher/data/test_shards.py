@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from sheafgossip.launcher.config.data import ClustersTable, DataSection, DriftTable
-from sheafgossip.launcher.data import DataError, Pool, Shard, cut, prepare, shard_path, write
-from sheafgossip.launcher.data.prepare import constant_metric, moments_of
+from sheafgossip.launcher.data.pool import DataError, Pool
+from sheafgossip.launcher.data.shards import Shard, constant_metric, cut, moments_of, prepare, shard_path, write
 
 
 def numbered(samples, *, shape=(1,), client=None, classes=2):

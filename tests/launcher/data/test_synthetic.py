@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sheafgossip.launcher.config.data import DataSection, SyntheticTable
-from sheafgossip.launcher.data import cut, load
+from sheafgossip.launcher.data.sets import load
+from sheafgossip.launcher.data.shards import cut
 
 CLIENTS = 8
 

@@ -8,8 +8,9 @@ import pytest
 from sheafgossip.launcher.config.data import DataSection
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.data import DataError, cut, prepare
-from sheafgossip.launcher.data import load as load_data
+from sheafgossip.launcher.data.pool import DataError
+from sheafgossip.launcher.data.sets import load as load_data
+from sheafgossip.launcher.data.shards import cut, prepare
 
 FRAME = pd.DataFrame(
     {
