@@ -25,7 +25,7 @@ from common import table
 from study import Changes, against, algorithms, over_seeds, payload, percent, read, run_grid, run_study
 
 from sheafgossip.launcher.config.sections import validate
-from sheafgossip.launcher.prepare.graphs import draw_graphs
+from sheafgossip.launcher.prepare.preparation import draw_graphs
 from sheafgossip.metrics import open_run
 
 LAM_OF_DFEDU = {0.2: 0.3, 0.5: 0.1}

@@ -13,11 +13,13 @@ def show_configuration(file: Path, overrides: Sequence[str] | None) -> None:
 
 
 def show_topology(file: Path, overrides: Sequence[str] | None, picture: Path | None) -> None:
-    from ..prepare.graphs import draw_graphs, figures_of
+    from ...topology.figures import describe
+    from ..prepare.preparation import draw_graphs
 
     config = load(file, overrides or ())[0]
     graphs = draw_graphs(config)
-    figures = figures_of(config, graphs)
+    kind = config.topology.kind if config.algorithm.traits.server == "none" else "star around a server"
+    figures = {"kind": kind, "clients": f"{config.clients}", **describe(graphs)}
     if picture is not None:
         from ...topology.picture import draw_picture
 

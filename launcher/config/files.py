@@ -7,13 +7,10 @@ from typing import Any
 from ...metrics.config_file import flat, read_text
 from ...metrics.config_file import parse as parse_toml
 from ...node.algorithms import input_files
-from .effects import refuse
-from .sections import ConfigError, RunConfig, validate
+from .sections import ConfigError, RunConfig, refuse, validate
 
-_PATH_KEYS = (
-    *(("topology", "path"), ("data", "root"), ("stragglers", "path")),
-    *(("algorithm", key) for key in input_files()),
-)
+_PATH_KEYS = [("topology", "path"), ("data", "root"), ("stragglers", "path")]
+_PATH_KEYS += [("algorithm", key) for key in input_files()]
 
 
 def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:
@@ -29,42 +26,41 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     wanted, last = _overrides(overrides), _tree(setting or {}, "--grid")
     if "compare" in wanted:
         raise ConfigError("--set compare: [[compare]] tables are written in the file")
-
-    def runs(wanted: dict[str, Any], last: dict[str, Any]) -> list[RunConfig]:
-        below, configs = _merge(tree, wanted), []
-        for number, variant in enumerate(variants or [{}], 1):
-            told = [f"{key} = {value}" for key, value in (setting or {}).items()]
-            told += [f"[[compare]] table {number}"] if variants else []
-            try:
-                configs.append(validate(_counted(_merge(_merge(below, variant), last))))
-            except ConfigError as error:
-                raise ConfigError(*(f"{line} ({', '.join(told)})" if told else line for line in error.args)) from None
-        return configs
-
     _require_use(_keys(wanted) - _keys(last), _merge(tree, wanted), variants)
-    configs = runs(wanted, last)
+    told = [f"{key} = {value}" for key, value in (setting or {}).items()]
+    configs = _runs(_merge(tree, wanted), variants, last, told)
     try:
-        as_written = runs({}, {}) if wanted or last else configs
+        as_written = _runs(tree, variants, {}, []) if wanted or last else configs
     except ConfigError:  # only with what the command line adds is the file whole
         as_written = configs
-    _require_effects(path, as_written)
+    # what a file says itself, and not the one that it starts from, has an effect
+    own = parse_toml(read_text(path))
+    own_variants = own.pop("compare", [])
+    refuse(dict.fromkeys(_keys(own), ""), as_written)
+    for variant, config in zip(own_variants, as_written, strict=False):
+        refuse(dict.fromkeys(_keys(variant), ""), [config])
     if not last:  # else the sweep sees to all points of its grids
         refuse_without_effect(overrides, configs)
+    return configs
+
+
+def _runs(
+    tree: dict[str, Any], variants: Sequence[dict[str, Any]], last: dict[str, Any], told: Sequence[str]
+) -> list[RunConfig]:
+    """``told`` is said of each, should it be refused."""
+    configs = []
+    for number, variant in enumerate(variants or [{}], 1):
+        where = ", ".join([*told, *([f"[[compare]] table {number}"] if variants else [])])
+        try:
+            configs.append(validate(_counted(_merge(_merge(tree, variant), last))))
+        except ConfigError as error:
+            raise ConfigError(*(f"{line} ({where})" if where else line for line in error.args)) from None
     return configs
 
 
 def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig], option: str = "--set") -> None:
     """Raises ConfigError where an override of the command line has no effect in any of the runs."""
     refuse({key: f"{option} {text}: " for text in overrides for key in _keys(_overrides([text]))}, configs)
-
-
-def _require_effects(path: Path, configs: Sequence[RunConfig]) -> None:
-    """What a file says itself, and not the one that it starts from, has an effect. Raises ConfigError."""
-    tree = parse_toml(read_text(path))
-    variants = tree.pop("compare", [])
-    refuse(dict.fromkeys(_keys(tree), ""), configs)
-    for variant, config in zip(variants, configs, strict=False):
-        refuse(dict.fromkeys(_keys(variant), ""), [config])
 
 
 def _keys(tree: Mapping[str, Any]) -> KeysView[str]:
@@ -82,10 +78,8 @@ def _require_use(wanted: set[str], below: dict[str, Any], variants: Sequence[dic
             for variant in variants
         ]
         if wins and all(wins):
-            raise ConfigError(
-                f"--set {key}: every [[compare]] table of the file sets it, or another algorithm, and wins; change it "
-                "there, or take a file without [[compare]] tables"
-            )
+            why = "every [[compare]] table of the file sets it, or another algorithm, and wins"
+            raise ConfigError(f"--set {key}: {why}; change it there, or take a file without [[compare]] tables")
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-
 from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Algorithm
 from ...node.settings import ArchitectureSettings
@@ -20,16 +18,12 @@ from ...topology.section import Needs, Section
 from .explanation import keys_of
 from .sections import RunConfig
 
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
 
 def describe() -> str:
     """Markdown: every key of every table with what is allowed, its default and its meaning."""
-    return "\n\n".join([_INTRODUCTION, *_top_level(), *_sections(), *_algorithms(), _COMPARE, _BASE, _SET])
-
-
-def _top_level() -> Iterator[str]:
-    yield "## Keys outside any table"
-    tables = {"algorithm", *(title.strip("[]") for title in _TITLES.values())}
-    yield from _keys(RunConfig, [name for name in keys_of(RunConfig) if name not in tables])
+    return "\n\n".join([_INTRODUCTION, *_sections(), *_algorithms(), _COMPARE, _BASE, _SET])
 
 
 def _tables(section: type, above: str = "") -> Iterator[tuple[type[Section], str]]:
@@ -46,6 +40,10 @@ _TITLES = dict(_tables(RunConfig))
 
 
 def _sections() -> Iterator[str]:
+    yield "## Keys outside any table"
+    yield from _keys(
+        RunConfig, keys_of(RunConfig).keys() - {"algorithm", *(each.strip("[]") for each in _TITLES.values())}
+    )
     for section, title in _TITLES.items():
         if section is ArchitectureSettings:
             keys = ", ".join(f"`{key}`" for key in keys_of(section))
@@ -53,7 +51,7 @@ def _sections() -> Iterator[str]:
             continue
         yield f"## `{title}`"
         number = " There may be any number of these tables." if "[[" in title else ""
-        yield _escaped(_one_line(section.__doc__)) + number
+        yield _line(section.__doc__) + number
         yield from _keys(section, keys_of(section))
 
 
@@ -68,27 +66,29 @@ def _algorithms() -> Iterator[str]:
         own = algorithm.__doc__ or ""
         if own.startswith(f"{algorithm.__name__}("):  # made by dataclass: its file says it, in the first paragraph
             own = sys.modules[algorithm.__module__].__doc__ or ""
-        yield _escaped(_one_line(own.partition("\n\n")[0]))
+        yield _line(own.partition("\n\n")[0])
         yield from list(_keys(algorithm, keys_of(algorithm).keys() - {"name"})) or ["No further keys."]
 
 
 def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
     below = _texts_below(section)
     for name, key in keys_of(section).items():
-        if name not in names:
-            continue
-        about = [f"- **`{name}`**", _values(key.kind, key.metadata), _default(key.default), _needs(key.metadata)]
-        head = " · ".join(filter(None, about))
-        meaning = _one_line(" ".join([*(text for text in key.metadata if isinstance(text, str)), below.get(name, "")]))
-        yield f"{head}\n\n  {_escaped(meaning)}" if meaning else head
+        if name in names:
+            default = f"default `{json.dumps(key.default, default=str)}`"  # in TOML it is the same
+            if isinstance(key.default, Section):
+                default = ""
+            elif key.default is None or key.default is MISSING:
+                default = "required" if key.default is MISSING else "not set by default"
+            about = [f"- **`{name}`**", _values(key.kind, key.metadata), default, _needs(key.metadata)]
+            meaning = _line(" ".join([*(text for text in key.metadata if isinstance(text, str)), below.get(name, "")]))
+            yield "\n\n  ".join(filter(None, [" · ".join(filter(None, about)), meaning]))
 
 
 def _texts_below(section: type) -> dict[str, str]:
     """{key: the text below it}, as the classes are written."""
     found = {}
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section | Algorithm)]):
-        written = ast.parse(dedent(inspect.getsource(kind))).body[0]
-        assert isinstance(written, ast.ClassDef)
+        written: Any = ast.parse(dedent(inspect.getsource(kind))).body[0]
         for line, below in pairwise(written.body):
             match line, below:
                 case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(meaning))):
@@ -114,43 +114,22 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
         values = [f"`{json.dumps(value)}`" for value in get_args(kind)]
         return "one of " + ", ".join(values) if len(values) > 1 else values[0]
     if get_origin(kind) is tuple:
-        least = next((limit.min_length for limit in bounds if isinstance(limit, MinLen)), 0)
-        most = next((limit.max_length for limit in bounds if isinstance(limit, MaxLen)), None)
+        least = next((limit.min_length for limit in bounds if hasattr(limit, "min_length")), 0)
+        most = next((limit.max_length for limit in bounds if hasattr(limit, "max_length")), None)
         length = "" if most is None else f" of {most}" if least == most else f" of at most {most}"
         return f"list{length}, each entry: {_values(get_args(kind)[0])}"
-    alternatives = [part for part in get_args(kind) if part is not type(None)]
-    if alternatives:
+    if alternatives := [part for part in get_args(kind) if part is not type(None)]:
         return " or ".join(map(_values, alternatives))
     if kind in _TITLES:
         return f"`{_TITLES[kind]}` table"
-    words = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Path: "path"}
-    limits = []
-    for limit in bounds:
-        match limit:
-            case Ge(ge=value):
-                limits.append(f"at least {value}")
-            case Gt(gt=value):
-                limits.append(f"above {value}")
-            case Le(le=value):
-                limits.append(f"at most {value}")
-            case Lt(lt=value):
-                limits.append(f"below {value}")
-    return " ".join(filter(None, [words[kind], ", ".join(limits)]))
+    word = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", Path: "path"}[kind]
+    limits = [f"{_LIMITS[name]} {getattr(each, name)}" for each in bounds for name in _LIMITS if hasattr(each, name)]
+    return " ".join(filter(None, [word, ", ".join(limits)]))
 
 
-def _default(value: Any) -> str:
-    if value is MISSING:
-        return "required"
-    if isinstance(value, Section):
-        return ""
-    return "not set by default" if value is None else f"default `{json.dumps(value)}`"  # in TOML it is the same
-
-
-def _one_line(text: str | None) -> str:
-    return " ".join((text or "").split())
-
-
-def _escaped(text: str) -> str:
+def _line(text: str | None) -> str:
+    """Markdown that shows a text as it is, in one line."""
+    text = " ".join((text or "").split())
     for mark in ("\\", "*", "<"):
         text = text.replace(mark, f"\\{mark}")
     return text

@@ -5,9 +5,9 @@ The sections of algorithms are not here: each algorithm declares its own setting
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
 import tomli_w
@@ -15,15 +15,18 @@ from annotated_types import Ge, Le, Lt, MaxLen, MinLen
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ...node.algorithms import ALGORITHMS
+from ...node.algorithms.base import Algorithm
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
+from ...topology.errors import shown
 from ...topology.generators import TopologySpec
 from ...topology.section import Fraction, Index, Needs, NotNegative, Positive, Section
 from ..planner.chaos import Rates
 from ..planner.scenario import Fault, Stragglers
 from .data import DataSection
-from .explanation import ConfigError, explain
+from .explanation import ConfigError, explain, keys_of
 
 _S = TypeVar("_S")
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 @dataclass(frozen=True)
@@ -144,11 +147,8 @@ class RunConfig(Section):
     @property
     def has_scenario(self) -> bool:
         """Whether anything but the machine itself decides on time."""
-        return any(
-            getattr(self, field.name) != field.default
-            for field in fields(self)
-            if field.name in ("time", "compute", "stragglers", "links", "faults", "chaos")
-        )
+        scenario = "time", "compute", "stragglers", "links", "faults", "chaos"
+        return any(getattr(self, field.name) != field.default for field in fields(self) if field.name in scenario)
 
     @property
     def label(self) -> str:
@@ -180,20 +180,90 @@ def validate(tree: dict[str, Any]) -> RunConfig:
 def as_section(section: type[_S], tree: dict[str, Any]) -> _S:
     """Raises pydantic's ValidationError."""
     # Strict, so that true is no number; as JSON, so that a list may become a tuple all the same
-    declared: Any = section
-    return _adapter(declared).validate_json(json.dumps(tree, default=str), strict=True)
-
-
-@cache
-def _adapter(section: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(section)
+    return _adapter(section).validate_json(json.dumps(tree, default=str), strict=True)
 
 
 def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """a and a.b of {"a": {"b": 1}}; what is in a list is numbered."""
     for key, value in tree.items():
         yield f"{above}{key}"
+        value = {str(number): each for number, each in enumerate(value)} if isinstance(value, list) else value
         if isinstance(value, dict):
             yield from _paths(value, f"{above}{key}.")
-        if isinstance(value, list):
-            for number, each in enumerate(value):
-                yield from _paths(each, f"{above}{key}.{number}.") if isinstance(each, dict) else ()
+
+
+# -- keys that are written and have no effect: nobody writes what he does not want -----------------------------------
+
+
+def without_effect(config: RunConfig) -> dict[str, str]:
+    """{key with dots: a line that tells why}, of the keys that are written in the configuration of a run.
+
+    A key at its default does no harm in a table that is written in full, as all are in a run's own config.toml.
+    """
+    return dict([*_idle(config, "", config), *_idle_with_algorithm(config)])
+
+
+def refuse(keys: Mapping[str, str], configs: Sequence[RunConfig]) -> None:
+    """Raises ConfigError where one of ``keys``, {key: how it was written}, has no effect in any of the runs."""
+    idle, lines = [without_effect(config) for config in configs], []
+    for key, written in keys.items():
+        # it has no effect itself, or the table that it is in
+        whys = [next((run[there] for there in run if f"{key}.".startswith(f"{there}.")), "") for run in idle]
+        if all(whys):
+            lines.append(f"{written}{whys[0]}")
+    if lines:
+        raise ConfigError(*dict.fromkeys(lines))
+
+
+def _idle(section: Section | Algorithm, prefix: str, config: RunConfig) -> Iterator[tuple[str, str]]:
+    for name, declared in keys_of(type(section)).items():
+        value, key = getattr(section, name), f"{prefix}{name}"
+        if _is_meant(section, name, prefix, config) and (why := _unmet(declared.metadata, section, prefix, config)):
+            yield key, f"{_given(key, value)}: has no effect {why}"
+            continue
+        for number, each in enumerate(value if isinstance(value, tuple) else [value]):
+            if isinstance(each, Section | Algorithm):
+                yield from _idle(each, f"{key}.{number}." if isinstance(value, tuple) else f"{key}.", config)
+
+
+def _is_meant(section: Section | Algorithm, name: str, prefix: str, config: RunConfig) -> bool:
+    """Whether a key is written, and says more than what is true in any case."""
+    value, keys = getattr(section, name), keys_of(type(section))
+    if isinstance(section, Algorithm):
+        return value != keys[name].default
+    if f"{prefix}{name}" not in config.written or value is None or value in ("", ()):
+        return False
+    in_full = all(f"{prefix}{key}" in config.written for key, each in keys.items() if each.default is not None)
+    return not (in_full and value == keys[name].default)
+
+
+def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) -> str:
+    """Why what is declared with ``metadata`` has no effect; "" where it has one."""
+    for needs in (each for each in metadata if isinstance(each, Needs)):
+        found = {
+            key if "." in key else f"{prefix}{key}": reduce(getattr, key.split("."), config if "." in key else table)
+            for key in needs.keys
+        }
+        if not any(map(needs.met, found.values())):
+            given = " and ".join(_given(key, value) for key, value in found.items())
+            wanted = " or ".join(map(shown, needs.values))
+            return f"with {given}; it needs {wanted}" if needs.values else f"without {' or '.join(found)}"
+    return ""
+
+
+def _idle_with_algorithm(config: RunConfig) -> Iterator[tuple[str, str]]:
+    traits, topology = config.algorithm.traits, config.topology
+    why = f"has no effect with algorithm.name = {config.algorithm.name!r}"
+    for name in keys_of(type(topology)):
+        if _is_meant(topology, name, "topology.", config):
+            given = _given(f"topology.{name}", getattr(topology, name))
+            if traits.server != "none" and not traits.reads_topology:
+                yield f"topology.{name}", f"{given}: {why}: its clients talk to a server, and to nobody else"
+            elif name == "weights" and not traits.mixes:
+                yield f"topology.{name}", f"{given}: {why}, which does not mix with such weights"
+    if config.checkpoints.save_maps and not traits.has_maps:
+        yield "checkpoints.save_maps", f"checkpoints.save_maps = true: {why}, which has no maps"
+
+
+def _given(key: str, value: Any) -> str:
+    return key if isinstance(value, Section) else f"{key} = {shown(value)}"

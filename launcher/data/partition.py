@@ -84,7 +84,7 @@ def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
     wanted, rows_of_class = section.clusters, _rows_by_class(section, pool, rng)
     count, stride, there = wanted.count, wanted.classes - wanted.overlap, len(rows_of_class)
     if count > clients:
-        raise DataError.of("data.clusters.count", count, f"there are {clients} clients", f"1 to {clients}")
+        raise DataError.of("data.clusters.count", count, f"clients = {clients}", f"1 to {clients}")
     if stride < 1:
         why = f"data.clusters.classes is {wanted.classes}"
         raise DataError.of("data.clusters.overlap", wanted.overlap, why, f"0 to {wanted.classes - 1}")

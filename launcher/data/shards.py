@@ -160,11 +160,11 @@ def _check(section: DataSection, pool: Pool, clients: int) -> None:
     angles, size = list(section.rotations), pool.input_shape[1:]
     for key, named in (("data.rotations", angles), ("data.tasks", section.tasks)):
         if not 1 <= len(named) <= clients:
-            raise DataError.of(key, named, f"there are {clients} clients", f"1 to {clients} entries")
+            raise DataError.of(key, named, f"clients = {clients}", f"1 to {clients} entries")
     if section.drift is not None:
         turned = section.drift.rotations
         if len(turned) != len(angles):
-            raise DataError.of("data.drift.rotations", turned, "a group has one angle", f"{len(angles)} entries")
+            raise DataError.of("data.drift.rotations", turned, f"data.rotations has {len(angles)} entries", "as many")
         angles += turned
     if any(angles) and pool.x.ndim != 4:
         raise DataError.of("data.rotations", angles, "the samples are not images", [0])

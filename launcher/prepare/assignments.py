@@ -1,5 +1,6 @@
 """What each client is told: its neighbours, its model, its place."""
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,16 +11,28 @@ from ...node.algorithms import check, link
 from ...node.algorithms.base import RunFacts
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
-from ...topology import Graph, GraphSequence
+from ...topology import Graph, GraphSequence, draw_sequence
+from ...topology.errors import install
+from ...topology.randomness import generator
 from ...topology.weights import mixing_row
-from ..config.sections import ConfigError, RunConfig
+from ..config.sections import ConfigError, PlacementSection, RunConfig
 from ..data.shards import DataSummary
-from .graphs import drawn, has_server
 from .memory import memory_of
-from .placement import Host, chosen_hosts, place
 
 _SECTIONS = {field.name for field in fields(Assignment)} & {field.name for field in fields(RunConfig)} - {"algorithm"}
 """What clients are told of the configuration as it is."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that runs clients. ``memory`` are the bytes that it has free, ``address`` is where its clients' data
+    sockets are bound; "": at ``transport.host``.
+    """
+
+    name: str
+    address: str = ""
+    cores: float = 1
+    memory: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -34,34 +47,29 @@ class Site:
 
 def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architecture]:
     """One a client, dealt so that every first n clients hold the architectures in proportion to their shares; a server
-    comes last, with that of the first client, or the one on all features. Raises ConfigError.
-    """
+    comes last, with that of the first client, or the one on all features. Raises ConfigError."""
     sections = (config.model, *config.model.mix)
     choices = [Architecture.of(section, data.input_shape, data.outputs) for section in sections]
-    server = [choices[0]] if has_server(config) else []
-    seen = [client.features for client in data.clients if client.features is not None]
+    server = [] if config.algorithm.traits.server == "none" else [choices[0]]
     if config.data.features_held < 1:
         if len(set(config.data.tasks)) > 1:
-            raise ConfigError(f"data.features_held below 1 needs one task: data.tasks = {list(config.data.tasks)}")
+            raise ConfigError.of("data.tasks", config.data.tasks, "data.features_held is below 1", "one task")
         if len(choices) > 1 or choices[0].kind not in ("logistic", "linear"):
-            raise ConfigError("data.features_held below 1 needs model.kind = 'logistic' or 'linear', and no model.mix")
+            allowed = "'logistic' and 'linear', without model.mix"
+            raise ConfigError.of("model.kind", config.model.kind, "data.features_held is below 1", allowed)
+        seen = [client.features for client in data.clients if client.features is not None]
         return [replace(choices[0], input_shape=(len(features),)) for features in seen] + server
     for section in sections:
         if (section.kind, data.task) in (("linear", "classification"), ("logistic", "regression")):
             fitting = "linear" if data.task == "regression" else "logistic"
-            raise ConfigError(
-                f"model.kind = {section.kind!r}: the data is a {data.task} task; use {fitting!r}, 'mlp', 'cnn' or 'gru'"
-            )
-        if config.model.init == "zeros" and section.kind in ("mlp", "cnn", "gru"):
-            raise ConfigError(
-                "model.init = 'zeros': hidden layers would never learn; allowed with 'logistic' and 'linear'"
-            )
-    total = sum(section.share for section in sections)
-    dealt = [0] * len(sections)
-    architectures = []
-    for number, client in enumerate(data.clients):
-        owed = [section.share / total * (number + 1) - count for section, count in zip(sections, dealt, strict=True)]
-        chosen = max(range(len(sections)), key=lambda index: (owed[index], -index))
+            why = f"the data is a {data.task} task"
+            raise ConfigError.of("model.kind", section.kind, why, f"{fitting!r}, 'mlp', 'cnn' and 'gru'")
+        if config.model.init == "zeros" and section.kind not in ("logistic", "linear"):
+            raise ConfigError.of("model.init", "zeros", f"hidden layers of {section.kind!r} never learn", "'uniform'")
+    total, dealt, architectures = sum(section.share for section in sections), [0] * len(sections), []
+    for number, client in enumerate(data.clients, 1):
+        owed = [section.share / total * number - count for section, count in zip(sections, dealt, strict=True)]
+        chosen = owed.index(max(owed))
         dealt[chosen] += 1
         architectures.append(replace(choices[chosen], outputs=client.outputs))
     return architectures + server
@@ -86,7 +94,7 @@ def assign(
         same_start=config.model.same_start,
         classes=[client.classes for client in data.clients],
         features=[client.features for client in data.clients],
-        topology=lambda: drawn(config),
+        topology=lambda: draw_sequence(config.topology, config.clients, config.seed, config.rounds),
     )
     check(algorithm, run_facts)
     facts, run = algorithm.facts(run_facts), _run_of(config, folder, graphs, architectures, data)
@@ -107,7 +115,7 @@ def assign(
             architecture=architectures[node],
             algorithm=dict(vars(algorithm)),
             neighbours=tuple(neighbours),
-            periods=periods(graphs, node, config.topology.weights),
+            periods=_periods(graphs, node, config.topology.weights),
             facts=facts.nodes.get(node),
             **told,
         )
@@ -134,15 +142,12 @@ def _run_of(
     )
 
 
-def periods(graphs: GraphSequence, node: int, weights: str) -> tuple[Period, ...]:
+def _periods(graphs: GraphSequence, node: int, weights: str) -> tuple[Period, ...]:
     """A client's part of each graph; none where it is the same for all rounds and both directions."""
     if not graphs.changes and not graphs.directed:
         return ()
-    rows = [mixing_row(graph, node, weights) for graph in graphs.graphs]
-    return tuple(
-        Period(graph.successors(node), {j: row[j] for j in graph.predecessors(node)})
-        for graph, row in zip(graphs.graphs, rows, strict=True)
-    )
+    rows = [(graph, mixing_row(graph, node, weights)) for graph in graphs.graphs]
+    return tuple(Period(graph.successors(node), {j: row[j] for j in graph.predecessors(node)}) for graph, row in rows)
 
 
 def _placed(
@@ -159,3 +164,85 @@ def _placed(
             where = replace(where, address=f"tcp://{hosts[number].address or config.transport.host}:*")
         placed.append(replace(assignment, neighbours=neighbours, deployment=where))
     return tuple(placed)
+
+
+# -- places ----------------------------------------------------------------------------------------------------------
+
+
+def chosen_hosts(section: PlacementSection, hosts: Sequence[Host]) -> Sequence[Host]:
+    """As many as the section says: of several the first, of a single one as many parts."""
+    if len(hosts) > 1 or section.hosts < 2:
+        return hosts[: section.hosts or None]
+    (whole,) = hosts
+    parts = range(1, section.hosts + 1)
+    return [replace(whole, name=f"{whole.name}-{part}", cores=whole.cores / section.hosts) for part in parts]
+
+
+def place(
+    section: PlacementSection, graph: Graph, hosts: Sequence[Host], needs: Sequence[float], seed: int
+) -> list[int]:
+    """The index of each client's host. ``needs`` are the bytes of memory that each client takes.
+
+    Hosts get clients in proportion to their cores, no more than their memory holds. Raises ConfigError where it does
+    not hold all.
+    """
+    shares = _shares(section, hosts, needs)
+    if len(hosts) == 1:
+        return [0] * graph.clients
+    if section.by == "partition":
+        return _within(shares, _partition(graph, shares, seed), graph)
+    turns = [(turn, host) for host, share in enumerate(shares) for turn in range(share)]
+    dealt = [host for _, host in sorted(turns)]
+    return dealt if section.by == "round-robin" else generator(seed, "placement").permutation(dealt).tolist()
+
+
+def _shares(section: PlacementSection, hosts: Sequence[Host], needs: Sequence[float]) -> list[int]:
+    """How many clients each host gets."""
+    clients, largest, most = len(needs), max(needs), []
+    for host in hosts:
+        memory = min(host.memory, section.memory_gb * 1e9 or math.inf)
+        limit = min(memory / largest, section.clients_a_core * host.cores or math.inf, clients)
+        most.append(math.floor(limit))
+    if sum(most) < clients:
+        held = ", ".join(f"{host.name} {count}" for host, count in zip(hosts, most, strict=True))
+        raise ConfigError(
+            f"clients = {clients}: the hosts hold fewer ({held}), at about {largest / 1e6:.0f} MB each; "
+            "use more hosts or fewer clients, or raise placement.clients_a_core and placement.memory_gb"
+        )
+    shares = [0] * len(hosts)
+    for _ in range(clients):  # to the host that is then the least busy
+        open_ = [index for index, count in enumerate(shares) if count < most[index]]
+        shares[min(open_, key=lambda index: ((shares[index] + 1) / max(hosts[index].cores, 1e-9), index))] += 1
+    return shares
+
+
+def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
+    """A partition by METIS, whose parts have about these sizes and few edges between them; hosts without a share get
+    none, which METIS itself does not tolerate."""
+    try:
+        import pymetis
+    except ImportError:
+        raise ConfigError(f"placement.by = 'partition' needs pymetis: {install('ray')}, or use 'round-robin'") from None
+    neighbours = [list(graph.neighbours(node)) for node in range(graph.clients)]
+    used = [host for host, share in enumerate(shares) if share]
+    weights = [shares[host] / sum(shares) for host in used]
+    options = pymetis.Options(seed=int(generator(seed, "placement").integers(1 << 31)))
+    parts = pymetis.part_graph(len(used), adjacency=neighbours, tpwgts=weights, options=options)[1]
+    return [used[part] for part in parts]
+
+
+def _within(shares: Sequence[int], placed: list[int], graph: Graph) -> list[int]:
+    """Moves clients from hosts with too many to those that hold more, each time the one that costs the fewest edges."""
+    left = [share - placed.count(host) for host, share in enumerate(shares)]
+
+    def cost(move: tuple[int, int]) -> tuple[int, int, int]:
+        around = [placed[peer] for peer in graph.neighbours(move[0])]
+        return around.count(placed[move[0]]) - around.count(move[1]), *move
+
+    while min(left) < 0:
+        crowded = [node for node, host in enumerate(placed) if left[host] < 0]
+        node, to = min(((node, to) for node in crowded for to, free in enumerate(left) if free > 0), key=cost)
+        left[placed[node]] += 1
+        left[to] -= 1
+        placed[node] = to
+    return placed

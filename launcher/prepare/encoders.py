@@ -12,11 +12,8 @@ from ..data.sets import load
 
 
 def train_encoder(config: RunConfig, epochs: int, embedding: int | None, out: Path) -> Iterator[tuple[int, float]]:
-    """Trains an autoencoder on all images of the configuration's data set, as they are, and saves it.
-
-    Yields (epoch, mean squared error). The embedding is that of the algorithm, where that is FLT, unless given. Raises
-    UserError.
-    """
+    """Trains an autoencoder on all images of the configuration's data set, as they are, and saves it. Yields (epoch,
+    mean squared error). Without ``embedding``, it is that of the algorithm, where that is FLT. Raises UserError."""
     if out.exists():
         raise ConfigError(f"--out {out}: is there already; nothing is overwritten, choose another name")
     if embedding is None:

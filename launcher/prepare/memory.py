@@ -6,7 +6,6 @@ import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -17,9 +16,7 @@ from ...node.assignment import Assignment
 from ...transport.schedule import limit
 from ..config.sections import ConfigError
 from ..planner import Plan
-
-if TYPE_CHECKING:
-    from .prepared import Prepared
+from .prepared import Prepared
 
 # Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.
 _OF_THE_RUN = 0.5e9  # bytes: launcher, fork server, collector
@@ -66,19 +63,15 @@ class Need:
         return f"{self.clients} clients need about {self.memory / 1e9:.1f} GB of memory and {duration(self.seconds)}"
 
 
-def need_of(prepared: "Prepared", *, one_process: bool = False) -> Need:
+def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
     """Good to about a factor of two: what is learnt on, and how busy the machine is, is not known. ``one_process``: the
     files that all clients open are those of one."""
-    memory, work_s, plan = _OF_THE_RUN, 0.0, prepared.plan
-    for assignment, samples in zip(prepared.assignments, prepared.samples, strict=True):
-        memory += memory_of(assignment, plan)
-        work_s += _work_of(assignment, samples)
+    memory = _OF_THE_RUN + sum(memory_of(assignment, prepared.plan) for assignment in prepared.assignments)
+    work_s = sum(map(_work_of, prepared.assignments, prepared.samples))
     links = [len(assignment.neighbours) for assignment in prepared.assignments]
-    files = max(len(links), *links) + _FILES_BESIDE
-    if one_process:
-        files = sum(links) + _FILES_OF_A_CLIENT * len(links) + _FILES_BESIDE
+    files = sum(links) + _FILES_OF_A_CLIENT * len(links) if one_process else max(len(links), *links)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Need(memory, work_s / cores, files, prepared.config.clients)
+    return Need(memory, work_s / cores, files + _FILES_BESIDE, prepared.config.clients)
 
 
 def _work_of(assignment: Assignment, samples: int) -> float:
@@ -135,29 +128,23 @@ def _of_messages(assignment: Assignment, plan: Plan) -> int:
 
 def check_resources(needs: Sequence[Need], *, force: bool) -> None:
     """Checks runs that follow each other. Raises ConfigError where one is too large, unless ``force``."""
-    largest = max(needs, key=lambda need: need.memory)
-    free = psutil.virtual_memory().available
+    largest, free = max(needs, key=lambda need: need.memory), psutil.virtual_memory().available
+    need = f"{largest.clients} clients need about"
     if largest.memory > free and not force:
-        raise ConfigError(
-            f"{largest.clients} clients need about {largest.memory / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are "
-            "free; use fewer clients or smaller models, or --force to try"
-        )
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = max(need.files for need in needs)
+        told = f"{need} {largest.memory / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
+        raise ConfigError(f"{told}; use fewer clients or smaller models, or --force to try")
+    most, files = resource.getrlimit(resource.RLIMIT_NOFILE)[1], max(need.files for need in needs)
     if most != resource.RLIM_INFINITY and files > most:
-        raise ConfigError(
-            f"{largest.clients} clients need about {files} open files in one process, and this system allows {most}; "
-            f"raise it (ulimit -Hn {files}, as an administrator, or LimitNOFILE of the service), or use at most "
-            f"{max(1, most - _FILES_BESIDE)} clients"
-        )
+        told = f"{need} {files} open files in one process, and this system allows {most}"
+        remedy = f"raise it (ulimit -Hn {files}, as an administrator, or LimitNOFILE of the service)"
+        raise ConfigError(f"{told}; {remedy}, or use at most {max(1, most - _FILES_BESIDE)} clients")
     largest = max(needs, key=lambda need: need.tasks)
     for allowance in allowances():
         if largest.tasks > allowance.free:
-            raise ConfigError(
-                f"{largest.clients} clients need about {largest.tasks} processes and threads, and {allowance.free} "
-                f"more are allowed here ({allowance.where}, {allowance.used} are in use); raise that, or use at most "
-                f"{max(0, (allowance.free - _TASKS_BESIDE) // _TASKS_OF_A_CLIENT - 1)} clients"
-            )
+            told = f"{largest.clients} clients need about {largest.tasks} processes and threads, and {allowance.free}"
+            here = f"more are allowed here ({allowance.where}, {allowance.used} are in use)"
+            fewer = max(0, (allowance.free - _TASKS_BESIDE) // _TASKS_OF_A_CLIENT - 1)
+            raise ConfigError(f"{told} {here}; raise that, or use at most {fewer} clients")
 
 
 @dataclass(frozen=True)

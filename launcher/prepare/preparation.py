@@ -1,22 +1,30 @@
 """From a configuration to everything that must exist before the first process: folder, graph, shards, assignments."""
 
+import ipaddress
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
+from ...node.algorithms import ALGORITHMS
+from ...node.algorithms.base import Traits
 from ...node.assignment import Assignment
+from ...topology import Digraph, Graph, GraphSequence, draw_sequence
 from ...transport.keys import there_are_keys
 from ..config.sections import ConfigError, RunConfig
 from ..data.shards import prepare
 from .assignments import Site, assign, deal_architectures
-from .graphs import check_graphs, draw_graphs
 from .memory import most_memory
 from .prepared import Prepared, write_down
-from .reach import check_reach
 from .scenario import plan_of
 
 Calibrate = Callable[[Assignment, int], float]
 """Times a local step of a client, in seconds; given are the steps of its round."""
+
+_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_SAME_GRAPH = "a graph that stays the same"
 
 
 def once_for_alike(calibrate: Calibrate) -> Calibrate:
@@ -47,14 +55,13 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
     _check_algorithm(config)
     transport, over_network = config.transport, site.records.startswith("tcp://")
     if transport.keyed and not there_are_keys():
-        raise ConfigError("transport.keys = true: this machine's libzmq was built without CurveZMQ; allowed is false")
+        raise ConfigError.of("transport.keys", True, "this machine's libzmq was built without CurveZMQ", "false")
     if over_network and not transport.keys and not site.records.startswith("tcp://127."):
-        told = f"records go to {site.records}; allowed is true, or a loopback address"
-        raise ConfigError(f"transport.keys = false: {told}")
+        raise ConfigError.of("transport.keys", False, f"records go to {site.records}", "true, or a loopback address")
     graphs = draw_graphs(config)
     check_graphs(config, graphs)
     if transport.protocol == "tcp" and not site.hosts[0].address:
-        check_reach(transport.host, graphs.union)
+        _check_reach(transport.host, graphs.union)
     data = prepare(config.data, config.clients, config.seed, folder / "shards")
     assignments = assign(config, folder, graphs, deal_architectures(config, data), data, site)
     plan = None
@@ -74,31 +81,84 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
 
 def _check_algorithm(config: RunConfig) -> None:
     """Raises ConfigError where the algorithm does not work with what other sections say."""
-    traits, name = config.algorithm.traits, config.algorithm.name
-    if config.has_scenario and traits.server == "answers" and config.time.staleness != 0:
-        raise ConfigError(
-            f"time.staleness = {config.time.staleness!r}: the server of algorithm.name = {name!r} waits for its "
-            "clients in each round; allowed is 0, and time.deadline_s bounds the wait"
-        )
+    traits, time, name = config.algorithm.traits, config.time, f"algorithm.name = {config.algorithm.name!r}"
+    if config.has_scenario and traits.server == "answers" and time.staleness != 0:
+        why = f"the server of {name} waits for its clients in each round"
+        raise ConfigError.of("time.staleness", time.staleness, why, "0; time.deadline_s bounds the wait")
     if config.has_scenario and traits.no_scenario:
         raise ConfigError(traits.no_scenario)
     if config.training.momentum and not traits.momentum:
-        raise ConfigError(
-            f"training.momentum = {config.training.momentum}: the local steps of algorithm.name = {name!r} are its "
-            "own, without momentum; allowed is 0"
-        )
-    if config.time.deaths == "continue" and traits.tolerates == "nothing":
-        more_tolerant = f"{traits.more_tolerant}, or " if traits.more_tolerant else ""
-        raise ConfigError(
-            f"time.deaths = 'continue': algorithm.name = {name!r} with these settings needs every message, and who "
-            f"dies sends none; use {more_tolerant}'fail'"
-        )
+        why = f"the local steps of {name} are its own, without momentum"
+        raise ConfigError.of("training.momentum", config.training.momentum, why, 0)
+    if time.deaths == "continue" and traits.tolerates == "nothing":
+        why = f"{name} with these settings needs every message, and who dies sends none"
+        instead = f"'fail'; or use {traits.more_tolerant}" if traits.more_tolerant else "'fail'"
+        raise ConfigError.of("time.deaths", time.deaths, why, instead)
     for key, codec in (("codec", config.transport.codec), ("codec_between", config.transport.between)):
-        needs, allowed = "", "is 'none'"
+        needs, allowed = "", "'none'"
         if codec == "top-k" and traits.codec_may_drop == "digits":
-            needs, allowed = "every entry in every message", "are 'none', 'float16', 'bfloat16' and 'int8'"
+            needs, allowed = "every entry in every message", "'none', 'float16', 'bfloat16' and 'int8'"
         elif codec != "none" and traits.codec_may_drop == "nothing":
             needs = "every vector as it is"
         if needs:
-            given = f"transport.{key} = {codec!r}: algorithm.name = {name!r}"
-            raise ConfigError(f"{given} with these settings needs {needs}; allowed {allowed}")
+            raise ConfigError.of(f"transport.{key}", codec, f"{name} with these settings needs {needs}", allowed)
+
+
+def draw_graphs(config: RunConfig) -> GraphSequence:
+    """[topology]'s, or a star around the server, the process that comes after the clients. Raises UserError."""
+    if config.algorithm.traits.server == "none":
+        return draw_sequence(config.topology, config.clients, config.seed, config.rounds)
+    return GraphSequence((Graph.of(config.clients + 1, [(i, config.clients) for i in range(config.clients)]),))
+
+
+def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
+    """Raises ConfigError where the run's algorithm or scenario needs other graphs."""
+    topology, kind = config.topology, ("topology.kind", config.topology.kind)
+    changing = ("topology.redraw_every", topology.redraw_every) if topology.redraw_every else kind
+    directed = ("topology.directed", True) if topology.directed else kind
+    if lack := _lack(config.algorithm.traits, graphs):
+        able = ", ".join(repr(name) for name, other in ALGORITHMS.items() if not _lack(other().traits, graphs))
+        why = f"algorithm.name = {config.algorithm.name!r} needs {lack}"
+        key, value = changing if lack == _SAME_GRAPH else directed
+        raise ConfigError.of(key, value, why, f"on this graph, {able}")
+    if config.has_scenario and (graphs.changes or graphs.directed):
+        key, value = changing if graphs.changes else directed
+        raise ConfigError.of(key, value, "a scenario is planned for one undirected graph", "one, or no scenario")
+
+
+def _lack(traits: Traits, graphs: GraphSequence) -> str:
+    """What an algorithm with these traits needs, and these graphs are not; "" where it works on them."""
+    directed = [graph for graph in graphs.graphs if isinstance(graph, Digraph)]
+    if directed and traits.directed_graphs == "none":
+        return "an undirected graph"
+    if traits.directed_graphs == "regular" and not all(graph.is_regular for graph in directed):
+        return "doubly stochastic weights: all clients have to send to as many as they hear from, and equally many"
+    return _SAME_GRAPH if graphs.changes and not traits.changing_graphs else ""
+
+
+def _check_reach(host: str, graph: Graph) -> None:
+    """Raises ConfigError where nobody can listen at ``host``, or be reached there, or ports do not suffice."""
+    interfaces = psutil.net_if_stats()
+    try:  # without a packet, for all that goes over the network is counted
+        with socket.create_server((host, 0)) as listening, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as calling:
+            calling.connect(listening.getsockname())
+        if "lo" in interfaces and not interfaces["lo"].isup:
+            raise OSError("a machine's link to itself")
+    except OSError as error:
+        up = [places for name, places in psutil.net_if_addrs().items() if name in interfaces and interfaces[name].isup]
+        own = sorted({place.address for places in up for place in places if place.family == socket.AF_INET})
+        remedy = f"this machine has no such address; allowed are {', '.join(own) or 'none, without a network'}"
+        if host in own:
+            remedy = "this machine cannot reach itself there; see that its loopback interface is up"
+        elif ipaddress.IPv4Address(host).is_loopback:
+            remedy = "the loopback interface is down; set it up (ip link set lo up), or use transport.protocol = 'ipc'"
+        raise ConfigError(f"transport.host = {host!r}: {remedy} ({error.strerror or error})") from None
+    if not _PORTS.exists():
+        return
+    first, last = map(int, _PORTS.read_text().split())
+    # A client listens at one port; connections to the same client leave from different ones.
+    needed = graph.clients + max((sum(j < i for j in graph.neighbours(i)) for i in range(graph.clients)), default=0)
+    if needed > last - first + 1:
+        given = f"this system gives out {last - first + 1} ({first} to {last})"
+        why = f"{graph.clients} processes need {needed} ports, and {given}"
+        raise ConfigError.of("transport.protocol", "tcp", why, "'ipc', or a wider net.ipv4.ip_local_port_range")

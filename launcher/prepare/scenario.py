@@ -4,6 +4,7 @@ import csv
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from ...metrics.config_file import require_plain_file
@@ -32,18 +33,15 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
     }
     messages = config.rounds * sum(map(len, sent.values()))
     if messages > _MOST_MESSAGES:
-        raise ConfigError(
-            f"rounds = {config.rounds}: a scenario is planned message by message, at most {_MOST_MESSAGES:,} of them, "
-            f"and these rounds would have {messages:,}; use fewer rounds or links, or leave the scenario out"
-        )
+        why = f"a scenario is planned message by message, and these rounds would have {messages:,}"
+        allowed = f"as many as send {_MOST_MESSAGES:,}; use fewer rounds or links, or leave the scenario out"
+        raise ConfigError.of("rounds", config.rounds, why, allowed)
     star = _star(config, assignments)
     plan = simulate(_scenario(config, graph, sent, [client.train_samples for client in data.clients], star))
     longest = _LONGEST_WAIT_S if config.time.clock == "wall" else sys.float_info.max
     if not plan.end_s <= longest:
-        raise ConfigError(
-            f"time.clock = {config.time.clock!r}: this scenario would end after {plan.end_s:.3g} s, and allowed are "
-            f"{longest:.3g}; look at compute.step_s, [stragglers] and [links]"
-        )
+        allowed = f"at most {longest:.3g} s; look at compute.step_s, [stragglers] and [links]"
+        raise ConfigError.of("time.clock", config.time.clock, f"this scenario ends after {plan.end_s:.3g} s", allowed)
     _require_tolerance(config, plan)
     return plan
 
@@ -68,11 +66,9 @@ def _require_tolerance(config: RunConfig, plan: Plan) -> None:
     if harms[traits.tolerates]:
         needs_all = traits.tolerates == "nothing"
         what = "every message, in its own round" if needs_all else "messages of the same round, or none"
-        more_tolerant = f"{traits.more_tolerant}, or " if traits.more_tolerant else ""
-        raise ConfigError(
-            f"algorithm.name = {config.algorithm.name!r} with these settings needs {what}, but in this scenario some "
-            f"are late or lost; use {more_tolerant}time.staleness = 0 and no losses or crashes"
-        )
+        needs = f"algorithm.name = {config.algorithm.name!r} with these settings needs {what}"
+        use = " or ".join(filter(None, [traits.more_tolerant, "time.staleness = 0 and no losses or crashes"]))
+        raise ConfigError(f"{needs}, but in this scenario some are late or lost; use {use}")
 
 
 def _scenario(
@@ -136,12 +132,11 @@ def _faults(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
     """Those that are written down, then those that chaos draws."""
     joining: set[int] = set()
     for number, fault in enumerate(config.faults):
-        named = {*fault.clients, *(client for group in fault.edges + fault.groups for client in group)}
-        if named and max(named) >= config.clients:
+        named = {*fault.clients, *chain.from_iterable(fault.edges + fault.groups)}
+        if max(named, default=0) >= config.clients:
             raise ConfigError(f"faults.{number}: there is no client {max(named)}; they are 0 to {config.clients - 1}")
-        for i, j in fault.edges:
-            if i == j:
-                raise ConfigError(f"faults.{number}.edges: [{i}, {j}]: a client has no link to itself")
+        if loops := [edge for edge in fault.edges if edge[0] == edge[1]]:
+            raise ConfigError(f"faults.{number}.edges: {[*loops[0]]}: a client has no link to itself")
         for client in fault.clients if fault.kind == "join" else ():
             if client in joining:
                 raise ConfigError(f"faults: client {client} joins twice; name it in one fault of kind 'join'")
@@ -168,8 +163,6 @@ def _trace(path: Path | None, clients: int) -> dict[tuple[int, int], float]:
     except OSError as error:
         raise ConfigError(f"stragglers.path {path}: cannot be read: {error.strerror or error}") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:
-        raise ConfigError(
-            f"stragglers.path {path}: needs the columns client, round, factor, with clients 0 to {clients - 1}, rounds "
-            f"from 1 and factors above 0 ({type(error).__name__}: {error})"
-        ) from None
+        needs = f"clients 0 to {clients - 1}, rounds from 1 and factors above 0 ({type(error).__name__}: {error})"
+        raise ConfigError(f"stragglers.path {path}: needs the columns client, round, factor, with {needs}") from None
     return trace

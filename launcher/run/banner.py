@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from ..config.data import DataSection
-from ..config.effects import without_effect
-from ..config.sections import RunConfig
+from ..config.sections import RunConfig, without_effect
 from ..data.pool import some
 from ..data.shards import DataSummary
 from ..prepare.prepared import Prepared

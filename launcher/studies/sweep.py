@@ -12,9 +12,8 @@ from typing import Any
 from ...metrics import lock
 from ...metrics.config_file import differing, setting_of, short_names
 from ...metrics.config_file import parse as parse_toml
-from ..config.effects import refuse
 from ..config.files import load, parse, refuse_without_effect
-from ..config.sections import ConfigError, RunConfig
+from ..config.sections import ConfigError, RunConfig, refuse
 from ..run.earlier import PlannedRun, configuration, missing_of
 from .folders import slug
 

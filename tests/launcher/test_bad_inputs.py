@@ -7,7 +7,7 @@ import pytest
 
 import bad_inputs
 from foreign import sheafgossip
-from sheafgossip.launcher.prepare.placement import Host
+from sheafgossip.launcher.prepare.assignments import Host
 from sheafgossip.launcher.processes.engines.base import Engine
 
 

@@ -181,7 +181,7 @@ def test_edges_between_hosts_have_the_same_codec_unless_told_otherwise(transport
             {"name": "fedavg"},
             {"codec_between": "top-k"},
             "transport.codec_between = 'top-k': algorithm.name = 'fedavg' with these settings needs every entry in "
-            "every message; allowed are 'none', 'float16', 'bfloat16' and 'int8'",
+            "every message; allowed: 'none', 'float16', 'bfloat16' and 'int8'",
         ),
         (
             {"name": "sheaf-fmtl", "start": "shared", "eta": 0, "rotate_every": 1},

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from sheafgossip.launcher.config.effects import without_effect
 from sheafgossip.launcher.config.files import load
-from sheafgossip.launcher.config.sections import ConfigError
+from sheafgossip.launcher.config.sections import ConfigError, without_effect
 from sheafgossip.launcher.studies.sweep import parse_grids, plan
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.prepare.assignments import Site
-from sheafgossip.launcher.prepare.graphs import check_graphs, draw_graphs
-from sheafgossip.launcher.prepare.preparation import prepare_run
+from sheafgossip.launcher.prepare.preparation import check_graphs, draw_graphs, prepare_run
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.node.algorithms.base import SettingsError
 from sheafgossip.node.algorithms.server import ServerAlgorithm

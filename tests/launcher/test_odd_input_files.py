@@ -198,7 +198,7 @@ def test_a_damaged_gzip_file_is_refused(tmp_path, cut):
 
 
 def test_a_gzip_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.data.images._LARGEST", 1 << 20)
+    monkeypatch.setattr("sheafgossip.launcher.data.sets._LARGEST", 1 << 20)
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"\x00" * (4 << 20)))
     with pytest.raises(DataError, match="the most that is read"):
         read_idx(tmp_path / "x.gz", 1)

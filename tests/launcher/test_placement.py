@@ -4,7 +4,7 @@ import networkx
 import pytest
 
 from sheafgossip.launcher.config.sections import ConfigError, PlacementSection
-from sheafgossip.launcher.prepare.placement import Host, chosen_hosts, place
+from sheafgossip.launcher.prepare.assignments import Host, chosen_hosts, place
 from sheafgossip.topology import Graph
 
 pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")

@@ -19,7 +19,7 @@ from ....metrics.records import FORK_SERVER, LAUNCHER, OverheadRecord, Record
 from ....topology.errors import install
 from ....transport.control import TO_LAUNCHER, Exited, Tally
 from ....transport.keys import KeyPair, ZapHandler, authenticated_number, listen_with
-from ...prepare.placement import Host
+from ...prepare.assignments import Host
 from .agent import Agent, Incoming, LineError, configured, pack, pieces, unpack
 from .base import EngineError, HostLost, Message
 

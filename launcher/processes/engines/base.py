@@ -12,7 +12,7 @@ from ....metrics.records import Record
 from ....node.assignment import Assignment
 from ....topology.errors import UserError
 from ....transport.control import Exited, Failed, FromClient, Kill, StepTimed, Tell, TellAll
-from ...prepare.placement import Host
+from ...prepare.assignments import Host
 
 Message = Any
 """One of transport/control.py, or HostLost."""

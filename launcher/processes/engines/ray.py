@@ -10,7 +10,7 @@ from ....metrics.records import NodeRecord, Record, ResourceRecord
 from ....node.algorithms import input_files
 from ....node.assignment import Assignment
 from ....transport.control import ControlClosed, Fork, Kill, Tell, TellAll
-from ...prepare.placement import Host
+from ...prepare.assignments import Host
 from .agent import Incoming
 from .agents import AgentAt, Agents, joined
 from .base import Engine, EngineError, Message

@@ -208,8 +208,8 @@ def test_clusters_with_an_exponent_have_sizes_by_a_power_law(exponent, seed):
 @pytest.mark.parametrize(
     ("keys", "samples", "complaint"),
     [
-        ({"partition": "classes"}, pool(100, task="regression"), "classes. needs classes, .*allowed are even"),
-        ({"partition": "dirichlet"}, pool(100, task="regression"), "dirichlet. needs classes, .*allowed are even"),
+        ({"partition": "classes"}, pool(100, task="regression"), "= 'classes': .*no classes; allowed: even"),
+        ({"partition": "dirichlet"}, pool(100, task="regression"), "= 'dirichlet': .*no classes; allowed: even"),
         ({"partition": "natural"}, pool(44, client=np.arange(44) % 3), "has 3 clients, the run has 11; .* are 1 to 3"),
         ({"partition": "classes", "classes_per_client": 1}, pool(44, labels=22), "client 0 with 2 samples: .* needed$"),
         (

@@ -217,15 +217,15 @@ TWO_TASKS = ("parity", "classes")
 @pytest.mark.parametrize(
     ("pool", "keys", "complaint"),
     [
-        (OBLONG, {"rotations": (0, 90)}, r"^data\.rotations is \[0, 90\], but images of 2x3 allow 0 and 180 only"),
-        (numbered(40, shape=(1, 6, 4)), {"mask": 5}, r"^data\.mask is 5.*allow 0 to 4"),
-        (ROWS, {"tasks": ("classes",) * 3}, r"^data\.tasks names 3 tasks; allowed are 1 to 2"),
-        (TARGETS, {"tasks": ("parity",)}, r"^data\.tasks is .*no classes"),
-        (ROWS, {"standardize_targets": True}, r"^data\.standardize_targets is true, .*allowed is false$"),
+        (OBLONG, {"rotations": (0, 90)}, r"^data\.rotations = \[0, 90\]: images are 2x3; allowed: 0 and 180"),
+        (numbered(40, shape=(1, 6, 4)), {"mask": 5}, r"^data\.mask = 5: .*; allowed: 0 to 4"),
+        (ROWS, {"tasks": ("classes",) * 3}, r"^data\.tasks = .*; allowed: 1 to 2"),
+        (TARGETS, {"tasks": ("parity",)}, r"^data\.tasks = .*no classes"),
+        (ROWS, {"standardize_targets": True}, r"^data\.standardize_targets = true: .*; allowed: false$"),
         (
             ROWS,
             {"evaluate_on": "validation", "reduced_clients": 1, "reduced_to": 0.001},
-            r"^data\.evaluate_on is 'validation', but client 0 has one training sample",
+            r"^data\.evaluate_on = 'validation': client 0 has one training sample",
         ),
     ],
 )

@@ -201,7 +201,7 @@ def test_owners_with_few_samples_are_named_and_left_out_and_the_others_keep_thei
     assert data.left_out == ("Bo (2)", "Di (3)")
     assert [client.owner for client in data.clients] == ["Ann", "Cy"]
     assert (data.partition, data.owners) == ("natural", 2)
-    with pytest.raises(DataError, match=r"data\.min_samples = 4: has an effect on owners only"):
+    with pytest.raises(DataError, match=r"data\.min_samples = 4: samples are split 'even', not by owner; allowed: 0"):
         cut(section(tmp_path, min_samples=4), read(OWNED, drop=("who",)), 2, 0)
 
 
