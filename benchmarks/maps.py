@@ -20,9 +20,8 @@ from matplotlib.ticker import LogLocator
 from scipy.fft import dct, next_fast_len
 from threadpoolctl import threadpool_limits
 
-from sheafgossip.node.maps import Maps, StartingMaps, StartKind, StoredMaps, starting_maps
-from sheafgossip.node.maps.start import MatrixStart
-from sheafgossip.node.maps.stored import dense_cost, factored_cost
+from sheafgossip.node.maps import Maps, MatrixStart, StartingMaps, StartKind, starting_maps
+from sheafgossip.node.stored_maps import StoredMaps, dense_cost, factored_cost
 
 GAMMAS = {1_000: (0.01, 0.1), 10_000: (0.01, 0.1), 34_826: (0.01, 0.03, 0.1), 212_146: (0.01, 0.1)}
 DEGREES = (3, 6, 20)
@@ -118,7 +117,7 @@ def measure(case: Case, histories: Iterable[int] = HISTORIES) -> Iterator[Row]:
     start = case.starting_maps()
     size, height = case.size, start.stacking.height
     dense_bytes = 4 * height * size
-    factored_bytes = {k: start.state_bytes() + 4 * k * (size + height) for k in histories}
+    factored_bytes = {k: start.state_bytes + 4 * k * (size + height) for k in histories}
     fitting = [k for k in histories if factored_bytes[k] <= LARGEST]
 
     total = dense_bytes + sum(factored_bytes[k] for k in fitting)

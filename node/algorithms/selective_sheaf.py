@@ -34,9 +34,9 @@ from annotated_types import Ge, Le, Lt
 
 from ...topology.section import Count, NotNegative, Positive
 from ..assignment import Assignment
-from ..maps import StoredMaps
-from ..maps.start import shared_rows, shared_transform
+from ..maps import shared_rows, shared_transform
 from ..model.architecture import Architecture
+from ..stored_maps import StoredMaps
 from . import base
 from .base import Algorithm, Client, Cost, Peers, RunFacts, SettingsError, State, Traits, Vector
 from .sheaf_fmtl import OF_A_TRANSFORM, StabilityWatch, cost_of_saving, norm, shared_size

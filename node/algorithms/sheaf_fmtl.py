@@ -20,9 +20,8 @@ from annotated_types import Le
 
 from ...topology.section import Index, Needs, NotNegative, Positive
 from ..assignment import Assignment, Neighbour
-from ..maps import FixedMaps, IdentityMaps, Maps, SelectionMaps, Storage, StoredMaps, starting_maps
-from ..maps.base import Vectors
-from ..maps.start import shared_rows
+from ..maps import FixedMaps, Maps, Vectors, shared_rows, starting_maps
+from ..stored_maps import Storage, StoredMaps
 from .base import Algorithm, Client, Cost, Edge, Facts, Peers, RunFacts, SettingsError, State, Traits, Vector
 
 _NEED_ROWS = Needs("start", "gaussian", "uniform", "orthogonal", "identity", "shared")
@@ -179,7 +178,7 @@ class DFedU(SheafAlgorithm):
 
     def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
         a = {j: peer.weight if self.weights == "mixing" else 1.0 for j, peer in neighbours.items()}
-        return IdentityMaps(a, theta.size)
+        return FixedMaps(theta.size, dict.fromkeys(a, slice(None)), a)
 
     def cost(self, own: Assignment) -> Cost:
         return Cost(cost_of_saving(own, [own.architecture.size] * len(own.neighbours)))  # they are not stored
@@ -275,7 +274,7 @@ class SheafFMTL(SheafAlgorithm):
 
     def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
         if self.start == "selection":
-            return SelectionMaps({j: np.array(peer.facts) for j, peer in neighbours.items()}, theta.size)
+            return FixedMaps(theta.size, {j: np.array(peer.facts) for j, peer in neighbours.items()})
         rows = {j: shared_size(self.gamma, theta.size, peer.parameters) for j, peer in neighbours.items()}
         start = starting_maps(self.start, seed=seed, node=node, rows=rows, theta=theta, scale=self.start_scale)
         return StoredMaps(start, "factored" if self.rotate_every else self.storage, self.rank_cap or None)
@@ -287,8 +286,8 @@ class SheafFMTL(SheafAlgorithm):
             return
         period = (peers.round - 1) // self.rotate_every if self.rotate_every else 0
         if period != state.period:  # both ends draw new rows
-            state.period, rows = period, {j: part.stop - part.start for j, part in maps.stacking.parts.items()}
-            maps.start.choose(shared_rows(client.seed, client.node, rows, theta.size, period))
+            state.period = period
+            maps.start.choose(shared_rows(client.seed, client.node, maps.stacking.rows, theta.size, period))
 
         mine = maps.project(theta)
         theirs = peers.exchange(mine)  # Algorithm 1, line 5

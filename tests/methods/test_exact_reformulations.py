@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 import oracles
 from oracles import error
 from runs import RunFolder
-from sheafgossip.node.maps.start import cosine_rows, shared_rows
+from sheafgossip.node.maps import cosine_rows, shared_rows
 
 ITEM = {"float64": 8, "float32": 4}
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}

@@ -5,7 +5,7 @@ import pytest
 
 import oracles
 from foreign import sheafgossip
-from sheafgossip.node.maps.start import cosine_rows, shared_rows
+from sheafgossip.node.maps import cosine_rows, shared_rows
 from sheafgossip.topology.randomness import generator
 
 SEED, CLIENTS, ROUNDS = 3, 8, 60

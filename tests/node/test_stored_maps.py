@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from sheafgossip.node.maps import START_KINDS, Maps, StoredMaps, starting_maps
-from sheafgossip.node.maps.stored import dense_cost, factored_cost, truncation_flops
+from sheafgossip.node.maps import START_KINDS, starting_maps
 from sheafgossip.node.process.checkpoint import write_state
+from sheafgossip.node.stored_maps import StoredMaps, dense_cost, factored_cost, truncation_flops
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 LARGE = {"size": 2100, "rows": {2: 40, 7: 50}}  # factored maps pay at first, and history takes several blocks
@@ -36,43 +36,32 @@ class Plain:
         # what rounding errors are measured against: nothing ever was larger
         self.reach = math.sqrt(sum(float((P**2).sum()) for P in self.P.values()))
 
-    def update(self, r: dict[int, np.ndarray], theta: np.ndarray, step: float) -> None:
+    def project(self, theta: np.ndarray) -> None:
+        return
+
+    def update(self, mine: None, r: dict[int, np.ndarray], theta: np.ndarray, step: float) -> None:
         for j in self.P:
             self.P[j] = self.P[j] - step * np.outer(r[j].astype(float), theta.astype(float))
             self.reach += step * float(np.linalg.norm(r[j])) * float(np.linalg.norm(theta))
 
 
-class Draws:
-    """Random vectors of the right lengths and precision."""
-
-    def __init__(self, size: int, rows: dict[int, int], dtype: str = "float64", seed: int = 1):
-        self.rng, self.size, self.rows, self.dtype = np.random.default_rng(seed), size, rows, dtype
-
-    def theta(self) -> np.ndarray:
-        return self.rng.normal(size=self.size).astype(self.dtype)
-
-    def vectors(self) -> dict[int, np.ndarray]:
-        return {j: self.rng.normal(size=d_ij).astype(self.dtype) for j, d_ij in self.rows.items()}
+def draw(rng: np.random.Generator, maps: StoredMaps) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """A theta, and a vector of each edge: anything, for the laws do not ask where they come from."""
+    theta, stacked = (rng.normal(size=n).astype(maps.start.dtype) for n in (maps.start.size, maps.stacking.height))
+    return theta, maps.stacking.split(stacked)
 
 
-def update(maps: Maps, r: dict[int, np.ndarray], theta: np.ndarray, step: float = STEP) -> None:
-    maps.update(maps.project(theta), r, theta, step)
-
-
-def feed(draws: Draws, updates: int, *all_maps: Plain | Maps) -> np.ndarray:
-    """The same updates for all; r is anything, for the law does not ask where it comes from. Returns the last theta."""
-    theta = draws.theta()
+def feed(rng: np.random.Generator, updates: int, maps: StoredMaps, *others: Plain | StoredMaps) -> np.ndarray:
+    """The same updates for all. Returns the last theta."""
+    theta, r = draw(rng, maps)
     for _ in range(updates):
-        theta, r = draws.theta(), draws.vectors()
-        for maps in all_maps:
-            if isinstance(maps, Plain):
-                maps.update(r, theta, STEP)
-            else:
-                update(maps, r, theta)
-    return theta
+        for each in (maps, *others):
+            each.update(each.project(theta), r, theta, STEP)
+        last, (theta, r) = theta, draw(rng, maps)
+    return last if updates else theta
 
 
-def is_dense(maps: Maps) -> bool:
+def is_dense(maps: StoredMaps) -> bool:
     return "maps" in maps.state()
 
 
@@ -82,9 +71,18 @@ def rows_at_the_switch(kind: str = "orthogonal", dtype: str = "float64") -> int:
     return next(rows for rows in range(1, 200) if factored_cost(first, rows) > dense_cost(first))
 
 
+def stacked(maps: StoredMaps) -> np.ndarray:
+    return np.concatenate([np.zeros((0, maps.start.size)), *map(maps.dense, maps.neighbours)])
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
 small = st.integers(1, 15).flatmap(
     lambda size: st.fixed_dictionaries(
-        {"size": st.just(size), "rows": st.dictionaries(st.integers(4, 9), st.integers(1, size), min_size=1)}
+        {"size": st.just(size), "rows": st.dictionaries(st.integers(4, 9), st.integers(1, size))}
     )
 )
 
@@ -98,61 +96,44 @@ small = st.integers(1, 15).flatmap(
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=25, deadline=None)
-def test_maps_projections_pull_backs_and_norms_are_those_of_the_plain_matrices_after_any_updates(
-    storage, dtype, shape, kind, updates, seed
-):
+def test_maps_do_what_plain_matrices_do_after_any_updates(storage, dtype, shape, kind, updates, seed):
     maps, plain = StoredMaps(start(kind, **shape, dtype=dtype, seed=seed), storage), Plain(kind, **shape, seed=seed)
-    draws, eps = Draws(**shape, dtype=dtype, seed=seed), EPS[dtype]
-    updated_with = feed(draws, updates, maps, plain)  # its projection takes the short way
-    v = draws.vectors()
+    rng, eps = np.random.default_rng(seed), EPS[dtype]
+    handed = feed(rng, updates, maps, plain)
+    updated_with = handed.copy()  # its projection takes the short way
+    handed += 1  # as a client does in every round: that does not reach into the maps
+    other, v = draw(rng, maps)
     pulled, norms = maps.pull_back(v), maps.norms()
     assert pulled.dtype == dtype
-    for theta in (updated_with, draws.theta()):
+    for theta in (updated_with, handed, other):
         projected = maps.project(theta)
         assert {j: vector.dtype for j, vector in projected.items()} == dict.fromkeys(shape["rows"], np.dtype(dtype))
         for j, P in plain.P.items():
             assert np.linalg.norm(projected[j] - P @ theta) <= 20 * eps * plain.reach * np.linalg.norm(theta)
+    assert norms.keys() == plain.P.keys()
     for j, P in plain.P.items():
         assert np.linalg.norm(maps.dense(j) - P) <= 8 * eps * plain.reach
         assert abs(norms[j] ** 2 - np.linalg.norm(P) ** 2) <= 40 * eps * plain.reach**2
-    length = np.linalg.norm(np.concatenate(list(v.values())))
-    expected = sum(P.T @ v[j].astype(float) for j, P in plain.P.items())
+    length = np.linalg.norm(maps.stacking.join(v))
+    expected = sum((P.T @ v[j].astype(float) for j, P in plain.P.items()), np.zeros(shape["size"]))
     assert np.linalg.norm(pulled - expected) <= 20 * eps * plain.reach * length
 
 
 @every_storage
-def test_norms_of_maps_that_are_no_numbers_any_more_are_no_numbers_either(storage):
+def test_norms_of_maps_that_are_no_numbers_any_more_are_no_numbers_either(storage, rng):
     maps = StoredMaps(start(**LARGE), storage)
-    update(maps, {j: np.full(d, np.nan) for j, d in LARGE["rows"].items()}, Draws(**LARGE).theta())
+    theta, r = draw(rng, maps)
+    maps.update(maps.project(theta), {j: np.nan * vector for j, vector in r.items()}, theta, STEP)
     assert all(math.isnan(norm) for norm in maps.norms().values())
-
-
-@every_storage
-def test_changing_theta_in_place_after_an_update_does_not_reach_into_the_maps(storage):
-    maps, plain, draws = StoredMaps(start(**LARGE), storage), Plain("orthogonal", **LARGE), Draws(**LARGE)
-    theta = feed(draws, 1, maps, plain)
-    theta[11] += 1  # as a client does in every round
-    for j, vector in maps.project(theta).items():
-        np.testing.assert_allclose(vector, plain.P[j] @ theta, atol=1e-12)
-        np.testing.assert_allclose(maps.dense(j), plain.P[j], atol=1e-12)
-
-
-@every_storage
-@pytest.mark.parametrize("kind", START_KINDS)
-def test_a_client_without_neighbours_projects_to_nothing_and_is_pulled_nowhere(storage, kind):
-    maps, theta = StoredMaps(start(kind, size=9, rows={}, dtype="float32"), storage), np.ones(9, np.float32)
-    update(maps, {}, theta)
-    assert (maps.project(theta), maps.norms(), maps.neighbours) == ({}, {}, ())
-    np.testing.assert_array_equal(maps.pull_back({}), np.zeros(9, np.float32), strict=True)
 
 
 # -- what storages cost ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("coordinate", [None, 0, 1234, 2099])
-def test_projecting_the_very_theta_of_the_last_update_costs_no_pass_over_anything(coordinate):
+def test_projecting_the_very_theta_of_the_last_update_costs_no_pass_over_anything(coordinate, rng):
     maps = StoredMaps(start(**LARGE))
-    theta = feed(Draws(**LARGE), 3, maps).copy()
+    theta = feed(rng, 3, maps).copy()
     if coordinate is not None:
         theta[coordinate] = np.nextafter(theta[coordinate], np.inf)
     before = maps.flops
@@ -160,12 +141,12 @@ def test_projecting_the_very_theta_of_the_last_update_costs_no_pass_over_anythin
     assert (maps.flops > before) == (coordinate is not None)
 
 
-def test_dense_maps_are_read_by_each_product_and_each_update():
-    maps, draws = StoredMaps(start(**LARGE), "dense"), Draws(**LARGE)
+def test_dense_maps_are_read_by_each_product_and_each_update(rng):
+    maps = StoredMaps(start(**LARGE), "dense")
     for products in (2, 4):
-        feed(draws, 1, maps)  # a projection, an update
+        feed(rng, 1, maps)  # a projection, an update
         assert maps.flops == products * 2 * 2100 * 90
-    maps.pull_back(draws.vectors())
+    maps.pull_back(draw(rng, maps)[1])
     assert maps.flops == 5 * 2 * 2100 * 90
 
 
@@ -183,22 +164,21 @@ def test_factored_maps_are_their_start_and_one_theta_and_one_row_of_all_edges_an
     assert maps.flops == 2 * (a_product + 2 * rows * (60 + 10))
 
 
-def test_a_growing_history_never_moves_its_earlier_rows():
-    maps, draws = StoredMaps(start(**LARGE)), Draws(**LARGE)
-    feed(draws, 1, maps)
+def test_a_growing_history_never_moves_its_earlier_rows(rng):
+    maps = StoredMaps(start(**LARGE))
+    feed(rng, 1, maps)
     first = maps.history.blocks()[0]
-    feed(draws, 100, maps)
-    for before, after in zip(first, maps.history.blocks()[0], strict=True):
-        assert np.shares_memory(before, after)
+    feed(rng, 100, maps)
+    assert all(map(np.shares_memory, first, maps.history.blocks()[0]))
 
 
 @pytest.mark.parametrize("kind", START_KINDS)
-def test_self_choosing_maps_are_factored_exactly_as_long_as_that_costs_no_more_and_never_turn_back(kind):
-    maps, draws = StoredMaps(start(kind, **LARGE), "auto"), Draws(**LARGE)
-    feed(draws, rows_at_the_switch(kind) - 1, maps)
+def test_self_choosing_maps_are_factored_exactly_as_long_as_that_costs_no_more_and_never_turn_back(kind, rng):
+    maps = StoredMaps(start(kind, **LARGE), "auto")
+    feed(rng, rows_at_the_switch(kind) - 1, maps)
     assert not is_dense(maps)
     for _ in range(41):
-        feed(draws, 1, maps)
+        feed(rng, 1, maps)
         assert is_dense(maps)
     assert is_dense(StoredMaps(start(size=12, rows={2: 3}), "auto"))  # small ones from the start
 
@@ -206,26 +186,25 @@ def test_self_choosing_maps_are_factored_exactly_as_long_as_that_costs_no_more_a
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("orthogonal", "float32"), ("orthogonal", "float64"), ("gaussian", "float64")]
 )
-def test_turning_dense_changes_no_bit_of_the_maps_and_what_they_do_by_rounding_only(kind, dtype):
+def test_turning_dense_changes_no_bit_of_the_maps_and_what_they_do_by_rounding_only(kind, dtype, rng):
     """The product that makes the matrices is paid for, and the random numbers of the start are let go."""
     first = start(kind, **LARGE, dtype=dtype)
     random_start = weakref.ref(first)
     maps, twin = StoredMaps(first, "auto"), StoredMaps(start(kind, **LARGE, dtype=dtype))
     del first
-    draws, rows = Draws(**LARGE, dtype=dtype), rows_at_the_switch(kind, dtype)
-    feed(draws, rows, maps, twin)
+    rows = rows_at_the_switch(kind, dtype)
+    feed(rng, rows, maps, twin)
     assert is_dense(maps)
     gc.collect()
     assert random_start() is None
     assert maps.state_bytes() == 2100 * 90 * np.dtype(dtype).itemsize
     assert maps.flops == twin.flops + 2 * rows * 2100 * 90
-    theta, v = draws.theta(), draws.vectors()
-    mine, wanted = maps.project(theta), twin.project(theta)
-    for j in LARGE["rows"]:
-        np.testing.assert_array_equal(maps.dense(j), twin.dense(j))
-        assert np.linalg.norm(mine[j] - wanted[j]) <= 20 * EPS[dtype] * np.linalg.norm(wanted[j])
-    pulled, wanted = maps.pull_back(v), twin.pull_back(v)
-    assert np.linalg.norm(pulled - wanted) <= 20 * EPS[dtype] * np.linalg.norm(wanted)
+    np.testing.assert_array_equal(stacked(maps), stacked(twin))
+    theta, v = draw(rng, maps)
+    pairs = [(maps.pull_back(v), twin.pull_back(v))]
+    pairs += zip(maps.project(theta).values(), twin.project(theta).values(), strict=True)
+    for mine, wanted in pairs:
+        assert np.linalg.norm(mine - wanted) <= 20 * EPS[dtype] * np.linalg.norm(wanted)
     assert dtype == "float32" or maps.norms() == twin.norms()
 
 
@@ -249,19 +228,18 @@ def test_turning_dense_changes_no_bit_of_the_maps_and_what_they_do_by_rounding_o
     ],
 )
 @every_dtype
-def test_maps_that_were_put_aside_go_on_bit_by_bit(storage, kind, updates, rank_cap, dtype, tmp_path):
+def test_maps_that_were_put_aside_go_on_bit_by_bit(storage, kind, updates, rank_cap, dtype, tmp_path, rng):
     maps, again = (StoredMaps(start(kind, **LARGE, dtype=dtype), storage, rank_cap) for _ in range(2))
     if isinstance(updates, str):
         updates = rows_at_the_switch(kind, dtype) + int(updates.removeprefix("at switch").replace(" ", ""))
-    draws = Draws(**LARGE, dtype=dtype)
-    theta = feed(draws, updates, maps)
+    theta = feed(rng, updates, maps)
     write_state(tmp_path / "state", 1, maps.state())
     again.load(load_file(tmp_path / "state"))
     for _ in range(15):  # rounds as the algorithm goes through them: what is projected first was updated with last
         v = {j: theta[:d_ij] for j, d_ij in LARGE["rows"].items()}
         assert_same(maps.project(theta), again.project(theta))
         np.testing.assert_array_equal(maps.pull_back(v), again.pull_back(v))
-        theta = feed(draws, 1, maps, again)
+        theta = feed(rng, 1, maps, again)
         assert maps.norms() == again.norms()
         assert (maps.error_bound, maps.state_bytes()) == (again.error_bound, again.state_bytes())
     assert_same(maps.state(), again.state())
@@ -276,15 +254,8 @@ def assert_same(one: dict, other: dict) -> None:
 # -- rank caps ---------------------------------------------------------------------------------------------------------
 
 
-def capped_and_exact(
-    size: int, rows: dict[int, int], cap: int, dtype: str = "float64"
-) -> tuple[StoredMaps, StoredMaps]:
-    first = {"size": size, "rows": rows, "dtype": dtype}
-    return StoredMaps(start(**first), "factored", cap), StoredMaps(start(**first))
-
-
-def stacked(maps: StoredMaps) -> np.ndarray:
-    return np.concatenate([maps.dense(j) for j in maps.neighbours]).astype(np.float64)
+def capped_and_exact(cap: int, **shape) -> tuple[StoredMaps, StoredMaps]:
+    return StoredMaps(start(**shape), "factored", cap), StoredMaps(start(**shape))
 
 
 def error(capped: StoredMaps, exact: StoredMaps) -> float:
@@ -294,33 +265,31 @@ def error(capped: StoredMaps, exact: StoredMaps) -> float:
 @given(shape=small, cap=st.integers(1, 20), updates=st.integers(1, 60), seed=st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_the_error_of_capped_maps_is_within_their_bound_and_their_history_within_the_cap(shape, cap, updates, seed):
-    capped, exact = capped_and_exact(**shape, cap=cap)
-    plain, draws = Plain("orthogonal", **shape), Draws(**shape, seed=seed)
+    (capped, exact), plain = capped_and_exact(cap, **shape), Plain("orthogonal", **shape)
+    rng = np.random.default_rng(seed)
     for _ in range(updates):
-        feed(draws, 1, capped, exact, plain)
+        feed(rng, 1, capped, exact, plain)
         assert capped.history.rows <= cap
     assert error(capped, exact) <= capped.error_bound + 1e-13 * (1 + plain.reach)
 
 
-def test_a_cap_that_acts_loses_something_and_its_bound_is_no_wild_guess_of_projections_either():
-    shape = {"size": 60, "rows": {1: 20, 4: 20}}
-    (capped, exact), draws = capped_and_exact(**shape, cap=12), Draws(**shape)
+def test_a_cap_that_acts_loses_something_and_its_bound_is_no_wild_guess_of_projections_either(rng):
+    capped, exact = capped_and_exact(12, size=60, rows={1: 20, 4: 20})
     for _ in range(40):
-        theta = feed(draws, 1, capped, exact)
-        for x in (theta, draws.theta()):  # the theta of the update takes the short way
-            gap = np.concatenate(list(capped.project(x).values())) - np.concatenate(list(exact.project(x).values()))
+        theta = feed(rng, 1, capped, exact)
+        for x in (theta, draw(rng, exact)[0]):  # the theta of the update takes the short way
+            gap = capped.stacking.join(capped.project(x)) - exact.stacking.join(exact.project(x))
             assert np.linalg.norm(gap) <= capped.error_bound * np.linalg.norm(x) + 1e-11
     assert 0.1 * capped.error_bound < error(capped, exact) < capped.error_bound
     assert error(capped, exact) > 0.01 * np.linalg.norm(stacked(exact))
 
 
-def test_one_truncation_loses_exactly_the_smallest_singular_values_and_is_paid_for():
-    shape = {"size": 30, "rows": {1: 12, 4: 12}}
-    (capped, exact), draws = capped_and_exact(**shape, cap=8), Draws(**shape)
-    feed(draws, 8, capped, exact)
+def test_one_truncation_loses_exactly_the_smallest_singular_values_and_is_paid_for(rng):
+    capped, exact = capped_and_exact(8, size=30, rows={1: 12, 4: 12})
+    feed(rng, 8, capped, exact)
     assert capped.error_bound == 0.0
     lost = np.linalg.svd(exact.history.matrix(slice(None)), compute_uv=False)[6:]
-    feed(draws, 1, capped, exact)
+    feed(rng, 1, capped, exact)
     assert capped.error_bound == pytest.approx(np.linalg.norm(lost), rel=1e-12)
     assert error(capped, exact) == pytest.approx(capped.error_bound, rel=1e-9)
     assert (exact.error_bound, exact.history.rows) == (0.0, 9)
@@ -340,14 +309,15 @@ def test_one_truncation_loses_exactly_the_smallest_singular_values_and_is_paid_f
     ],
 )
 @pytest.mark.parametrize(("dtype", "eps"), [("float64", 1e-14), ("float32", 1e-5)])
-def test_nothing_is_lost_while_the_true_rank_is_within_what_a_truncation_keeps(size, rows, few, dtype, eps):
-    capped, exact = capped_and_exact(size, rows, 12, dtype)
-    rng, height = np.random.default_rng(1), sum(rows.values())
+def test_nothing_is_lost_while_the_true_rank_is_within_what_a_truncation_keeps(size, rows, few, dtype, eps, rng):
+    capped, exact = capped_and_exact(12, size=size, rows=rows, dtype=dtype)
+    height = sum(rows.values())
     few_thetas, few_r = rng.normal(size=(9, size)), rng.normal(size=(9, height))
     for _ in range(60):
         theta = rng.normal(size=9) @ few_thetas if few == "thetas" else rng.normal(size=size)
         r = rng.normal(size=9) @ few_r if few == "disagreements" else rng.normal(size=height)
+        theta, r = theta.astype(dtype), capped.stacking.split(r.astype(dtype))
         for maps in (capped, exact):
-            update(maps, maps.stacking.split(r.astype(dtype)), theta.astype(dtype), 0.05)
+            maps.update(maps.project(theta), r, theta, 0.05)
         assert capped.history.rows <= 12
     assert max(error(capped, exact), capped.error_bound) < eps * np.linalg.norm(stacked(exact))

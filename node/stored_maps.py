@@ -14,8 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from .base import Maps, Vectors
-from .start import MatrixStart, StartingMaps, time_of_a_number
+from .maps import Maps, MatrixStart, StartingMaps, Vectors, time_of_a_number
 
 Storage = Literal["auto", "dense", "factored"]
 
@@ -39,8 +38,8 @@ def factored_cost(start: StartingMaps, rows: int) -> float:
     """The same on factored maps with a history of ``rows``: one projection, one pull-back."""
     numbers = rows * (start.size + start.stacking.height)
     blocks = rows / _block_rows(start.size)
-    calls = _CALLS + _CALLS_OF_AN_EDGE * len(start.stacking.neighbours) + _CALLS_OF_A_BLOCK * blocks
-    return calls + start.cost() + _HISTORY * numbers * time_of_a_number(numbers * start.dtype.itemsize)
+    calls = _CALLS + _CALLS_OF_AN_EDGE * len(start.stacking.rows) + _CALLS_OF_A_BLOCK * blocks
+    return calls + start.cost_ns + _HISTORY * numbers * time_of_a_number(numbers * start.dtype.itemsize)
 
 
 def truncation_flops(size: int, height: int, rows: int, rank: int) -> int:
@@ -49,12 +48,9 @@ def truncation_flops(size: int, height: int, rows: int, rank: int) -> int:
     Leading terms for Householder QR with its basis (4 m n^2 - 4/3 n^3) and for the SVD (21 n^3): Golub & Van Loan,
     Matrix Computations, sections 5.2 and 8.6.
     """
-    inner = [min(rows, length) for length in (size, height)]
-    decompositions = sum(
-        4 * max(rows, length) * n**2 - 4 * n**3 // 3 for length, n in zip((size, height), inner, strict=True)
-    )
-    products = 2 * inner[0] * inner[1] * rows + 2 * rank * (inner[0] * size + inner[1] * height)
-    return decompositions + products + 21 * min(inner) ** 2 * max(inner)
+    a, b = min(rows, size), min(rows, height)
+    bases = (4 * max(rows, length) * n**2 - 4 * n**3 // 3 for length, n in ((size, a), (height, b)))
+    return sum(bases) + 2 * a * b * rows + 2 * rank * (a * size + b * height) + 21 * min(a, b) ** 2 * max(a, b)
 
 
 def _block_rows(size: int) -> int:
@@ -63,10 +59,8 @@ def _block_rows(size: int) -> int:
 
 class History:
     """The sum of all updates, U = R^T T (height, size), as blocks of rows of which the last is not full yet: growing
-    copies nothing, and products take few calls.
-
-    Row k of T is a theta, row k of R the step times the disagreements met with it. Memory: rows x (size + height)
-    numbers, read once by each product.
+    copies nothing, and products take few calls. Row k of T is a theta, row k of R the step times the disagreements met
+    with it. Memory: rows x (size + height) numbers, read once by each product.
     """
 
     def __init__(self, size: int, height: int, dtype: np.dtype):
@@ -93,9 +87,7 @@ class History:
 
     def truncate(self, rank: int) -> float:
         """Replaces U by its best approximation of this rank; returns the Frobenius norm of what is lost."""
-        T, R = self.arrays()
-        basis_t, factor_t = np.linalg.qr(T.T)
-        basis_r, factor_r = np.linalg.qr(R.T)
+        (basis_t, factor_t), (basis_r, factor_r) = (np.linalg.qr(rows.T) for rows in self.arrays())
         left, singular, right = np.linalg.svd(factor_r @ factor_t.T, full_matrices=False)
         root = np.sqrt(singular[:rank])[:, None]
         self.load(root * (right[:rank] @ basis_t.T), root * (left[:, :rank].T @ basis_r.T))
@@ -135,14 +127,13 @@ class StoredMaps(Maps):
         self._choose_storage()
 
     def _choose_storage(self) -> None:
-        chosen = self._matrix is not None or self._dearest == math.inf
-        if not chosen and factored_cost(self.start, self.history.rows) > self._dearest:
+        if self._matrix is None and factored_cost(self.start, self.history.rows) > self._dearest:
             self._turn_dense()
 
     def _turn_dense(self) -> np.ndarray:
         matrix = np.empty((self.stacking.height, self.start.size), self.start.dtype)
-        for j, part in self.stacking.parts.items():
-            matrix[part] = self.dense(j)
+        for j, rows in self.stacking.split(matrix).items():
+            rows[:] = self.dense(j)
         self.flops += 2 * self.history.rows * matrix.size
         self.start, self._matrix, self._next = MatrixStart(matrix, self.stacking), matrix, None
         self.history = History(self.start.size, self.stacking.height, self.start.dtype)
@@ -151,7 +142,7 @@ class StoredMaps(Maps):
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
         if self._next is not None and np.array_equal(theta, self.history.blocks()[-1][0][-1]):
             return self.stacking.split(self._next)
-        self.flops += self._product_flops()
+        self._count_a_product()
         projected = self.start.project(theta)
         if self.history.rows:
             projected = projected - sum((T @ theta) @ R for T, R in self.history.blocks())  # R^T (T theta)
@@ -160,15 +151,15 @@ class StoredMaps(Maps):
     def pull_back(self, vectors: Vectors) -> np.ndarray:
         if not self.neighbours:
             return np.zeros(self.start.size, self.start.dtype)
-        self.flops += self._product_flops()
+        self._count_a_product()
         stacked = self.stacking.join(vectors)
         pulled = self.start.pull_back(stacked)
         if self.history.rows:
             pulled = pulled - sum((R @ stacked) @ T for T, R in self.history.blocks())  # T^T (R v)
         return pulled
 
-    def _product_flops(self) -> int:
-        return self.start.product_flops() + 2 * self.history.rows * (self.start.size + self.stacking.height)
+    def _count_a_product(self) -> None:
+        self.flops += self.start.product_flops + 2 * self.history.rows * (self.start.size + self.stacking.height)
 
     def update(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
         squared = float(theta @ theta)
@@ -199,7 +190,7 @@ class StoredMaps(Maps):
         return matrix - self.history.matrix(part) if self.history.rows else matrix
 
     def state_bytes(self) -> int:
-        return self.start.state_bytes() + self.history_bytes()
+        return self.start.state_bytes + self.history_bytes()
 
     def history_bytes(self) -> int:
         return self.history.rows * (self.start.size + self.stacking.height) * self.start.dtype.itemsize

@@ -1,0 +1,305 @@
+"""Restriction maps: how a client's model is seen from each of its edges. Here are those that stay as they are, and what
+those of ``stored_maps`` begin as: the four families of the paper's Table 6, and shared maps, which are ours.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from ..topology.randomness import generator
+
+Vectors = Mapping[int, np.ndarray]
+"""{neighbour j: a vector of length d_ij}"""
+
+StartKind = Literal["gaussian", "uniform", "orthogonal", "identity", "shared"]
+START_KINDS: tuple[str, ...] = get_args(StartKind)
+
+_NOISE = 0.01  # standard deviation of the identity start's noise, as in the paper
+_ROWS_AT_A_TIME = 64  # of random numbers: a double precision copy of all rows would not fit large models
+
+
+class Stacking:
+    """The rows of all edges of a client, one below the other, so that one product serves all. ``rows`` is {j: d_ij}."""
+
+    def __init__(self, rows: Mapping[int, int]):
+        self.rows = dict(rows)
+        *starts, self.height = np.cumsum([0, *rows.values()]).tolist()
+        self.parts = {j: slice(start, start + rows[j]) for j, start in zip(rows, starts, strict=True)}
+
+    def split(self, stacked: np.ndarray) -> dict[int, np.ndarray]:
+        return {j: stacked[part] for j, part in self.parts.items()}
+
+    def join(self, vectors: Vectors) -> np.ndarray:
+        """A neighbour without a vector has zeros."""
+        joined = np.zeros(self.height, _dtype_of(vectors))
+        for j, vector in vectors.items():
+            joined[self.parts[j]] = vector
+        return joined
+
+
+def _dtype_of(vectors: Vectors) -> np.dtype:
+    return next((vector.dtype for vector in vectors.values()), np.dtype(np.float32))
+
+
+class Maps(ABC):
+    """The maps P_ij (d_ij, d_i) of one client i, one for each neighbour j, all at once.
+
+    Update, projections and norms are exact for every storage; only rounding differs. ``flops`` are the operations done
+    so far in products with the maps, and in their changes. ``error_bound`` is the Frobenius norm that the stacked maps
+    may be off by, where a cap on their memory acted.
+    """
+
+    error_bound = 0.0
+
+    def __init__(self, stacking: Stacking, squared_norms: Mapping[int, float]):
+        self.stacking = stacking
+        self.flops = 0
+        self._squared_norms = dict(squared_norms)
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        return tuple(self.stacking.rows)
+
+    @abstractmethod
+    def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
+        """{j: P_ij theta}"""
+
+    @abstractmethod
+    def pull_back(self, vectors: Vectors) -> np.ndarray:
+        """sum_j P_ij^T v_j, (d_i,), over the neighbours that have a v_j."""
+
+    def update(self, mine: Vectors, r: Vectors, theta: np.ndarray, step: float) -> None:
+        """P_ij <- P_ij - step r_j theta^T for every j in ``r``; ``mine`` is what ``project(theta)`` gave."""
+        raise TypeError("these maps are fixed")
+
+    def norms(self) -> dict[int, float]:
+        """{j: ||P_ij||_F}, followed from round to round: no map is ever made for it."""
+        return {j: math.sqrt(max(squared, 0.0)) for j, squared in self._squared_norms.items()}
+
+    @abstractmethod
+    def dense(self, neighbour: int) -> np.ndarray:
+        """P_ij as a matrix (d_ij, d_i)."""
+
+    @abstractmethod
+    def state_bytes(self) -> int:
+        """Memory that the maps take now."""
+
+    def history_bytes(self) -> int:
+        """The share of ``state_bytes`` that grows from round to round."""
+        return 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What ``load`` needs, beside the start, to rebuild the maps."""
+        return {}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what ``state`` gave."""
+        return
+
+
+class FixedMaps(Maps):
+    """P_ij = sqrt(a_ij) S_ij: an edge sees some coordinates of the model, or all of them, and weighs them alike."""
+
+    def __init__(self, size: int, seen: Mapping[int, np.ndarray | slice], weights: Mapping[int, float] = {}):
+        """``size`` is d_i; ``seen`` is {j: the distinct coordinates that edge j sees; slice(None): all}, ``weights`` is
+        {j: a_ij}, by default 1."""
+        stacking = Stacking({j: len(np.arange(size)[chosen]) for j, chosen in seen.items()})
+        super().__init__(stacking, {j: weights.get(j, 1.0) * rows for j, rows in stacking.rows.items()})
+        self._roots = {j: math.sqrt(weights.get(j, 1.0)) for j in seen}
+        self._size, self._seen = size, dict(seen)
+
+    def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
+        seen = {j: theta[chosen] for j, chosen in self._seen.items()}
+        return {j: vector if self._roots[j] == 1 else self._roots[j] * vector for j, vector in seen.items()}
+
+    def pull_back(self, vectors: Vectors) -> np.ndarray:
+        total = np.zeros(self._size, _dtype_of(vectors))
+        for j, vector in vectors.items():
+            total[self._seen[j]] += self._roots[j] * vector  # within an edge no coordinate comes twice
+        return total
+
+    def coverage(self) -> np.ndarray:
+        """The diagonal of sum_j P_ij^T P_ij, (d_i,): how much the edges see of each coordinate of theta."""
+        total = np.zeros(self._size)
+        for j, chosen in self._seen.items():
+            total[chosen] += self._roots[j] ** 2
+        return total
+
+    def dense(self, neighbour: int) -> np.ndarray:
+        return self._roots[neighbour] * np.eye(self._size)[self._seen[neighbour]]
+
+    def state_bytes(self) -> int:
+        return sum(chosen.nbytes for chosen in self._seen.values() if isinstance(chosen, np.ndarray))
+
+
+# -- what maps begin as ------------------------------------------------------------------------------------------------
+
+
+class MatrixStart:
+    """P_ij^0 of all edges of client i as one matrix (sum_j d_ij, d_i): gaussian, uniform and identity-plus-noise maps,
+    whose random numbers have to be kept. ``product_flops`` are operations of one projection, or of one pull-back;
+    ``cost_ns`` is what one of each take together on a processor like any other.
+    """
+
+    def __init__(self, matrix: np.ndarray, stacking: Stacking):
+        self.stacking, self.size, self.dtype = stacking, matrix.shape[1], matrix.dtype
+        self._matrix = matrix
+        self.state_bytes = matrix.nbytes
+        self.product_flops = 2 * matrix.size
+        self.cost_ns = 2 * matrix.size * time_of_a_number(matrix.nbytes)
+
+    def project(self, theta: np.ndarray) -> np.ndarray:
+        """P^0 theta, (sum_j d_ij,)."""
+        return self._matrix @ theta
+
+    def pull_back(self, stacked: np.ndarray) -> np.ndarray:
+        """(P^0)^T v, (d_i,)."""
+        return stacked @ self._matrix
+
+    def matrix(self, part: slice) -> np.ndarray:
+        """Rows of the stacked maps."""
+        return self._matrix[part]
+
+    def squared_norms(self) -> dict[int, float]:
+        """{j: ||P_ij^0||_F^2}"""
+        return {j: float(np.vdot(rows, rows)) for j, rows in self.stacking.split(self._matrix).items()}
+
+
+class TransformStart:
+    """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows.
+
+    Rows are orthonormal times s. No matrix is stored: a projection is one fast transform for all edges, and of it each
+    edge picks its rows; the transposes of all edges add up before the one inverse transform. With several ``blocks`` C
+    is block diagonal, so that each row sees one block of theta. Otherwise it is as MatrixStart.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[int, np.ndarray],
+        signs: np.ndarray,
+        *,
+        scale: float,
+        dtype: np.dtype,
+        blocks: Sequence[int] = (),
+    ):
+        """``rows`` is {j: the d_ij distinct rows of edge j}; ``signs`` is the diagonal of D, (d_i,); ``blocks`` are the
+        lengths of the blocks, by default one of all."""
+        self.stacking = Stacking({j: len(chosen) for j, chosen in rows.items()})
+        self.size, self.dtype = len(signs), dtype
+        *starts, _ = ends = np.cumsum([0, *(blocks or [self.size])]).tolist()
+        self._blocks = tuple(map(slice, starts, ends[1:]))
+        self._scaled_signs = (scale * signs).astype(dtype)
+        self._scale = scale
+        self.choose(rows)
+        self.state_bytes = self._scaled_signs.nbytes + self._rows.nbytes
+        # As FFTs of real numbers are rated by convention, whatever the code does: 5/2 d log2 d
+        self.product_flops = round(2.5 * self.size * math.log2(self.size))
+        # A length is transformed prime factor by prime factor, or, where one of them is large, by two convolutions
+        transform = min(0.2 * _sum_of_prime_factors(self.size), 4 * math.log2(self.size + 1))
+        self.cost_ns = 30_000 + 2 * (10 + transform) * self.size + 20 * self.stacking.height
+
+    def choose(self, rows: Mapping[int, np.ndarray]) -> None:
+        """Gives every edge other rows, as many as before."""
+        self._rows = np.concatenate([np.zeros(0, np.int32), *rows.values()]).astype(np.int32)
+
+    def project(self, theta: np.ndarray) -> np.ndarray:
+        from scipy.fft import dct
+
+        spectrum = self._scaled_signs * theta
+        for block in self._blocks:
+            spectrum[block] = dct(spectrum[block], norm="ortho", overwrite_x=True)
+        return spectrum[self._rows]
+
+    def pull_back(self, stacked: np.ndarray) -> np.ndarray:
+        from scipy.fft import idct
+
+        # A row may serve several edges; bincount adds them up in double precision
+        spectrum = np.bincount(self._rows, weights=stacked, minlength=self.size).astype(self.dtype)
+        for block in self._blocks:
+            spectrum[block] = idct(spectrum[block], norm="ortho", overwrite_x=True)
+        return self._scaled_signs * spectrum
+
+    def matrix(self, part: slice) -> np.ndarray:
+        rows = self._rows[part].astype(np.int64)
+        matrix = np.zeros((len(rows), self.size))
+        for block in self._blocks:
+            inside = (block.start <= rows) & (rows < block.stop)
+            matrix[inside, block] = cosine_rows(rows[inside] - block.start, block.stop - block.start)
+        return (matrix * self._scaled_signs).astype(self.dtype)
+
+    def squared_norms(self) -> dict[int, float]:
+        return {j: self._scale**2 * d_ij for j, d_ij in self.stacking.rows.items()}
+
+
+StartingMaps = MatrixStart | TransformStart
+
+
+def starting_maps(
+    kind: StartKind, *, seed: int, node: int, rows: Mapping[int, int], theta: np.ndarray, scale: float
+) -> StartingMaps:
+    """The maps of client ``node`` with ``rows`` = {j: d_ij}, times ``scale``, for vectors of the size and type of
+    ``theta``. The same seed draws the same maps in float32 and float64, up to rounding."""
+    size, dtype = theta.size, theta.dtype
+    if kind == "shared":
+        return shared_transform(seed, node, rows, (size,), scale=scale, dtype=dtype)
+    if kind == "orthogonal":
+        signs = _signs(generator(seed, "signs of the orthogonal maps", node), size)
+        drawn = {j: generator(seed, "rows of the orthogonal maps", node, j) for j in rows}
+        chosen = {j: rng.choice(size, rows[j], replace=False) for j, rng in drawn.items()}
+        return TransformStart(chosen, signs, scale=scale, dtype=dtype)
+    stacking = Stacking(rows)
+    matrix = np.empty((stacking.height, size), dtype)
+    for j, of_edge in stacking.split(matrix).items():
+        rng = generator(seed, f"{kind} starting map", node, j)
+        for first in range(0, len(of_edge), _ROWS_AT_A_TIME):
+            block = of_edge[first : first + _ROWS_AT_A_TIME]
+            numbers = rng.uniform(-1, 1, block.shape) if kind == "uniform" else rng.standard_normal(block.shape)
+            if kind == "identity":
+                numbers = np.eye(len(block), size, first) + _NOISE * numbers
+            block[:] = scale * numbers
+    return MatrixStart(matrix, stacking)
+
+
+def shared_transform(
+    seed: int, node: int, rows: Mapping[int, int], blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype
+) -> TransformStart:
+    """The maps that both ends of each edge have in common, as they are before any rotation."""
+    size = sum(blocks)
+    signs = _signs(generator(seed, "signs of the shared maps"), size)
+    return TransformStart(shared_rows(seed, node, rows, size, 0), signs, scale=scale, dtype=dtype, blocks=blocks)
+
+
+def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, period: int) -> dict[int, np.ndarray]:
+    """The rows that both ends of each edge have in common; every period draws new ones."""
+    drawn = {j: generator(seed, "rows of the shared maps", min(node, j), max(node, j), period) for j in rows}
+    return {j: rng.choice(size, rows[j], replace=False) for j, rng in drawn.items()}
+
+
+def time_of_a_number(matrix_bytes: int) -> float:
+    """Nanoseconds to read a number of a matrix and multiply it: twice as many from memory as from a near cache."""
+    return 0.15 * min(2.0, max(1.0, matrix_bytes / 1e6) ** 0.2)
+
+
+def _sum_of_prime_factors(number: int) -> int:
+    total, factor = 0, 2
+    while factor * factor <= number:
+        if number % factor:
+            factor += 1
+        else:
+            total, number = total + factor, number // factor
+    return total + (number if number > 1 else 0)
+
+
+def cosine_rows(rows: np.ndarray, length: int) -> np.ndarray:
+    """Rows of the orthonormal DCT-II matrix of the given length, (len(rows), length) float64."""
+    # Reduced exactly, in integers: the cosine of a huge angle would lose digits
+    angles = np.outer(rows, 2 * np.arange(length) + 1) % (4 * length)
+    norms = np.where(rows == 0, math.sqrt(1 / length), math.sqrt(2 / length))
+    return norms[:, None] * np.cos(angles * (math.pi / (2 * length)))
+
+
+def _signs(rng: np.random.Generator, size: int) -> np.ndarray:
+    return 1.0 - 2.0 * rng.integers(0, 2, size)
