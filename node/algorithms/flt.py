@@ -281,7 +281,7 @@ class Autoencoder:
         import torch
         import torch.nn.functional as F
 
-        from ..model.adam import Adam
+        from ..model.networks import Adam
 
         theta = torch.from_numpy(vector).requires_grad_()
         x = self._cropped(torch.from_numpy(images)).to(theta.dtype)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...topology.randomness import generator
-from ..model.adam import Adam
+from ..model.networks import Adam
 from .base import Client, State
 from .hypernetworks import GHN, SHN, PFedHN
 from .server import Uploads

@@ -15,9 +15,6 @@ LINEAR = frozenset({"logistic", "linear"})
 """The kinds of models that are one linear layer."""
 
 
-_NORM = ("weight", 1.0), ("bias", 0.0)
-
-
 class ArchitectureError(UserError):
     """A model that does not fit its data; the message is one line for the user."""
 
@@ -33,7 +30,7 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     fan_in: int
-    places: int
+    places: int = 0
     start: float | None = None  # what all of it starts as; None: drawn
 
     @property
@@ -63,18 +60,17 @@ class Architecture(LayerSettings):
         return cls(**given, input_shape=input_shape, outputs=outputs)
 
     def __post_init__(self) -> None:
-        wrong, shape = "", self.input_shape
+        shape, groups, wrong = self.input_shape, self.norm_groups, ""
+        has = f"the data has samples of shape {shape}"
         if self.kind == "cnn" and len(shape) != 3:
-            wrong = f"kind = 'cnn' needs images, the data has samples of shape {shape}"
+            wrong = f"kind = 'cnn' needs images, {has}"
         elif self.kind == "cnn" and self.padding and self.kernel % 2 == 0:
             wrong = f"kernel = {self.kernel}: with model.padding allowed are odd numbers"
-        elif self.kind == "cnn" and self.norm_groups and any(filters % self.norm_groups for filters in self.filters):
-            wrong = (
-                f"norm_groups = {self.norm_groups}: must divide every number of model.filters = {list(self.filters)}"
-            )
+        elif self.kind == "cnn" and groups and any(filters % groups for filters in self.filters):
+            wrong = f"norm_groups = {groups}: must divide every number of model.filters = {list(self.filters)}"
         elif self.kind == "gru" and len(shape) not in (1, 2):
-            wrong = "kind = 'gru' needs series of shape (steps,) or (steps, features), the data has samples of shape "
-            wrong += f"{shape}; data.series = true reads them as series" if shape[0] == 1 else str(shape)
+            as_series = "; data.series = true reads them as series" if shape[0] == 1 else ""
+            wrong = f"kind = 'gru' needs series of shape (steps,) or (steps, features), {has}{as_series}"
         elif self.kind == "gru" and len(self.hidden) != 1:
             wrong = f"hidden = {list(self.hidden)}: 'gru' has one layer; give its width, such as [16]"
         if wrong:
@@ -95,51 +91,49 @@ class Architecture(LayerSettings):
     @property
     def label(self) -> str:
         """Short name for tables, such as "cnn 32-64 + 120"."""
-        layers = "-".join(map(str, self.filters)) if self.kind == "cnn" else ""
-        hidden = "-".join(map(str, self.hidden)) if self.kind in ("cnn", "mlp", "gru") else ""
-        return " ".join(filter(None, [self.kind, layers, f"+ {hidden}" if layers and hidden else hidden]))
+        parts = [self.filters] * (self.kind == "cnn") + [self.hidden] * (not self.is_linear)
+        return f"{self.kind} {' + '.join('-'.join(map(str, part)) for part in parts if part)}".rstrip()
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The blocks of theta in their order: weight and bias of each layer, shaped as torch.nn.functional has them."""
-        blocks = []
+    def _layers(self) -> Iterator[tuple[int, list[Parameter]]]:
+        """What each layer, from the input on, makes of one sample, in numbers, and its blocks of theta."""
         width = math.prod(self.input_shape)
+        yield width, []
         if self.kind == "cnn":
             channels, *sides = self.input_shape
-            for depth, (filters, height, width) in enumerate(self._convolved()):
-                places = max(0, height * width)
-                blocks += _layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
+            lost = 0 if self.padding else self.kernel - 1
+            too_small = f"model.filters = {list(self.filters)} leaves nothing of images of {sides[0]}x{sides[1]} pixels"
+            for depth, filters in enumerate(self.filters):
+                places = math.prod(sides := [max(0, side - lost) for side in sides])
+                blocks = _layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
                 if self.norm_groups:
-                    blocks += [Parameter(f"norm{depth}.{name}", (filters,), 1, 0, start) for name, start in _NORM]
-                channels, sides = filters, [height // 2, width // 2]
+                    blocks.append(Parameter(f"norm{depth}.weight", (filters,), 1, start=1.0))
+                    blocks.append(Parameter(f"norm{depth}.bias", (filters,), 1, start=0.0))
+                yield filters * places, blocks
+                channels, sides = filters, [side // 2 for side in sides]
                 if min(sides) < 1:
-                    raise ArchitectureError(
-                        f"model.filters = {list(self.filters)} leaves nothing of images of {self.input_shape[1]}x"
-                        f"{self.input_shape[2]} pixels after layer {depth + 1}; lower model.kernel = {self.kernel}, or "
-                        f"use fewer than {depth + 1} layers"
-                    )
+                    hint = f"lower model.kernel = {self.kernel}, or use fewer than {depth + 1} layers"
+                    raise ArchitectureError(f"{too_small} after layer {depth + 1}; {hint}")
             width = channels * math.prod(sides)
-        for depth, hidden in enumerate(self.hidden if self.kind in ("cnn", "mlp") else ()):
-            blocks += _layer(f"hidden{depth}", (hidden, width))
-            width = hidden
         if self.kind == "gru":
             (width,) = self.hidden
             steps, features = self.series
-            blocks += [
-                Parameter("gru.weight_ih", (3 * width, features), width, steps),
-                Parameter("gru.weight_hh", (3 * width, width), width, steps),
-                Parameter("gru.bias_ih", (3 * width,), width, 0),
-                Parameter("gru.bias_hh", (3 * width,), width, 0),
-            ]
-        return (*blocks, *_layer("output", (self.outputs, width)))
+            blocks = [Parameter("gru.weight_ih", (3 * width, features), width, steps)]
+            blocks += [Parameter("gru.weight_hh", (3 * width, width), width, steps)]
+            blocks += [Parameter(f"gru.{name}", (3 * width,), width) for name in ("bias_ih", "bias_hh")]
+            yield steps * 3 * width, blocks  # the three gates of all steps
+        elif not self.is_linear:
+            for depth, hidden in enumerate(self.hidden):
+                yield hidden, _layer(f"hidden{depth}", (hidden, width))
+                width = hidden
+        yield self.outputs, _layer("output", (self.outputs, width))
 
-    def _convolved(self) -> Iterator[tuple[int, int, int]]:
-        """(filters, height, width) of what each convolution makes, before its pooling."""
-        _, height, width = self.input_shape
-        lost = 0 if self.padding else self.kernel - 1
-        for filters in self.filters:
-            height, width = height - lost, width - lost
-            yield filters, height, width
-            height, width = height // 2, width // 2
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The blocks of theta in their order, shaped as torch.nn.functional has them."""
+        return tuple(block for _, blocks in self._layers() for block in blocks)
+
+    def widest(self) -> int:
+        """Numbers in the largest layer that one sample passes through, the input included."""
+        return max(numbers for numbers, _ in self._layers())
 
     @property
     def features(self) -> int:
@@ -150,17 +144,6 @@ class Architecture(LayerSettings):
     def head_size(self) -> int:
         """Parameters of the last layer: the last of theta, weights (outputs, features) before biases (outputs,)."""
         return self.outputs * (self.features + 1)
-
-    def widest(self) -> int:
-        """Numbers in the largest layer that one sample passes through, the input included."""
-        widths = [math.prod(self.input_shape), self.outputs]
-        if self.kind == "cnn":
-            widths += map(math.prod, self._convolved())
-        if self.kind in ("cnn", "mlp"):
-            widths += self.hidden
-        if self.kind == "gru":
-            widths.append(self.series[0] * 3 * self.hidden[0])  # the three gates of all steps
-        return max(widths)
 
     @property
     def size(self) -> int:
@@ -200,20 +183,18 @@ class Architecture(LayerSettings):
         )
         special = self.kernel, self.padding, self.norm_groups
         rng = generator(seed, f"initial theta of {name}{'' if special == (3, False, 0) else f' {special}'}", *client)
-        start = np.concatenate(
-            [
-                rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in)
-                if block.start is None
-                else np.full(block.size, block.start)
-                for block in self.parameters()
-            ]
-        )
+        blocks = [
+            rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in)
+            if block.start is None
+            else np.full(block.size, block.start)
+            for block in self.parameters()
+        ]
         if like not in (0, self.outputs):
-            below = self.size - self.head_size
-            start[:below] = replace(self, outputs=like).start(seed, *client)[:below]
-        return start
+            below = replace(self, outputs=like)
+            return np.concatenate([below.start(seed, *client)[: below.size - below.head_size], *blocks[-2:]])
+        return np.concatenate(blocks)
 
 
 def _layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:
     fan_in = math.prod(shape[1:])
-    return [Parameter(f"{name}.weight", shape, fan_in, places), Parameter(f"{name}.bias", shape[:1], fan_in, 0)]
+    return [Parameter(f"{name}.weight", shape, fan_in, places), Parameter(f"{name}.bias", shape[:1], fan_in)]

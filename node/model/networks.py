@@ -1,6 +1,6 @@
-"""The forward pass and the loss of an architecture, over views of one flat vector."""
+"""What takes torch: the forward pass and the loss of an architecture, over views of one flat vector; and Adam."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,12 @@ from .architecture import Architecture
 
 
 class TorchModel:
-    """An architecture over one flat vector theta (d,), with its gradient in another."""
+    """An architecture over one flat vector theta (d,), with its gradient in another; it keeps views of both."""
 
     def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
-        """Both (d,), of which the model keeps views."""
-        self._architecture = architecture
-        self._task = task
-        self._parameters = _views(architecture, torch.from_numpy(theta))
-        for parameter, slope in zip(self._parameters, _views(architecture, torch.from_numpy(gradient)), strict=True):
+        self._architecture, self._classifies = architecture, task == "classification"
+        self._parameters = _views(architecture, theta)
+        for parameter, slope in zip(self._parameters, _views(architecture, gradient), strict=True):
             parameter.requires_grad_().grad = slope  # backward() adds into the flat buffer
 
     def read(self, shard: Path, names: Sequence[str]) -> list[Tensor]:
@@ -51,8 +49,7 @@ class TorchModel:
     def evaluate(self, x: Tensor, y: Tensor) -> tuple[float, float]:
         """The loss, and the number of correct classifications or the squared error."""
         loss, z = self._loss(self._features(x), y)
-        summed = float(loss)
-        return summed, float((z.argmax(1) == y).sum()) if self._task == "classification" else summed
+        return float(loss), float((z.argmax(1) == y).sum() if self._classifies else loss)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> np.ndarray:
@@ -81,21 +78,53 @@ class TorchModel:
             start = x.new_zeros(1, len(x), *model.hidden)
             # has_biases, num_layers, dropout, train, bidirectional, batch_first
             _, state = torch.gru(x, start, gates, True, 1, 0.0, True, False, True)
-            x = state[0]
+            return state[0]
         x = x.flatten(1)
-        for _ in model.hidden if model.kind in ("cnn", "mlp") else ():
+        for _ in () if model.is_linear else model.hidden:
             x = F.relu(F.linear(x, next(blocks), next(blocks)))
         return x
 
     def _loss(self, features: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-entropy, or squared error over all targets, summed over samples; and the predictions."""
         z = F.linear(features, *self._parameters[-2:])
-        loss = F.cross_entropy if self._task == "classification" else F.mse_loss
+        loss = F.cross_entropy if self._classifies else F.mse_loss
         return loss(z, y, reduction="sum"), z
 
 
-def _views(architecture: Architecture, vector: Tensor) -> list[Tensor]:
+def _views(architecture: Architecture, vector: np.ndarray) -> list[Tensor]:
     """The blocks of a flat vector (d,), sharing its memory."""
     blocks = architecture.parameters()
-    parts = torch.split(vector, [block.size for block in blocks])
+    parts = torch.split(torch.from_numpy(vector), [block.size for block in blocks])
     return [part.view(block.shape) for part, block in zip(parts, blocks, strict=True)]
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015), on one flat vector:
+
+    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   x <- x - eta (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + e)
+
+    with b1 = 0.9, b2 = 0.999 and e = 1e-8, as in torch.optim.Adam, whose constructor takes a second and 100 MB.
+    """
+
+    def __init__(self, x: Tensor, shares: tuple[float, float] = (0.1, 0.001)):
+        """``x`` is changed in place; ``shares`` are 1 - b1 and 1 - b2, to the last digit."""
+        self._x, self._shares = x, shares
+        self._m, self._v = (torch.zeros_like(x, requires_grad=False) for _ in range(2))
+        self._steps = 0
+
+    @torch.no_grad()
+    def step(self, g: Tensor, eta: float) -> None:
+        of_g, of_square = self._shares
+        b1, b2 = 1 - of_g, 1 - of_square
+        self._steps += 1
+        self._m.mul_(b1).add_(g, alpha=of_g)
+        self._v.mul_(b2).addcmul_(g, g, value=of_square)
+        scale = (self._v / (1 - b2**self._steps)).sqrt_().add_(1e-8)
+        self._x.addcdiv_(self._m, scale, value=-eta / (1 - b1**self._steps))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"adam.m": self._m.numpy(), "adam.v": self._v.numpy(), "adam.steps": np.array([self._steps])}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._m.numpy()[:], self._v.numpy()[:] = arrays["adam.m"], arrays["adam.v"]
+        self._steps = int(arrays["adam.steps"][0])

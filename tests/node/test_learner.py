@@ -11,8 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from oracles import batch_rows
 from sheafgossip.node.model.architecture import Architecture
-from sheafgossip.node.model.learner import Learner
-from sheafgossip.node.model.linear import LinearModel
+from sheafgossip.node.model.learner import Learner, LinearModel
 from sheafgossip.node.model.networks import TorchModel
 
 LOGISTIC = Architecture("logistic", (4,), 3)
