@@ -143,7 +143,7 @@ class _Server:
         has for itself: so all that can be done beforehand is, the forks come one right after the other, and the
         accounts after them all.
         """
-        from ...node.process.libraries import libraries_for
+        from ...node.algorithms import libraries_for
 
         parts = [Assignment.from_json(assignment) for assignment in assignments]
         _load(libraries_for(parts))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...metrics.store import RunFolderError
-from ...node.process.libraries import libraries_of
+from ...node.algorithms import libraries_of
 from .. import interrupts
 from ..config.sections import ConfigError, RunConfig
 from ..prepare.assignments import Site

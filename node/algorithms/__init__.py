@@ -1,5 +1,6 @@
 """The algorithms. To add one: write its file, and its line in this table."""
 
+from collections.abc import Iterable
 from functools import cache
 from itertools import permutations
 from typing import get_type_hints
@@ -7,6 +8,7 @@ from typing import get_type_hints
 from ...topology.section import InputFile
 from ...transport.channel import Channel
 from ..assignment import Assignment, Neighbour
+from ..model.architecture import LINEAR
 from .base import Algorithm, Edge, RunFacts
 from .common_model import Ditto, FedAvg, PerFedAvg, PFedMe
 from .flt import FLT
@@ -51,6 +53,16 @@ def input_files() -> tuple[str, ...]:
 
 def algorithm_of(assignment: Assignment) -> Algorithm:
     return ALGORITHMS[assignment.algorithm["name"]](**assignment.algorithm)
+
+
+def libraries_of(algorithm: Algorithm, kinds: Iterable[str]) -> tuple[str, ...]:
+    """What takes long to load, and clients with these kinds of models need beyond what all do."""
+    return algorithm.traits.libraries + (() if LINEAR.issuperset(kinds) else ("sheafgossip.node.model.networks",))
+
+
+def libraries_for(assignments: Iterable[Assignment]) -> list[str]:
+    asked = {(algorithm_of(assignment), assignment.architecture.kind) for assignment in assignments}
+    return sorted({library for algorithm, kind in asked for library in libraries_of(algorithm, [kind])})
 
 
 def check(algorithm: Algorithm, run: RunFacts) -> None:

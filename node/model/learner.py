@@ -24,8 +24,8 @@ _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory
 
 
 class LinearModel:
-    """What TorchModel is, in closed form: a handful of numpy calls take a third of the time that torch needs for its own,
-    and leave the processor's caches to the other clients. A run of such models alone never loads torch.
+    """What TorchModel is, in closed form: a handful of numpy calls take a third of the time that torch itself needs,
+    and leave caches to the other clients. A run of such models alone never loads torch.
 
     Shapes: x (n, features), whatever the shape of a sample, W (outputs, features), b (outputs,), Z = x W^T + b.
 

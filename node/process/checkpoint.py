@@ -1,4 +1,4 @@
-"""State files: a client after a round, complete or absent."""
+"""State files: a client after a round, complete or absent; and what they hold of messages under way."""
 
 import errno
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,12 +28,10 @@ def write_state(path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> Non
     failpoint("state renamed")
 
 
-def sent_to(node: int, paths: Iterable[Path]) -> Iterator[tuple[int, int, np.ndarray]]:
+def _sent_to(node: int, paths: Iterable[Path]) -> Iterator[tuple[int, int, np.ndarray]]:
     """(round, phase, vector) of the messages to ``node`` that a neighbour's files hold; absent files hold none."""
     start = f"sent.{node}."
-    for path in paths:
-        if not path.exists():
-            continue
+    for path in filter(Path.exists, paths):
         with safe_open(path, framework="numpy") as state:
             for name in state.keys():  # noqa: SIM118  (it is no mapping)
                 if name.startswith(start):
@@ -50,10 +48,10 @@ def restore_messages(assignment: Assignment, clock: PlannedClock) -> None:
         if incarnation.resumed_at:
             own += assignment.checkpoint_of(assignment.node, incarnation.resumed_at)
             theirs = assignment.checkpoint_of(peer.node, incarnation.resumed_at)
-            for round, phase, vector in sent_to(assignment.node, theirs):
-                clock.restore(peer.node, round, phase, vector, incarnation.number)
-        for round, phase, vector in sent_to(peer.node, own):
-            clock.stored.add(peer.node, round, phase, vector, clock.round)
+            for message in _sent_to(assignment.node, theirs):
+                clock.restore(peer.node, *message, incarnation.number)
+        for message in _sent_to(peer.node, own):
+            clock.stored.add(peer.node, *message, clock.round)
 
 
 def hand_on(assignment: Assignment, clock: PlannedClock) -> None:

@@ -8,25 +8,34 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TextIO, TypeVar
 
+import zmq
+
+from ...metrics.recorder import Recorder
 from ...transport import array_file
 from ...transport.channel import Channels
-from ...transport.clock_wall import DEADLINES
+from ...transport.clock import Clock, Rules
+from ...transport.clock_planned import PlannedClock
+from ...transport.clock_wall import DEADLINES, WallClock
 from ...transport.codecs import CannotEncode
-from ...transport.connections import CannotListen
+from ...transport.connections import CannotListen, Identity, Options
 from ...transport.constants import CONSTANTS
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
-from ...transport.endpoint import NeighbourTimeout, Stopped
+from ...transport.endpoint import Endpoint, NeighbourTimeout, Stopped
 from ...transport.failpoints import failpoint
+from ...transport.kernel import KernelCounters
+from ...transport.keys import KeyPair, Ring
+from ...transport.limits import bound_connections, bound_memory, keep_own_files
 from ...transport.peers import Peers
+from ...transport.schedule import Schedule, queue_for
 from ...transport.stopwatch import Stopwatch
 from ..algorithms import algorithm_of, links_of
 from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner
 from .checkpoint import DiskFull, hand_on, restore_messages, write_state
-from .links import Links
 from .reporting import Figures, Reporter
 
 _Message = TypeVar("_Message")
@@ -63,30 +72,51 @@ def live(assignment: Assignment, control: Control) -> int:
 
 class _ClientProcess:
     def __init__(self, assignment: Assignment, control: Control, log: TextIO):
-        self.assignment = assignment
+        self.assignment, self.control, self.log = assignment, control, log
         self.algorithm = algorithm_of(assignment)
-        self.control = control
-        self.log = log
         self.epoch = time.monotonic()
-        self.stopwatch = Stopwatch(
-            "start", running=assignment.measuring.enabled, alone=not assignment.deployment.shares_process
+        deployment, measuring, keyed = assignment.deployment, assignment.measuring, assignment.transport.keyed
+        alone = not deployment.shares_process
+        self.stopwatch = Stopwatch("start", running=measuring.enabled, alone=alone)
+        self.context = zmq.Context(io_threads=1)
+        keys = KeyPair.make() if keyed or deployment.records_key else None  # nobody else has the secret
+        self.public_key = keys.public if keys else ""
+        counts = measuring.enabled and measuring.kernel and assignment.transport.protocol == "tcp"
+        # The kernel's counters belong to descriptors of a process of its own
+        self.kernel = KernelCounters() if counts and alone else None
+        self.schedule = None if assignment.clock == "none" else Schedule.load(assignment.schedule)
+        queue = queue_for(self.schedule) if self.schedule else Options.queue
+        if self.algorithm.traits.server == "answers" and not assignment.incarnation.bounded:
+            queue = CONSTANTS.queue_of_a_server  # unconfirmed, it does not run far ahead of clients that only evaluate
+        ring = Ring(keys, {}, more=True) if keys and keyed else None
+        largest = assignment.run.largest_vector * assignment.dtype.itemsize
+        identity = Identity(assignment.node, assignment.run.number, assignment.incarnation.number)
+        self.endpoint = Endpoint(
+            self.context, identity, control, Options(largest, queue, ring, self.kernel, self.stopwatch)
         )
+        self.recorder = Recorder(
+            self.context,
+            "",
+            assignment.sender,
+            keys=(keys, deployment.records_key) if keys and deployment.records_key else None,
+            gather_s=CONSTANTS.gather_s,
+            may_drop=not deployment.records.startswith("ipc://"),  # no link to the collector holds up learning
+        )
+        self.planned: PlannedClock | None = None  # the clock, where it is the virtual one
 
     def live(self) -> None:
-        assignment = self.assignment
-        self.links = links = Links(assignment, self.algorithm.traits, self.control, self.stopwatch)
-        self.endpoint, recorder = links.endpoint, links.recorder
+        assignment, endpoint, recorder = self.assignment, self.endpoint, self.recorder
         linger_s = 0.0
         try:
             self._prepare()  # before neighbours come: none of them is to wait
             may_come_at_work = assignment.transport.keyed and assignment.clock != "none"
-            address = self.endpoint.connections.bind(assignment.deployment.address, hurry=not may_come_at_work)
-            links.limit_resources()
-            self.control.send(Bound(address, links.public_key))
+            address = endpoint.connections.bind(assignment.deployment.address, hurry=not may_come_at_work)
+            self._limit_resources()
+            self.control.send(Bound(address, self.public_key))
             failpoint("bound")
             met = self._wait_for(Connect).neighbours
             recorder.connect(assignment.deployment.records)  # who stores them knows this client's key by now
-            self.endpoint.before_waiting = recorder.flush
+            endpoint.before_waiting = recorder.flush
             self.reporter = Reporter(assignment, self.client, self.learner, self.peers, self.stopwatch, recorder)
             self.reporter.tell_process(address)
             self._meet(met)
@@ -99,23 +129,23 @@ class _ClientProcess:
             elif self.planned:
                 hand_on(assignment, self.planned)
             linger_s = CONSTANTS.linger_s if early else 0.0
-            self.reporter.tell_end(time.monotonic() - self.epoch, self.endpoint.hellos, early=early)
-            if (kernel := links.kernel) is not None:
-                self.endpoint.connections.note()
-                self.reporter.tell_kernel(kernel.read())
-                kernel.close()
+            self.reporter.tell_end(time.monotonic() - self.epoch, endpoint.hellos, early=early)
+            if self.kernel is not None:
+                endpoint.connections.note()
+                self.reporter.tell_kernel(self.kernel.read())
+                self.kernel.close()
             recorder.flush()
             self.control.send(Leaving(recorder.batches, recorder.wire_bytes))
             failpoint("left")
         finally:
-            links.close(linger_s)
+            recorder.close()
+            endpoint.close(linger_s)
+            self.context.term()  # waits until the last records have left
 
     def _prepare(self) -> None:
         assignment, incarnation = self.assignment, self.assignment.incarnation
         self.learner = Learner(assignment)
-        channels = Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed)
-        self.clock = self.links.clock(channels)
-        self.planned = self.links.planned
+        self.clock = self._clock(Channels(assignment.node, links_of(assignment), assignment.dtype, assignment.run.seed))
         self.peers = Peers(self.clock)
         self.client = Client(assignment, self.learner, self.stopwatch, self.clock.sleep)
         self.client.state = self.algorithm.begin(self.client)
@@ -123,11 +153,39 @@ class _ClientProcess:
             state = array_file.read(assignment.state(incarnation.state_round))
             if incarnation.begun_in == incarnation.first_round:  # the one before has told of its own waits
                 state.pop(DEADLINES, None)
-            self.learner.load(state)
-            self.client.state.load(state)
-            self.peers.load(state)
+            for each in (self.learner, self.client.state, self.peers):
+                each.load(state)
         sizes = f"{self.client.theta.size} parameters, {self.learner.train_samples} training samples"
         print(f"client {assignment.node}: {sizes}", file=self.log, flush=True)
+
+    def _clock(self, channels: Channels) -> Clock:
+        assignment, time, incarnation = self.assignment, self.assignment.time, self.assignment.incarnation
+        traits, timeout = self.algorithm.traits, assignment.transport.timeout
+        if self.schedule is None:
+            everyone = traits.partners == "all" and not traits.silent_edges
+            ahead = 1 if everyone and not assignment.periods else assignment.run.rounds
+            return Clock(self.endpoint, channels, timeout, ahead=ahead)
+        rules = Rules(time.silence, incarnation.bounded, assignment.checkpoints.every)
+        if assignment.clock == "virtual":
+            self.planned = PlannedClock(self.endpoint, channels, timeout, self.schedule, rules)
+            return self.planned
+        rules = replace(rules, staleness=time.most_ahead, deadline_s=time.longest_wait_s)
+        if traits.server == "answers":
+            first, at_server = incarnation.first_round, assignment.role == "server"
+            anew = first > 1 and incarnation.state_round != first - 1
+            silence = time.silence if at_server else "skip"  # a client without an answer goes on with what it has
+            rules = replace(rules, silence=silence, is_server=at_server, listens_in=first if anew else 0)
+        return WallClock(self.endpoint, channels, timeout, self.schedule, rules)
+
+    def _limit_resources(self) -> None:
+        """Limits what unauthenticated peers can take; over Unix sockets there are none, and a limit is a process's."""
+        deployment = self.assignment.deployment
+        if deployment.address.startswith("tcp://") and not deployment.shares_process:
+            bound_memory(deployment.memory)
+            each = 4 if self.kernel is None else 8  # of a neighbour's present incarnation and of the one before
+            bound_connections(each * len(self.assignment.neighbours))
+            if self.kernel is None:  # it has to see the connections
+                keep_own_files()
 
     def _meet(self, met: Sequence[Place]) -> None:
         """``met`` are the neighbours that are there."""

@@ -56,31 +56,20 @@ class Reporter:
         self._pace = Pace(self._assignment.measuring.every)
 
     def tell_process(self, address: str) -> None:
-        architecture = self._assignment.architecture
-        self._recorder.write(
-            NodeRecord(
-                node=self._node,
-                role=self._assignment.role,
-                model=architecture.label,
-                parameters=architecture.size,
-                train_samples=self._learner.train_samples,
-                test_samples=self._learner.test_samples,
-                degree=len(self._assignment.neighbours),
-                host=self._assignment.deployment.host_name,
-                pid=os.getpid(),
-                address=address,
-            )
-        )
+        own, model, learner = self._assignment, self._assignment.architecture, self._learner
+        sizes = model.size, learner.train_samples, learner.test_samples, len(own.neighbours)
+        host = own.deployment.host_name
+        self._recorder.write(NodeRecord(self._node, own.role, model.label, *sizes, host, os.getpid(), address))
 
     def tell_links(self, hellos: Iterable[tuple[int, int]]) -> None:
         """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello)."""
-        own = ready_bytes(identity_of(self._node, self._assignment.incarnation.number))
-        records: list[Record] = []
+        own, records = ready_bytes(identity_of(self._node, self._assignment.incarnation.number)), list[Record]()
         for j, hello in hellos:
             opening = [("greeting", 0, GREETING_BYTES), ("ready", 0, own)]
             if self._assignment.transport.keyed:
                 opening.append(("handshake", 0, handshake_bytes(connects=self._node < j)))
-            records += [OverheadRecord(self._node, j, *each) for each in (*opening, ("hello", 1, hello))]
+            opening.append(("hello", 1, hello))
+            records += [OverheadRecord(self._node, j, *each) for each in opening]
         self._recorder.write(*records)
 
     def tell_round(self, round: int, now: float, theta_norm: float, figures: Figures) -> None:
@@ -103,8 +92,6 @@ class Reporter:
             node=node,
             round=round,
             train_loss=train_loss,
-            test_loss=figures.test_loss,
-            test_metric=figures.test_metric,
             theta_norm=theta_norm,
             wall_s=now,
             virtual_s=waited.virtual_s,
@@ -113,7 +100,7 @@ class Reporter:
             gradient_norm=report.gradient_norm,
             idle_s=waited.idle_s,
             waited_for=waited.longest_for,
-            global_metric=figures.global_metric,
+            **figures._asdict(),
         )
         self._recorder.write(*records, told)  # last: where it is stored, all of the round is
 
@@ -137,20 +124,21 @@ class Reporter:
         if maps is None or not (report.disagreements or report.weights):
             return
         for j, norm in maps.norms().items():
-            weight = report.weights.get(j)
-            if weight is not None or not report.weights:
-                map_norm = norm if weight is None else norm * weight
-                bound, cosine = maps.error_bound, report.cosines.get(j)
-                yield EdgeRecord(self._node, j, round, report.disagreements.get(j), map_norm, bound, weight, cosine)
+            if report.weights and j not in report.weights:
+                continue
+            weight, disagreement = report.weights.get(j), report.disagreements.get(j)
+            map_norm = norm if weight is None else norm * weight
+            yield EdgeRecord(
+                self._node, j, round, disagreement, map_norm, maps.error_bound, weight, report.cosines.get(j)
+            )
 
     def _measurements(self, now: float) -> list[Record]:
-        node, model, learner = self._node, self._assignment.architecture, self._learner
-        maps = self._client.state.maps
-        history = 0 if maps is None else maps.history_bytes()
+        node, model, learner, maps = self._node, self._assignment.architecture, self._learner, self._client.state.maps
+        history, map_flops = (0, 0) if maps is None else (maps.history_bytes(), maps.flops)
         flops = {
             "gradient": learner.learnt_samples * model.gradient_flops,
             "evaluation": learner.evaluated_samples * model.evaluation_flops,
-            "maps": 0 if maps is None else maps.flops,
+            "maps": map_flops,
         }
         buffers = learner.buffer_bytes() + self._peers.memory_bytes()
         state = learner.theta.nbytes, self._client.state.nbytes() - history, history, buffers

@@ -19,7 +19,6 @@ import zmq
 from safetensors.numpy import save_file
 
 from ...transport.control import FROM_LAUNCHER, TO_LAUNCHER, Bound, Connect, Control, Done, Exit, Go, Place, Ready
-from ..algorithms.sheaf_fmtl import SheafFMTL
 from ..assignment import Assignment, Deployment, Neighbour, Run
 from ..model.architecture import Architecture
 from ..settings import Measuring, Training, Transport
@@ -50,18 +49,18 @@ def _threads() -> int:
 
 
 def _play(folder: Path) -> None:
-    for name in ("shards", "log", "state/round-000000", f"state/round-{_ROUNDS:06d}"):
+    for name in ("shards", "log"):
         (folder / name).mkdir(parents=True)
     assignments = [_assignment(folder, node) for node in (0, 1)]
     context = zmq.Context()
     records = context.socket(zmq.PULL)
     records.bind(assignments[0].deployment.records)
     with contextlib.ExitStack() as sockets:
-        pairs = [[sockets.enter_context(end) for end in socket.socketpair()] for _ in assignments]
-        lines = [Control(ours, TO_LAUNCHER) for ours, _ in pairs]
-        threads = []
-        for assignment, (_, theirs) in zip(assignments, pairs, strict=True):
+        lines, threads = [], []
+        for assignment in assignments:
+            ours, theirs = map(sockets.enter_context, socket.socketpair())
             told = Assignment.from_json(assignment.to_json()), Control(theirs, FROM_LAUNCHER)
+            lines.append(Control(ours, TO_LAUNCHER))
             threads.append(threading.Thread(target=live, args=told, daemon=True))
             threads[-1].start()
         connects = [Connect([Place(other.node, other.deployment.address, 1, "")]) for other in reversed(assignments)]
@@ -84,7 +83,7 @@ def _assignment(folder: Path, node: int) -> Assignment:
         run=Run(0, folder, seed=0, clients=2, rounds=_ROUNDS, largest_vector=_MODEL.size),
         deployment=Deployment(f"ipc://{folder}/{node}", f"ipc://{folder}/records"),
         architecture=_MODEL,
-        algorithm={"name": SheafFMTL.name, "storage": "factored"},  # dense maps need scipy
+        algorithm={"name": "sheaf-fmtl", "storage": "factored"},  # dense maps need scipy
         neighbours=(Neighbour(1 - node, _MODEL.size, 0.5),),
         training=Training(work="steps", batch_size=8),
         transport=Transport(timeout=10.0),

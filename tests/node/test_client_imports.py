@@ -4,8 +4,7 @@ import os
 import subprocess
 import sys
 
-from sheafgossip.node.algorithms import ALGORITHMS
-from sheafgossip.node.process.libraries import libraries_of
+from sheafgossip.node.algorithms import ALGORITHMS, libraries_of
 
 HEAVY = ("torch", "torchvision", "pydantic", "typer", "matplotlib", "sklearn", "networkx")
 

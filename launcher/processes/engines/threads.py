@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, replace
 
 from ....metrics.records import LAUNCHER, EventRecord, Record
+from ....node.algorithms import libraries_for
 from ....node.assignment import Assignment
 from ....node.model.learner import time_of_a_step
-from ....node.process.libraries import libraries_for
 from ....node.process.main import live
 from ....transport import control, failpoints
 from ....transport.control import Control, ControlClosed, Exited, Failed, FromClient, Kill, Stop, Tell, TellAll
