@@ -10,9 +10,8 @@ from ...metrics.terminal import say, width
 from ...topology.picture import check_format
 from ..config.files import load
 from ..config.sections import ConfigError, RunConfig
-from ..planner import Plan
-from ..planner.timeline import Timeline, report
-from ..planner.timeline_picture import draw
+from ..planner.plan import Plan
+from ..planner.timeline import Timeline, draw, report
 from ..prepare.assignments import Site
 from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run

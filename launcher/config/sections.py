@@ -20,7 +20,7 @@ from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, 
 from ...topology.errors import shown
 from ...topology.generators import TopologySpec
 from ...topology.section import Fraction, Index, Needs, NotNegative, Positive, Section
-from ..planner.chaos import Rates
+from ..planner.draws import Rates
 from ..planner.scenario import Fault, Stragglers
 from .data import DataSection
 from .explanation import ConfigError, explain, keys_of

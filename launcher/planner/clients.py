@@ -1,18 +1,107 @@
-"""A client while its plan is played: where it stands, what it has got from its neighbours, and its links to them."""
+"""A client while its plan is played: what it does in a round, what it has got from its neighbours, its links to them.
+
+A pattern of communication is a script: a generator of steps, begun anew in each round of a client. It goes on when its
+last step is over: a Send at once, a Compute when the local work is done, a Wait when each neighbour that is waited for
+has got far enough, or the deadline has passed.
+"""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop
+from typing import NamedTuple
+
+import numpy as np
 
 from ...transport.schedule import Schedule
 from .draws import latencies, strikes
 from .plan import Incarnation
-from .scenario import Link, Scenario
-from .schedules import empty_schedule
-from .scripts import Step, Wait
+from .scenario import Link, Scenario, Star
 
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
+_OF_MESSAGES = {
+    "uses": "i4", "copies": "u1", "to_life": "u1", "needed": "i4", "comes": "u1", "into_life": "u1", "keep": "i4",
+    "delays": "f8",
+}  # fmt: skip
+
+
+class Send(NamedTuple):
+    """The uplink is given the phase's message for all neighbours that are there, or for those in ``to``."""
+
+    phase: int
+    to: frozenset[int] | None = None
+
+
+class Wait(NamedTuple):
+    """The client waits for the phase's messages of all neighbours, or of those in ``of``, and uses them."""
+
+    phase: int
+    of: frozenset[int] | None = None
+    bounded: bool = True  # by the deadline
+    own_round_only: bool = False  # whatever time.silence says, a message of another round is not used
+    overtaken_by: int | None = None  # a phase: its message of round 2 or later ends the wait, too
+
+
+class Compute(NamedTuple):
+    """The client does its local work."""
+
+
+Step = Send | Wait | Compute
+
+
+def script_of(scenario: Scenario, client: "Client", now: float) -> Iterator[Step]:
+    """The steps of the client's present round."""
+    if scenario.star is None:
+        return gossip(scenario.phases)
+    is_server = client.number == scenario.learners
+    return server(scenario.star, client.round) if is_server else participant(scenario.star, client, now)
+
+
+def gossip(phases: int) -> Iterator[Step]:
+    """An exchange with all neighbours, the local work, then the other exchanges."""
+    if not phases:
+        yield Compute()
+    for phase in range(phases):
+        yield Send(phase)
+        yield Wait(phase)
+        if phase == 0:
+            yield Compute()
+
+
+def server(star: Star, round: int) -> Iterator[Step]:
+    """Waits for the round's participants, then answers."""
+    opening = star.opening if round == 1 else 0
+    for phase in range(opening):
+        yield Send(phase)
+        yield Wait(phase)
+    yield Wait(opening, star.participants[round - 1], overtaken_by=0 if opening else None)
+    yield Send(opening, star.receivers[round - 1])
+
+
+def participant(star: Star, client: "Client", now: float) -> Iterator[Step]:
+    """A server's client works and sends where it takes part, then waits for the answer where it gets one.
+
+    The deadline bounds the wait of a client that has just sent; one that has only to be called waits until it is. A
+    client that comes back takes no part in its first round, it only gets the answer; one that has an answer of a later
+    round before it begins to work leaves out the rounds up to there, as their results have been made without it; and
+    one without an answer goes on with what it has.
+    """
+    round, answered = client.round, 0
+    opening = star.opening if round == 1 else 0
+    for phase in range(opening):
+        yield Wait(phase, own_round_only=True)
+        yield Send(phase)
+    if round > 1:
+        (answers,) = client.mail[0]
+        answers.take_in(now)
+        answered = answers.freshest
+    takes_part = client.number in star.participants[round - 1] and answered < round != client.listens_in
+    if takes_part:
+        yield Compute()
+        yield Send(opening)
+    if client.number in star.receivers[round - 1] and answered <= round:
+        overtaken_by = 0 if opening else None  # the answer is message 0 of later rounds
+        yield Wait(opening, bounded=takes_part, own_round_only=True, overtaken_by=overtaken_by)
 
 
 @dataclass(slots=True)
@@ -44,7 +133,6 @@ class PendingWait:
     step: Wait
     began: float
     needed: int  # the round that every neighbour has to get to
-    awaited: list[bool]  # by neighbour: whether the wait is for it
     ready: list[float] = field(default_factory=list)  # by neighbour: when it needs no more waiting for, as far as known
     end: float = math.inf
 
@@ -52,11 +140,12 @@ class PendingWait:
 class Client:
     def __init__(self, scenario: Scenario, number: int):
         self.number = number
-        self.schedule: Schedule = empty_schedule(scenario, number)
+        self.schedule = _empty_schedule(scenario, number)
         self.asked = self.schedule.uses > 0  # which messages it waits for
         self.neighbours: list[Client] = []
         self.channels: list[Channel] = []  # to the neighbours, in the same order
         self.mail: list[list[Mail]] = []  # by phase, then by neighbour
+        self.ends = [fault for fault in scenario.of_kind("crash", "leave") if number in fault.clients]  # still to come
         self.round = 1
         self.begun = 0  # the last round that it has begun
         self.script: Iterator[Step] = iter(())  # of the present round, what is still to come
@@ -67,12 +156,27 @@ class Client:
         self.back_from_round: int | None = None  # a restart that waits for its neighbours to get to this round
         self.listens_in = 0  # with a server, the first round of one that is back or late: it only gets the answer
         self.uplink_free = 0.0
-        self.incarnation = Incarnation(1, 1, 0.0)
-        self.incarnations = [self.incarnation]
+        self.incarnations = [Incarnation(1, 1, 0.0)]
 
     def forget(self, phases: int) -> None:
         """A new process has got nothing yet."""
         self.mail = [[Mail() for _ in self.neighbours] for _ in range(phases)]
+
+
+def _empty_schedule(scenario: Scenario, client: int) -> Schedule:
+    """One of a client that takes part in no round."""
+    neighbours = np.array(scenario.neighbours[client], np.int32)
+    rounds, places = scenario.rounds, len(neighbours)
+    return Schedule(
+        neighbours=neighbours,
+        **{name: np.zeros((rounds, scenario.phases, places), dtype) for name, dtype in _OF_MESSAGES.items()},
+        **{name: np.full(rounds, math.nan) for name in ("start", "end", "compute", "shown_at")},
+        **{name: np.zeros(places, np.int32) for name in ("backlog", "backlog_in")},
+        idle=np.zeros(rounds),
+        waited_for=np.full(rounds, -1, np.int32),
+        deadlines=np.zeros(rounds, np.uint8),
+        shows=np.zeros((rounds, places), np.uint8),
+    )
 
 
 class Channel:
@@ -85,7 +189,7 @@ class Channel:
         link = scenario.links.get(edge, Link())
         self.to = dst
         self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
-        self._latency = latencies(link.latency, *drawn, *edge).tolist()
+        self._latency = latencies(link, *drawn, *edge).tolist()
         self._lost = strikes(link.loss, *drawn, "loss", *edge).tolist() if link.loss else None
         self._bandwidth, self._uplink = link.bandwidth, scenario.uplink
         self._bytes, self._opening = scenario.message_bytes[edge], scenario.star.opening if scenario.star else 0
@@ -100,17 +204,16 @@ class Channel:
         """When a message has left the uplink, which is ``free`` from then on, when it arrives, and how often; None
         where the link is cut."""
         row = round - 1
-        faults = []
-        if self._faults:
-            faults = [fault for fault, draws in self._faults if draws[row][phase] and fault.active(round, now)]
-        if faults and any(fault.kind in ("cut", "partition") for fault in faults):
+        struck = [fault for fault, draws in self._faults if draws[row][phase] and fault.active(round, now)]
+        kinds = [fault.kind for fault in struck]
+        if "cut" in kinds or "partition" in kinds:
             return None
         size = self._bytes[phase if round == 1 else self._opening + phase]
         left = free + size / self._uplink
         self._free = (left if left > self._free else self._free) + size / self._bandwidth
         arrived = self._free + self._latency[row][phase]
         copies = 0 if self._lost and self._lost[row][phase] else 1
-        for fault in faults:
+        for fault in struck:
             match fault.kind:
                 case "delay" | "reorder":
                     arrived += fault.delay_s
@@ -118,6 +221,6 @@ class Channel:
                     copies = 2
                 case "loss":
                     copies = 0
-        if not faults or not any(fault.kind == "reorder" for fault in faults):
+        if "reorder" not in kinds:
             arrived = self._last_arrival = arrived if arrived > self._last_arrival else self._last_arrival
         return left, arrived, copies

@@ -2,36 +2,54 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
 from ...topology.randomness import generator
+from ...topology.section import Fraction, Index, Needs, Section
 from .plan import PlanError
-from .scenario import Latency, Scenario, Stragglers
+from .scenario import Edge, Fault, Link, Scenario, Stragglers
 
 _MOST_SPELLS = 50_000
+Shape = tuple[int, int]  # (rounds, phases)
+
+
+def latencies(link: Link, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
+    """Seconds of each message of a directed edge."""
+    if link.latency == "fixed":
+        return np.full(shape, link.latency_s)
+    rng = generator(seed, "latency", src, dst)
+    if link.latency == "uniform":
+        return rng.uniform(link.latency_s, link.latency_high_s, shape)
+    return link.latency_s * np.exp(link.latency_sigma * rng.standard_normal(shape))
+
+
+def strikes(probability: float, shape: Shape, seed: int, purpose: str, *key: int) -> np.ndarray:
+    """Which messages of a directed edge are lost, or hit by a fault, bool; ``key`` ends with the edge."""
+    if probability in (0, 1):
+        return np.full(shape, probability == 1)
+    return generator(seed, purpose, *key).random(shape) < probability
 
 
 class ComputeTimes:
     """Seconds that the local work of a client takes in a round."""
 
     def __init__(self, scenario: Scenario):
-        compute, clients = scenario.compute, scenario.clients
-        self._stragglers = compute.stragglers
-        self._seed = scenario.seed
-        slow = stragglers_of(self._stragglers, scenario.learners, scenario.seed)
-        self.stragglers = frozenset(slow)
-        steps = compute.steps or (1,) * clients
-        slowdown = compute.slowdown or (1.0,) * clients
-        base = compute.step_s * np.array(steps, float) * np.array(slowdown, float)
-        factors = np.ones((clients, scenario.rounds))
-        for i in slow:
-            factors[i] = _factors(self._stragglers, scenario.rounds, scenario.seed, i)
+        compute, shape = scenario.compute, (scenario.clients, scenario.rounds)
+        self._stragglers, self._seed = compute.stragglers, scenario.seed
+        self.stragglers = frozenset(stragglers_of(compute.stragglers, scenario.learners, scenario.seed))
+        steps, slowdown = (np.array(each or 1, float) for each in (compute.steps, compute.slowdown))
+        factors = np.ones(shape)
+        for i in self.stragglers:
+            factors[i] = _factors(compute.stragglers, scenario.rounds, generator(self._seed, "straggler factors", i))
         for (i, round), factor in compute.trace.items():
             if i < scenario.learners and 1 <= round <= scenario.rounds:
                 factors[i, round - 1] = factor
-        self._seconds = base[:, None] * factors
-        self._faults = [fault for fault in scenario.faults if fault.kind == "slow"]
+        self._seconds = np.broadcast_to(compute.step_s * steps * slowdown, scenario.clients)[:, None] * factors
+        self._faults = scenario.of_kind("slow")
         self._switches: dict[int, list[float]] = {}
 
     def __call__(self, client: int, round: int, now: float) -> float:
@@ -45,17 +63,16 @@ class ComputeTimes:
 
     def _is_on(self, client: int, now: float) -> bool:
         """Periods off and on follow each other, with exponentially distributed lengths; the first is off."""
-        switches = self._switches.setdefault(client, [0.0])
+        switches, on_s, off_s = self._switches.setdefault(client, [0.0]), self._stragglers.on_s, self._stragglers.off_s
         while switches[-1] <= now:
             number = len(switches)
             if number > _MOST_SPELLS:
                 raise PlanError(
-                    f"stragglers.on_s = {self._stragglers.on_s:g} and off_s = {self._stragglers.off_s:g}: more than "
-                    f"{_MOST_SPELLS:,} spells of one client; they must be longer for rounds of this length"
+                    f"stragglers.on_s = {on_s:g} and off_s = {off_s:g}: more than {_MOST_SPELLS:,} spells of one "
+                    "client; they must be longer for rounds of this length"
                 )
-            mean = self._stragglers.off_s if number % 2 else self._stragglers.on_s
             rng = generator(self._seed, "on-off straggler", client, number)
-            switches.append(switches[-1] + float(rng.exponential(mean)))
+            switches.append(switches[-1] + float(rng.exponential(off_s if number % 2 else on_s)))
         return bisect_right(switches, now) % 2 == 0
 
 
@@ -67,35 +84,77 @@ def stragglers_of(stragglers: Stragglers, clients: int, seed: int) -> list[int]:
     return sorted(generator(seed, "stragglers").permutation(clients)[:count].tolist())
 
 
-def _factors(stragglers: Stragglers, rounds: int, seed: int, client: int) -> np.ndarray:
-    rng = generator(seed, "straggler factors", client)
+def _factors(stragglers: Stragglers, rounds: int, rng: np.random.Generator) -> np.ndarray | float:
     match stragglers.kind:
         case "fixed":
-            return np.full(rounds, stragglers.factor)
+            return stragglers.factor
         case "lognormal":
             return np.exp(stragglers.sigma * rng.standard_normal(rounds))
         case "exponential":
             return 1 + rng.exponential(stragglers.mean, rounds)
         case "pareto":
             return 1 + rng.pareto(stragglers.shape, rounds)
-    return np.ones(rounds)
+    return 1.0
 
 
-Shape = tuple[int, int]  # (rounds, phases)
+@dataclass(frozen=True)
+class Rates(Section):
+    """Faults drawn at random, beside those that are written down. The rates are shares of clients or of edges."""
+
+    crash: Fraction = 0.0
+    """Clients that crash, at a random round."""
+    restart: Annotated[Fraction, Needs("crash")] = 0.5
+    """Of those, the share that comes back after a tenth of the rounds."""
+    leave: Fraction = 0.0
+    """Clients that leave for good."""
+    join: Fraction = 0.0
+    """Clients that join late."""
+    slow: Fraction = 0.0
+    """Clients that are slow for a while."""
+    cut: Fraction = 0.0
+    """Edges that are cut for a while."""
+    partition: Fraction = 0.0
+    """Probability that the clients are split into two halves for a while."""
+    loss: Fraction = 0.0
+    """Share of all messages that is lost."""
+    duplicate: Fraction = 0.0
+    """Share of all messages that is sent twice."""
+    delay: Fraction = 0.0
+    """Share of all messages that is delayed by a second."""
+    reorder: Fraction = 0.0
+    """Share of all messages that others overtake."""
+    seed: Index | None = None
+    """Of these draws; the run's seed by default."""
 
 
-def latencies(latency: Latency, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
-    """Seconds of each message of a directed edge."""
-    if latency.kind == "fixed":
-        return np.full(shape, latency.seconds)
-    rng = generator(seed, "latency", src, dst)
-    if latency.kind == "uniform":
-        return rng.uniform(latency.seconds, latency.high_s, shape)
-    return latency.seconds * np.exp(latency.sigma * rng.standard_normal(shape))
+def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], rounds: int) -> tuple[Fault, ...]:
+    """What strikes a client may come together, in this order: it joins late, crashes, perhaps comes back, leaves. Each
+    lasting fault takes a fifth of the rounds, from a random one on."""
+    faults: list[Fault] = []
 
+    def span(rng: np.random.Generator) -> tuple[int, int]:
+        first = int(rng.integers(1, rounds + 1))
+        return first, min(rounds, first + max(1, rounds // 5) - 1)
 
-def strikes(probability: float, shape: Shape, seed: int, purpose: str, *key: int) -> np.ndarray:
-    """Which messages of a directed edge are lost, or hit by a fault, bool; ``key`` ends with the edge."""
-    if probability in (0, 1):
-        return np.full(shape, probability == 1)
-    return generator(seed, purpose, *key).random(shape) < probability
+    for client in range(clients):
+        rng = generator(seed, "chaos: clients", client)
+        joins, crashes, leaves, is_slow = (rng.random(4) < [rates.join, rates.crash, rates.leave, rates.slow]).tolist()
+        first, then, last = sorted(rng.integers(1, rounds + 1, 3).tolist())
+        back = max(1, rounds // 10) if rng.random() < rates.restart else None
+        faults += [Fault("join", (client,), at_round=first)] if joins else []
+        faults += [Fault("crash", (client,), at_round=then, restart_after=back)] if crashes else []
+        faults += [Fault("leave", (client,), at_round=last)] if leaves else []
+        faults += [Fault("slow", (client,), rounds=span(rng))] if is_slow else []
+    for number, edge in enumerate(edges):
+        rng = generator(seed, "chaos: edges", number)
+        if rng.random() < rates.cut:
+            faults.append(Fault("cut", edges=(edge,), rounds=span(rng)))
+    rng = generator(seed, "chaos: partition")
+    if rng.random() < rates.partition and clients > 1:
+        order = rng.permutation(clients).tolist()
+        halves = tuple(sorted(order[: clients // 2])), tuple(sorted(order[clients // 2 :]))
+        faults.append(Fault("partition", groups=halves, rounds=span(rng)))
+    for kind in get_args(Literal["loss", "duplicate", "delay", "reorder"]):
+        if rate := getattr(rates, kind):
+            faults.append(Fault(kind, probability=rate))
+    return tuple(faults)

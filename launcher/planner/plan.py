@@ -1,12 +1,17 @@
-"""A plan: everything that will happen in a run, in virtual seconds."""
+"""A plan: everything that will happen in a run, in virtual seconds, and how much of it is also that of a longer run."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ...topology.errors import UserError
 from ...transport.schedule import Schedule
+
+_OF_A_ROUND = (
+    "uses", "copies", "to_life", "comes", "into_life", "delays", "start", "end", "compute", "idle", "waited_for",
+    "deadlines",
+)  # fmt: skip
 
 
 class PlanError(UserError):
@@ -20,12 +25,10 @@ class Incarnation:
     number: int
     first: int
     start_s: float
-    last: int = 0
-    """The last round that it completes; less than ``first`` if none."""
+    last: int = 0  # the last round that it completes; less than ``first`` if none
     end_s: float = float("nan")
     ending: Literal["finish", "crash", "leave"] = "finish"
-    state_round: int | None = None
-    """The round whose state it begins from; None: from the start of the model."""
+    state_round: int | None = None  # the round whose state it begins from; None: from the start of the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +42,22 @@ class SentMessage:
     sent_s: float
     left_s: float
     arrived_s: float
-    copies: int
-    """0: lost on the way."""
+    copies: int  # 0: lost on the way
 
 
 @dataclass(frozen=True)
 class Plan:
+    """``schedules`` and ``incarnations`` are one entry a process, ``messages`` in the order in which they are sent."""
+
     schedules: tuple[Schedule, ...]
-    """One a client."""
     incarnations: tuple[tuple[Incarnation, ...], ...]
     messages: tuple[SentMessage, ...]
-    """In the order in which they are sent; cut ones are not among them."""
-    events: tuple[tuple[float, int, str, str], ...] = field(default=())
-    """(virtual seconds, client, kind, detail)"""
-    conditions: tuple[tuple[float | None, str], ...] = field(default=())
+    withheld: int  # messages that are not sent, nor among ``messages``: the link is cut, or the neighbour away
+    synchronous: bool  # every client uses each neighbour's message of its own round: none is late or missing
+    events: tuple[tuple[float, int, str, str], ...]  # (virtual seconds, client, kind, detail)
+    conditions: tuple[tuple[float | None, str], ...]
     """What the scenario does to clients and links for a while: (virtual seconds of its start if known, text)."""
-    synchronous: bool = True
-    """Every client uses each neighbour's message of its own round, every time: no message is late or missing."""
-
-    withheld: int = 0
-    """Messages that are not sent: the link is cut, or the neighbour away."""
-    asked: tuple[np.ndarray, ...] | None = None
+    asked: tuple[np.ndarray, ...] | None
     """By client, (K, P, g) bool: which messages it waits for; None: all, in the rounds that it completes."""
 
     @property
@@ -78,3 +76,32 @@ class Plan:
     @property
     def end_s(self) -> float:
         return max((each.end_s for incarnations in self.incarnations for each in incarnations), default=0.0)
+
+
+def same_comings_and_goings(plan: Plan, longer: Plan) -> bool:
+    """Whether all that the shorter one tells of clients and links is in the longer one, too."""
+    return set(plan.events) <= set(longer.events) and plan.conditions == longer.conditions
+
+
+def can_go_on_after(round: int, plan: Plan, longer: Plan) -> bool:
+    """Whether the state that a run by ``plan`` writes after the round is that of a run by ``longer``: all that has been
+    used until then was the same, and every message that is used later is in it."""
+    pairs = list(zip(plan.schedules, longer.schedules, strict=True))
+    used, before = round, -1  # up to which round anything counts: messages may be newer than where they are used
+    while used > before:
+        before = used
+        used = max([used, *(int(schedule.uses[:used].max(initial=0)) for schedule in longer.schedules)])
+    return used <= min((_same_rounds(*pair) for pair in pairs), default=0) and not any(
+        ((other.needed[:round] > round) & ~(one.needed[:round] > round)).any() for one, other in pairs
+    )
+
+
+def _same_rounds(one: Schedule, other: Schedule) -> int:
+    """How many rounds from the first on are the same in both."""
+    rounds = min(len(one.start), len(other.start))
+    differ = np.zeros(rounds + 1, bool)
+    differ[rounds] = True
+    for name in _OF_A_ROUND:
+        ours, theirs = (getattr(each, name)[:rounds].reshape(rounds, -1) for each in (one, other))
+        differ[:rounds] |= ((ours != theirs) & ~((ours != ours) & (theirs != theirs))).any(axis=1)  # NaN is NaN
+    return int(differ.argmax())

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,20 +11,19 @@ from annotated_types import Ge, MaxLen, MinLen
 
 from ...topology.section import Count, Fraction, Index, Needs, NotNegative, Positive, Section
 
-Edge = tuple[int, int]
-"""(src, dst)"""
+Edge = tuple[int, int]  # (src, dst)
 
 
 @dataclass(frozen=True)
 class Execution:
     """How clients keep step. With ``staleness`` s a client in round k goes on once every neighbour has got to round
-    k - s at least; 0 is synchronous, math.inf never waits. ``deadline_s`` bounds each wait."""
+    k - s at least; 0 is synchronous, math.inf never waits. ``deadline_s`` bounds each wait, and ``notice_s`` is from a
+    client's death until its neighbours know of it."""
 
     staleness: float = 0
     silence: Literal["wait", "stale", "skip"] = "wait"
     deadline_s: float = math.inf
     notice_s: float = 0.0
-    """From a client's death until its neighbours know of it."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,18 @@ class Compute:
     steps: tuple[int, ...] = ()
     slowdown: tuple[float, ...] = ()
     stragglers: Stragglers = Stragglers()
-    trace: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    """{(client, round): factor}; others have 1."""
-
-
-@dataclass(frozen=True)
-class Latency:
-    """fixed: ``seconds``; uniform: from ``seconds`` to ``high_s``; lognormal: median ``seconds``, log-deviation
-    ``sigma``."""
-
-    kind: Literal["fixed", "uniform", "lognormal"] = "fixed"
-    seconds: float = 0.0
-    high_s: float = 0.0
-    sigma: float = 0.5
+    trace: Mapping[tuple[int, int], float] = field(default_factory=dict)  # {(client, round): factor}; others have 1
 
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of an edge. ``bandwidth`` in bytes a second."""
+    """One direction of an edge. Latency is ``latency_s`` (fixed), from there to ``latency_high_s`` (uniform), or
+    lognormal with that median and the log-deviation ``latency_sigma``. ``bandwidth`` in bytes a second."""
 
-    latency: Latency = Latency()
+    latency: Literal["fixed", "uniform", "lognormal"] = "fixed"
+    latency_s: float = 0.0
+    latency_high_s: float = 0.0
+    latency_sigma: float = 0.5
     bandwidth: float = math.inf
     loss: float = 0.0
 
@@ -125,22 +117,25 @@ class Fault(Section):
         return self.kind in ("crash", "leave", "join")
 
     def __post_init__(self) -> None:
-        if self.happens_once:
-            if (self.at_round is None) == (self.at_s is None):
-                raise ValueError(f"a {self.kind} needs either at_round or at_s")
-            if self.rounds or self.seconds:
-                raise ValueError(f"a {self.kind} happens once: give at_round or at_s, not rounds or seconds")
-        elif self.at_round is not None or self.at_s is not None:
-            raise ValueError(f"{self.kind} lasts: give rounds or seconds, not at_round or at_s")
-        if self.kind in ("crash", "leave", "join", "slow") and not self.clients:
-            raise ValueError(f"{self.kind} needs clients")
-        if self.kind == "partition" and len(self.groups) < 2:
-            raise ValueError("a partition needs at least two groups")
-        for window in (self.rounds, self.seconds):
-            if window and (len(window) != 2 or window[0] > window[1]):
-                raise ValueError(f"{list(window)} is no span: give the first and the last")
-        if (self.restart_after is not None or self.restart_after_s is not None) and self.kind not in ("crash", "leave"):
-            raise ValueError(f"a {self.kind} has no restart")
+        kind, once, has_moment = self.kind, self.happens_once, (self.at_round is not None, self.at_s is not None)
+        has_restart = self.restart_after is not None or self.restart_after_s is not None
+        no_spans = [each for each in (self.rounds, self.seconds) if each and (len(each) != 2 or each[0] > each[1])]
+        has_span = self.rounds or self.seconds
+        for is_wrong, text in (
+            (once and sum(has_moment) != 1, f"a {kind} needs either at_round or at_s"),
+            (once and has_span, f"a {kind} happens once: give at_round or at_s, not rounds or seconds"),
+            (not once and any(has_moment), f"{kind} lasts: give rounds or seconds, not at_round or at_s"),
+            ((once or kind == "slow") and not self.clients, f"{kind} needs clients"),
+            (kind == "partition" and len(self.groups) < 2, "a partition needs at least two groups"),
+            *((True, f"{list(each)} is no span: give the first and the last") for each in no_spans),
+            (has_restart and kind not in ("crash", "leave"), f"a {kind} has no restart"),
+        ):
+            if is_wrong:
+                raise ValueError(text)
+
+    def is_due(self, round: int, now: float) -> bool:
+        """Whether one that happens once does so before this round, which would begin now."""
+        return round >= self.at_round if self.at_round is not None else now >= (self.at_s or 0.0)
 
     def active(self, round: int, now: float) -> bool:
         if self.rounds and not self.rounds[0] <= round <= self.rounds[1]:
@@ -150,19 +145,14 @@ class Fault(Section):
     @property
     def text(self) -> str:
         """In words, for the records, of one that lasts."""
+        whom = ", ".join([*map(str, self.clients), *(f"{i}-{j}" for i, j in self.edges)]) or "all links"
         if self.kind == "partition":
             whom = " | ".join(", ".join(map(str, group)) for group in self.groups)
-        else:
-            links = [f"{i}-{j}" for i, j in self.edges]
-            whom = ", ".join([*map(str, self.clients), *links]) or "all links"
         how = {"slow": f" x{self.factor:g}", "delay": f" {self.delay_s:g} s", "reorder": f" {self.delay_s:g} s"}
         often = f", {self.probability:.1%} of messages" if self.probability < 1 else ""
-        when = ", always"
-        if self.rounds:
-            when = f", rounds {self.rounds[0]} to {self.rounds[1]}"
-        elif self.seconds:
-            when = f", {self.seconds[0]:g} to {self.seconds[1]:g} s"
-        return f"{self.kind}{how.get(self.kind, '')}: {whom}{often}{when}"
+        when = "{:g} to {:g} s".format(*self.seconds) if self.seconds else "always"
+        when = "rounds {} to {}".format(*self.rounds) if self.rounds else when
+        return f"{self.kind}{how.get(self.kind, '')}: {whom}{often}, {when}"
 
     def hits(self, src: int, dst: int) -> bool:
         """Whether it concerns messages from ``src`` to ``dst``."""
@@ -176,39 +166,33 @@ class Fault(Section):
 
 @dataclass(frozen=True)
 class Star:
-    """The last process is a server, the neighbour of all clients, which have no other.
+    """The last process is a server, the neighbour of all clients, which have no other. In a round its ``participants``
+    work and send their message; the server waits for those, then sends its own to the round's ``receivers``, who wait
+    for it. ``opening`` counts the messages each way that come once, before those of the first round."""
 
-    In a round its ``participants`` work and send their message; the server waits for those, then sends its own to the
-    round's ``receivers``, who wait for it. ``opening`` counts the messages each way that come once before
-    those of the first round, between the server and all clients.
-    """
-
-    participants: tuple[frozenset[int], ...]
-    """Of rounds 1, 2, ..., as the receivers are."""
+    participants: tuple[frozenset[int], ...]  # of rounds 1, 2, ..., as the receivers are
     receivers: tuple[frozenset[int], ...]
     opening: int = 0
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that a plan follows from; what is learned is no part of it."""
+    """Everything that a plan follows from; what is learned is no part of it.
+
+    Without a ``star``, a client's round is an exchange with all neighbours, the local work, then the other exchanges.
+    """
 
     seed: int
     rounds: int
-    neighbours: tuple[tuple[int, ...], ...]
-    """Of each client, ascending."""
-    message_bytes: Mapping[Edge, tuple[int, ...]]
-    """Wire bytes of the messages of a round, in their order; as many for every edge. Those of an opening come first."""
+    neighbours: tuple[tuple[int, ...], ...]  # of each client, ascending
+    message_bytes: Mapping[Edge, tuple[int, ...]]  # on the wire, of a round; an opening's first; as many for every edge
     execution: Execution = Execution()
     compute: Compute = Compute()
-    links: Mapping[Edge, Link] = field(default_factory=dict)
-    """Edges that are not here have no latency, no loss, no limit."""
-    uplink: float = math.inf
-    """Bytes a second that a client can send, to all its neighbours together."""
+    links: Mapping[Edge, Link] = field(default_factory=dict)  # others have no latency, no loss, no limit
+    uplink: float = math.inf  # bytes a second that a client can send, to all its neighbours together
     faults: tuple[Fault, ...] = ()
     checkpoint_every: int = 0
     star: Star | None = None
-    """Without one, a client's round is an exchange with all neighbours, the local work, then the other exchanges."""
 
     @property
     def clients(self) -> int:
@@ -219,10 +203,10 @@ class Scenario:
         """The server does no local work."""
         return self.clients - (self.star is not None)
 
-    def of_kind(self, *kinds: str) -> list[Fault]:
-        return [fault for fault in self.faults if fault.kind in kinds]
-
-    @property
+    @cached_property
     def phases(self) -> int:
         """Messages that each neighbour gets in a round."""
         return max(map(len, self.message_bytes.values()), default=0)
+
+    def of_kind(self, *kinds: str) -> list[Fault]:
+        return [fault for fault in self.faults if fault.kind in kinds]

@@ -1,23 +1,22 @@
-"""Plays a scenario: the pure function from which every plan comes.
+"""Plays a scenario as a discrete-event simulation: the pure function from which every plan comes.
 
-Each client goes through its rounds by the script of its pattern of communication (``scripts``); which message it uses
-when some are late is the rule of ``transport/schedule.py``. Events at the same moment come in the order of client
-numbers.
+Each client goes through its rounds by its script (``clients.py``); which message it uses when some are late is the rule
+of ``transport/schedule.py``. Events at the same moment come in the order of client numbers.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count, starmap
 from typing import Any
 
-from ...transport.schedule import chosen_round, needed_round
-from .clients import Channel, Client, PendingWait
+import numpy as np
+
+from ...transport.schedule import Schedule, chosen_round, needed_round
+from .clients import Channel, Client, Compute, PendingWait, Send, Wait, script_of
 from .draws import ComputeTimes
 from .plan import Incarnation, Plan, PlanError, SentMessage
 from .scenario import Fault, Scenario
-from .schedules import complete, show_answers
-from .scripts import Compute, Send, Wait, scripts_of
 
 _FIRST, _STEP = 0, 1  # at one moment: restarts and news of crashes, then what clients do
 
@@ -29,10 +28,7 @@ def simulate(scenario: Scenario) -> Plan:
 
 class _Simulation:
     def __init__(self, scenario: Scenario):
-        self.scenario = scenario
-        self.execution = scenario.execution
-        self.star = scenario.star
-        self.scripts = scripts_of(scenario)
+        self.scenario, self.execution, self.star = scenario, scenario.execution, scenario.star
         self.clients = [Client(scenario, i) for i in range(scenario.clients)]
         for client, numbers in zip(self.clients, scenario.neighbours, strict=True):
             client.neighbours = [self.clients[j] for j in numbers]
@@ -44,8 +40,6 @@ class _Simulation:
         self.events: list[tuple[float, int, str, str]] = []
         self.synchronous = True
         self.withheld = 0
-        # What is still to strike, of each client
-        self.ends = [[f for f in scenario.of_kind("crash", "leave") if i in f.clients] for i in range(scenario.clients)]
         self._heap: list[tuple[float, int, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = count()
 
@@ -60,22 +54,18 @@ class _Simulation:
             action(self.clients[number], now, *arguments)
         self._refuse_endless()
         schedules = tuple(client.schedule for client in self.clients)
-        incarnations = tuple(tuple(client.incarnations) for client in self.clients)
-        complete(schedules)
+        _fill_in_last_uses(schedules)
         if self.star is not None:
-            show_answers(schedules, incarnations, self.star.opening)
+            self._show_answers(self.star.opening)
+        lasting = [fault for fault in self.scenario.faults if not fault.happens_once]
         return Plan(
             schedules=schedules,
-            incarnations=incarnations,
+            incarnations=tuple(tuple(client.incarnations) for client in self.clients),
             messages=tuple(starmap(SentMessage, self.sent)),
-            events=tuple(sorted(self.events)),
-            conditions=tuple(
-                (fault.seconds[0] if fault.seconds else None, fault.text)
-                for fault in self.scenario.faults
-                if not fault.happens_once
-            ),
-            synchronous=self.synchronous,
             withheld=self.withheld,
+            synchronous=self.synchronous,
+            events=tuple(sorted(self.events)),
+            conditions=tuple((fault.seconds[0] if fault.seconds else None, fault.text) for fault in lasting),
             asked=None if self.star is None else tuple(client.asked for client in self.clients),
         )
 
@@ -83,28 +73,31 @@ class _Simulation:
         heappush(self._heap, (when, order, client.number, next(self._count), action, arguments))
 
     def _refuse_endless(self) -> None:
-        for client in self.clients if self.star is None else self.clients[::-1]:  # the server holds up all others
-            if client.wait is not None:
-                pairs = zip(client.neighbours, client.wait.ready, strict=True)
-                silent = [other.number for other, ready in pairs if ready == math.inf]
-                is_server = self.star is not None and client is self.clients[-1]
-                raise PlanError(
-                    f"{'the server' if is_server else f'client {client.number}'} would wait for ever in round "
-                    f"{client.round} for a message of client {', '.join(map(str, silent))}; set time.deadline_s, and "
-                    "time.silence to 'stale' or 'skip'"
-                )
+        if not (waiting := [(client, client.wait) for client in self.clients if client.wait is not None]):
+            return
+        client, wait = waiting[0 if self.star is None else -1]  # the server holds up all others
+        pairs = zip(client.neighbours, wait.ready, strict=True)
+        silent = ", ".join(str(other.number) for other, ready in pairs if ready == math.inf)
+        who = f"client {client.number}" if client.number < self.scenario.learners else "the server"
+        raise PlanError(
+            f"{who} would wait for ever in round {client.round} for a message of client {silent}; set time.deadline_s, "
+            "and time.silence to 'stale' or 'skip'"
+        )
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def _start_round(self, client: Client, now: float) -> None:
-        if not client.here or self._dies(client, now):
+        if not client.here:
             return
+        for fault in client.ends:
+            if fault.is_due(client.round, now):
+                return self._end(client, now, fault)
         for other in client.neighbours:
             if other.back_from_round is not None and client.round >= other.back_from_round:
                 self._come_back(other, now, other.back_from_round)
         client.schedule.start[client.round - 1] = now
         client.begun = client.round
-        client.script = self.scripts[client.number](client, now)
+        client.script = script_of(self.scenario, client, now)
         self._go_on(client, now)
 
     def _go_on(self, client: Client, now: float) -> None:
@@ -120,7 +113,7 @@ class _Simulation:
                     client.schedule.compute[client.round - 1] = seconds
                     return self._at(now + seconds, _STEP, client, self._go_on)
         client.schedule.end[client.round - 1] = now
-        client.incarnation.last, client.incarnation.end_s = client.round, now
+        client.incarnations[-1].last, client.incarnations[-1].end_s = client.round, now
         client.round += 1
         if client.round > self.scenario.rounds:
             client.finished = True
@@ -130,9 +123,6 @@ class _Simulation:
             self._start_round(client, now)
         else:  # a client may have nothing to do for many rounds
             self._at(now, _STEP, client, self._start_round)
-        return None
-
-    # -- its steps -----------------------------------------------------------------------------------------------------
 
     def _send(self, client: Client, now: float, step: Send) -> None:
         phase, to = step
@@ -144,8 +134,8 @@ class _Simulation:
             if to is not None and other.number not in to:
                 continue
             if other.here:
-                theirs, number = other.schedule, other.incarnation.number
-                to_life[place] = theirs.into_life[row, phase, there] = number
+                theirs = other.schedule
+                to_life[place] = theirs.into_life[row, phase, there] = other.incarnations[-1].number
             if not other.here or (carried := channel.carry(round, phase, now, left)) is None:
                 self.synchronous = False
                 self.withheld += 1
@@ -166,16 +156,17 @@ class _Simulation:
                 self._plan_end(other, wait, max(wait.ready))
         client.uplink_free = left
 
+    # -- a wait --------------------------------------------------------------------------------------------------------
+
     def _wait(self, client: Client, now: float, step: Wait) -> None:
-        awaited = [step.of is None or other.number in step.of for other in client.neighbours]
-        wait = client.wait = PendingWait(step, now, needed_round(client.round, self.execution.staleness), awaited)
+        wait = client.wait = PendingWait(step, now, needed_round(client.round, self.execution.staleness))
         wait.ready = [
-            self._ready(client, wait, place, now) if is_awaited else -math.inf
-            for place, is_awaited in enumerate(awaited)
+            self._ready(client, wait, place, now) if step.of is None or other.number in step.of else -math.inf
+            for place, other in enumerate(client.neighbours)
         ]
         if step.bounded and math.isfinite(self.execution.deadline_s):
             self._at(now + self.execution.deadline_s, _STEP, client, self._proceed, wait, True)
-        self._plan_end(client, wait, max(max(wait.ready, default=now), now))
+        self._plan_end(client, wait, max([now, *wait.ready]))
 
     def _ready(self, client: Client, wait: PendingWait, place: int, now: float) -> float:
         """When the client needs not wait for a neighbour any more, as far as is known now."""
@@ -186,7 +177,7 @@ class _Simulation:
             return max(now, comes)
         other = client.neighbours[place]
         if other.here:
-            sends = client.round >= other.incarnation.first and client.round != other.listens_in
+            sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in
             return math.inf if sends and not other.finished else now
         return max(now, other.gone_since + self.execution.notice_s)
 
@@ -211,15 +202,14 @@ class _Simulation:
         client.wait = None
         own, step, round, row = client.schedule, wait.step, client.round, client.round - 1
         last = max(wait.ready, default=now)
-        if last > now:
-            own.deadlines[row] += 1
+        own.deadlines[row] += last > now
         if now > wait.began:
             own.idle[row] += now - wait.began
             place = next(place for place, ready in enumerate(wait.ready) if ready > now or ready == last)
             own.waited_for[row] = client.neighbours[place].number
         for place, mail in enumerate(client.mail[step.phase]):
             mail.take_in(now)
-            if wait.awaited[place]:
+            if step.of is None or client.neighbours[place].number in step.of:
                 has_own = round in mail.arrived
                 used = chosen_round(round, mail.freshest, has_own, self.execution.staleness, self.execution.silence)
                 self.synchronous &= used == round
@@ -229,16 +219,11 @@ class _Simulation:
 
     # -- crashes, restarts, late joins ---------------------------------------------------------------------------------
 
-    def _dies(self, client: Client, now: float) -> bool:
-        def is_due(fault: Fault) -> bool:
-            return client.round >= fault.at_round if fault.at_round is not None else now >= (fault.at_s or 0.0)
-
-        fault = next(filter(is_due, self.ends[client.number]), None)
-        if fault is None:
-            return False
-        self.ends[client.number].remove(fault)
+    def _end(self, client: Client, now: float, fault: Fault) -> None:
+        """The client's process crashes, or leaves, before the round that it was about to begin."""
+        client.ends.remove(fault)
         client.here, client.gone_since = False, now
-        present = client.incarnation
+        present = client.incarnations[-1]
         present.last, present.end_s = client.round - 1, now
         present.ending = "crash" if fault.kind == "crash" else "leave"
         self.synchronous = False
@@ -249,7 +234,6 @@ class _Simulation:
             client.back_from_round = client.round + fault.restart_after
         elif fault.restart_after_s is not None:
             self._at(now + fault.restart_after_s, _FIRST, client, self._come_back, None)
-        return True
 
     def _join_late(self, client: Client, fault: Fault) -> None:
         client.here, client.gone_since = False, -math.inf
@@ -262,25 +246,47 @@ class _Simulation:
     def _come_back(self, client: Client, now: float, round: int | None) -> None:
         """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at
         work has begun yet: in one that is under way each could wait for the other."""
-        others = [other for other in client.neighbours if other.here]
+        others, earlier = [other for other in client.neighbours if other.here], client.incarnations
         if round is None:
-            round = max([client.round if client.incarnations else 1, *(other.begun + 1 for other in others)])
+            round = max([client.round if earlier else 1, *(other.begun + 1 for other in others)])
         elif self.execution.staleness < math.inf:
             round = max([round, *(other.begun + 1 for other in others if not other.finished)])
         client.back_from_round = None
         if round > self.scenario.rounds:
             return
-        state = _last_state(client.incarnations, self.scenario.checkpoint_every)
-        is_first = not client.incarnations
-        client.incarnation = Incarnation(len(client.incarnations) + 1, round, now, last=round - 1, state_round=state)
-        client.incarnations.append(client.incarnation)
+        state = _last_state(earlier, self.scenario.checkpoint_every)
         client.round, client.here, client.gone_since = round, True, math.inf
-        is_client_of_server = self.star is not None and client is not self.clients[-1]
+        is_client_of_server = self.star is not None and client.number < self.scenario.learners
         client.listens_in = round if is_client_of_server and round > 1 and state != round - 1 else 0
         client.forget(self.scenario.phases)
         detail = f"from round {round}" + (f", with the state of round {state}" if state is not None else "")
-        self.events.append((now, client.number, "join" if is_first else "restart", detail))
+        self.events.append((now, client.number, "restart" if earlier else "join", detail))
+        earlier.append(Incarnation(len(earlier) + 1, round, now, last=round - 1, state_round=state))
         self._at(now, _STEP, client, self._start_round)
+
+    # -- what follows from it all --------------------------------------------------------------------------------------
+
+    def _show_answers(self, opening: int) -> None:
+        """Fills in which clients of a server are shown its answer of a round for evaluation, as they do the round
+        without it.
+
+        This is measuring, and no part of what is planned: it takes no time, and nothing is lost of it. Only a client
+        that is so far ahead of the server that this has one of its uploads too early (silence = "stale") cannot be
+        shown what there is not yet. ``opening`` counts the messages that a client gets before its first answer.
+        """
+        server = self.clients[-1].schedule
+        for i, client in enumerate(self.clients[:-1]):
+            shows, uses = server.shows[:, i], client.schedule.uses
+            for each in client.incarnations:
+                shows[each.first - 1 : each.last] = each.number
+            has_answer = uses[:, 0, 0] > 0
+            has_answer[0] = uses[0, opening, 0] > 0
+            shows[has_answer] = 0
+            for row, phase in np.argwhere(server.uses[:, :, i] > np.arange(1, len(shows) + 1)[:, None]).tolist():
+                shows[row : server.uses[row, phase, i] - 1] = 0  # a later upload does not wait for this round's answer
+            client.schedule.shows[:, 0] = shows
+        for client in self.clients:
+            client.schedule.shown_at[:] = server.end
 
 
 def _last_state(incarnations: list[Incarnation], every: int) -> int | None:
@@ -288,3 +294,19 @@ def _last_state(incarnations: list[Incarnation], every: int) -> int | None:
     due = (round for each in reversed(incarnations) for round in range(each.last, each.first - 1, -1))
     at_start = 0 if incarnations and incarnations[0].first == incarnations[0].number == 1 else None
     return next((round for round in due if every and round % every == 0), at_start)
+
+
+def _fill_in_last_uses(schedules: Sequence[Schedule]) -> None:
+    """Fills in when each message is used last, and how many wait for their last use at once, at most. A message counts
+    from the start of the round in which it is sent until the end of the round in which it is used last."""
+    for i, own in enumerate(schedules):
+        rows, phases, places = np.nonzero(own.uses)
+        np.maximum.at(own.keep, (own.uses[rows, phases, places] - 1, phases, places), rows.astype(np.int32) + 1)
+        for place, j in enumerate(own.neighbours.tolist()):
+            sender, last_use = schedules[j], own.keep[:, :, place]
+            there = int(np.searchsorted(sender.neighbours, i))
+            sender.needed[:, :, there] = last_use
+            sent = np.sort(sender.start[np.nonzero(last_use)[0]])
+            used = np.sort(own.end[last_use[last_use > 0] - 1])
+            waiting = np.searchsorted(sent, sent, side="right") - np.searchsorted(used, sent, side="left")
+            own.backlog_in[place] = sender.backlog[there] = waiting.max(initial=0)

@@ -1,24 +1,24 @@
-"""What a plan comes to: figures, what each client does when, and both as text for the terminal."""
+"""A plan for the eye: its figures, what each client does when, as text for the terminal and as a picture."""
 
 import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...metrics.text import short
+from ...topology.picture import LOOK, RASTER_FROM, legend_below, literal, new_figure, save_picture
 from ..config.sections import RunConfig
 from .plan import Incarnation, Plan
 
 AGES = ("same round", "1 older", "2 to 4 older", "5 or more older", "newer", "none: goes without")
 """How old the message is that a client uses, in rounds, against its own round."""
 _NAME_WIDTH = 36
-_EVENTS_SHOWN = 12
-_NAMES_SHOWN = 3
-_AWAITED_SHOWN = 5
+_EVENTS_SHOWN, _NAMES_SHOWN, _AWAITED_SHOWN = 12, 3, 5
 _SHADES = "·░▒▓█"  # share of a moment that is local work, the rest being waiting: almost none, a quarter, ..., all
 _VERBS = {"crash": "crashes", "leave": "leaves", "join": "joins", "restart": "restarts"}
 _AWAY, _GONE, _BACK = "╌", "×", "↑"
@@ -29,6 +29,9 @@ _LEGEND = (
     f"{_GONE} crashes, leaves",
     f"{_BACK} joins, comes back",
 )
+# Of Okabe and Ito's colours, told apart with every common colour blindness, and by their lightness too
+_BARS = {"computing": ("local work", "#0072B2"), "waiting": ("waiting", "#F5C26B"), "away": ("away", "#E2E2E2")}
+_MARKS = {"ends": ("crashes, leaves", "X", "#B23A00"), "returns": ("joins, is back", ">", "#007A5A")}
 
 
 class Timeline:
@@ -38,26 +41,21 @@ class Timeline:
         schedules = plan.schedules
         self.plan = plan
         self.clients = len(schedules) - plan.has_server
+        own, incarnations = schedules[: self.clients], plan.incarnations[: self.clients]
         self.finishing = {  # {client: when it ends}, of those that complete the last round
-            client: incarnations[-1].end_s
-            for client, incarnations in enumerate(plan.incarnations[: self.clients])
-            if incarnations and incarnations[-1].ending == "finish"
+            client: each[-1].end_s for client, each in enumerate(incarnations) if each and each[-1].ending == "finish"
         }
         self.leaving = self.clients - len(self.finishing)  # they go for good, or never come
-        own = schedules[: self.clients]
         self.computing_s = tuple(float(np.nansum(schedule.compute)) for schedule in own)  # by client, as the next two
         self.waiting_s = tuple(float(schedule.idle.sum()) for schedule in own)
-        # Before it joins, and from each crash or leave until it comes back, or until the run's end.
-        self.away_s = tuple(
-            sum(end - start for start, end in _away(each, plan.end_s)) for each in plan.incarnations[: self.clients]
-        )
+        self.away_s = tuple(sum(end - start for start, end in _away(each, plan.end_s)) for each in incarnations)
+        there = sum(self.computing_s) + sum(self.waiting_s)
+        self.waiting_share = sum(self.waiting_s) / there if there else 0.0  # of the time that clients are there
         copies = np.array([message.copies for message in plan.messages])
         self.sent = len(copies)  # messages that are given to a link; each counts once, sent twice or not
-        self.lost = int((copies == 0).sum())
-        self.doubled = int((copies > 1).sum())
+        self.lost, self.doubled = int((copies == 0).sum()), int((copies > 1).sum())
         # Neither lost nor ever used: a fresher one came before, or nobody was there to use it.
         self.unused = sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in schedules)
-        self.withheld = plan.withheld  # not sent at all: the link is cut, or the neighbour away
         self.ages = _ages(plan)  # {one of AGES: how often}
         self.deadlines = sum(int(schedule.deadlines.sum()) for schedule in schedules)  # waits that the deadline ends
         # Whom others wait for, a wait counting for the one that came last; with a server, whom it waits for.
@@ -71,28 +69,19 @@ class Timeline:
         self.awaited = tuple((i, float(seconds[i]), int(rounds[i])) for i in order if rounds[i])  # client, s, rounds
         self.awaited_s = float(sum(schedule.idle.sum() for schedule in waits))  # of all waits that these are of
 
-    @property
-    def waiting_share(self) -> float:
-        """Returns the part of the time that clients are there; 0 where there is no time at all."""
-        there = sum(self.computing_s) + sum(self.waiting_s)
-        return sum(self.waiting_s) / there if there else 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class Stretches:
-    """What a client does when: arrays (n, 2) of start and end in virtual seconds, ascending."""
+class Stretches(NamedTuple):
+    """What a client does when: arrays (n, 2) of start and end in virtual seconds, ascending, and moments."""
 
     computing: np.ndarray
     waiting: np.ndarray
     away: np.ndarray
-    ends: tuple[float, ...]
-    """Moments at which it crashes or leaves."""
-    returns: tuple[float, ...]
-    """Moments at which it joins late or comes back."""
+    ends: tuple[float, ...]  # it crashes or leaves
+    returns: tuple[float, ...]  # it joins late or comes back
 
 
 def stretches_of(plan: Plan) -> list[Stretches]:
-    """Returns what each client does when."""
+    """What each client does when."""
     # When local work ends, by client and round, where an exchange follows the work: the last message tells.
     work_ends: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for message in plan.messages:
@@ -101,13 +90,28 @@ def stretches_of(plan: Plan) -> list[Stretches]:
     return [_stretches(plan, client, work_ends[client]) for client in range(len(plan.schedules) - plan.has_server)]
 
 
-def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Seconds of the stretches that fall between each two of the edges, which ascend."""
-    # Of the seconds before a moment: all that have begun, less what of the last one comes after it.
-    start, end = np.vstack([[[-np.inf, -np.inf]], stretches]).T
-    so_far = np.cumsum(np.concatenate([[0.0], end[1:] - start[1:]]))
-    index = np.searchsorted(start, edges, side="right") - 1
-    return np.diff(so_far[index] - np.maximum(0, end[index] - edges))
+def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
+    schedule, incarnations = plan.schedules[client], plan.incarnations[client]
+    there = ~np.isnan(schedule.end)
+    start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
+    done = np.minimum([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)], end)
+    begun = np.maximum(start, done - seconds)
+    pauses = np.stack([start, begun, done, end], axis=1).reshape(-1, 2)
+    return Stretches(
+        computing=np.stack([begun, done], axis=1),
+        waiting=pauses[pauses[:, 1] - pauses[:, 0] > 1e-9 * max(1.0, plan.end_s)],  # rather than round-off
+        away=np.array(_away(incarnations, plan.end_s)).reshape(-1, 2),
+        ends=tuple(each.end_s for each in incarnations if each.ending != "finish"),
+        returns=tuple(each.start_s for each in incarnations if each.number > 1 or each.start_s > 0 or each.first > 1),
+    )
+
+
+def _away(incarnations: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:
+    """From when until when a client is not there: before it joins, and from each crash or leave until it comes back, or
+    until the run's end."""
+    gone = [0.0, *(each.end_s if each.ending != "finish" else end_s for each in incarnations)]
+    back = [*(each.start_s for each in incarnations), end_s]
+    return [(start, end) for start, end in zip(gone, back, strict=True) if end > start]
 
 
 def _ages(plan: Plan) -> dict[str, int]:
@@ -124,27 +128,16 @@ def _ages(plan: Plan) -> dict[str, int]:
     return dict(zip(AGES, counts.tolist(), strict=True))
 
 
-def _away(incarnations: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:
-    """From when until when a client is not there, as long as the run goes on."""
-    gone = [0.0, *(each.end_s if each.ending != "finish" else end_s for each in incarnations)]
-    back = [*(each.start_s for each in incarnations), end_s]
-    return [(start, end) for start, end in zip(gone, back, strict=True) if end > start]
+def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Seconds of the stretches that fall between each two of the edges, which ascend."""
+    # Of the seconds before a moment: all that have begun, less what of the last one comes after it.
+    start, end = np.vstack([[[-np.inf, -np.inf]], stretches]).T
+    so_far = np.cumsum(np.concatenate([[0.0], end[1:] - start[1:]]))
+    index = np.searchsorted(start, edges, side="right") - 1
+    return np.diff(so_far[index] - np.maximum(0, end[index] - edges))
 
 
-def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
-    schedule, incarnations = plan.schedules[client], plan.incarnations[client]
-    there = ~np.isnan(schedule.end)
-    start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
-    done = np.minimum([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)], end)
-    begun = np.maximum(start, done - seconds)
-    pauses = np.stack([np.stack([start, begun], axis=1), np.stack([done, end], axis=1)], axis=1).reshape(-1, 2)
-    return Stretches(
-        computing=np.stack([begun, done], axis=1),
-        waiting=pauses[pauses[:, 1] - pauses[:, 0] > 1e-9 * max(1.0, plan.end_s)],  # rather than round-off
-        away=np.array(_away(incarnations, plan.end_s)).reshape(-1, 2),
-        ends=tuple(each.end_s for each in incarnations if each.ending != "finish"),
-        returns=tuple(each.start_s for each in incarnations if each.number > 1 or each.start_s > 0 or each.first > 1),
-    )
+# -- as text -----------------------------------------------------------------------------------------------------------
 
 
 def report(config: RunConfig, timeline: Timeline, width: int, lines: int) -> Iterator[str]:
@@ -161,12 +154,6 @@ def figures(timeline: Timeline) -> Iterator[str]:
     """A line each."""
     for name, value in _rows(timeline):
         yield f"{name:<{_NAME_WIDTH}}{value}".rstrip()
-    events = [f"{_s(at)}: client {i} {_VERBS.get(kind, kind)} {detail}" for at, i, kind, detail in timeline.plan.events]
-    conditions = [text if at is None else f"{_s(at)}: {text}" for at, text in timeline.plan.conditions]
-    for name, entries in (("events", events), ("for a while", conditions)):
-        more = [f"and {len(entries) - _EVENTS_SHOWN} more"] if len(entries) > _EVENTS_SHOWN else []
-        for number, entry in enumerate(entries[:_EVENTS_SHOWN] + more):
-            yield f"{'' if number else name:<{_NAME_WIDTH}}{entry}"
 
 
 def lines_of(plan: Plan, width: int, lines: int) -> Iterator[str]:
@@ -201,8 +188,8 @@ def _rows(timeline: Timeline) -> Iterator[tuple[str, str]]:
     parts |= {"sent twice": timeline.doubled} if timeline.doubled else {}
     of_sent = [f"{name} {n:,} ({n / timeline.sent:.1%})" if n else f"{name} 0" for name, n in parts.items()]
     yield "messages sent", f"{timeline.sent:,}: {', '.join(of_sent)}"
-    if timeline.withheld:
-        yield "messages not sent", f"{timeline.withheld:,}: the link is cut, or the neighbour is away"
+    if withheld := timeline.plan.withheld:
+        yield "messages not sent", f"{withheld:,}: the link is cut, or the neighbour is away"
     total = sum(timeline.ages.values())
     yield "vectors that clients use, by age", f"{total:,}"
     for age, count in timeline.ages.items():
@@ -212,6 +199,12 @@ def _rows(timeline: Timeline) -> Iterator[tuple[str, str]]:
     for number, (client, seconds, rounds) in enumerate(timeline.awaited[:_AWAITED_SHOWN]):
         value = f"client {client}: {_s(seconds)} ({seconds / timeline.awaited_s:.1%}), in {rounds} rounds of neighbours"
         yield "" if number else "waited for most", value
+    events = [f"{_s(at)}: client {i} {_VERBS.get(kind, kind)} {detail}" for at, i, kind, detail in timeline.plan.events]
+    conditions = [text if at is None else f"{_s(at)}: {text}" for at, text in timeline.plan.conditions]
+    for name, entries in (("events", events), ("for a while", conditions)):
+        more = [f"and {len(entries) - _EVENTS_SHOWN} more"] if len(entries) > _EVENTS_SHOWN else []
+        for number, entry in enumerate(entries[:_EVENTS_SHOWN] + more):
+            yield "" if number else name, entry
 
 
 def _longest(clients: Iterable[tuple[int, float]]) -> str:
@@ -252,3 +245,36 @@ def _axis(end_s: float, cells: int) -> str:
         if at - len(text) >= 1 and at + len(label) <= cells:
             text = f"{text:<{at}}{label}"
     return f"{text} s"
+
+
+# -- as a picture ------------------------------------------------------------------------------------------------------
+
+
+def draw(plan: Plan, path: Path, title: str) -> None:
+    """Writes ``path`` in the format of its ending. Raises UserError where it cannot be written."""
+    import matplotlib
+
+    stretches = stretches_of(plan)
+    count = len(stretches)
+    raster = sum(len(own.computing) + len(own.waiting) for own in stretches) > RASTER_FROM
+    with matplotlib.rc_context(LOOK | {"axes.spines.left": False}):
+        figure, (axes,) = new_figure(11, min(2.2 + 0.22 * count, 22))
+        for name, (label, colour) in _BARS.items():
+            for client, own in enumerate(stretches):
+                start, end = getattr(own, name).T
+                if len(start):
+                    bars = list(zip(start, end - start, strict=True))
+                    axes.broken_barh(bars, (client - 0.4, 0.8), color=colour, lw=0, label=label, rasterized=raster)
+                    label = ""
+        for name, (label, marker, colour) in _MARKS.items():
+            marks = [(when, client) for client, own in enumerate(stretches) for when in getattr(own, name)]
+            if marks:
+                size = float(np.clip(1400 / count, 20, 60))
+                when, clients = np.array(marks).T
+                look: dict[str, Any] = {"marker": marker, "c": colour, "edgecolors": "white", "lw": 0.6}
+                axes.scatter(when, clients, s=size, zorder=3, label=label, **look)
+        axes.set(xlim=(0, plan.end_s or 1), ylim=(count - 0.4, -0.6), xlabel="virtual seconds", ylabel="client")
+        axes.set_yticks(range(0, count, 1 + (count - 1) // 40))
+        axes.set_title(literal(title), loc="left", fontsize=12)
+        legend_below(figure, axes)
+        save_picture(figure, path)

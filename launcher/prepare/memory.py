@@ -15,7 +15,7 @@ from ...node.algorithms import algorithm_of, links_of
 from ...node.assignment import Assignment
 from ...transport.schedule import limit
 from ..config.sections import ConfigError
-from ..planner import Plan
+from ..planner.plan import Plan
 from .prepared import Prepared
 
 # Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.

@@ -11,7 +11,7 @@ from ...topology import Graph
 from ...transport.failpoints import failpoint
 from ..config.sections import RunConfig
 from ..data.shards import DataSummary
-from ..planner import Plan
+from ..planner.plan import Plan
 from ..run.folder import digest_of_config, recorded_digest
 from ..run.origin import origin
 

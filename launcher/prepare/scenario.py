@@ -16,9 +16,10 @@ from ...transport.codecs import Format
 from ...transport.wire import message_wire_bytes, pack_header
 from ..config.sections import ConfigError, RunConfig
 from ..data.shards import DataSummary
-from ..planner import Compute, Execution, Fault, Latency, Link, Plan, Scenario, Star, simulate
-from ..planner.chaos import draw_faults
-from ..planner.scenario import Edge
+from ..planner.draws import draw_faults
+from ..planner.plan import Plan
+from ..planner.scenario import Compute, Edge, Execution, Fault, Link, Scenario, Star
+from ..planner.simulation import simulate
 
 _MOST_MESSAGES = 100_000_000
 _LONGEST_WAIT_S = 1e8  # three years: a clock cannot be asked for ever more
@@ -111,9 +112,9 @@ def _wire_bytes(config: RunConfig, edge: Edge, phase: int, format: Format) -> in
 
 def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:
     section, links = config.links, {}
-    latency = Latency(section.latency, section.latency_s, section.latency_high_s, section.latency_sigma)
+    latency = section.latency, section.latency_s, section.latency_high_s, section.latency_sigma
     for i, j in graph.edges:
-        links[i, j] = links[j, i] = Link(latency, section.bandwidth or math.inf, section.loss)
+        links[i, j] = links[j, i] = Link(*latency, section.bandwidth or math.inf, section.loss)
     for number, table in enumerate(section.edges):
         i, j = table.between
         if (i, j) not in links:
@@ -121,10 +122,10 @@ def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:
         own = latency
         if table.latency_s is not None:
             high_s = table.latency_s + section.latency_high_s - section.latency_s
-            own = Latency(section.latency, table.latency_s, high_s, section.latency_sigma)
+            own = section.latency, table.latency_s, high_s, section.latency_sigma
         bandwidth = section.bandwidth if table.bandwidth is None else table.bandwidth
         loss = section.loss if table.loss is None else table.loss
-        links[i, j] = links[j, i] = Link(own, bandwidth or math.inf, loss)
+        links[i, j] = links[j, i] = Link(*own, bandwidth or math.inf, loss)
     return links
 
 

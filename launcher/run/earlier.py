@@ -23,7 +23,7 @@ from ...topology.errors import UserError
 from ...transport.array_file import DamagedFile, digest_of
 from ...transport.failpoints import failpoint
 from ..config.sections import ConfigError, RunConfig, validate
-from ..planner.agreement import can_go_on_after, same_comings_and_goings
+from ..planner.plan import can_go_on_after, same_comings_and_goings
 from ..prepare.prepared import Prepared, write_down
 from .folder import (
     STORING_S,

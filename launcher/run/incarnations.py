@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...node.assignment import AssignedIncarnation, Assignment
-from ..planner import Incarnation
+from ..planner.plan import Incarnation
 from ..prepare.prepared import Prepared
 
 

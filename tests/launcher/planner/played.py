@@ -17,7 +17,8 @@ from unittest.mock import patch
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from sheafgossip.launcher.planner import Incarnation, Plan, Scenario
+from sheafgossip.launcher.planner.plan import Incarnation, Plan
+from sheafgossip.launcher.planner.scenario import Scenario
 from sheafgossip.transport import clock, clock_wall, connections, waiting
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Rules, ScheduledClock

@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from sheafgossip.launcher.planner import Compute, Execution, Fault, Latency, Link, Scenario, Star, Stragglers
+from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario, Star, Stragglers
 
 STEP_S = 0.01
 ONCE = ("crash", "leave", "join")
@@ -66,8 +66,8 @@ def _graph(rng: random.Random, clients: int) -> tuple[tuple[int, ...], ...]:
 def _link(rng: random.Random, calm: bool) -> Link:
     """Latencies of up to a hundred rounds."""
     seconds = rng.choice([0.0, STEP_S, STEP_S * 10 ** rng.uniform(-1, 2)])
-    latency = Latency(rng.choice(["fixed", "uniform", "lognormal"]), seconds, seconds * rng.uniform(1, 3))
-    return Link(latency, rng.choice([math.inf, math.inf, 1e6, 1e5]), 0.0 if calm else rng.choice([0.0, 0.0, 0.2]))
+    latency = rng.choice(["fixed", "uniform", "lognormal"]), seconds, seconds * rng.uniform(1, 3), 0.5
+    return Link(*latency, rng.choice([math.inf, math.inf, 1e6, 1e5]), 0.0 if calm else rng.choice([0.0, 0.0, 0.2]))
 
 
 def _fault(rng: random.Random, edges: list[tuple[int, int]], clients: int, rounds: int) -> Fault:

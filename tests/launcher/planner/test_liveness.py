@@ -10,7 +10,9 @@ import random
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.planner import Compute, Execution, Latency, Link, Plan, PlanError, Scenario, simulate
+from sheafgossip.launcher.planner.plan import Plan, PlanError
+from sheafgossip.launcher.planner.scenario import Compute, Execution, Link, Scenario
+from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.transport.codecs import codec
 from sheafgossip.transport.schedule import limit
 
@@ -84,7 +86,7 @@ def test_a_window_smaller_than_the_backlog_is_found_out(monkeypatch):
         message_bytes={(0, 1): (8,), (1, 0): (8,)},
         execution=Execution(staleness=4),
         compute=Compute(STEP_S),
-        links=dict.fromkeys([(0, 1), (1, 0)], Link(Latency(seconds=3 * STEP_S))),
+        links=dict.fromkeys([(0, 1), (1, 0)], Link(latency_s=3 * STEP_S)),
     )
     wire, plan = Wire((10_000_000,)), simulate(scenario)
     for clock in ("virtual", "wall"):

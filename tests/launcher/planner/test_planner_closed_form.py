@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.planner import Compute, Execution, Latency, Link, Scenario, simulate
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies
+from sheafgossip.launcher.planner.scenario import Compute, Execution, Link, Scenario
+from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import scenario_of
 
@@ -22,7 +23,7 @@ class Network:
         self.scenario, shape = scenario, (scenario.rounds, scenario.phases)
         self.opening = scenario.star.opening if scenario.star else 0
         self.links = {edge: scenario.links.get(edge, Link()) for edge in scenario.message_bytes}
-        self.latency = {edge: latencies(each.latency, shape, scenario.seed, *edge) for edge, each in self.links.items()}
+        self.latency = {edge: latencies(each, shape, scenario.seed, *edge) for edge, each in self.links.items()}
         self.uplink_free, self.link_free, self.arrived = (defaultdict(float) for _ in range(3))
 
     def arrival(self, src: int, dst: int, round: int, phase: int, sent: float) -> float:
@@ -95,7 +96,7 @@ def test_two_clients_by_hand():
         neighbours=((1,), (0,)),
         message_bytes={(0, 1): (10, 10), (1, 0): (10, 10)},
         compute=Compute(step_s=0.1, steps=(1, 3)),
-        links={(0, 1): Link(Latency(seconds=0.2)), (1, 0): Link(Latency(seconds=0.5))},
+        links={(0, 1): Link(latency_s=0.2), (1, 0): Link(latency_s=0.5)},
     )
     first, second = simulate(scenario).schedules
     np.testing.assert_allclose([*first.end, *second.end], [1.0, 0.8])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.planner import Compute, Execution, Fault, Latency, Link, Scenario, Stragglers, simulate
-from sheafgossip.launcher.planner.chaos import Rates, draw_faults
-from sheafgossip.launcher.planner.draws import ComputeTimes, latencies, stragglers_of, strikes
+from sheafgossip.launcher.planner.draws import ComputeTimes, Rates, draw_faults, latencies, stragglers_of, strikes
+from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario, Stragglers
+from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import scenario_of
 
@@ -33,7 +33,7 @@ def scenario(neighbours=RING, **given):
         "neighbours": neighbours,
         "message_bytes": dict.fromkeys(edges, (100,)),
         "execution": Execution(staleness=2, silence="stale", deadline_s=20.0),
-        "links": dict.fromkeys(edges, Link(Latency("lognormal", 0.01), loss=0.2)),
+        "links": dict.fromkeys(edges, Link("lognormal", 0.01, loss=0.2)),
         "faults": (Fault("crash", clients=(2,), at_round=10, restart_after=3), Fault("duplicate", probability=0.3)),
     }
     return Scenario(**everything | given)
@@ -145,8 +145,7 @@ def test_on_off_stragglers_are_on_for_their_share_of_the_time():
 
 def test_latencies_have_the_distribution_of_their_kind():
     fixed, uniform, lognormal = (
-        latencies(Latency(kind, 0.1, 0.3, sigma=0.5), (10_000, 2), 0, 1, 2)
-        for kind in ("fixed", "uniform", "lognormal")
+        latencies(Link(kind, 0.1, 0.3, 0.5), (10_000, 2), 0, 1, 2) for kind in ("fixed", "uniform", "lognormal")
     )
     assert (fixed == 0.1).all()
     assert ((uniform >= 0.1) & (uniform < 0.3)).all()

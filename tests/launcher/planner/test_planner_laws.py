@@ -13,20 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.planner import (
-    Compute,
-    Execution,
-    Fault,
-    Incarnation,
-    Latency,
-    Link,
-    Plan,
-    PlanError,
-    Scenario,
-    Stragglers,
-    simulate,
-    simulation,
-)
+from sheafgossip.launcher.planner import simulation
+from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
+from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario, Stragglers
+from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import STEP_S, scenario_of
 
@@ -180,7 +170,7 @@ def uplinks_and_links_carry_one_message_at_a_time_and_in_order(played: Played) -
         uplinks[m.src] = m.left_s
         link = scenario.links.get(edge, Link())
         links[edge] = max(m.left_s, links[edge]) + size / link.bandwidth
-        shortest = link.latency.seconds if link.latency.kind != "lognormal" else 0
+        shortest = link.latency_s if link.latency != "lognormal" else 0
         assert m.arrived_s >= links[edge] + shortest - TOLERANCE
         if not any(fault.kind == "reorder" and fault.hits(*edge) for fault in scenario.faults):
             assert m.arrived_s >= last[edge]
@@ -323,7 +313,7 @@ def test_every_plan_keeps_every_law(rng: random.Random):
 
 def crashed(staleness: float, restart_after: int, latency_s: float = 0.0) -> Scenario:
     """Client 0, between two others, crashes before round 5."""
-    slow = Link(Latency(seconds=latency_s))
+    slow = Link(latency_s=latency_s)
     return Scenario(
         seed=0,
         rounds=10,
@@ -367,7 +357,7 @@ def test_a_planner_that_takes_an_older_message_breaks_the_law(monkeypatch):
         message_bytes={(0, 1): (1,), (1, 0): (1,)},
         execution=Execution(staleness=3),
         compute=Compute(STEP_S, stragglers=Stragglers("exponential", fraction=1.0)),
-        links={edge: Link(Latency("uniform", 0.001, 0.01)) for edge in ((0, 1), (1, 0))},
+        links={edge: Link("uniform", 0.001, 0.01) for edge in ((0, 1), (1, 0))},
     )
     the_freshest_message_that_has_arrived_is_used(Played(scenario, simulate(scenario)))
     right = simulation.chosen_round

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.planner import Compute, Execution, Fault, Latency, Link, PlanError, Scenario, Star, simulate
+from sheafgossip.launcher.planner.plan import PlanError
+from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario, Star
+from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import Timeline, stretches_of
 
 from .scenarios import scenario_of
@@ -88,7 +90,7 @@ def a_client_works_when_its_work_can_be_used(played: Played) -> None:
 
 def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
     slow = Fault("slow", clients=(0,), rounds=(2, 2), factor=10.0)
-    links = {edge: Link(Latency(seconds=0.1)) for edge in ((0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2))}
+    links = {edge: Link(latency_s=0.1) for edge in ((0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2))}
     scenario = star_of(
         3, execution=Execution(silence="skip", deadline_s=1.5), compute=Compute(1.0), faults=(slow,), links=links
     )
@@ -146,7 +148,7 @@ def test_a_timeline_is_that_of_the_clients_and_tells_whom_the_server_waits_for()
     slow = Fault("slow", clients=(0,), rounds=(1, 7), factor=3.0)
     plan = simulate(star_of(3, compute=Compute(1.0), faults=(slow,)))
     timeline = Timeline(plan)
-    assert (timeline.clients, timeline.leaving, timeline.sent, timeline.withheld) == (3, 0, 42, 0)
+    assert (timeline.clients, timeline.leaving, timeline.sent, timeline.plan.withheld) == (3, 0, 42, 0)
     assert timeline.computing_s == (21, 7, 7)
     assert timeline.waiting_s == (0, 14, 14)
     assert timeline.awaited == ((0, 21.0, 7),)
