@@ -7,9 +7,8 @@ from ...metrics.terminal import say, show
 from ..prepare.prepared import Prepared
 from ..run.display import Display, style
 from ..run.folder import relative
-from ..studies.reproduction.parts import names, parts_of, titles, with_data
-from ..studies.reproduction.pictures import draw
-from ..studies.reproduction.results import planned, remarks, render, results
+from ..studies.reproduction import names, parts_of, planned, results, titles, with_data
+from ..studies.reproduction_output import draw, remarks, render
 from ..studies.runner import Finished, Observer, run_missing
 from .ending import INTERRUPTED, exit_code, tell
 

@@ -13,7 +13,7 @@ from ..prepare.prepared import Prepared
 from ..run.banner import Banner
 from ..run.earlier import is_finished
 from ..run.folder import relative
-from ..studies.crew import Crew, Ended, alone_in, prepare
+from ..studies.crew import Ended, alone_in, prepare, run_in_jobs
 from ..studies.folders import new_folder
 from ..studies.sweep import parse_grids
 from ..studies.sweep import plan as plan_sweep
@@ -40,8 +40,7 @@ def sweep(
         missing = planned.missing()
         prepared = prepare(missing)
         progress = None if quiet else _Progress(prepared, len(planned.runs), len(missing), jobs)
-        with Crew(jobs, claim.descriptor) as crew:
-            ended = crew.run_all(missing, progress or (lambda _: None))
+        ended = run_in_jobs(missing, jobs, claim.descriptor, progress or (lambda _: None))
         folders = [run.folder for run in planned.runs]
         finished = Comparison(summarize_all([folder for folder in folders if is_finished(folder)]), planned.keys)
         write_groups(root / "sweep.csv", finished)

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from ...metrics import lock
+from ...topology.errors import UserError
 from ..config.sections import ConfigError, RunConfig
 from ..run.folder import make, remove_empty
 
@@ -18,8 +19,7 @@ def new_folder(wanted: Path | None, config_file: Path) -> Iterator[Path]:
 
     It goes again if nothing is written to it. Raises ConfigError.
     """
-    made: list[Path] = []
-    try:
+    with raised_as(f"--out {wanted or 'runs'}: cannot be written"):
         if wanted is not None:
             require_empty(wanted)
             folder = wanted.resolve()
@@ -32,8 +32,6 @@ def new_folder(wanted: Path | None, config_file: Path) -> Iterator[Path]:
                     folder.mkdir()
                     break
             made = [folder, *made]
-    except OSError as error:
-        raise cannot_be_written(wanted or Path("runs"), error) from error
     try:
         yield folder
     finally:
@@ -44,9 +42,8 @@ def begun_folder(out: Path | None, configs: Sequence[RunConfig]) -> Path | None:
     """Returns ``out``, where it holds some of the runs that a configuration file describes, and no other runs."""
     if out is None or len(configs) == 1 or not out.is_dir():
         return None
-    folders = folders_of(configs, out.resolve())
     runs = {path.parent for name in ("run.sqlite", "config.toml") for path in out.resolve().glob(f"*/{name}")}
-    return out.resolve() if runs and runs <= set(folders) else None
+    return out.resolve() if runs and runs <= set(folders_of(configs, out.resolve())) else None
 
 
 def folders_of(configs: Sequence[RunConfig], root: Path) -> list[Path]:
@@ -73,11 +70,11 @@ def require_empty(folder: Path) -> None:
         raise ConfigError(f"--out {folder}: is not an empty folder; nothing is overwritten, choose another name")
 
 
-def cannot_be_written(folder: Path, error: Exception) -> ConfigError:
-    return ConfigError(f"--out {folder}: cannot be written: {reason(error)}")
-
-
-def reason(error: Exception) -> str:
-    """Returns what the system, or SQLite, says."""
-    assert isinstance(error, OSError | sqlite3.Error)
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+@contextmanager
+def raised_as(text: str, kind: type[UserError] = ConfigError) -> Iterator[None]:
+    """What the system or SQLite refuses here is raised as an error of this kind: the text, and what they say."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        said = error.strerror if isinstance(error, OSError) else None
+        raise kind(f"{text}: {said or error}") from error

@@ -4,7 +4,6 @@ What has finished is taken as it is, what has a checkpoint goes on from it, and 
 """
 
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from ..run.earlier import (
 )
 from ..run.folder import STORING_S, Claim, own_files, require_plain
 from ..run.run import Outcome, Run
-from .folders import cannot_be_written, folders_of, reason, require_empty
+from .folders import folders_of, raised_as, require_empty
 
 
 @dataclass(frozen=True)
@@ -129,42 +128,37 @@ def take_up(folder: Path, engine: Engine, observer: Observer = Observer(), *, ro
         return _conduct(claim, config, engine, observer, rounds=rounds)
 
 
-class Preparation:
-    """Prepares runs for an engine; local steps are timed once for those that are alike. Raises ConfigError."""
+def _preparation(engine: Engine, *, force: bool = False) -> Callable[..., Prepared]:
+    """What prepares runs for the engine; local steps are timed once for those that are alike. Raises ConfigError."""
+    hosts = tuple(replace(host, memory=math.inf) if force else host for host in engine.hosts())
+    time_a_step = once_for_alike(engine.time_a_step)
 
-    def __init__(self, engine: Engine, *, force: bool = False):
-        self._engine = engine
-        self._hosts = engine.hosts()
-        if force:
-            self._hosts = tuple(replace(host, memory=math.inf) for host in self._hosts)
-        self._time_a_step = once_for_alike(engine.time_a_step)
-
-    def __call__(self, config: RunConfig, folder: Path, how: Callable[..., Prepared] = prepare_run) -> Prepared:
-        engine = self._engine
+    def prepare(config: RunConfig, folder: Path, how: Callable[..., Prepared] = prepare_run) -> Prepared:
         if engine.shares_process and config.measuring.kernel:
             raise ConfigError("measuring.kernel = true: counts by a process's descriptors, not with --engine threads")
         if engine.spans_hosts and config.transport.protocol != "tcp":
             config = config.but(transport={"protocol": "tcp"})
         own = engine.folder_for_run()
-        return how(config, folder, Site(own, engine.records_at(own), self._hosts), self._time_a_step)
+        return how(config, folder, Site(own, engine.records_at(own), hosts), time_a_step)
+
+    return prepare
 
 
 def _prepare_all(
     runs: Sequence[PlannedRun], claims: dict[Path, Claim], engine: Engine, force: bool
 ) -> dict[Path, Prepared]:
     prepared: dict[Path, Prepared] = {}
-    preparation = Preparation(engine, force=force)
+    prepare = _preparation(engine, force=force)
     try:
         for run in runs:
-            prepared[run.folder] = preparation(run.config, run.folder)
+            with raised_as(f"--out {run.folder}: cannot be written"):
+                prepared[run.folder] = prepare(run.config, run.folder)
         if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
             needs = [need_of(each, one_process=engine.shares_process) for each in prepared.values()]
             check_resources(needs, force=force)
-    except BaseException as error:  # a refused run leaves nothing behind
-        for each in runs:
-            claims[each.folder].clear()
-        if isinstance(error, OSError | sqlite3.Error):
-            raise cannot_be_written(run.folder, error) from error
+    except BaseException:  # a refused run leaves nothing behind
+        for run in runs:
+            claims[run.folder].clear()
         raise
     return prepared
 
@@ -178,17 +172,15 @@ def _conduct(
     rounds: int | None = None,
 ) -> Finished:
     """Runs what is prepared; else it is taken up, perhaps with more rounds."""
-    try:
-        if prepared is None:
+    if prepared is None:
+        with raised_as(f"{claim.folder}: cannot be taken up", RunFolderError):
             require_sound_records(claim.folder)
-            preparation, more = Preparation(engine), rounds not in (None, config.rounds)
-            prepared = preparation(config, claim.folder, work_out if more else prepare_run)
+            prepare, more = _preparation(engine), rounds not in (None, config.rounds)
+            prepared = prepare(config, claim.folder, work_out if more else prepare_run)
             if more:
-                longer = preparation(prepared.config.but(rounds=rounds), claim.folder, work_out)
+                longer = prepare(prepared.config.but(rounds=rounds), claim.folder, work_out)
                 prepared = extended(prepared, longer)
             prepared = taken_up(prepared)
-    except (OSError, sqlite3.Error) as error:
-        raise RunFolderError(f"{claim.folder}: cannot be taken up: {reason(error)}") from error
     return Finished(prepared, Run(prepared, engine, observer.begins(prepared), lock=claim.descriptor)())
 
 
@@ -201,10 +193,8 @@ def _claimed(runs: Sequence[PlannedRun]) -> Iterator[dict[Path, Claim]]:
             folder = run.folder
             require_plain(folder)
             taken = ConfigError(f"--out {folder}: another run is at work in it; choose another name")
-            try:
+            with raised_as(f"--out {folder}: cannot be written"):
                 claims[folder] = stack.enter_context(Claim(folder, taken))
-            except OSError as error:
-                raise cannot_be_written(folder, error) from error
             if not run.has_checkpoint and any(path.stat().st_size for path in own_files(folder)):
                 require_empty(folder)  # another run has begun, and ended, there meanwhile
         yield claims
@@ -214,9 +204,7 @@ def _claimed(runs: Sequence[PlannedRun]) -> Iterator[dict[Path, Claim]]:
 def _interrupted(folder: Path, rounds: int | None = None) -> Iterator[tuple[Claim, RunConfig]]:
     """A run that can be taken up, for this process alone. What cannot be is refused before anything is touched."""
     read_run(folder, rounds)
-    try:
+    with raised_as(f"{folder}: cannot be written", RunFolderError):
         claim = Claim(folder, still_going_on(folder), STORING_S)
-    except OSError as error:
-        raise RunFolderError(f"{folder}: cannot be written: {reason(error)}") from error
     with claim:
         yield claim, read_run(folder, rounds)  # it may have come to its end meanwhile

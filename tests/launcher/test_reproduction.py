@@ -12,8 +12,8 @@ from rich.console import Console
 from scipy.io import savemat
 
 from foreign import sheafgossip
-from sheafgossip.launcher.studies.reproduction.parts import names, paper_folder, parts_of, titles, with_data
-from sheafgossip.launcher.studies.reproduction.results import Result, planned, remarks, render
+from sheafgossip.launcher.studies.reproduction import Result, names, paper_folder, parts_of, planned, titles, with_data
+from sheafgossip.launcher.studies.reproduction_output import remarks, render
 from sheafgossip.node.algorithms import ALGORITHMS
 
 

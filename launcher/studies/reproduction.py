@@ -1,4 +1,5 @@
-"""What can be reproduced: the configurations of examples/paper, each with what there is to say of it.
+"""What can be reproduced of papers: the configurations of examples/paper, each with what there is to say of it, their
+runs, and what those ended with.
 
 A table or figure is one part a data set: ``table4.toml`` and ``table4-cifar.toml`` at the paper's size, files that end
 in ``-small.toml`` at the small one.
@@ -13,18 +14,35 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from ....topology.section import Section
-from ...config.files import load, read
-from ...config.sections import ConfigError, RunConfig, as_section
-from ...data.pool import DataError
-from ...data.sets import load as load_data
+from ...metrics.comparison import Group, summarize_all
+from ...topology.section import Section
+from ..config.files import load, read
+from ..config.sections import ConfigError, RunConfig, as_section
+from ..data.pool import DataError
+from ..data.sets import load as load_data
+from ..run.earlier import PlannedRun, has_diverged, is_finished
+from .folders import slug
 
-Column = Literal[
-    "accuracy", "mse", "worst_10", "sent", "wall", "tflop", "memory", "busiest", "rounds_to", "kbit_to",
-    "rounds_past_local", "norm_least", "norm_median", "norm_most", "norm_change",
-]  # fmt: skip
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "vehicle": "Vehicle", "har": "HAR", "school": "School",
           "gleam": "GLEAM"}  # fmt: skip
+COLUMNS = {
+    "accuracy": ("accuracy %", "test_metric"),
+    "mse": ("MSE", "test_metric"),
+    "worst_10": ("worst\n10%", "worst_10"),
+    "sent": ("sent\nMB", "payload_bytes"),
+    "wall": ("time\ns", "wall_s"),
+    "tflop": ("TFLOP", "flops"),
+    "memory": ("memory\nMB", "clients_pss"),
+    "busiest": ("kB", ""),
+    "rounds_to": ("rounds\nto {target}", "rounds_to_reach"),
+    "kbit_to": ("kbit\nto {target}", ""),
+    "rounds_past_local": ("rounds to\npass Local", ""),
+    "norm_least": ("least\nnorm", ""),
+    "norm_median": ("median\nnorm", ""),
+    "norm_most": ("largest\nnorm", ""),
+    "norm_change": ("largest\nchange %", ""),
+}
+"""A column's title, and which of the figures of a run it shows; the others are computed for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,22 +50,19 @@ class ReproductionSection(Section):
     """The table [reproduction] of a configuration in examples/paper."""
 
     title: str
-    published: str = ""
-    """Section of published.toml; by default the one with the file's name."""
-    runs: str = ""
-    """Folder of the runs; by default one with the file's name."""
-    columns: tuple[Column, ...]
-    across: tuple[str, ...] = ()
-    """Endings of runs' names that stand side by side in one line."""
-    seeds: int = 1
-    """How many, where the command does not say."""
-    target: float | None = None
-    """Mean test metric, for the columns that tell what it took to reach it."""
+    published: str = ""  # section of published.toml; by default the one with the file's name
+    runs: str = ""  # folder of the runs; by default one with the file's name
+    columns: tuple[str, ...]
+    across: tuple[str, ...] = ()  # endings of runs' names that stand side by side in one line
+    seeds: int = 1  # how many, where the command does not say
+    target: float | None = None  # mean test metric, for the columns that tell what it took to reach it
     picture: Literal["none", "rounds", "rounds and bits", "maps"] = "none"
-    differs: tuple[str, ...] = ()
-    """What is not as in the paper."""
-    notes: tuple[str, ...] = ()
-    """How to read the figures."""
+    differs: tuple[str, ...] = ()  # what is not as in the paper
+    notes: tuple[str, ...] = ()  # how to read the figures
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.columns) - COLUMNS.keys():
+            raise ValueError(f"columns: {', '.join(sorted(unknown))}: allowed are {', '.join(COLUMNS)}")
 
 
 @dataclass(frozen=True)
@@ -58,10 +73,6 @@ class Part:
     about: ReproductionSection
     published: Mapping[str, Mapping[str, float | str]]
     configs: tuple[RunConfig, ...]
-
-    @property
-    def folder(self) -> str:
-        return self.about.runs or self.stem
 
     @property
     def data(self) -> str:
@@ -138,3 +149,37 @@ def _about(path: Path) -> ReproductionSection:
         return as_section(ReproductionSection, read(path)["reproduction"])
     except ValidationError as error:
         raise ConfigError(f"{path}: [reproduction]: {error}") from None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of a part in all its seeds. ``group`` and ``folders`` are of the seeds that finished; ``ended`` says how
+    it went where none did."""
+
+    name: str
+    group: Group | None
+    folders: tuple[Path, ...]
+    ended: Literal["finished", "diverged", "failed"]
+
+
+def planned(part: Part, seeds: int | None, out: Path) -> list[PlannedRun]:
+    """Returns every run of every seed: OUT/PART/NAME-seed-0, ...; by default of as many seeds as a part has."""
+    folder = out / (part.about.runs or part.stem)
+    return [
+        PlannedRun(config.but(seed=seed), folder / slug(f"{config.label} seed {seed}"))
+        for seed in range(seeds or part.about.seeds)
+        for config in part.configs
+    ]
+
+
+def results(part: Part, runs: Sequence[PlannedRun]) -> list[Result]:
+    """In the order of the configuration; ``runs`` are those of the part."""
+    found = []
+    for config in part.configs:
+        folders = [run.folder for run in runs if run.config.label == config.label]
+        if finished := tuple(folder for folder in folders if is_finished(folder)):
+            found.append(Result(config.label, summarize_all(finished, part.about.target)[0], finished, "finished"))
+        else:
+            ended: Literal["diverged", "failed"] = "diverged" if all(map(has_diverged, folders)) else "failed"
+            found.append(Result(config.label, None, (), ended))
+    return found

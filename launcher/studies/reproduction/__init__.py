@@ -1,1 +1,0 @@
-"""The tables and figures of the paper of Sheaf-FMTL, run again and put beside what it reports."""
