@@ -38,17 +38,16 @@ class ComputeTimes:
     """Seconds that the local work of a client takes in a round."""
 
     def __init__(self, scenario: Scenario):
-        compute, shape = scenario.compute, (scenario.clients, scenario.rounds)
-        self._stragglers, self._seed = compute.stragglers, scenario.seed
-        self.stragglers = frozenset(stragglers_of(compute.stragglers, scenario.learners, scenario.seed))
-        steps, slowdown = (np.array(each or 1, float) for each in (compute.steps, compute.slowdown))
-        factors = np.ones(shape)
+        self._stragglers, self._seed = scenario.stragglers, scenario.seed
+        self.stragglers = frozenset(stragglers_of(scenario.stragglers, scenario.learners, scenario.seed))
+        steps, slowdown = (np.array(each or 1, float) for each in (scenario.steps, scenario.slowdown))
+        factors = np.ones((scenario.clients, scenario.rounds))
         for i in self.stragglers:
-            factors[i] = _factors(compute.stragglers, scenario.rounds, generator(self._seed, "straggler factors", i))
-        for (i, round), factor in compute.trace.items():
+            factors[i] = _factors(scenario.stragglers, scenario.rounds, generator(self._seed, "straggler factors", i))
+        for (i, round), factor in scenario.trace.items():
             if i < scenario.learners and 1 <= round <= scenario.rounds:
                 factors[i, round - 1] = factor
-        self._seconds = np.broadcast_to(compute.step_s * steps * slowdown, scenario.clients)[:, None] * factors
+        self._seconds = np.broadcast_to(scenario.step_s * steps * slowdown, scenario.clients)[:, None] * factors
         self._faults = scenario.of_kind("slow")
         self._switches: dict[int, list[float]] = {}
 

@@ -15,18 +15,6 @@ Edge = tuple[int, int]  # (src, dst)
 
 
 @dataclass(frozen=True)
-class Execution:
-    """How clients keep step. With ``staleness`` s a client in round k goes on once every neighbour has got to round
-    k - s at least; 0 is synchronous, math.inf never waits. ``deadline_s`` bounds each wait, and ``notice_s`` is from a
-    client's death until its neighbours know of it."""
-
-    staleness: float = 0
-    silence: Literal["wait", "stale", "skip"] = "wait"
-    deadline_s: float = math.inf
-    notice_s: float = 0.0
-
-
-@dataclass(frozen=True)
 class Stragglers(Section):
     """Clients whose local work takes longer."""
 
@@ -53,17 +41,6 @@ class Stragglers(Section):
     def __post_init__(self) -> None:
         if (self.kind == "trace") != (self.path is not None):
             raise ValueError("kind = 'trace' and path belong together: give both, or neither")
-
-
-@dataclass(frozen=True)
-class Compute:
-    """A round's local work of client i takes steps[i] * step_s * slowdown[i] * (its straggler factor)."""
-
-    step_s: float = 0.01
-    steps: tuple[int, ...] = ()
-    slowdown: tuple[float, ...] = ()
-    stragglers: Stragglers = Stragglers()
-    trace: Mapping[tuple[int, int], float] = field(default_factory=dict)  # {(client, round): factor}; others have 1
 
 
 @dataclass(frozen=True)
@@ -180,14 +157,24 @@ class Scenario:
     """Everything that a plan follows from; what is learned is no part of it.
 
     Without a ``star``, a client's round is an exchange with all neighbours, the local work, then the other exchanges.
+    With ``staleness`` s a client in round k goes on once every neighbour has got to round k - s at least; 0 is
+    synchronous, math.inf never waits. ``deadline_s`` bounds each wait, ``notice_s`` is from a client's death until its
+    neighbours know of it. Local work of client i takes steps[i] * step_s * slowdown[i] * (its straggler factor).
     """
 
     seed: int
     rounds: int
     neighbours: tuple[tuple[int, ...], ...]  # of each client, ascending
     message_bytes: Mapping[Edge, tuple[int, ...]]  # on the wire, of a round; an opening's first; as many for every edge
-    execution: Execution = Execution()
-    compute: Compute = Compute()
+    staleness: float = 0
+    silence: Literal["wait", "stale", "skip"] = "wait"
+    deadline_s: float = math.inf
+    notice_s: float = 0.0
+    step_s: float = 0.01
+    steps: tuple[int, ...] = ()
+    slowdown: tuple[float, ...] = ()
+    stragglers: Stragglers = Stragglers()
+    trace: Mapping[tuple[int, int], float] = field(default_factory=dict)  # {(client, round): factor}; others have 1
     links: Mapping[Edge, Link] = field(default_factory=dict)  # others have no latency, no loss, no limit
     uplink: float = math.inf  # bytes a second that a client can send, to all its neighbours together
     faults: tuple[Fault, ...] = ()

@@ -28,7 +28,7 @@ def simulate(scenario: Scenario) -> Plan:
 
 class _Simulation:
     def __init__(self, scenario: Scenario):
-        self.scenario, self.execution, self.star = scenario, scenario.execution, scenario.star
+        self.scenario, self.star = scenario, scenario.star
         self.clients = [Client(scenario, i) for i in range(scenario.clients)]
         for client, numbers in zip(self.clients, scenario.neighbours, strict=True):
             client.neighbours = [self.clients[j] for j in numbers]
@@ -159,13 +159,13 @@ class _Simulation:
     # -- a wait --------------------------------------------------------------------------------------------------------
 
     def _wait(self, client: Client, now: float, step: Wait) -> None:
-        wait = client.wait = PendingWait(step, now, needed_round(client.round, self.execution.staleness))
+        wait = client.wait = PendingWait(step, now, needed_round(client.round, self.scenario.staleness))
         wait.ready = [
             self._ready(client, wait, place, now) if step.of is None or other.number in step.of else -math.inf
             for place, other in enumerate(client.neighbours)
         ]
-        if step.bounded and math.isfinite(self.execution.deadline_s):
-            self._at(now + self.execution.deadline_s, _STEP, client, self._proceed, wait, True)
+        if step.bounded and math.isfinite(self.scenario.deadline_s):
+            self._at(now + self.scenario.deadline_s, _STEP, client, self._proceed, wait, True)
         self._plan_end(client, wait, max([now, *wait.ready]))
 
     def _ready(self, client: Client, wait: PendingWait, place: int, now: float) -> float:
@@ -179,7 +179,7 @@ class _Simulation:
         if other.here:
             sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in
             return math.inf if sends and not other.finished else now
-        return max(now, other.gone_since + self.execution.notice_s)
+        return max(now, other.gone_since + self.scenario.notice_s)
 
     def _plan_end(self, client: Client, wait: PendingWait, end: float) -> None:
         """Sets down when the wait ends, once all it waits for is known."""
@@ -211,7 +211,7 @@ class _Simulation:
             mail.take_in(now)
             if step.of is None or client.neighbours[place].number in step.of:
                 has_own = round in mail.arrived
-                used = chosen_round(round, mail.freshest, has_own, self.execution.staleness, self.execution.silence)
+                used = chosen_round(round, mail.freshest, has_own, self.scenario.staleness, self.scenario.silence)
                 self.synchronous &= used == round
                 own.uses[row, step.phase, place] = used if used == round or not step.own_round_only else 0
                 client.asked[row, step.phase, place] = True
@@ -229,7 +229,7 @@ class _Simulation:
         self.synchronous = False
         self.events.append((now, client.number, fault.kind, f"before round {client.round}"))
         for channel in client.channels:
-            self._at(now + self.execution.notice_s, _FIRST, client, self._look_again, channel)
+            self._at(now + self.scenario.notice_s, _FIRST, client, self._look_again, channel)
         if fault.restart_after is not None:
             client.back_from_round = client.round + fault.restart_after
         elif fault.restart_after_s is not None:
@@ -249,7 +249,7 @@ class _Simulation:
         others, earlier = [other for other in client.neighbours if other.here], client.incarnations
         if round is None:
             round = max([client.round if earlier else 1, *(other.begun + 1 for other in others)])
-        elif self.execution.staleness < math.inf:
+        elif self.scenario.staleness < math.inf:
             round = max([round, *(other.begun + 1 for other in others if not other.finished)])
         client.back_from_round = None
         if round > self.scenario.rounds:

@@ -18,7 +18,7 @@ from ..config.sections import ConfigError, RunConfig
 from ..data.shards import DataSummary
 from ..planner.draws import draw_faults
 from ..planner.plan import Plan
-from ..planner.scenario import Compute, Edge, Execution, Fault, Link, Scenario, Star
+from ..planner.scenario import Edge, Fault, Link, Scenario, Star
 from ..planner.simulation import simulate
 
 _MOST_MESSAGES = 100_000_000
@@ -87,14 +87,15 @@ def _scenario(
             edge: tuple(_wire_bytes(config, edge, phase, format) for phase, format in enumerate(formats))
             for edge, formats in sent.items()
         },
-        execution=Execution(time.most_ahead, time.silence, time.longest_wait_s, time.notice_s),
-        compute=Compute(
-            step_s=config.compute.step_s,
-            steps=(*steps, *[0] * (count - len(steps))),  # a server takes none
-            slowdown=tuple(slowdown[i % len(slowdown)] for i in range(count)),
-            stragglers=config.stragglers,
-            trace=_trace(config.stragglers.path, config.clients),
-        ),
+        staleness=time.most_ahead,
+        silence=time.silence,
+        deadline_s=time.longest_wait_s,
+        notice_s=time.notice_s,
+        step_s=config.compute.step_s,
+        steps=(*steps, *[0] * (count - len(steps))),  # a server takes none
+        slowdown=tuple(slowdown[i % len(slowdown)] for i in range(count)),
+        stragglers=config.stragglers,
+        trace=_trace(config.stragglers.path, config.clients),
         links=_links(config, graph),
         uplink=config.links.uplink or math.inf,
         faults=_faults(config, graph),

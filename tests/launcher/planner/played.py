@@ -207,19 +207,19 @@ class _Player:
         self.peers = process.peers = Peers(self.clock)
 
     def _clock(self, process: Process) -> ScheduledClock:
-        stage, execution, node = self.stage, self.stage.scenario.execution, self.node
+        stage, scenario, node = self.stage, self.stage.scenario, self.node
         star, last = stage.scenario.star, stage.scenario.clients - 1
         is_shown = star is not None and node < last
         wire, both = stage.wire, (stage.wire.lengths, stage.wire.lengths, stage.wire.opening, stage.wire.opening)
         channels = {j: Channel(*both, codec=wire.codec, is_shown=is_shown) for j in stage.scenario.neighbours[node]}
         rules = Rules(
-            silence=execution.silence if star is None or node == last else "skip",
+            silence=scenario.silence if star is None or node == last else "skip",
             bounded=stage.clock == "wall" or not stage.plan.synchronous,
         )
         arguments = process, Channels(node, channels, wire.dtype), stage.timeout, stage.plan.schedules[node]
         if stage.clock == "virtual":
             return PlannedClock(*arguments, rules)
-        rules = replace(rules, staleness=execution.staleness, deadline_s=execution.deadline_s)
+        rules = replace(rules, staleness=scenario.staleness, deadline_s=scenario.deadline_s)
         if star is not None:
             anew = self.incarnation.first > 1 and self.incarnation.state_round != self.incarnation.first - 1
             rules = replace(rules, is_server=node == last, listens_in=self.incarnation.first if anew else 0)

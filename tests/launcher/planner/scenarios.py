@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario, Star, Stragglers
+from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Star, Stragglers
 
 STEP_S = 0.01
 ONCE = ("crash", "leave", "join")
@@ -31,24 +31,20 @@ def scenario_of(
         rounds=rounds,
         neighbours=neighbours,
         message_bytes=nbytes,
-        execution=Execution(
-            staleness=0 if server else rng.choice([0, 0, 1, 2, 4, 8, 16, math.inf]),
-            silence=rng.choice(["wait", "stale", "skip"]),
-            deadline_s=math.inf if calm else STEP_S * rng.choice(deadlines),
-            notice_s=STEP_S * rng.choice([0, 1, 5]),
+        staleness=0 if server else rng.choice([0, 0, 1, 2, 4, 8, 16, math.inf]),
+        silence=rng.choice(["wait", "stale", "skip"]),
+        deadline_s=math.inf if calm else STEP_S * rng.choice(deadlines),
+        notice_s=STEP_S * rng.choice([0, 1, 5]),
+        step_s=rng.choice([0.0, STEP_S, STEP_S, 1.37 * STEP_S]),
+        steps=(*(rng.randint(1, 3) for _ in range(clients)), *[0] * server),
+        slowdown=(*(rng.choice([1.0, 1.0, 3.0]) for _ in range(clients)), *[1.0] * server),
+        stragglers=Stragglers(
+            rng.choice(["none", "none", "fixed", "lognormal", "exponential", "pareto", "on-off"]),
+            fraction=rng.choice([0.3, 0.5, 1.0]),
+            on_s=10 * STEP_S,
+            off_s=20 * STEP_S,
         ),
-        compute=Compute(
-            step_s=rng.choice([0.0, STEP_S, STEP_S, 1.37 * STEP_S]),
-            steps=(*(rng.randint(1, 3) for _ in range(clients)), *[0] * server),
-            slowdown=(*(rng.choice([1.0, 1.0, 3.0]) for _ in range(clients)), *[1.0] * server),
-            stragglers=Stragglers(
-                rng.choice(["none", "none", "fixed", "lognormal", "exponential", "pareto", "on-off"]),
-                fraction=rng.choice([0.3, 0.5, 1.0]),
-                on_s=10 * STEP_S,
-                off_s=20 * STEP_S,
-            ),
-            trace={(rng.randrange(clients), rng.randint(1, rounds)): 5.0 for _ in range(rng.randint(0, 2))},
-        ),
+        trace={(rng.randrange(clients), rng.randint(1, rounds)): 5.0 for _ in range(rng.randint(0, 2))},
         links={edge: alike if rng.random() < 0.5 else _link(rng, calm) for edge in edges if rng.random() < 0.9},
         uplink=rng.choice([math.inf, math.inf, 1e6, 1e5]),
         faults=() if calm else tuple(_fault(rng, edges, clients, rounds) for _ in range(rng.randint(0, 5))),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sheafgossip.launcher.planner.plan import Plan, PlanError
-from sheafgossip.launcher.planner.scenario import Compute, Execution, Link, Scenario
+from sheafgossip.launcher.planner.scenario import Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.transport.codecs import codec
 from sheafgossip.transport.schedule import limit
@@ -84,8 +84,8 @@ def test_a_window_smaller_than_the_backlog_is_found_out(monkeypatch):
         rounds=12,
         neighbours=((1,), (0,)),
         message_bytes={(0, 1): (8,), (1, 0): (8,)},
-        execution=Execution(staleness=4),
-        compute=Compute(STEP_S),
+        staleness=4,
+        step_s=STEP_S,
         links=dict.fromkeys([(0, 1), (1, 0)], Link(latency_s=3 * STEP_S)),
     )
     wire, plan = Wire((10_000_000,)), simulate(scenario)

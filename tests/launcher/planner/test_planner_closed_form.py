@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies
-from sheafgossip.launcher.planner.scenario import Compute, Execution, Link, Scenario
+from sheafgossip.launcher.planner.scenario import Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import scenario_of
@@ -42,7 +42,7 @@ randoms = st.randoms(use_true_random=False)
 @recursion
 @given(randoms)
 def test_a_synchronous_plan_is_a_max_plus_recursion(rng: random.Random):
-    scenario = dataclasses.replace(scenario_of(rng, calm=True), execution=Execution())
+    scenario = dataclasses.replace(scenario_of(rng, calm=True), staleness=0, silence="wait", notice_s=0.0)
     network, works, everyone = Network(scenario), ComputeTimes(scenario), range(scenario.clients)
     plan, now = simulate(scenario), np.zeros(scenario.clients)
     for round in range(1, scenario.rounds + 1):
@@ -95,7 +95,8 @@ def test_two_clients_by_hand():
         rounds=1,
         neighbours=((1,), (0,)),
         message_bytes={(0, 1): (10, 10), (1, 0): (10, 10)},
-        compute=Compute(step_s=0.1, steps=(1, 3)),
+        step_s=0.1,
+        steps=(1, 3),
         links={(0, 1): Link(latency_s=0.2), (1, 0): Link(latency_s=0.5)},
     )
     first, second = simulate(scenario).schedules

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, Rates, draw_faults, latencies, stragglers_of, strikes
-from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario, Stragglers
+from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Stragglers
 from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import scenario_of
@@ -32,7 +32,9 @@ def scenario(neighbours=RING, **given):
         "rounds": 30,
         "neighbours": neighbours,
         "message_bytes": dict.fromkeys(edges, (100,)),
-        "execution": Execution(staleness=2, silence="stale", deadline_s=20.0),
+        "staleness": 2,
+        "silence": "stale",
+        "deadline_s": 20.0,
         "links": dict.fromkeys(edges, Link("lognormal", 0.01, loss=0.2)),
         "faults": (Fault("crash", clients=(2,), at_round=10, restart_after=3), Fault("duplicate", probability=0.3)),
     }
@@ -41,7 +43,7 @@ def scenario(neighbours=RING, **given):
 
 def times_of(**compute):
     faults = Fault("slow", clients=(0,), rounds=(2, 3), factor=10.0), Fault("slow", clients=(1,), seconds=(5.0, 6.0))
-    return ComputeTimes(scenario(rounds=20_000, compute=Compute(1.0, **compute), faults=faults))
+    return ComputeTimes(scenario(rounds=20_000, step_s=1.0, **compute, faults=faults))
 
 
 def parts(plan, clients):
@@ -70,7 +72,7 @@ def test_draws_of_a_client_do_not_know_of_other_edges_and_faults_but_of_the_seed
         return plan.schedules[0].compute.tolist(), delays
 
     # Messages neither queue nor overtake each other
-    given = {"seed": seed, "compute": Compute(5.0, stragglers=stragglers(kind), trace={(0, 3): 2.0})}
+    given = {"seed": seed, "step_s": 5.0, "stragglers": stragglers(kind), "trace": {(0, 3): 2.0}}
     alone = scenario(**given)
     chord = scenario(((1, 4), (0, 2, 3), (1, 3), (1, 2, 4), (0, 3)), **given)
     more = Fault("loss", edges=((2, 3),), probability=0.5), Fault("slow", clients=(3,), factor=2.0)
@@ -84,9 +86,8 @@ def test_draws_of_a_client_do_not_know_of_other_edges_and_faults_but_of_the_seed
 def test_what_happens_in_one_part_of_a_graph_is_not_felt_in_another(seed, kind, staleness):
     two = ((1, 2), (0, 2), (0, 1), (4,), (3, 5), (4,))
     changed = ((1, 2), (0, 2), (0, 1), (4, 5), (3, 5), (3, 4))
-    execution = Execution(staleness=staleness, deadline_s=0.05)
     faults = (Fault("crash", clients=(0,), at_round=5, restart_after=2), Fault("delay", clients=(1,), delay_s=0.1))
-    given = {"seed": seed, "compute": Compute(stragglers=stragglers(kind)), "execution": execution, "uplink": 1e4}
+    given = {"seed": seed, "stragglers": stragglers(kind), "uplink": 1e4, "staleness": staleness, "deadline_s": 0.05}
     before = simulate(scenario(two, faults=faults, **given))
     elsewhere = (Fault("leave", clients=(5,), at_round=3), Fault("cut", clients=(4,), seconds=(0.1, 0.3)))
     after = simulate(scenario(changed, faults=faults + elsewhere, **given))

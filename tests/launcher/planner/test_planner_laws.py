@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner import simulation
 from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
-from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario, Stragglers
+from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Stragglers
 from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import STEP_S, scenario_of
@@ -28,7 +28,7 @@ class Played:
     """A plan with its scenario, and what its messages say."""
 
     def __init__(self, scenario: Scenario, plan: Plan):
-        self.scenario, self.plan, self.execution = scenario, plan, scenario.execution
+        self.scenario, self.plan = scenario, plan
         self.messages = {(m.src, m.dst, m.round, m.phase): m for m in plan.messages}
         assert len(self.messages) == len(plan.messages)
 
@@ -85,12 +85,12 @@ class Played:
         begun = [each for each in self.plan.incarnations[client] if each.start_s <= now + TOLERANCE]
         if not begun or begun[-1].first > round:
             return False
-        notice = 0 if begun[-1].ending == "finish" else self.execution.notice_s
+        notice = 0 if begun[-1].ending == "finish" else self.scenario.notice_s
         return now < begun[-1].end_s + notice - TOLERANCE
 
 
 def the_freshest_message_that_has_arrived_is_used(played: Played) -> None:
-    staleness, silence = played.execution.staleness, played.execution.silence
+    staleness, silence = played.scenario.staleness, played.scenario.silence
     for about, _, round, _, used, (earliest, latest), arrivals in played.uses():
         surely = [number for number, arrival in arrivals.items() if arrival < earliest - TOLERANCE]
         freshest = max(surely, default=0)
@@ -107,7 +107,7 @@ def the_freshest_message_that_has_arrived_is_used(played: Played) -> None:
 def what_is_older_than_allowed_has_a_reason(played: Played) -> None:
     """Older than allowed, or nothing, only where the deadline passed or the neighbour was not at work. In a synchronous
     run also where a message of a later round was there: its own one was lost, cut or overtaken."""
-    staleness = played.execution.staleness
+    staleness = played.scenario.staleness
     for about, i, round, j, used, (earliest, latest), arrivals in played.uses():
         if used >= round - staleness or played.plan.schedules[i].deadlines[round - 1]:
             continue
@@ -119,18 +119,18 @@ def what_is_older_than_allowed_has_a_reason(played: Played) -> None:
 
 
 def waits_end_when_something_happens(played: Played) -> None:
-    execution, phases = played.execution, played.scenario.phases
+    scenario, phases = played.scenario, played.scenario.phases
     arrivals = defaultdict(list)
     for message in played.plan.messages:
         arrivals[message.dst].append(message.arrived_s)
     for i, schedule in enumerate(played.plan.schedules):
         ends = [each for j in schedule.neighbours for each in played.plan.incarnations[j]]
-        news = [each.end_s + (0 if each.ending == "finish" else execution.notice_s) for each in ends]
+        news = [each.end_s + (0 if each.ending == "finish" else scenario.notice_s) for each in ends]
         moments = np.array(arrivals[i] + news)
         assert (schedule.deadlines <= phases).all()
-        if math.isfinite(execution.deadline_s):
-            assert (schedule.idle <= phases * execution.deadline_s + TOLERANCE).all()
-            assert (schedule.idle >= schedule.deadlines * execution.deadline_s - TOLERANCE).all()
+        if math.isfinite(scenario.deadline_s):
+            assert (schedule.idle <= phases * scenario.deadline_s + TOLERANCE).all()
+            assert (schedule.idle >= schedule.deadlines * scenario.deadline_s - TOLERANCE).all()
         else:
             assert not schedule.deadlines.any()
         for row in np.flatnonzero(~np.isnan(schedule.end) & (schedule.deadlines == 0)):
@@ -235,7 +235,7 @@ def incarnations_follow_each_other(played: Played) -> None:
             assert each.first - 1 <= each.last <= scenario.rounds
             assert (each.ending == "finish") == (each.last == scenario.rounds)
             assert each.start_s <= each.end_s
-            if each.start_s > 0 and scenario.execution.staleness < math.inf and scenario.star is None:
+            if each.start_s > 0 and scenario.staleness < math.inf and scenario.star is None:
                 for j in scenario.neighbours[i]:  # none at work has begun the round already
                     at_work = [o for o in plan.incarnations[j] if o.start_s < each.start_s < o.end_s]
                     rows = [row for o in at_work for row in range(each.first - 1, o.last)]
@@ -301,7 +301,7 @@ def refused(scenario: Scenario) -> str:
 def test_every_plan_keeps_every_law(rng: random.Random):
     scenario = scenario_of(rng, calm=False, deadlines=[0.5, 3, 30, math.inf, math.inf])
     if refusal := refused(scenario):
-        assert scenario.execution.deadline_s == math.inf, "with a deadline every scenario ends"
+        assert scenario.deadline_s == math.inf, "with a deadline every scenario ends"
         assert re.fullmatch(r"client \d+ would wait for ever in round \d+ for .*", refusal)
         harmless = tuple(fault for fault in scenario.faults if fault.kind not in ("loss", "cut", "partition"))
         links = {edge: dataclasses.replace(link, loss=0.0) for edge, link in scenario.links.items()}
@@ -319,8 +319,10 @@ def crashed(staleness: float, restart_after: int, latency_s: float = 0.0) -> Sce
         rounds=10,
         neighbours=((1, 2), (0,), (0,)),
         message_bytes=dict.fromkeys(((0, 1), (0, 2), (1, 0), (2, 0)), (1, 1)),
-        execution=Execution(staleness, notice_s=5.0),
-        compute=Compute(1.0, steps=(2, 4, 2)),
+        staleness=staleness,
+        notice_s=5.0,
+        step_s=1.0,
+        steps=(2, 4, 2),
         links={(0, 1): slow, (1, 0): slow},
         faults=(Fault("crash", clients=(0,), at_round=5, restart_after=restart_after),),
     )
@@ -355,8 +357,9 @@ def test_a_planner_that_takes_an_older_message_breaks_the_law(monkeypatch):
         rounds=20,
         neighbours=((1,), (0,)),
         message_bytes={(0, 1): (1,), (1, 0): (1,)},
-        execution=Execution(staleness=3),
-        compute=Compute(STEP_S, stragglers=Stragglers("exponential", fraction=1.0)),
+        staleness=3,
+        step_s=STEP_S,
+        stragglers=Stragglers("exponential", fraction=1.0),
         links={edge: Link("uniform", 0.001, 0.01) for edge in ((0, 1), (1, 0))},
     )
     the_freshest_message_that_has_arrived_is_used(Played(scenario, simulate(scenario)))

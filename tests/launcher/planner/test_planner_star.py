@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner.plan import PlanError
-from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario, Star
+from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Star
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import Timeline, stretches_of
 
@@ -43,12 +43,12 @@ def test_with_a_deadline_every_run_ends_and_keeps_the_laws(rng: random.Random):
 
 
 def the_server_takes_what_has_come_in_time(played: Played) -> None:
-    scenario, plan, execution = played.scenario, played.plan, played.execution
+    scenario, plan = played.scenario, played.plan
     server, opening = scenario.clients - 1, scenario.star.opening
     schedule = plan.schedules[server]
     assert plan.incarnations[server][-1].ending == "finish"
     waits = 1 + opening * (np.arange(scenario.rounds) == 0)
-    assert (schedule.idle <= waits * execution.deadline_s + TOLERANCE).all()
+    assert (schedule.idle <= waits * scenario.deadline_s + TOLERANCE).all()
     for round in range(1, scenario.rounds + 1):
         phase, end = opening if round == 1 else 0, schedule.end[round - 1]
         for i in range(server):
@@ -60,7 +60,7 @@ def the_server_takes_what_has_come_in_time(played: Played) -> None:
                 assert when <= end + TOLERANCE
             else:
                 assert when > end - TOLERANCE
-                assert used == 0 or execution.silence == "stale"
+                assert used == 0 or scenario.silence == "stale"
 
 
 def a_client_works_when_its_work_can_be_used(played: Played) -> None:
@@ -91,9 +91,7 @@ def a_client_works_when_its_work_can_be_used(played: Played) -> None:
 def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
     slow = Fault("slow", clients=(0,), rounds=(2, 2), factor=10.0)
     links = {edge: Link(latency_s=0.1) for edge in ((0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2))}
-    scenario = star_of(
-        3, execution=Execution(silence="skip", deadline_s=1.5), compute=Compute(1.0), faults=(slow,), links=links
-    )
+    scenario = star_of(3, silence="skip", deadline_s=1.5, step_s=1.0, faults=(slow,), links=links)
     plan = simulate(scenario)
     straggler, other, server = plan.schedules[0], plan.schedules[1], plan.schedules[3]
     # Round 1 ends at 1.1. The straggler begins at 1.2 and is done at 11.2; rounds without it take 1.5 each.
@@ -113,7 +111,7 @@ def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
 
 def test_a_client_that_comes_back_only_listens_at_first():
     crash = Fault("crash", clients=(0,), at_round=3, restart_after=2)
-    plan = simulate(star_of(2, compute=Compute(1.0), faults=(crash,)))
+    plan = simulate(star_of(2, step_s=1.0, faults=(crash,)))
     assert [(life.first, life.last) for life in plan.incarnations[0]] == [(1, 2), (5, 7)]
     assert plan.schedules[0].compute.tolist() == pytest.approx([1, 1, math.nan, math.nan, math.nan, 1, 1], nan_ok=True)
     assert plan.schedules[0].uses[:, 0, 0].tolist() == [1, 2, 0, 0, 5, 6, 7]
@@ -123,7 +121,7 @@ def test_a_client_that_comes_back_only_listens_at_first():
 
 def test_who_does_not_take_part_is_not_waited_for_and_waits_until_it_is_called():
     rounds = [{0}, {1}, {0}, {1}, {0}, {1}, {0}]
-    scenario = star_of(2, rounds, compute=Compute(1.0), execution=Execution(silence="skip", deadline_s=1.2))
+    scenario = star_of(2, rounds, step_s=1.0, silence="skip", deadline_s=1.2)
     plan = simulate(scenario)
     assert plan.schedules[2].end.tolist() == list(range(1, 8))
     assert [schedule.deadlines.sum() for schedule in plan.schedules] == [0, 0, 0]
@@ -132,7 +130,7 @@ def test_who_does_not_take_part_is_not_waited_for_and_waits_until_it_is_called()
 
 def test_the_answer_may_go_to_those_who_have_just_taken_part():
     rounds = tuple(map(frozenset, [{0}, {1}, {0}, {1}, {0}, {1}, {0}]))
-    scenario = dataclasses.replace(star_of(2, compute=Compute(1.0)), star=Star(rounds, rounds))
+    scenario = dataclasses.replace(star_of(2, step_s=1.0), star=Star(rounds, rounds))
     plan = simulate(scenario)
     assert [(m.dst, m.round) for m in plan.messages if m.src == 2] == [(r % 2, r + 1) for r in range(7)]
     assert plan.synchronous
@@ -146,7 +144,7 @@ def test_an_upload_that_is_lost_without_a_deadline_is_refused():
 
 def test_a_timeline_is_that_of_the_clients_and_tells_whom_the_server_waits_for():
     slow = Fault("slow", clients=(0,), rounds=(1, 7), factor=3.0)
-    plan = simulate(star_of(3, compute=Compute(1.0), faults=(slow,)))
+    plan = simulate(star_of(3, step_s=1.0, faults=(slow,)))
     timeline = Timeline(plan)
     assert (timeline.clients, timeline.leaving, timeline.sent, timeline.plan.withheld) == (3, 0, 42, 0)
     assert timeline.computing_s == (21, 7, 7)

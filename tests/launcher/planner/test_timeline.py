@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.planner.scenario import Compute, Execution, Fault, Link, Scenario
+from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import AGES, Timeline, draw, figures, lines_of, shares, stretches_of
 
@@ -18,8 +18,10 @@ def plan_of(*faults, phases=1, rounds=2, staleness=0, silence="wait", loss=0.0):
             rounds=rounds,
             neighbours=((1,), (0,)),
             message_bytes={(0, 1): (100,) * phases, (1, 0): (100,) * phases},
-            execution=Execution(staleness=staleness, silence=silence),
-            compute=Compute(step_s=1.0, steps=(1, 3)),
+            staleness=staleness,
+            silence=silence,
+            step_s=1.0,
+            steps=(1, 3),
             links={edge: Link(loss=loss) for edge in ((0, 1), (1, 0))} if loss else {},
             faults=faults,
         )
@@ -89,7 +91,7 @@ def test_who_crashes_for_good_or_joins_late_is_away_until_the_end_or_from_the_st
 
 
 def test_clients_that_exchange_nothing_have_a_timeline_too():
-    timeline = Timeline(simulate(Scenario(0, 2, ((), ()), {}, compute=Compute(step_s=1.0))))
+    timeline = Timeline(simulate(Scenario(0, 2, ((), ()), {}, step_s=1.0)))
     assert (timeline.sent, timeline.waiting_share, timeline.plan.end_s) == (0, 0.0, 2.0)
     assert "messages sent" in "\n".join(figures(timeline))
 
