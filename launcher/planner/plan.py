@@ -1,7 +1,7 @@
 """A plan: everything that will happen in a run, in virtual seconds, and how much of it is also that of a longer run."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,7 @@ class Incarnation:
     state_round: int | None = None  # the round whose state it begins from; None: from the start of the model
 
 
-@dataclass(frozen=True, slots=True)
-class SentMessage:
+class SentMessage(NamedTuple):
     """A message on its way: when it was given to the sender's uplink, when it had left it, when it arrived."""
 
     src: int

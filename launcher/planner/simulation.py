@@ -7,7 +7,7 @@ of ``transport/schedule.py``. Events at the same moment come in the order of cli
 import math
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from itertools import count, starmap
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class _Simulation:
                 client.channels = [Channel(scenario, client.number, other) for other in client.neighbours]
             client.forget(scenario.phases)
         self.compute_times = ComputeTimes(scenario)
-        self.sent: list[tuple[int, int, int, int, float, float, float, int]] = []  # fields of SentMessage
+        self.sent: list[SentMessage] = []
         self.events: list[tuple[float, int, str, str]] = []
         self.synchronous = True
         self.withheld = 0
@@ -61,7 +61,7 @@ class _Simulation:
         return Plan(
             schedules=schedules,
             incarnations=tuple(tuple(client.incarnations) for client in self.clients),
-            messages=tuple(starmap(SentMessage, self.sent)),
+            messages=tuple(self.sent),
             withheld=self.withheld,
             synchronous=self.synchronous,
             events=tuple(sorted(self.events)),
@@ -141,7 +141,7 @@ class _Simulation:
                 self.withheld += 1
                 continue
             left, arrived, copies = carried
-            self.sent.append((client.number, other.number, round, phase, now, left, arrived, copies))
+            self.sent.append(SentMessage(client.number, other.number, round, phase, now, left, arrived, copies))
             if not copies:
                 continue
             own_copies[place] = theirs.comes[row, phase, there] = copies

@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -32,37 +32,25 @@ def parse_grids(texts: Sequence[str]) -> Grids:
     grids: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
-        if not equals or not key or not values:
-            raise ConfigError(
-                f'--grid {text}: write it as key=value,value, for example --grid "algorithm.gamma=0.01,0.03"'
-            )
-        if key in _NOT_HERE:
-            raise ConfigError(f"--grid {text}: {key} cannot be swept: {_NOT_HERE[key]}")
-        if key in grids:
-            raise ConfigError(f"--grid {text}: {key} has a grid already; write all its values in one")
-        grids[key] = _values(text, values)
+        example = 'write it as key=value,value, for example --grid "algorithm.gamma=0.01,0.03"'
+        try:
+            found = parse_toml(f"values = [{values}]")["values"]
+        except ValueError:
+            found = [parse(value) for value in values.split(",")]
+        for is_wrong, told in (
+            (not (equals and key and values), example),
+            (key in _NOT_HERE, f"{key} cannot be swept: {_NOT_HERE.get(key)}"),
+            (key in grids, f"{key} has a grid already; write all its values in one"),
+            ("" in found, "a value between the commas is missing"),
+            (any(isinstance(value, dict) for value in found), "a value is a table; write a grid for each of its keys"),
+        ):
+            if is_wrong:
+                raise ConfigError(f"--grid {text}: {told}")
+        for number, value in enumerate(found):
+            if any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in found[:number]):
+                raise ConfigError(f"--grid {text}: {value} is there twice")
+        grids[key] = tuple(found)
     return grids
-
-
-def settings(grids: Grids) -> Iterator[dict[str, Any]]:
-    """{key: value} for every point of the product, the last grid turning fastest; one empty one without grids."""
-    for values in product(*grids.values()):
-        yield dict(zip(grids, values, strict=True))
-
-
-def _values(text: str, values: str) -> tuple[Any, ...]:
-    try:
-        found = parse_toml(f"values = [{values}]")["values"]
-    except ValueError:
-        found = [parse(value) for value in values.split(",")]
-    if "" in found:
-        raise ConfigError(f"--grid {text}: a value between the commas is missing")
-    if any(isinstance(value, dict) for value in found):
-        raise ConfigError(f"--grid {text}: a value is a table; write a grid for each of its keys")
-    for number, value in enumerate(found):
-        if any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in found[:number]):
-            raise ConfigError(f"--grid {text}: {value} is there twice")
-    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -81,7 +69,8 @@ class Plan:
         Runs of other values or seeds may be there: a sweep can grow, and shrink. Files beside the runs too.
         """
         there = sorted(path for path in self.out.iterdir() if path.name != lock.NAME) if self.out.exists() else []
-        own = [path for path in there if path in [run.folder for run in self.runs] or self._is_kin(path)]
+        folders = {run.folder for run in self.runs}
+        own = [path for path in there if path in folders or self._is_kin(path)]
         for path in there:
             is_run = (path / "config.toml").exists() or (path / "run.sqlite").exists()
             if path not in own and (is_run or not own):
@@ -90,21 +79,19 @@ class Plan:
 
     def _is_kin(self, folder: Path) -> bool:
         """Whether a run would be one of this sweep if there were more values or seeds."""
-
-        def without_keys(config: RunConfig) -> dict[str, Any]:
-            return {key: value for key, value in _flat(config).items() if key not in self.keys}
-
         config = configuration(folder)
         if config is None or folder.name != self.naming(config):
             return False
-        return any(without_keys(config) == without_keys(run.config) for run in self.runs)
+        kin = _flat(config, self.keys)
+        return any(_flat(run.config, self.keys) == kin for run in self.runs)
 
 
 def plan(file: Path, overrides: Sequence[str], grids: Grids, seeds: int, out: Path) -> Plan:
     """The product of grids, [[compare]] tables and seeds, from the file's seed on. Raises ConfigError."""
     if (count := seeds * math.prod(map(len, grids.values()))) > _MOST_RUNS:
         raise ConfigError(f"sweep: these grids and seeds make {count:,} runs; at most {_MOST_RUNS:,} are made")
-    loaded = [load(file, overrides, setting) for setting in settings(grids)]
+    points = [dict(zip(grids, values, strict=True)) for values in product(*grids.values())]  # the last turns fastest
+    loaded = [load(file, overrides, point) for point in points]
     configs = [config for of_point in loaded for config in of_point]
     refuse_without_effect(overrides, configs)
     refuse({key: f"--grid {key}: " for key in grids}, configs)
@@ -127,18 +114,15 @@ def plan(file: Path, overrides: Sequence[str], grids: Grids, seeds: int, out: Pa
 
 
 def _name(keys: Sequence[str], of_several: bool, config: RunConfig) -> str:
-    """The folder of a run, by the grids' keys; ``of_several``: there are [[compare]] tables."""
-    values = _flat(config)
-    words = [f"{name} {_short(values.get(key))}" for name, key in zip(short_names(keys), keys, strict=True)]
-    return slug(" ".join([*([config.label] if of_several else []), *words, f"seed {config.seed}"]))
+    """The folder of a run, by the grids' keys; ``of_several``: there are [[compare]] tables. Of a path only the last
+    part is in it, and 1.0 is 1, 1e+16 is 1e16."""
+    words, values = [config.label] if of_several else [], _flat(config)
+    for name, key in zip(short_names(keys), keys, strict=True):
+        value = values.get(key)
+        text = value.rpartition("/")[2] if isinstance(value, str) else str(value).removesuffix(".0").replace("e+", "e")
+        words.append(f"{name} {text}")
+    return slug(" ".join([*words, f"seed {config.seed}"]))
 
 
-def _short(value: Any) -> str:
-    """Returns the last part of a path; 1.0 as 1, and 1e+16 as 1e16."""
-    if isinstance(value, str):
-        return value.rpartition("/")[2]
-    return str(value).removesuffix(".0").replace("e+", "e")
-
-
-def _flat(config: RunConfig) -> dict[str, Any]:
-    return setting_of(tomllib.loads(config.to_toml()))
+def _flat(config: RunConfig, without: Sequence[str] = ()) -> dict[str, Any]:
+    return {key: value for key, value in setting_of(tomllib.loads(config.to_toml())).items() if key not in without}
