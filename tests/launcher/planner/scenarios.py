@@ -1,4 +1,5 @@
-"""Random scenarios, drawn by a number's random.Random, or by Hypothesis, which then finds the simplest that fails."""
+"""Scenarios: small ones, and random ones, drawn by a number's random.Random, or by Hypothesis, which then finds the
+simplest that fails."""
 
 import math
 import random
@@ -11,18 +12,25 @@ ONCE = ("crash", "leave", "join")
 OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
 
 
-def scenario_of(
-    rng: random.Random,
-    *,
-    calm: bool,
-    server: bool = False,
-    deadlines: Sequence[float] = (0.5, 3, 100),
-    rounds: int = 16,
-) -> Scenario:
+PAIR = ((1,), (0,))
+
+
+def edges_of(neighbours: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    return [(i, j) for i, others in enumerate(neighbours) for j in others]
+
+
+def small(neighbours: tuple[tuple[int, ...], ...] = PAIR, nbytes=(1,), link: Link | None = None, **given) -> Scenario:
+    """Ten rounds, unless told otherwise; all edges are alike."""
+    edges = edges_of(neighbours)
+    alike = {"message_bytes": dict.fromkeys(edges, nbytes), "links": dict.fromkeys(edges, link) if link else {}}
+    return Scenario(neighbours=neighbours, **{"seed": 0, "rounds": 10} | alike | given)
+
+
+def scenario_of(rng: random.Random, *, calm: bool, server=False, deadlines=(0.5, 3, 100), rounds: int = 16) -> Scenario:
     """``calm``: nothing is lost, and no wait is bounded. ``deadlines`` to choose from, ``rounds`` at most."""
     clients, rounds = rng.randint(1 + server, 5), rng.randint(1, rounds)
     neighbours = (*[(clients,)] * clients, tuple(range(clients))) if server else _graph(rng, clients)
-    edges = [(i, j) for i, others in enumerate(neighbours) for j in others]
+    edges = edges_of(neighbours)
     phases, opening = (1, rng.randint(0, 2)) if server else (rng.randint(not calm, 3), 0)
     nbytes = {edge: tuple(rng.choice([100, 777, 2000]) for _ in range(opening + phases)) for edge in edges}
     alike = _link(rng, calm)
@@ -69,16 +77,11 @@ def _link(rng: random.Random, calm: bool) -> Link:
 def _fault(rng: random.Random, edges: list[tuple[int, int]], clients: int, rounds: int) -> Fault:
     kind = rng.choice((*ONCE, "crash", "slow", *OF_LINKS))
     first, since = rng.randint(1, rounds), STEP_S * rng.choice([0, 1, 3, 10, 30])
-    spans = [
-        {},
-        {"rounds": (first, first + rng.randint(0, 5))},
-        {"seconds": (since, since + STEP_S * rng.choice([1, 20]))},
-    ]
-    more = rng.choice([{"at_round": first}, {"at_round": first}, {"at_s": since}] if kind in ONCE else spans)
+    spans = {"rounds": (first, first + rng.randint(0, 5))}, {"seconds": (since, since + STEP_S * rng.choice([1, 20]))}
+    more = rng.choice([{"at_round": first}, {"at_round": first}, {"at_s": since}] if kind in ONCE else [{}, *spans])
     if kind == "crash":
-        more |= rng.choice(
-            [{}, {"restart_after": rng.randint(0, 3)}, {"restart_after_s": STEP_S * rng.choice([0, 2, 9])}]
-        )
+        soon = STEP_S * rng.choice([0, 2, 9])
+        more |= rng.choice([{}, {"restart_after": rng.randint(0, 3)}, {"restart_after_s": soon}])
     if kind == "partition":
         own = rng.randrange(clients)
         more |= {"groups": ((own,), tuple(j for j in range(clients) if j != own))}

@@ -85,22 +85,3 @@ def test_where_nothing_goes_wrong_a_round_ends_with_the_last_upload(rng: random.
     assert [plan.schedules[i].end[-1] for i in range(server)] == pytest.approx([ready[i] for i in range(server)])
     assert plan.synchronous
     assert not plan.withheld
-
-
-def test_two_clients_by_hand():
-    # Both send at 0; client 1's message takes 0.5 s, so client 0 computes from 0.5 to 0.6, client 1 from 0.2 to 0.5.
-    # Then client 0's second message comes to client 1 at 0.8, client 1's to client 0 at 1.
-    scenario = Scenario(
-        seed=0,
-        rounds=1,
-        neighbours=((1,), (0,)),
-        message_bytes={(0, 1): (10, 10), (1, 0): (10, 10)},
-        step_s=0.1,
-        steps=(1, 3),
-        links={(0, 1): Link(latency_s=0.2), (1, 0): Link(latency_s=0.5)},
-    )
-    first, second = simulate(scenario).schedules
-    np.testing.assert_allclose([*first.end, *second.end], [1.0, 0.8])
-    np.testing.assert_allclose([*first.idle, *second.idle], [0.9, 0.5])
-    np.testing.assert_allclose(first.delays[0, :, 0], [0.5, 0.5])
-    assert first.waited_for.tolist() == [1]

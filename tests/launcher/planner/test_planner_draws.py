@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, Rates, draw_faults, latencies, stragglers_of, strikes
-from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Stragglers
+from sheafgossip.launcher.planner.scenario import Fault, Link, Stragglers
 from sheafgossip.launcher.planner.simulation import simulate
 
-from .scenarios import scenario_of
+from .scenarios import scenario_of, small
 
 KINDS = ("none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace")
 RING = ((1, 4), (0, 2), (1, 3), (2, 4), (0, 3))
@@ -26,19 +26,9 @@ def stragglers(kind):
 
 
 def scenario(neighbours=RING, **given):
-    edges = [(i, j) for i, others in enumerate(neighbours) for j in others]
-    everything = {
-        "seed": 1,
-        "rounds": 30,
-        "neighbours": neighbours,
-        "message_bytes": dict.fromkeys(edges, (100,)),
-        "staleness": 2,
-        "silence": "stale",
-        "deadline_s": 20.0,
-        "links": dict.fromkeys(edges, Link("lognormal", 0.01, loss=0.2)),
-        "faults": (Fault("crash", clients=(2,), at_round=10, restart_after=3), Fault("duplicate", probability=0.3)),
-    }
-    return Scenario(**everything | given)
+    faults = Fault("crash", clients=(2,), at_round=10, restart_after=3), Fault("duplicate", probability=0.3)
+    usual = {"seed": 1, "rounds": 30, "staleness": 2, "silence": "stale", "deadline_s": 20.0, "faults": faults}
+    return small(neighbours, (100,), Link("lognormal", 0.01, loss=0.2), **usual | given)
 
 
 def times_of(**compute):

@@ -6,7 +6,7 @@ import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,10 +18,9 @@ from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
 from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Stragglers
 from sheafgossip.launcher.planner.simulation import simulate
 
-from .scenarios import STEP_S, scenario_of
+from .scenarios import scenario_of, small
 
 TOLERANCE = 1e-9
-GONE = ("crash", "leave")
 
 
 class Played:
@@ -244,124 +243,86 @@ def incarnations_follow_each_other(played: Played) -> None:
             assert before.ending != "finish"
             assert before.last < each.first
             assert before.end_s <= each.start_s
-            written = each.state_round
-            if written is None:  # it came late, and has written nothing yet
-                assert incarnations[0].first > 1
-            elif written == 0:
-                assert incarnations[0].first == 1
-            else:
+            if written := each.state_round:
                 assert written % scenario.checkpoint_every == 0
                 assert played.incarnation(i, written).number < each.number
+            else:  # None: it came late, and has written nothing yet
+                assert (written is None) == (incarnations[0].first > 1)
         assert not incarnations or incarnations[0].state_round is None
-        told = {kinds: [now for now, client, kind, _ in plan.events if client == i and kind in kinds]
-                for kinds in (GONE, ("join",), ("restart",))}  # fmt: skip
-        assert told[GONE] == [each.end_s for each in incarnations if each.ending != "finish"]
-        assert told["restart",] == [each.start_s for each in incarnations[1:]]
         joins = any(i in fault.clients for fault in scenario.of_kind("join"))
-        assert told["join",] == [each.start_s for each in incarnations[:1] if joins]
+        told = [(each.start_s, "join") for each in incarnations[:1] if joins]
+        told += [(each.start_s, "restart") for each in incarnations[1:]]
+        told += [(each.end_s, each.ending) for each in incarnations if each.ending != "finish"]
+        assert sorted(told) == sorted((now, kind) for now, client, kind, _ in plan.events if client == i)
     assert list(plan.events) == sorted(plan.events)
 
 
 def synchronous_says_whether_every_message_is_that_of_the_own_round(played: Played) -> None:
     own = np.arange(1, played.scenario.rounds + 1)[:, None, None]
-    agreed = all((schedule.uses == own).all() for schedule in played.plan.schedules) and all(
-        [(each.first, each.ending) for each in incarnations] == [(1, "finish")]
-        for incarnations in played.plan.incarnations
-    )
+    whole = all([(each.first, each.ending) for each in own] == [(1, "finish")] for own in played.plan.incarnations)
+    agreed = whole and all((schedule.uses == own).all() for schedule in played.plan.schedules)
     assert played.plan.synchronous <= agreed
     assert played.plan.synchronous == agreed or played.scenario.of_kind("join")
 
 
-OF_EVERY_PATTERN: tuple[Callable[[Played], None], ...] = (
-    uplinks_and_links_carry_one_message_at_a_time_and_in_order,
-    messages_go_to_those_who_are_there,
-    the_two_ends_of_an_edge_agree,
-    incarnations_follow_each_other,
-)
+OF_EVERY_PATTERN = (
+    uplinks_and_links_carry_one_message_at_a_time_and_in_order, messages_go_to_those_who_are_there,
+    the_two_ends_of_an_edge_agree, incarnations_follow_each_other,
+)  # fmt: skip
 OF_GOSSIP = (
-    *OF_EVERY_PATTERN,
-    the_freshest_message_that_has_arrived_is_used,
-    what_is_older_than_allowed_has_a_reason,
-    waits_end_when_something_happens,
-    time_never_runs_back,
+    *OF_EVERY_PATTERN, the_freshest_message_that_has_arrived_is_used, what_is_older_than_allowed_has_a_reason,
+    waits_end_when_something_happens, time_never_runs_back,
     synchronous_says_whether_every_message_is_that_of_the_own_round,
-)
-
-
-def refused(scenario: Scenario) -> str:
-    try:
-        simulate(scenario)
-    except PlanError as error:
-        return str(error)
-    return ""
+)  # fmt: skip
 
 
 @settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_every_plan_keeps_every_law(rng: random.Random):
     scenario = scenario_of(rng, calm=False, deadlines=[0.5, 3, 30, math.inf, math.inf])
-    if refusal := refused(scenario):
-        assert scenario.deadline_s == math.inf, "with a deadline every scenario ends"
+    try:
+        plan = simulate(scenario)
+    except PlanError as error:
+        refusal = str(error)
         assert re.fullmatch(r"client \d+ would wait for ever in round \d+ for .*", refusal)
+        assert scenario.deadline_s == math.inf, "with a deadline every scenario ends"
         harmless = tuple(fault for fault in scenario.faults if fault.kind not in ("loss", "cut", "partition"))
         links = {edge: dataclasses.replace(link, loss=0.0) for edge, link in scenario.links.items()}
-        scenario = dataclasses.replace(scenario, faults=harmless, links=links)  # now nobody waits for ever
-    played = Played(scenario, simulate(scenario))
+        scenario = dataclasses.replace(scenario, faults=harmless, links=links)
+        plan = simulate(scenario)  # now nobody waits for ever
     for law in OF_GOSSIP:
-        law(played)
+        law(Played(scenario, plan))
 
 
-def crashed(staleness: float, restart_after: int, latency_s: float = 0.0) -> Scenario:
-    """Client 0, between two others, crashes before round 5."""
+def returns(fault: Fault, staleness: float = 0, latency_s: float = 0.0) -> list[tuple[int, int]]:
+    """(first round, last) of each incarnation of the client that is struck, which is between two others or one of
+    these."""
     slow = Link(latency_s=latency_s)
-    return Scenario(
-        seed=0,
-        rounds=10,
-        neighbours=((1, 2), (0,), (0,)),
-        message_bytes=dict.fromkeys(((0, 1), (0, 2), (1, 0), (2, 0)), (1, 1)),
-        staleness=staleness,
-        notice_s=5.0,
-        step_s=1.0,
-        steps=(2, 4, 2),
+    scenario = small(
+        ((1, 2), (0,), (0,)), (1, 1), staleness=staleness, notice_s=5.0, step_s=1.0, steps=(2, 4, 2), faults=(fault,),
         links={(0, 1): slow, (1, 0): slow},
-        faults=(Fault("crash", clients=(0,), at_round=5, restart_after=restart_after),),
-    )
+    )  # fmt: skip
+    return [(each.first, each.last) for each in simulate(scenario).incarnations[fault.clients[0]]]
 
 
 def test_a_restart_in_a_round_that_a_neighbour_is_in_would_never_end():
     # Client 2 gets to round 6 while client 1 is in it: in its second exchange client 1 would wait for client 0, and
     # client 0, in its first, for a message of round 5 or later, which client 1 has sent while nobody was there.
-    (first, second), *_ = simulate(crashed(staleness=1, restart_after=1, latency_s=4.0)).incarnations
-    assert (first.first, first.last, first.ending) == (1, 4, "crash")
-    assert (second.first, second.last, second.ending) == (7, 10, "finish")
+    assert returns(Fault("crash", (0,), at_round=5, restart_after=1), staleness=1, latency_s=4.0) == [(1, 4), (7, 10)]
 
 
-@pytest.mark.parametrize("restart_after", [1, 2, 3])
 @pytest.mark.parametrize("staleness", [0, math.inf])
-def test_clients_in_step_and_those_that_never_wait_restart_when_asked_for(staleness, restart_after):
-    first, second = simulate(crashed(staleness, restart_after)).incarnations[0]
-    assert (first.last, second.first) == (4, 5 + restart_after)
-
-
-@pytest.mark.parametrize("when", [{"at_round": 1}, {"at_s": 0.0}, {"at_round": 4}], ids=str)
-def test_a_client_joins_in_the_round_asked_for(when):
+def test_clients_in_step_and_those_that_never_wait_restart_and_join_when_asked_for(staleness):
+    for after in (1, 2, 3):
+        assert returns(Fault("crash", (0,), at_round=5, restart_after=after), staleness) == [(1, 4), (5 + after, 10)]
     for client in range(3):
-        scenario = dataclasses.replace(crashed(0, 1), faults=(Fault("join", clients=(client,), **when),))
-        (only,) = simulate(scenario).incarnations[client]
-        assert only.first == when.get("at_round", 1)
+        for when, first in (({"at_round": 1}, 1), ({"at_s": 0.0}, 1), ({"at_round": 4}, 4)):
+            assert returns(Fault("join", (client,), **when), staleness) == [(first, 10)]
 
 
 def test_a_planner_that_takes_an_older_message_breaks_the_law(monkeypatch):
-    scenario = Scenario(
-        seed=0,
-        rounds=20,
-        neighbours=((1,), (0,)),
-        message_bytes={(0, 1): (1,), (1, 0): (1,)},
-        staleness=3,
-        step_s=STEP_S,
-        stragglers=Stragglers("exponential", fraction=1.0),
-        links={edge: Link("uniform", 0.001, 0.01) for edge in ((0, 1), (1, 0))},
-    )
+    exponential = Stragglers("exponential", fraction=1.0)
+    scenario = small(rounds=20, staleness=3, stragglers=exponential, link=Link("uniform", 0.001, 0.01))
     the_freshest_message_that_has_arrived_is_used(Played(scenario, simulate(scenario)))
     right = simulation.chosen_round
     wrong = {

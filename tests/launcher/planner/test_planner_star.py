@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner.plan import PlanError
-from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Star
+from sheafgossip.launcher.planner.scenario import Fault, Link, Star
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import Timeline, stretches_of
 
-from .scenarios import scenario_of
+from .scenarios import scenario_of, small
 from .test_planner_laws import OF_EVERY_PATTERN, TOLERANCE, Played
 
 
@@ -22,15 +22,8 @@ def star_of(clients, participants=None, **changes):
     """Seven rounds of clients 0, 1, ... and their server; all take part in all rounds, unless said otherwise."""
     everyone = frozenset(range(clients))
     chosen = [frozenset(each) for each in participants] if participants else [everyone] * 7
-    edges = [(i, clients) for i in range(clients)] + [(clients, i) for i in range(clients)]
-    return Scenario(
-        seed=0,
-        rounds=7,
-        neighbours=(*[(clients,)] * clients, tuple(range(clients))),
-        message_bytes=dict.fromkeys(edges, (100,)),
-        star=Star(tuple(chosen), (*chosen[1:], everyone)),
-        **changes,
-    )
+    star = Star(tuple(chosen), (*chosen[1:], everyone))
+    return small((*[(clients,)] * clients, tuple(range(clients))), (100,), rounds=7, star=star, **changes)
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
@@ -90,8 +83,7 @@ def a_client_works_when_its_work_can_be_used(played: Played) -> None:
 
 def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
     slow = Fault("slow", clients=(0,), rounds=(2, 2), factor=10.0)
-    links = {edge: Link(latency_s=0.1) for edge in ((0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2))}
-    scenario = star_of(3, silence="skip", deadline_s=1.5, step_s=1.0, faults=(slow,), links=links)
+    scenario = star_of(3, silence="skip", deadline_s=1.5, step_s=1.0, faults=(slow,), link=Link(latency_s=0.1))
     plan = simulate(scenario)
     straggler, other, server = plan.schedules[0], plan.schedules[1], plan.schedules[3]
     # Round 1 ends at 1.1. The straggler begins at 1.2 and is done at 11.2; rounds without it take 1.5 each.

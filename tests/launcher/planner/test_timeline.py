@@ -10,21 +10,13 @@ from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import AGES, Timeline, draw, figures, lines_of, shares, stretches_of
 
+from .scenarios import small
 
-def plan_of(*faults, phases=1, rounds=2, staleness=0, silence="wait", loss=0.0):
+
+def plan_of(*faults, phases=1, rounds=2, loss=0.0, **more):
+    link = Link(loss=loss) if loss else None
     return simulate(
-        Scenario(
-            seed=0,
-            rounds=rounds,
-            neighbours=((1,), (0,)),
-            message_bytes={(0, 1): (100,) * phases, (1, 0): (100,) * phases},
-            staleness=staleness,
-            silence=silence,
-            step_s=1.0,
-            steps=(1, 3),
-            links={edge: Link(loss=loss) for edge in ((0, 1), (1, 0))} if loss else {},
-            faults=faults,
-        )
+        small(nbytes=(100,) * phases, rounds=rounds, link=link, step_s=1.0, steps=(1, 3), faults=faults, **more)
     )
 
 
