@@ -1,9 +1,10 @@
 """Where a command begins: what has to be done before anything heavy is imported."""
 
+import os
 import sys
 import traceback
 
-from . import interrupts, one_thread, outlets
+from . import ONE_THREAD, interrupts, outlets
 
 _MAKES_RUNS = ("run", "resume", "sweep", "reproduce", "verify")
 """Commands whose result is in their folders, whatever becomes of what they print."""
@@ -12,7 +13,7 @@ _MAKES_RUNS = ("run", "resume", "sweep", "reproduce", "verify")
 def main() -> None:
     """The whole life of a process; its exit codes are those of ``cli.main``."""
     outlets.secure()
-    one_thread.choose()
+    os.environ.update(ONE_THREAD)
     code = 130
     try:
         code = _attempt()

@@ -17,16 +17,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Heard:
-    """What this process has heard; there is one, as handlers of signals belong to a process."""
+    """What this process has heard; handlers of signals belong to a process, so the class is all there is of it."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.is_waiting = False
-        self.deferring = 0
-        self.lasting = False
-
-
-_heard = _Heard()
+    count = deferring = 0
+    is_waiting = lasting = False
 
 
 def handle(*, lasting: bool = False) -> None:
@@ -35,9 +29,10 @@ def handle(*, lasting: bool = False) -> None:
     ``lasting``: the process is to end with the first of them. An exception that a handler raises can get lost, where it
     interrupts the import of a module or the end of an object: then ``check`` raises it anew.
     """
-    _heard.lasting |= lasting
-    if lasting:
-        sys.unraisablehook = _tell
+    _Heard.lasting |= lasting
+    if lasting:  # tells of a lost exception, unless it is raised anew anyhow
+        tell = sys.__unraisablehook__
+        sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, Interrupted) else tell(lost)
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, _hear)
@@ -45,39 +40,33 @@ def handle(*, lasting: bool = False) -> None:
 
 
 def _hear(*_: object) -> None:
-    _heard.count += 1
-    _heard.is_waiting = _heard.lasting or _heard.deferring > 0
-    if not _heard.deferring:
+    _Heard.count += 1
+    _Heard.is_waiting = _Heard.lasting or _Heard.deferring > 0
+    if not _Heard.deferring:
         raise Interrupted
-
-
-def _tell(lost: "sys.UnraisableHookArgs") -> None:
-    """Tells of a lost exception, unless it is raised anew anyhow."""
-    if not isinstance(lost.exc_value, Interrupted):
-        sys.__unraisablehook__(lost)
 
 
 def check() -> None:
     """Raises KeyboardInterrupt if it was deferred, or lost."""
-    if _heard.is_waiting and not _heard.deferring:
-        _heard.is_waiting = _heard.lasting
+    if _Heard.is_waiting and not _Heard.deferring:
+        _Heard.is_waiting = _Heard.lasting
         raise Interrupted
 
 
 def heard() -> bool:
     """Whether any has come so far."""
-    return _heard.count > 0
+    return _Heard.count > 0
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[Callable[[], bool]]:
     """What is done here is not cut; gives what tells whether any has come meanwhile."""
-    before = _heard.count
-    _heard.deferring += 1
+    before = _Heard.count
+    _Heard.deferring += 1
     try:
-        yield lambda: _heard.count > before
+        yield lambda: _Heard.count > before
     finally:
-        _heard.deferring -= 1
+        _Heard.deferring -= 1
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """For all tests."""
 
-from sheafgossip.launcher import one_thread
+import os
 
-one_thread.choose()  # as every command does, before NumPy is loaded: another number of threads gives other bits
+from sheafgossip.launcher import ONE_THREAD
+
+os.environ.update(ONE_THREAD)  # as every command does before NumPy is loaded, or bits differ
 
 pytest_plugins = ["runs"]

@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 from chaos.records import Records, number_of, same_arrays
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import RunConfig
-from sheafgossip.launcher.processes.engines import EngineName
+from sheafgossip.launcher.processes.engine import EngineName
 from sheafgossip.launcher.studies.runner import Finished, Means, resume, run_all
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from ..planner.timeline import Timeline, draw, report
 from ..prepare.assignments import Site
 from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run
-from ..processes.engines import open_engine
+from ..processes.engine import open_engine
 from ..studies.folders import names_of
 
 

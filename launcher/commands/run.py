@@ -12,7 +12,7 @@ from ...topology.errors import UserError
 from ..config.files import load
 from ..prepare.memory import need_of
 from ..prepare.prepared import Prepared
-from ..processes.engines import EngineName
+from ..processes.engine import EngineName
 from ..run.banner import Banner
 from ..run.display import Display, style
 from ..run.earlier import PlannedRun, begin_anew, missing_of

@@ -12,8 +12,7 @@ from ...transport.failpoints import failpoint
 from ..config.sections import RunConfig
 from ..data.shards import DataSummary
 from ..planner.plan import Plan
-from ..run.folder import digest_of_config, recorded_digest
-from ..run.origin import origin
+from ..run.folder import digest_of_config, facts, origin
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def write_down(prepared: Prepared) -> Store:
     unfinished.replace(folder / "config.toml")
     failpoint("configuration written")
     database = folder / "run.sqlite"
-    has_digests = not database.exists() or not database.stat().st_size or recorded_digest(folder) is not None
+    has_digests = not database.exists() or not database.stat().st_size or CONFIG_DIGEST in facts(folder)
     store = Store(database)
     store.describe(prepared.facts)
     if has_digests:

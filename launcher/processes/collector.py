@@ -1,7 +1,5 @@
 """The launcher's end of the collector: its process, a line of its own to it, and the wait until all is stored."""
 
-import contextlib
-import io
 import json
 import os
 import select
@@ -10,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -21,14 +20,13 @@ from ...metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, Record, pack
 from ...transport.constants import CONSTANTS
 from ...transport.keys import KeyPair
 from ..prepare.prepared import Prepared
-from .engines.base import EngineError
+from .engine import EngineError
 
 _GRACE_S, _STANDSTILL_S = CONSTANTS.stop_grace_s, CONSTANTS.standstill_s
 _LOOK_EVERY_S = 0.5
 _ZMQ_THREADS = 2
 _COLLECTOR = ("-m", "sheafgossip.metrics.collector")
-_NOWHERE = "tcp://127.0.0.1:1"
-"""Where a collector is that could not listen: the run ends as soon as it looks after it."""
+_NOWHERE = "tcp://127.0.0.1:1"  # where a collector is that could not listen: the run ends as soon as it looks after it
 
 
 class CollectorProcess:
@@ -52,9 +50,8 @@ class CollectorProcess:
             raise EngineError(f"no process can be made for the collector: {error.strerror} (ulimit -u)") from error
         finally:
             os.close(log)
-        assert self._process.stdin
-        assert isinstance(self._process.stdout, io.BufferedReader)
-        self._keys, self._said = self._process.stdin, self._process.stdout
+        ends: Any = (self._process.stdin, self._process.stdout)
+        self._keys, self._said = ends
         if not own:
             self._keys.close()
         self._address, self._key = endpoint, ""
@@ -65,20 +62,18 @@ class CollectorProcess:
         self._context = zmq.Context()
         keys = (own, self._key or own.public) if own else None
         self._recorder = Recorder(self._context, self._address, LAUNCHER, keys=keys)
+        self.write = self._recorder.write
 
     def found(self, prepared: Prepared) -> Prepared:
         """The run, with the address where its records go, and whose public key is to be found there."""
-
-        def told(deployment: Any) -> Any:
-            return replace(deployment, records=self._address, records_key=self._key)
-
-        assignments = (replace(each, deployment=told(each.deployment)) for each in prepared.assignments)
-        return replace(prepared, assignments=tuple(assignments))
+        here: dict[str, Any] = {"records": self._address, "records_key": self._key}
+        told = (replace(each, deployment=replace(each.deployment, **here)) for each in prepared.assignments)
+        return replace(prepared, assignments=tuple(told))
 
     def let_in(self, node: int, key: str) -> None:
         """Tells the collector a writer's public key, before that writer learns that it may come."""
         if self._key:
-            with contextlib.suppress(OSError):  # that it has ended is noticed elsewhere
+            with suppress(OSError):  # that it has ended is noticed elsewhere
                 self._keys.write(json.dumps([node, key]).encode() + b"\n")
                 self._keys.flush()
 
@@ -90,9 +85,6 @@ class CollectorProcess:
         """What the launcher has sent to it: batches, and its last word."""
         return OverheadRecord(LAUNCHER, COLLECTOR, "records", self._recorder.batches + 1, self._recorder.wire_bytes)
 
-    def write(self, *records: Record) -> None:
-        self._recorder.write(*records)
-
     def stored(self) -> int:
         """Batches that have been stored so far."""
         while select.select([self._said], [], [], 0)[0] and (read := self._said.read1(1 << 16)):
@@ -101,58 +93,54 @@ class CollectorProcess:
                 self._stored = int(number) if word == b"stored" else self._stored
         return self._stored
 
+    def signs(self) -> tuple[int, ...]:
+        """Something in it changes as long as the collector gets on."""
+        written = 0
+        with suppress(psutil.Error, OSError, AttributeError):  # not every system counts that
+            written = psutil.Process(self._process.pid).io_counters().write_chars
+        return self.stored(), written
+
     def end(self, batches: dict[int, int], tell: Callable[[str], None], impatient: Callable[[], bool]) -> str | None:
         """Tells the collector what is still to come and waits for its end, as long as it gets on and nobody is
         ``impatient``. Returns why records are missing, if any are."""
         self._recorder.send(pack_end(batches | {LAUNCHER: self._recorder.batches}))
         total = sum(batches.values()) + self._recorder.batches
-        why = self._wait(total, tell, impatient)
-        if self._process.returncode == 0 and (why is None or self.stored() == total):
-            return None
-        counts = f"{self.stored():,} of {total:,} batches are stored"
-        return f"{counts}; {why or f'the collector ended early, see {self.log}'}"
-
-    def _wait(self, total: int, tell: Callable[[str], None], impatient: Callable[[], bool]) -> str | None:
-        """Returns why the collector was ended, if it was."""
-        seen, began = self.signs(), time.monotonic()
+        why, seen, began = "", self.signs(), time.monotonic()
         due = began + _STANDSTILL_S
-        while self.alive:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+        while not why and self.alive:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LOOK_EVERY_S)
-                return None
+                break
             tell(f"storing records: {self.stored():,} of {total:,} batches")
             if seen != (seen := self.signs()):
                 due = time.monotonic() + _STANDSTILL_S
             if impatient() and time.monotonic() > began + _GRACE_S:
-                return self._stop("interrupted")
-            if time.monotonic() > due:
-                return self._stop(f"the collector got nowhere for {_STANDSTILL_S:g} s")
-        return None
+                why = "interrupted"
+            elif time.monotonic() > due:
+                why = f"the collector got nowhere for {_STANDSTILL_S:g} s"
+        if why:
+            self._stop()
+        if self._process.returncode == 0 and (not why or self.stored() == total):
+            return None
+        why = why or f"the collector ended early, see {self.log}"
+        return f"{self.stored():,} of {total:,} batches are stored; {why}"
 
-    def signs(self) -> tuple[int, ...]:
-        """Something in it changes as long as the collector gets on."""
-        written = 0
-        with contextlib.suppress(psutil.Error, OSError, AttributeError):  # not every system counts that
-            written = psutil.Process(self._process.pid).io_counters().write_chars
-        return self.stored(), written
-
-    def _stop(self, why: str) -> str:
+    def _stop(self) -> None:
         self._process.terminate()  # it stores what it has
         try:
             self._process.wait(timeout=_GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        return why
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.alive:
-            self._stop("")
+            self._stop()
         for line in (self._keys, self._said):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 line.close()
         self._context.destroy(linger=0)
 

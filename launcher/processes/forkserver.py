@@ -12,18 +12,22 @@ keep one (jemalloc, where scikit-learn finds pyarrow), and sees to it itself whe
 import contextlib
 import ctypes
 import errno
+import fcntl
 import functools
 import gc
 import importlib
 import itertools
 import os
 import selectors
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Self
@@ -31,11 +35,12 @@ from typing import Any, Self
 from ...node.assignment import Assignment, name_of
 from ...transport import control
 from ...transport.constants import CONSTANTS
-from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient
+from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient, Kill, Tell, TellAll
 from ...transport.failpoints import failpoint, this_is
 from ...transport.limits import allow_open_files, end_with_parent
-from .. import interrupts, one_thread
-from . import private_folder
+from .. import ONE_THREAD, interrupts
+
+_PREFIX, _LOCK = "sheafgossip-", "lock"
 
 Live = Callable[[Assignment, Control], int]
 """The life of a client, which ends with the exit status of its process; minus a signal that is to end it."""
@@ -51,28 +56,27 @@ class ForkServer:
     def __init__(self, libraries: Iterable[str] = ()) -> None:
         with interrupts.deferred():
             ours, theirs = socket.socketpair()
-            self.sockets, self._lock = private_folder.make()
+            self.sockets, self._lock = private_folder()
             try:
                 with theirs:
                     arguments = (theirs.fileno(), os.getpid(), self.sockets, *libraries)
                     self._process = subprocess.Popen(
                         [sys.executable, "-m", __name__, *map(str, arguments)],
                         pass_fds=[theirs.fileno(), self._lock],
-                        env=os.environ | one_thread.VARIABLES,
+                        env=os.environ | ONE_THREAD,
                         stdin=subprocess.DEVNULL,
                         start_new_session=True,  # Ctrl-C in a terminal is the launcher's to handle
                     )
             except OSError:
-                private_folder.remove(self.sockets)
+                shutil.rmtree(self.sockets, ignore_errors=True)
                 raise
         self.pid = self._process.pid
         self.control = Control(ours, control.TO_LAUNCHER, attentive=True)
 
     def fork(self, assignments: Iterable[dict[str, Any]], calibrate: int = 0) -> None:
         """Forks clients, or processes that only time so many local steps of theirs."""
-        waiting = iter(assignments)
-        while batch := list(itertools.islice(waiting, CONSTANTS.forked_at_once)):
-            self.control.send(Fork(batch, calibrate))
+        for message in in_batches(assignments, calibrate):
+            self.control.send(message)
 
     def __enter__(self) -> Self:
         return self
@@ -86,8 +90,45 @@ class ForkServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            private_folder.remove(self.sockets)  # it may have ended before it could
+            shutil.rmtree(self.sockets, ignore_errors=True)  # it may have ended before it could
             os.close(self._lock)
+
+
+def in_batches(assignments: Iterable[dict[str, Any]], calibrate: int) -> Iterator[Fork]:
+    waiting = iter(assignments)
+    while batch := list(itertools.islice(waiting, CONSTANTS.forked_at_once)):
+        yield Fork(batch, calibrate)
+
+
+def private_folder() -> tuple[Path, int]:
+    """A private folder for Unix sockets that goes with the processes that use it, however they end; and the descriptor
+    that keeps it, to be passed on to each of them.
+
+    It holds a file that is locked for as long as one of them lives. Where all of them were killed at once nobody is
+    left to remove it: the next one to make such a folder does.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # most of all where somebody keeps it
+            found = folder.lstat()
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if ours and stat.S_IMODE(found.st_mode) == 0o700:
+                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                finally:
+                    os.close(lock)
+                shutil.rmtree(folder, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = False
+        except OSError as error:  # a file system without locks has to do without
+            taken = error.errno == errno.EWOULDBLOCK
+        if not taken and os.fstat(lock).st_nlink:
+            return folder, lock
+        os.close(lock)  # somebody swept it away before it was locked
 
 
 class _Server:
@@ -97,10 +138,10 @@ class _Server:
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, Control] = {}
         self._nodes: dict[int, tuple[int, Control]] = {}  # pid -> client, and its line even when that is closed
-        self._wake, self._wake_end = socket.socketpair()
+        self._wake, wake_end = socket.socketpair()
         self._wake.setblocking(False)
-        self._wake_end.setblocking(False)
-        signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
+        wake_end.setblocking(False)
+        signal.set_wakeup_fd(wake_end.detach(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):  # only their wake-up is wanted: a handler must not raise
             signal.signal(number, lambda *_: None)
         self._selector.register(launcher, selectors.EVENT_READ, self._obey_launcher)
@@ -123,25 +164,17 @@ class _Server:
             match message:
                 case Fork(assignments, calibrate):
                     self._fork(assignments, calibrate)
-                case control.Tell(node, words):
-                    self._tell(node, words)
-                case control.TellAll(words):
-                    for node in list(self._clients):
-                        self._tell(node, words)
-                case control.Kill():
+                case Tell(_, words) | TellAll(words):
+                    for node in [message.node] if isinstance(message, Tell) else self._clients:
+                        if node in self._clients:
+                            with contextlib.suppress(ControlClosed):  # it has just ended; the launcher hears of that
+                                self._clients[node].send(words)
+                case Kill():
                     self._kill()
 
-    def _tell(self, node: int, message: object) -> None:
-        if node in self._clients:
-            with contextlib.suppress(ControlClosed):  # it has just ended; the launcher hears of that in a moment
-                self._clients[node].send(message)
-
     def _fork(self, assignments: Iterable[dict[str, Any]], calibrate: int) -> None:
-        """Makes a client of each.
-
-        What this process writes to between two forks, the older client no longer shares, and what a client writes to it
-        has for itself: so all that can be done beforehand is, the forks come one right after the other, and the
-        accounts after them all.
+        """Makes a client of each. What this process writes to between two forks, the older client no longer shares: so
+        all that can be done beforehand is, the forks come one right after the other, and the accounts after them all.
         """
         from ...node.algorithms import libraries_for
 
@@ -167,15 +200,14 @@ class _Server:
         failpoint("forked")
         for part, (ours, theirs), pid in zip(parts, lines, pids, strict=False):
             theirs.close()
-            node = part.node
-            client = self._clients[node] = Control(ours, control.TO_LAUNCHER)
-            self._nodes[pid] = node, client
-            self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, node))
+            client = self._clients[part.node] = Control(ours, control.TO_LAUNCHER)
+            self._nodes[pid] = part.node, client
+            self._selector.register(client, selectors.EVENT_READ, functools.partial(self._relay, part.node))
 
     def _relay(self, node: int) -> None:
-        client = self._clients.get(node)
-        if client is None:
+        if node not in self._clients:
             return
+        client = self._clients[node]
         try:
             for message in client.receive_some():
                 self._launcher.send(FromClient(node, message))
@@ -215,22 +247,17 @@ def _load(libraries: Iterable[str]) -> None:
         gc.freeze()
 
 
-def _fork() -> int:
-    """fork(2) without Python's hooks around it, where that is possible.
+_LIBRARY = ctypes.PyDLL(None, use_errno=True)  # of C; not CDLL: the interpreter's lock stays held
 
-    They set locks up anew that another thread may hold: here is none. Left out, they leave 0.4 MB more of each client
-    shared, and a client starts sooner.
-    """
+
+def _fork() -> int:
+    """fork(2) without Python's hooks around it, where that is possible: they set locks up anew that another thread may
+    hold. Here is none; left out, they leave 0.4 MB more of each client shared, and a client starts sooner."""
     if sys.platform != "linux" or sys.implementation.name != "cpython":
         return os.fork()
-    pid = _LIBRARY.fork()
-    if pid < 0:
+    if (pid := _LIBRARY.fork()) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return pid
-
-
-_LIBRARY = ctypes.PyDLL(None, use_errno=True)
-"""Of C. Not CDLL: the interpreter's lock stays held."""
 
 
 def _become_client(assignment: Assignment, line: socket.socket, server: int, live: Live, calibrate: int) -> None:
@@ -269,7 +296,7 @@ def _become_client(assignment: Assignment, line: socket.socket, server: int, liv
 def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None:
     def end(*_: object) -> None:
         """Nobody has been forked yet."""
-        private_folder.remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     this_is("fork server")
@@ -297,4 +324,4 @@ if __name__ == "__main__":
     try:
         main(int(sys.argv[1]), int(sys.argv[2]), folder, sys.argv[4:])
     finally:
-        private_folder.remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from ..config.data import DataSection
 from ..config.sections import RunConfig, without_effect
@@ -31,9 +31,7 @@ class Banner:
     def lines(self, prepared: Prepared) -> list[str]:
         news = {name: text for name, text in _lines(prepared) if self._told.get(name) != text}
         self._told |= news
-        return [
-            f"{name.partition(' ')[0] if name.startswith('note') else name:<12}{text}" for name, text in news.items()
-        ]
+        return [f"{'note:' if name.startswith('note') else name:<12}{text}" for name, text in news.items()]
 
 
 def _lines(prepared: Prepared) -> Iterator[tuple[str, str]]:
@@ -67,9 +65,9 @@ def _data(section: DataSection, data: DataSummary) -> str:
 def _clients(config: RunConfig, data: DataSummary) -> str:
     if not data.owners:
         return f"{config.clients}"
-    text = f"all {data.owners} owners" if config.clients == data.owners else f"{config.clients} of {data.owners} owners"
+    everyone = config.clients == data.owners
+    text = f"all {data.owners} owners" if everyone else f"{config.clients} of {data.owners} owners, drawn by the seed"
     names = [client.owner for client in data.clients if client.owner]
-    text += "" if config.clients == data.owners else ", drawn by the seed"
     return text + (f": {some(names)}" if names else "")
 
 
@@ -79,15 +77,11 @@ def _split(section: DataSection, data: DataSummary) -> str:
         text += ", as nobody owns them" + (" (data.client names owners)" if section.dataset in ("npz", "table") else "")
     if data.left_out:
         text += f"; left out, with fewer than {section.min_samples}: {some(data.left_out)}"
-    return f"{text}; a client has {_span(each.train_samples for each in data.clients)} for training, " + (
-        f"{_span(each.test_samples for each in data.clients)} for testing"
-    )
-
-
-def _span(sizes: Iterable[int]) -> str:
-    ordered = sorted(sizes)
-    least, most = ordered[0], ordered[-1]
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    spans = []
+    for sizes in ([each.train_samples for each in data.clients], [each.test_samples for each in data.clients]):
+        least, most = min(sizes), max(sizes)
+        spans.append(f"{least:,}" if least == most else f"{least:,} to {most:,}")
+    return "{}; a client has {} for training, {} for testing".format(text, *spans)
 
 
 def _several(count: int, name: str) -> str:
@@ -109,11 +103,11 @@ def _local_work(config: RunConfig) -> str:
 
 def _models(prepared: Prepared) -> str:
     models = [each.architecture for each in prepared.assignments if each.role == "client"]
-    kinds = Counter((model.label, math.prod(model.input_shape), model.outputs, model.size) for model in models)
-    told = [
-        f"{name}, {inputs:,} inputs, {_several(outputs, 'output')}, {size:,} parameters"
-        for name, inputs, outputs, size in kinds
-    ]
-    if len(told) == 1:
-        return told[0]
-    return some([f"{count} clients: {text}" for text, count in zip(told, kinds.values(), strict=True)], 4)
+    kinds = Counter(
+        f"{model.label}, {math.prod(model.input_shape):,} inputs, {_several(model.outputs, 'output')}, "
+        f"{model.size:,} parameters"
+        for model in models
+    )
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return some([f"{count} clients: {text}" for text, count in kinds.items()], 4)

@@ -132,5 +132,4 @@ class Display:
             if event.kind == "waiting" and event not in self._told:
                 self._told.add(event)
                 self.tell(f"{snapshot.name}: {event.who} {event.detail}")
-        text = plain(line(snapshot, self._place))
-        print(f"{text}, {self._news}" if self._news else text, file=sys.stderr, flush=True)
+        self.tell(line(snapshot, self._place) + (f", {self._news}" if self._news else ""))

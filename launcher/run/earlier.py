@@ -16,7 +16,7 @@ from ...metrics.config_file import flat, parse, read_text
 from ...metrics.events import status_of
 from ...metrics.reader import open_records
 from ...metrics.records import LAUNCHER, EventRecord
-from ...metrics.store import CONFIG, EXTENDED_AFTER, RunFolderError, Store
+from ...metrics.store import CONFIG, CONFIG_DIGEST, EXTENDED_AFTER, RunFolderError, Store
 from ...metrics.summary import summarize
 from ...node.algorithms.server import ServerAlgorithm
 from ...topology.errors import UserError
@@ -29,31 +29,27 @@ from .folder import (
     STORING_S,
     Claim,
     digest_of_config,
-    fact,
+    facts,
+    machine,
     own_files,
-    recorded_digest,
     remove_empty,
     require_plain,
     unfinished_files,
 )
 from .incarnations import Incarnations, rounds_of
-from .origin import machine
 
 _ASK_EVERY_S = 0.1
 _SHOWN, _LONGEST_VALUE = 5, 60  # keys that are told of those that were changed, and characters of a value
 _BEFORE_ITS_CONFIGURATION = {"shards", "plan", "log", "config.toml.part", lock.NAME}  # what preparing writes first
 
-Stage = Literal["missing", "begun", "finished"]
-
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run and the folder where it is, or will be."""
+    """A run and the folder where it is, or will be, perhaps with a checkpoint to go on from."""
 
     config: RunConfig
     folder: Path
     has_checkpoint: bool = False
-    """Whether there is one to go on from."""
 
     @property
     def name(self) -> str:
@@ -101,7 +97,7 @@ def _is_measured(config: RunConfig) -> bool:
     return config.has_scenario and config.compute.step_s is None
 
 
-def stage(config: RunConfig, folder: Path) -> Stage:
+def stage(config: RunConfig, folder: Path) -> Literal["missing", "begun", "finished"]:
     """How far this very run is, in this folder.
 
     Raises ConfigError where the folder holds something else, RunFolderError where the run still goes on, or its
@@ -131,7 +127,7 @@ def stage(config: RunConfig, folder: Path) -> Stage:
 def configuration(folder: Path) -> RunConfig | None:
     """None where there is none that this program understands."""
     try:
-        return read_config(folder)
+        return _read_config(folder)
     except UserError:
         return None
 
@@ -169,14 +165,13 @@ def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
         raise RunFolderError(
             f"{folder}: this run is finished; there is nothing to resume (--rounds N gives it more rounds)"
         )
-    config = _as_it_began(folder, read_config(folder), rounds)
+    config = _as_it_began(folder, _read_config(folder), rounds)
     if rounds is not None and rounds < (least := config.rounds + finished):
         raise RunFolderError(f"{folder}: --rounds {rounds}: the run has {config.rounds}; allowed is {least} or more")
     return config
 
 
 def _has_finished(folder: Path) -> bool:
-    """Raises RunFolderError."""
     with open_records(folder) as records:
         return status_of(records) == "finished"
 
@@ -184,13 +179,13 @@ def _has_finished(folder: Path) -> bool:
 def _as_it_began(folder: Path, config: RunConfig, rounds: int | None) -> RunConfig:
     """The configuration that the run began with. Raises RunFolderError where ``config`` is now another, but for the
     number of rounds where that is what is wanted."""
-    if recorded_digest(folder) in (None, digest_of_config(folder)):
+    recorded = facts(folder)
+    if recorded.get(CONFIG_DIGEST) in (None, digest_of_config(folder)):
         return config
-    text = fact(folder, CONFIG)
     changed = f"{folder}: config.toml was changed since the run began"
-    if text is None:
+    if CONFIG not in recorded:
         raise RunFolderError(f"{changed}; nothing can go on from there")
-    before = validate(parse(text))
+    before = validate(parse(recorded[CONFIG]))
     old, new = (flat(parse(each.to_toml())) for each in (before, config))
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     if keys and not (keys == ["rounds"] and config.rounds == rounds):
@@ -206,7 +201,7 @@ def _value(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
-def read_config(folder: Path) -> RunConfig:
+def _read_config(folder: Path) -> RunConfig:
     """Raises RunFolderError, ConfigError."""
     try:
         return validate(parse(read_text(folder / "config.toml")))
@@ -237,22 +232,20 @@ def taken_up(prepared: Prepared) -> Prepared:
     folder = prepared.folder
     for path in unfinished_files(folder):
         path.unlink()
-    completed = rounds_of(prepared)
     with open_records(folder) as records:
         told = records.execute(
             "SELECT node, kind, virtual_s, detail FROM event "
             "WHERE kind IN ('crash', 'leave', 'restart', 'join', 'scenario')"
         ).fetchall()
-    was, now = {key: fact(folder, key) for key in machine()}, machine()
-    moved = (f"{key} {now[key]} (was {was[key]})" for key in now if was[key] not in (None, now[key]))
+    was, now = facts(folder), machine()
+    moved = (f"{key} {now[key]} (was {was[key]})" for key in now if was.get(key) not in (None, now[key]))
     prepared = replace(prepared, told=tuple(told), moved=", ".join(moved))
-    signed = recorded_digest(folder) is not None
-    for round in checkpoints(prepared, last_recorded(prepared)):
+    completed = rounds_of(prepared)
+    for round in _checkpoints(prepared):
         resumed = replace(prepared, resumed_at=round, went_on_s=_wall_s_after(round, folder))
         incarnations = Incarnations(resumed)
-        if incarnations.all_have_left() and all(
-            _is_sound(path, signed=signed) for path in incarnations.files(completed)
-        ):
+        files = incarnations.files(completed)
+        if incarnations.all_have_left() and all(_is_sound(path, signed=CONFIG_DIGEST in was) for path in files):
             break
     else:
         round, resumed = -1, prepared
@@ -272,35 +265,28 @@ def _is_sound(path: Path, *, signed: bool) -> bool:
         return False
 
 
-def last_recorded(prepared: Prepared) -> int:
-    """The last round that, with all before it, is on record of every client that completes it; -1: none is. Raises
-    RunFolderError."""
+def _checkpoints(prepared: Prepared, *, at_its_end: bool = False) -> list[int]:
+    """The rounds after which state was written, the latest first, as far as all rounds until then are on record of
+    every client that completes them; that of the last round of all only where the run went on after it, or
+    ``at_its_end``. Raises RunFolderError."""
+    folder, every, rounds = prepared.folder, prepared.config.checkpoints.every, prepared.config.rounds
     completed = rounds_of(prepared)
     recorded = np.zeros_like(completed)
-    processes, rounds = recorded.shape
-    with open_records(prepared.folder) as records:
+    with open_records(folder) as records:
         for node, round in records.execute("SELECT node, round FROM round WHERE node >= 0"):
-            if not isinstance(node, int) or not isinstance(round, int) or node >= processes or not 0 <= round < rounds:
-                raise RunFolderError(
-                    f"{prepared.folder}: run.sqlite tells of round {round!r} of client {node!r}, which config.toml does"
-                    " not have"
-                )
+            known = isinstance(node, int) and isinstance(round, int) and node < len(completed) and 0 <= round <= rounds
+            if not known:
+                text = f"run.sqlite tells of round {round!r} of client {node!r}, which config.toml does not have"
+                raise RunFolderError(f"{folder}: {text}")
             recorded[node, round] = True
-    missing = ~(recorded | ~completed).all(axis=0)
-    return (int(missing.argmax()) if missing.any() else len(missing)) - 1
-
-
-def checkpoints(prepared: Prepared, last: int, *, at_its_end: bool = False) -> list[int]:
-    """The rounds up to ``last`` after which state was written, the latest first, that of the last round of all only
-    where the run went on after it, or ``at_its_end``."""
-    every, rounds = prepared.config.checkpoints.every, prepared.config.rounds
-    found = {*_extended_after(prepared.folder), *(range(every, rounds, every) if every else ())}
-    return sorted((round for round in found | ({rounds} if at_its_end else set()) if 0 < round <= last), reverse=True)
+    whole = np.logical_and.accumulate((recorded | ~completed).all(axis=0))
+    found = {*_extended_after(folder), *(range(every, rounds, every) if every else ()), *([rounds] * at_its_end)}
+    return sorted((round for round in found if 0 < round <= rounds and whole[round]), reverse=True)
 
 
 def _extended_after(folder: Path) -> list[int]:
     """The rounds at whose end the run was given more."""
-    return [int(round) for round in (fact(folder, EXTENDED_AFTER) or "").split(",") if round.isdecimal()]
+    return [int(round) for round in facts(folder).get(EXTENDED_AFTER, "").split(",") if round.isdecimal()]
 
 
 def _wall_s_after(round: int, folder: Path) -> float:
@@ -318,7 +304,7 @@ def extended(was: Prepared, will: Prepared) -> Prepared:
     the longer run, too.
     """
     folder, rounds = was.folder, was.config.rounds
-    there = checkpoints(was, last_recorded(was), at_its_end=True)
+    there = _checkpoints(was, at_its_end=True)
     fitting, why_not = _common(there, was, will)
     if not fitting and (there or _has_finished(folder)):
         raise RunFolderError(f"{folder}: cannot be extended to {will.config.rounds} rounds: {why_not}")

@@ -3,16 +3,22 @@
 import errno
 import hashlib
 import os
+import platform
 import re
+import shlex
+import socket
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Self
 
 from ...metrics import lock
 from ...metrics.reader import open_records
-from ...metrics.store import CONFIG_DIGEST, RunFolderError
+from ...metrics.store import PREPARED, RunFolderError
 
 MOMENT_S = 1.0  # how long who wants to work in a folder waits for those who only ask whether anybody does
 STORING_S = 5.0  # the same for a launcher that was killed: for so long its collector may store what it has
@@ -57,9 +63,8 @@ class Claim:
         """Removes what runs write, and folders that are empty then."""
         for path in own_files(self.folder):
             path.unlink()
-        rounds = [path for path in _entries(self.folder / "state") if path.name.startswith("round-")]
-        for path in (*rounds, *(self.folder / room for room in _ROOMS)):
-            remove_empty(path)
+        rounds = (path for path in _entries(self.folder / "state") if path.name.startswith("round-"))
+        remove_empty(*rounds, *(self.folder / room for room in _ROOMS))
 
     def __enter__(self) -> Self:
         return self
@@ -70,19 +75,16 @@ class Claim:
 
 
 def make(folder: Path) -> list[Path]:
-    """Those that it took to make: the folder itself first, if it was missing, then those above it."""
+    """Makes the folder. Returns what was missing: itself first, then those above it."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    made: list[Path] = []
-    for each in reversed(missing):
-        try:
-            each.mkdir()
-            made.insert(0, each)
-        except FileExistsError:  # made by another meanwhile
-            continue
-        except OSError:
-            remove_empty(*made)
-            raise
-    return made
+    try:
+        for each in reversed(missing):
+            with suppress(FileExistsError):  # made by another meanwhile
+                each.mkdir()
+    except OSError:
+        remove_empty(*missing)
+        raise
+    return missing
 
 
 def remove_empty(*folders: Path) -> None:
@@ -122,27 +124,6 @@ def require_plain(folder: Path) -> None:
         raise RunFolderError(f"{folder}: {name} is {wrong}; a run has files and folders of its own there")
 
 
-def relative(path: Path) -> Path:
-    """Returns the path as seen from the working directory, where it lies below that."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def digest_of_config(folder: Path) -> str:
-    """Returns the digest of config.toml as it is. Raises OSError."""
-    return hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
-
-
-def recorded_digest(folder: Path) -> str | None:
-    """Returns the same from when the run began; None where its files have no digests, as in runs of old versions."""
-    return fact(folder, CONFIG_DIGEST)
-
-
-def fact(folder: Path, key: str) -> str | None:
-    """A fact that table ``meta`` tells of the run."""
-    with open_records(folder) as records:
-        return records.execute("SELECT max(value) FROM meta WHERE key = ?", [key]).fetchone()[0]
-
-
 def _below(folder: Path) -> Iterator[Path]:
     """What lies where a run writes, without a look behind links."""
     for path in _entries(folder):
@@ -158,6 +139,45 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _entries(folder: Path) -> list[Path]:
     """Returns what a folder holds; a link to one holds nothing."""
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    return [Path(entry.path) for entry in os.scandir(folder)]
+    return [] if folder.is_symlink() or not folder.is_dir() else list(folder.iterdir())
+
+
+def relative(path: Path) -> Path:
+    """Returns the path as seen from the working directory, where it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+# -- facts about a run -------------------------------------------------------------------------------------------------
+
+
+def digest_of_config(folder: Path) -> str:
+    """Returns the digest of config.toml as it is. Raises OSError."""
+    return hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
+
+
+def facts(folder: Path) -> dict[str, str]:
+    """What table ``meta`` tells of the run; of old versions' runs less. Raises RunFolderError."""
+    with open_records(folder) as records:
+        return dict(records.execute("SELECT key, value FROM meta"))
+
+
+def origin() -> dict[str, str]:
+    """Where a run comes from, for table ``meta``: versions, machine, command line and time."""
+    program, *arguments = sys.argv or [""]
+    ours = Path(program).name in ("cli.py", "__main__.py", "sheafgossip")
+    command = shlex.join(["sheafgossip" if ours else program, *arguments])
+    return machine() | {"command": command, PREPARED: datetime.now(UTC).isoformat(timespec="microseconds")}
+
+
+def machine() -> dict[str, str]:
+    """What another machine, or another installation, would have otherwise."""
+    facts = {"sheafgossip": "?", "torch": "?", "numpy": "?", "zmq": "?"}
+    for name in facts:
+        with suppress(PackageNotFoundError):
+            facts[name] = version("pyzmq" if name == "zmq" else name)
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration):  # not Linux
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    cpu = f"{processor}, {os.cpu_count()} logical cores"
+    return facts | {"python": platform.python_version(), "host": socket.gethostname(), "cpu": cpu}

@@ -13,22 +13,18 @@ from ..prepare.prepared import Prepared
 
 
 class Incarnations:
-    """What is left of every client's incarnations after the round from which the run begins or is taken up again."""
+    """What is ``left`` of every client's incarnations after the round at which the run begins or is taken up."""
 
     def __init__(self, prepared: Prepared):
-        self._prepared = prepared
-        self._resumed_at = prepared.resumed_at
+        self._prepared, self._resumed_at = prepared, prepared.resumed_at
         self._on_wall_clock = prepared.config.time.clock == "wall"
         self._told = Counter(event[:3] for event in prepared.told)
-        self._left: dict[int, list[Incarnation]] = {}
+        self.left: list[list[Incarnation]] = []
         self._over: Counter[tuple[int, str, float | None]] = Counter()
         for node in range(len(prepared.assignments)):
-            self._left[node] = []
-            for incarnation in _planned(prepared, node):
-                if self._goes_on(node, incarnation):
-                    self._left[node].append(incarnation)
-                else:
-                    self._over[node, incarnation.ending, incarnation.end_s] += 1
+            planned = _planned(prepared, node)
+            self.left.append([each for each in planned if self._goes_on(node, each)])
+            self._over.update((node, each.ending, each.end_s) for each in planned if not self._goes_on(node, each))
 
     def _goes_on(self, node: int, incarnation: Incarnation) -> bool:
         """Whether it has rounds to come, or at least messages to get."""
@@ -40,29 +36,13 @@ class Incarnations:
         schedule = plan.schedules[node]
         return bool(((schedule.comes > 0) & (schedule.into_life == incarnation.number))[self._resumed_at :].any())
 
-    def _there_at_first(self, incarnation: Incarnation) -> bool:
+    def at_first(self) -> tuple[list[int], list[int]]:
+        """Clients that are there when the run begins, and those that come when the others have begun."""
+        here = [node for node, left in enumerate(self.left) if left and self._is_here_at_first(left[0])]
+        return here, [node for node, left in enumerate(self.left) if left and node not in here]
+
+    def _is_here_at_first(self, incarnation: Incarnation) -> bool:
         return incarnation.first <= self._resumed_at or incarnation.number == incarnation.first == 1
-
-    def first(self) -> Iterator[Assignment]:
-        """Yields the assignments of the clients that are there when the run begins."""
-        for node, incarnations in self._left.items():
-            if incarnations and self._there_at_first(incarnations[0]):
-                yield self.next(node)
-
-    def late(self) -> list[int]:
-        """Clients that come when the others have begun; to be asked before ``first``."""
-        return [node for node, left in self._left.items() if left and not self._there_at_first(left[0])]
-
-    def none(self) -> list[int]:
-        """Clients that are not there at all any more."""
-        return [node for node, incarnations in self._left.items() if not incarnations]
-
-    def next(self, node: int) -> Assignment:
-        """The client's next incarnation, where it has more."""
-        return self._assignment(node, self._left[node].pop(0))
-
-    def has_more(self, node: int) -> bool:
-        return bool(self._left[node])
 
     def of(self, assignment: Assignment) -> Incarnation:
         """As the plan has it, in a run with a plan."""
@@ -74,12 +54,12 @@ class Incarnations:
         away, what it had sent before; and what those begin from who come later. ``completed`` is that of rounds_of.
         """
         resumed_at = self._resumed_at
-        for assignment, rounds in zip(self._prepared.assignments, completed, strict=True):
+        for assignment, rounds, left in zip(self._prepared.assignments, completed, self.left, strict=True):
             if rounds[resumed_at]:
                 yield assignment.state(resumed_at)
             elif rounds[:resumed_at].any() and not self._on_wall_clock:
                 yield assignment.sent(resumed_at)
-            for incarnation in self._left[assignment.node]:
+            for incarnation in left:
                 begins_from = incarnation.state_round
                 if incarnation.first > resumed_at and begins_from is not None and begins_from <= resumed_at:
                     yield assignment.state(begins_from)
@@ -89,13 +69,11 @@ class Incarnations:
         written all that neighbours need of them. On the wall clock they write nothing."""
         return self._on_wall_clock or self._over <= self._told
 
-    def pause_s(self, node: int, since: float) -> float:
-        """Planned seconds from ``since`` until the client's next incarnation."""
-        return max(0.0, self._left[node][0].start_s - since)
-
-    def _assignment(self, node: int, incarnation: Incarnation) -> Assignment:
+    def next(self, node: int) -> Assignment:
+        """The client's next incarnation, which is no longer left."""
+        incarnation, *self.left[node] = self.left[node]
         base, resumed_at, plan = self._prepared.assignments[node], self._resumed_at, self._prepared.plan
-        following = self._left[node][0].first - 1 if self._left[node] else self._prepared.config.rounds
+        following = self.left[node][0].first - 1 if self.left[node] else self._prepared.config.rounds
         over_ipc = base.deployment.address.startswith("ipc://")
         suffix = f".{incarnation.number}" if incarnation.number > 1 and over_ipc else ""
         first, state_round = incarnation.first, incarnation.state_round

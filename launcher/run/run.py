@@ -1,21 +1,33 @@
 """One run: its processes from start to end, whatever happens to them."""
 
+import errno
 import math
+import os
+import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from ...metrics.records import LAUNCHER, Record
+from ...metrics.reader import SERVER_NAME, client_name, open_records
+from ...metrics.records import COLLECTOR, FORK_SERVER, LAUNCHER, OverheadRecord
+from ...metrics.store import RunFolderError
+from ...node.assignment import Assignment
 from ...node.process.resources import sample
+from ...transport import control
 from ...transport.constants import CONSTANTS
-from ...transport.control import ControlClosed, Kill, Stop, TellAll
+from ...transport.control import ControlClosed, Exited, Failed, FromClient, Kill, Place, Stop, Tell, TellAll, Waiting
 from ...transport.failpoints import failpoint
 from .. import interrupts
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
-from ..processes.engines.base import Engine, EngineError
-from .clients import Clients
+from ..processes.engine import Engine, EngineError, HostLost
 from .folder import unfinished_files
-from .journal import Journal, Outcome, last_line
+from .incarnations import Incarnations
+from .journal import Journal, Outcome
+from .waits import Waits
 
 _LISTEN_S = 0.25
 
@@ -51,19 +63,19 @@ class Run:
                     self._journal.event("warning", f"not all that clients wrote on {', '.join(absent)} is here")
                 for path in unfinished_files(self.prepared.folder):  # of clients that were killed
                     path.unlink()
-                self._collector.write(*self._final_resources())
+                if self.prepared.config.measuring.enabled and not self._engine.shares_process:
+                    resources = self._engine.final_resources(self._journal.now)
+                    self._collector.write(sample(LAUNCHER, self._journal.now), *resources)
                 lost = self._collector.end(self.clients.batches, self._watch, impatient)
-                return self._journal.end(self._with_causes(outcome, lost), self._overhead(), impatient)
-
-    def _with_causes(self, outcome: Outcome, lost: str | None) -> Outcome:
-        """``lost``: why records are missing."""
-        causes = (f"records of this run are missing: {lost}",) if lost else ()
-        if outcome.status == "failure":
-            of_clients = self.clients.failures.causes(self.prepared, self.clients.waits.hopeless)
-            causes = (*of_clients, *outcome.causes, *causes)
-        return Outcome("failure" if causes and outcome.status == "finish" else outcome.status, causes)
+                causes = [*self.clients.causes()] if outcome.status == "failure" else []
+                causes += [*outcome.causes, *([f"records of this run are missing: {lost}"] if lost else [])]
+                status = "failure" if causes and outcome.status == "finish" else outcome.status
+                # what the planes beside the data cost is complete only now that everyone has left
+                overhead = [*self.clients.overhead, self._collector.overhead(), *self._engine.overhead()]
+                return self._journal.end(Outcome(status, tuple(causes)), overhead, impatient)
 
     def _attempt(self) -> Outcome:
+        """``causes`` are those beside what clients have failed of."""
         try:
             for reached in self.clients.course(self.prepared, self._journal, self._started):
                 self._until(reached)
@@ -88,18 +100,18 @@ class Run:
                 deadline = time.monotonic() + seconds
             self._require_all_well()
             if not collector.alive:
-                raise _Failure(f"the collector of the records ended unexpectedly{last_line(collector.log)}")
+                raise _Failure(f"the collector of the records ended unexpectedly{_last_line(collector.log)}")
             if time.monotonic() > deadline:
                 raise _Failure(f"{len(clients.running)} clients did not leave within {seconds:g} s")
             next_s = clients.start_returning()
             if news := clients.waits.news(clients.done, time.monotonic()):
-                self._journal.event("waiting", news.text, news.node)
+                self._journal.event("waiting", news[1], news[0])
             if not self._listen_once(max(0.0, min(_LISTEN_S, next_s))):
                 self._watch()
         self._require_all_well()  # the last to go may have died
 
     def _require_all_well(self) -> None:
-        if self.clients.failures:
+        if self.clients.errors or self.clients.deaths:
             self._listen(CONSTANTS.further_failures_s)
             raise _Failure
 
@@ -116,24 +128,220 @@ class Run:
         return came
 
     def _stop_clients(self, reason: str) -> None:
-        deaths = dict(self.clients.failures.deaths)  # those who end from here on are no cause of anything
+        deaths = dict(self.clients.deaths)  # those who end from here on are no cause of anything
         try:
-            self._engine.send(TellAll(Stop(reason)))
-            self._listen(CONSTANTS.stop_grace_s)
-            if self.clients.running:
-                self._engine.send(Kill())
+            for message in (TellAll(Stop(reason)), Kill()):
+                self._engine.send(message)
                 self._listen(CONSTANTS.stop_grace_s)
+                if not self.clients.running:
+                    break
         except ControlClosed:
             self.clients.running.clear()
-        self.clients.failures.deaths = deaths
+        self.clients.deaths = deaths
 
-    def _final_resources(self) -> Iterator[Record]:
-        if self.prepared.config.measuring.enabled and not self._engine.shares_process:
-            yield sample(LAUNCHER, self._journal.now)
-            yield from self._engine.final_resources(self._journal.now)
 
-    def _overhead(self) -> Iterator[Record]:
-        """What the planes beside the data cost: they are complete only now that everyone has left."""
-        yield from self.clients.overhead
-        yield self._collector.overhead()
-        yield from self._engine.overhead()
+class Clients:
+    """Who is there, who comes and goes, what each is told about the others, and what fails."""
+
+    def __init__(self, prepared: Prepared, engine: Engine):
+        self._prepared, self._engine = prepared, engine
+        self.running: dict[int, Assignment] = {}  # {client: its present incarnation}
+        self.addresses: dict[int, str] = {}
+        self.keys: dict[int, str] = {}  # the public ones, of the present incarnations
+        self.done: set[int] = set()
+        self.batches: dict[int, int] = {}
+        self.overhead: list[OverheadRecord] = []  # of the clients' control lines, and of the records they sent
+        self.waits = Waits(self._name)
+        self.errors: dict[int, Failed] = {}
+        self.deaths: dict[int, int] = {}  # {client: exit status}, of those that should not have ended
+        self._lost: dict[str, set[int]] = {}  # {what is to be told of a lost host: its clients}
+        self._ready: set[int] = set()
+        self._ended: set[int] = set()  # those without a further incarnation, before the others are done
+        self._returning: dict[int, float] = {}  # {client: when its next one begins (time.monotonic() seconds)}
+        self._leaving: set[int] = set()  # those that have sent their last message
+        self._dead: set[int] = set()  # those that died unexpectedly, where the run goes on without them
+        self._are_learning = self._are_exiting = False
+
+    def course(self, prepared: Prepared, journal: Journal, began: float) -> Iterator[Callable[[], bool]]:
+        """The steps of a run, for all clients; yields what each but the last has to reach before the next begins.
+        ``prepared`` knows where the collector is; ``began`` is in seconds of time.monotonic()."""
+        self._prepared, self._journal = prepared, journal
+        self._incarnations = Incarnations(prepared)
+        here, late = self._incarnations.at_first()
+        self._ended.update(node for node, left in enumerate(self._incarnations.left) if not left)
+        self._engine.begin(prepared.folder)
+        self._start(*here)
+        yield lambda: len(self.addresses) == len(here)
+        for node in here:
+            self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
+        yield lambda: len(self._ready) == len(here)
+        journal.start(len(self.running), time.monotonic() - began, self._engine.introductions())
+        failpoint("go")
+        self._engine.send(TellAll(control.Go(journal.epoch)))
+        self._are_learning = True
+        for node in late:
+            self._let_return(node, since_s=prepared.went_on_s)
+        yield lambda: len(self.done | self._ended) == len(prepared.assignments)
+        failpoint("exit")
+        self._are_exiting = True
+        self._engine.send(TellAll(control.Exit()))
+
+    def start_returning(self) -> float:
+        """Starts the clients whose time has come. Returns the seconds until the next one's has."""
+        now = time.monotonic()
+        for node in [node for node, due in self._returning.items() if due <= now]:
+            del self._returning[node]
+            self._start(node)
+        return min(self._returning.values(), default=math.inf) - time.monotonic()
+
+    def _start(self, *nodes: int) -> None:
+        assignments = list(map(self._incarnations.next, nodes))
+        self.running |= dict(zip(nodes, assignments, strict=True))
+        self._engine.fork(assignments)
+
+    def take(self, message: Any) -> None:
+        """Notes what the engine has to say, and tells those whom it concerns."""
+        match message:
+            case FromClient(node, control.Bound(address, key)):
+                self._journal.collector.let_in(node, key)
+                self.addresses[node], self.keys[node] = address, key
+                if self._are_learning:
+                    self._introduce(node)
+            case FromClient(node, control.Ready()):
+                self._ready.add(node)
+                if self._are_learning:
+                    self._engine.send(Tell(node, control.Go(self._journal.epoch)))
+            case FromClient(node, control.Done()):
+                self.done.add(node)
+                # nobody knows on the wall clock how many rounds behind others are: none should wait for who is done
+                if self._prepared.plan and self._prepared.config.time.clock == "wall":
+                    self._tell_neighbours(node, control.NeighbourFinished(node))
+            case FromClient(node, control.Leaving(batches, size)):
+                self.batches[self.running[node].sender] = batches
+                self._leaving.add(node)
+                self.overhead.append(OverheadRecord(node, COLLECTOR, "records", batches, size))
+            case FromClient(node, control.WaitOver()):
+                self.waits.over(node)
+            case FromClient(node, Waiting() as wait):
+                self.waits.note(node, wait, time.monotonic())
+            case FromClient(node, Failed() as error):
+                self.errors[node] = error
+            case Exited(node, status, told, heard, parent):
+                parent = FORK_SERVER if parent is None else parent
+                self.overhead.append(OverheadRecord(parent, node, "control", *told))
+                self.overhead.append(OverheadRecord(node, parent, "control", *heard))
+                self._note_exit(node, status)
+            case HostLost(host, nodes, cause):  # to the run a crash of all that ran there; the engine tells of each
+                these = ", ".join(map(str, nodes))
+                clients = f"{len(nodes)} clients" if len(nodes) > 5 else f"client {these}" if nodes else "no client"
+                text = f"host {host} was lost, and with it {clients}: {cause}"
+                self._journal.event("host-lost", text)
+                self._lost[text] = set(nodes)
+
+    def _note_exit(self, node: int, status: int | None) -> None:
+        assignment = self.running.pop(node)
+        incarnation = assignment.incarnation
+        self.waits.over(node)
+        self.addresses.pop(node, None)
+        self._ready.discard(node)
+        survives = self._prepared.config.time.deaths == "continue"
+        if node in self._leaving and not self._are_exiting and incarnation.ending != "finish":
+            self._leaving.discard(node)
+            end_s = self._incarnations.of(assignment).end_s
+            self._part_with(assignment, incarnation.ending, f"before round {(incarnation.last_round or 0) + 1}", end_s)
+            if self._incarnations.left[node]:
+                self._let_return(node, since_s=end_s)
+            else:
+                self._ended.add(node)
+        elif status is None:  # it never was; the first of its kind has told why
+            self._ended.add(node)
+        elif status < 0 and survives and self._are_learning and node not in self.errors:
+            if node not in self._leaving:
+                self._part_with(assignment, "death", f"{_signal_name(-status)}; the others go on without it")
+            self._dead.add(node)
+            self._ended.add(node)
+        elif status < 0 or not self._are_exiting:
+            self.deaths[node] = status
+
+    def _introduce(self, node: int) -> None:
+        """A client has come that the others have not met yet."""
+        assignment = self.running[node]
+        first_round = assignment.incarnation.first_round
+        for dead in self._dead & {peer.node for peer in assignment.neighbours}:
+            self._engine.send(Tell(node, control.NeighbourDied(dead)))
+        self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
+        self._tell_neighbours(node, control.NeighbourCame(self._place(node), first_round))
+        kind = "restart" if assignment.incarnation.number > 1 else "join"
+        start_s = self._incarnations.of(assignment).start_s
+        self._journal.planned_event(kind, f"takes part from round {first_round}", node, start_s)
+
+    def _part_with(self, assignment: Assignment, kind: str, text: str, virtual_s: float | None = None) -> None:
+        """A client has ended before the others, as planned or not."""
+        news = control.NeighbourDied if kind == "death" else control.NeighbourLeft
+        self._tell_neighbours(assignment.node, news(assignment.node, assignment.incarnation.number))
+        self._journal.planned_event(kind, text, assignment.node, virtual_s)
+
+    def _tell_neighbours(self, node: int, news: object) -> None:
+        for other in self._present_neighbours(node):
+            self._engine.send(Tell(other.node, news))
+
+    def _present_neighbours(self, node: int) -> list[Place]:
+        peers = self._prepared.assignments[node].neighbours
+        return [self._place(peer.node) for peer in peers if peer.node in self.addresses]
+
+    def _place(self, node: int) -> Place:
+        return Place(node, self.addresses[node], self.running[node].incarnation.number, self.keys[node])
+
+    def _let_return(self, node: int, since_s: float) -> None:
+        """On the wall clock the pause from ``since_s`` really passes; on the virtual one it is part of the plan."""
+        pause_s = max(0.0, self._incarnations.left[node][0].start_s - since_s)
+        self._returning[node] = time.monotonic() + (pause_s if self._prepared.config.time.clock == "wall" else 0.0)
+
+    def _name(self, node: int) -> str:
+        if self._prepared.assignments[node].role == "server":
+            return SERVER_NAME
+        return client_name(node, {k: each.owner for k, each in enumerate(self._prepared.data.clients) if each.owner})
+
+    def causes(self) -> Iterator[str]:
+        """Why the run failed. Deaths by signal first: what they leave behind makes others fail."""
+        folder = self._prepared.folder
+        completed: dict[int, int] = {}  # {client: its last round on record}, as far as that can be read
+        with suppress(RunFolderError, sqlite3.Error), open_records(folder) as records:
+            completed = dict(records.execute("SELECT node, max(round) FROM round GROUP BY node").fetchall())
+
+        def failed(node: int, how: str) -> str:
+            when = f"round {completed[node] + 1}" if node in completed else "start-up"
+            return f"{self._name(node)} {how} in {when}"
+
+        yield from self._lost
+        deaths = [(self._prepared.assignments[node].log, node, self.deaths[node]) for node in sorted(self.deaths)]
+        for log, node, status in deaths:
+            if status < 0 and not any(node in clients for clients in self._lost.values()):
+                last = _last_line(log) if -status == signal.SIGABRT else ""  # libraries say why
+                yield f"{failed(node, 'died')}: {_signal_name(-status)}{last}"
+        if self.waits.hopeless and self.errors:
+            node, text = self.waits.hopeless
+            yield f"{self._name(node)} {text}"
+        told: set[str] = set()
+        for node, error in sorted(self.errors.items()):
+            if not error.cause or error.cause not in told:
+                yield f"{failed(node, 'failed')}: {error.text.rstrip()}"
+            told.add(error.cause)
+        for log, node, status in deaths:
+            if status >= 0 and node not in self.errors:
+                yield f"{failed(node, 'ended')} with exit status {status}; see {log}"
+
+
+def _signal_name(number: int) -> str:
+    return f"killed by {next((each.name for each in signal.Signals if each == number), f'signal {number}')}"
+
+
+def _last_line(log: Path) -> str:
+    """Returns it as the end of a sentence; empty where there is none."""
+    said: list[str] = []
+    with suppress(OSError):
+        said = log.read_text(errors="replace").splitlines()[-1:]
+    if "FATAL ERROR: OUT OF MEMORY" in "".join(said):
+        return ", for what came in took all the memory that it may have"
+    why = " (see ulimit -u, pids.max)" if os.strerror(errno.EAGAIN) in "".join(said) else ""
+    return "".join(f"; it said: {line}{why}" for line in said)

@@ -6,10 +6,9 @@ the next has not sent, none of them ever will. Who waits for one at work may onl
 
 from collections import defaultdict
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import NamedTuple, Self
 
 from ...transport.constants import CONSTANTS
 from ...transport.control import Waiting
@@ -18,32 +17,7 @@ _SETTLED_S = CONSTANTS.tell_wait_s / 5
 """Nothing is concluded before all has been as it is for so long: word of the end of a wait may be under way."""
 
 _NAMED = 6
-
-
-class News(NamedTuple):
-    node: int  # who waits
-    text: str
-    hopeless: bool  # nothing can come of it any more
-
-
-@dataclass(frozen=True)
-class Wait:
-    """The wait of a client in this ``round`` that has sent so many messages in it to each neighbour.
-
-    ``wanted`` is {neighbour: round and phase of the message that is waited for}.
-    """
-
-    wanted: dict[int, tuple[int, int]]
-    round: int
-    sent: dict[int, int]
-
-    @classmethod
-    def of(cls, told: Waiting) -> Self:
-        return cls({i: (k, phase) for i, k, phase in told.wanted}, told.round, dict(told.sent))
-
-    def has_not_sent(self, node: int, round: int, phase: int) -> bool:
-        """False, too, where that is not known: it may be under way."""
-        return self.round < round or (self.round == round and self.sent.get(node, 0) <= phase)
+News = tuple[int, str] | None  # who waits, and a text about it
 
 
 class Waits:
@@ -51,38 +25,37 @@ class Waits:
 
     def __init__(self, name: Callable[[int], str]):
         self._name = name
-        self._waits: dict[int, Wait] = {}
-        self._seconds: dict[int, float] = {}
+        self._waits: dict[int, Waiting] = {}
         self._changed = self._told_s = 0.0
-        self.hopeless: News | None = None
+        self.hopeless: News = None  # a wait of which nothing can come any more
 
-    def note(self, node: int, wait: Wait, seconds: float, now: float) -> None:
-        if self._waits.get(node) != wait:
+    def note(self, node: int, wait: Waiting, now: float) -> None:
+        before = self._waits.get(node)
+        if before is None or replace(before, seconds=wait.seconds) != wait:
             self._changed = now
-        self._waits[node], self._seconds[node] = wait, seconds
+        self._waits[node] = wait
 
     def over(self, node: int) -> None:
         self._waits.pop(node, None)
-        self._seconds.pop(node, None)
 
-    def news(self, done: Set[int], now: float) -> News | None:
+    def news(self, done: Set[int], now: float) -> News:
         """What there is to tell now, if anything; ``done`` are those that have completed all their rounds."""
         if not self._waits or self.hopeless or now < self._changed + _SETTLED_S:
             return None
         self.hopeless = self._circle() or self._for_one_of(done)
-        seconds = max(self._seconds.values())
+        seconds = max(wait.seconds for wait in self._waits.values())
         if self.hopeless or seconds < 2 * self._told_s:  # who learns slowly does so in every round
             return self.hopeless
         news = self._at_work(seconds)
         self._told_s = seconds if news else self._told_s
         return news
 
-    def _circle(self) -> News | None:
+    def _circle(self) -> News:
         """Of those that wait themselves, and have not sent what the one before waits for."""
-        waits, owing = self._waits, {}
-        for node in sorted(waits):
-            wanted = waits[node].wanted.items()
-            owing[node] = sorted(i for i, message in wanted if i in waits and waits[i].has_not_sent(node, *message))
+        owing = {}
+        for node in sorted(self._waits):
+            wanted = self._waits[node].wanted
+            owing[node] = sorted(other for other, *message in wanted if self._has_not_sent(other, node, *message))
         try:
             TopologicalSorter(owing).prepare()
         except CycleError as error:
@@ -90,27 +63,33 @@ class Waits:
             pairs = [f"{self._name(i)} for {self._name(j)}" for i, j in pairwise(circle)]
             more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
             text = "waits in a circle where nobody sends what the other waits for, in round"
-            text = f"{text} {self._waits[circle[0]].round}: {', '.join(pairs[:_NAMED])}{more}"
-            return News(circle[0], text, hopeless=True)
+            return circle[0], f"{text} {self._waits[circle[0]].round}: {', '.join(pairs[:_NAMED])}{more}"
         return None
 
-    def _for_one_of(self, done: Set[int]) -> News | None:
-        for node, wait in sorted(self._waits.items(), key=lambda item: item[0]):
-            for whom in wait.wanted.keys() & done:
-                text = f"waits for {self._name(whom)} in round {wait.round}, which has completed all its rounds"
-                return News(node, text, hopeless=True)
-        return None
+    def _has_not_sent(self, node: int, to: int, round: int, phase: int) -> bool:
+        """False, too, where that is not known: it may be under way."""
+        if (wait := self._waits.get(node)) is None:
+            return False
+        return wait.round < round or (wait.round == round and dict(wait.sent).get(to, 0) <= phase)
 
-    def _at_work(self, seconds: float) -> News | None:
-        """Tells for whom most wait, among those who wait for nobody."""
-        waiting = defaultdict[int, list[int]](list)
+    def _for_one_of(self, done: Set[int]) -> News:
         for node in sorted(self._waits):
-            for whom in self._waits[node].wanted.keys() - self._waits.keys():
-                waiting[whom].append(node)
+            wait = self._waits[node]
+            for whom in done & {whom for whom, *_ in wait.wanted}:
+                text = f"waits for {self._name(whom)} in round {wait.round}, which has completed all its rounds"
+                return node, text
+        return None
+
+    def _at_work(self, seconds: float) -> News:
+        """Tells for whom most wait, among those who wait for nobody."""
+        waiting = defaultdict[int, list[tuple[int, int]]](list)
+        for node in sorted(self._waits):
+            for whom, round, _ in self._waits[node].wanted:
+                if whom not in self._waits:
+                    waiting[whom].append((node, round))
         if not waiting:
             return None
         whom, nodes = max(waiting.items(), key=lambda item: len(item[1]))
+        node, round = nodes[0]
         others = f", and so do {len(nodes) - 1} more" if len(nodes) > 1 else ""
-        round, _ = self._waits[nodes[0]].wanted[whom]
-        text = f"waits for {self._name(whom)} in round {round}, for {seconds:.0f} s so far{others}"
-        return News(nodes[0], text, hopeless=False)
+        return node, f"waits for {self._name(whom)} in round {round}, for {seconds:.0f} s so far{others}"

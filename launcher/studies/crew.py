@@ -177,7 +177,7 @@ def _lead_runs(line_number: int, parent: int) -> None:
     interrupts.handle(lasting=True)
     end_with_parent(parent)
     line = Control(socket.socket(fileno=line_number), {"TakeUp": TakeUp})
-    from ..processes.engines import open_engine
+    from ..processes.engine import open_engine
     from .runner import take_up
 
     with open_engine() as engine:

@@ -17,7 +17,7 @@ from ..prepare.assignments import Site
 from ..prepare.memory import check_resources, need_of
 from ..prepare.preparation import once_for_alike, prepare_run, work_out
 from ..prepare.prepared import Prepared
-from ..processes.engines import Engine, EngineName, open_engine
+from ..processes.engine import Engine, EngineName, open_engine
 from ..run.earlier import (
     PlannedRun,
     begin_anew,

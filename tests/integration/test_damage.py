@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from foreign import sheafgossip
 from runs import RunFolder, assert_same_states
 from sheafgossip.launcher.config.sections import ConfigError
-from sheafgossip.launcher.processes.engines import open_engine
+from sheafgossip.launcher.processes.engine import open_engine
 from sheafgossip.launcher.studies.runner import take_up
 from sheafgossip.metrics.store import RunFolderError
 

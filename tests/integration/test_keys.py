@@ -19,7 +19,7 @@ from runs import RunFolder, assert_same_states, until
 from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import prepare_run
-from sheafgossip.launcher.processes.engines import LocalEngine
+from sheafgossip.launcher.processes.engine import LocalEngine
 from sheafgossip.launcher.run.run import Run
 from sheafgossip.metrics.records import COLLECTOR, EventRecord, pack_batch, pack_end
 from sheafgossip.transport.keys import KeyPair, dial_with

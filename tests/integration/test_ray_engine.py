@@ -12,7 +12,7 @@ import pytest
 
 from foreign import sheafgossip
 from runs import alive, assert_same_states, until
-from sheafgossip.launcher.processes.engines import open_engine
+from sheafgossip.launcher.processes.engine import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair
 

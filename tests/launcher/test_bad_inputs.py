@@ -8,7 +8,7 @@ import pytest
 import bad_inputs
 from foreign import sheafgossip
 from sheafgossip.launcher.prepare.assignments import Host
-from sheafgossip.launcher.processes.engines.base import Engine
+from sheafgossip.launcher.processes.engine import Engine
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sheafgossip.launcher.processes import private_folder
+from sheafgossip.launcher.processes.forkserver import private_folder
 
-MAKE = "import time; from sheafgossip.launcher.processes.private_folder import make; print(make()[0], flush=True)\n"
+MAKE = "from sheafgossip.launcher.processes.forkserver import private_folder\nprint(private_folder()[0], flush=True)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -20,19 +20,19 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path):
-    lasting = [sys.executable, "-c", f"{MAKE}time.sleep(60)"]
+    lasting = [sys.executable, "-c", f"{MAKE}import time\ntime.sleep(60)"]
     with subprocess.Popen(lasting, stdout=subprocess.PIPE, text=True) as other:
         theirs = Path(other.stdout.readline().strip())
-        mine, lock = private_folder.make()
+        mine, lock = private_folder()
         assert {path.name for path in tmp_path.iterdir()} == {theirs.name, mine.name}
         assert mine.stat().st_mode & 0o777 == 0o700
         other.kill()
     (theirs / "0").mkdir()
-    private_folder.make()
+    private_folder()
     assert not theirs.exists()
     assert mine.exists()  # kept by this process
     os.close(lock)
-    private_folder.make()
+    private_folder()
     assert not mine.exists()
 
 
@@ -45,6 +45,6 @@ def test_folders_that_are_not_known_to_be_left_stay(tmp_path):
         (tmp_path / name).mkdir(mode=mode)
     (tmp_path / "sheafgossip-open" / "lock").touch()
     before = sorted(tmp_path.iterdir())
-    private_folder.make()
+    private_folder()
     assert set(before) < set(tmp_path.iterdir())
     assert (documents / "lock").exists()

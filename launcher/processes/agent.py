@@ -18,13 +18,13 @@ from typing import Any
 
 import zmq
 
-from ....node.algorithms import input_files
-from ....node.process.resources import sample
-from ....transport import control
-from ....transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
-from ....transport.keys import KeyPair, dial_with, next_event
-from ..forkserver import ForkServer
-from .local import tallies
+from ...node.algorithms import input_files
+from ...node.process.resources import sample
+from ...transport import control
+from ...transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
+from ...transport.keys import KeyPair, dial_with, next_event
+from .engine import tallies
+from .forkserver import ForkServer
 
 _AWAY_S = 2.0  # for how long the launcher may be out of reach
 _LOOK_EVERY_S = 0.5  # for checkpoints of clients: the launcher gets them at once, in case this host is lost
@@ -52,57 +52,46 @@ def configured(line: zmq.Socket) -> zmq.Socket:
     return line
 
 
-def pack(message: Any, *piece: bytes) -> list[bytes]:
-    return [control.encode(message), *piece]
-
-
 def unpack(frames: list[bytes], words: control.Words) -> tuple[Any, bytes]:
     """The message, and the piece of a file that came with it. Raises LineError."""
     try:
         message = control.decode(frames[0], words)
-    except (ValueError, TypeError, IndexError, RecursionError) as error:
-        raise LineError("no JSON object") from error
-    if not isinstance(message, (dict, *words.values())) or len(frames) > 2:
-        raise LineError("no JSON object")
-    return message, frames[1] if len(frames) == 2 else b""
+        if isinstance(message, (dict, *words.values())) and len(frames) <= 2:
+            return message, b"".join(frames[1:])
+    except (ValueError, TypeError, IndexError, RecursionError):
+        pass
+    raise LineError("no JSON object")
 
 
-def pieces(path: Path, name: str) -> Iterator[list[bytes]]:
-    """A file as messages of the line; ``name`` is its path in the run's folder."""
+def pieces(path: Path, name: str) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """A file as messages of the line with a piece each; ``name`` is its path in the run's folder."""
     with path.open("rb") as file:
         piece, last = file.read(_PIECE_BYTES), False
         while not last:
             following = file.read(_PIECE_BYTES)
             last = not following
-            yield pack({"file": name, "last": last}, piece)
+            yield {"file": name, "last": last}, piece
             piece = following
 
 
-class Incoming:
-    """Puts the files of a run together in its folder; each is there whole or not at all."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def take(self, name: str, piece: bytes, *, last: bool) -> None:
-        """Raises LineError for a file that is none of a run's."""
-        if not isinstance(name, str) or _ALLOWED.fullmatch(name) is None or len(piece) > _PIECE_BYTES:
-            raise LineError(f"a file that is none of a run's: {str(name)[:60]!r}")
-        path = self.folder / name
-        unfinished = path.with_name(path.name + ".part")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("ab") as file:
-            file.write(piece)
-        if last:
-            unfinished.replace(path)
+def put(piece: bytes, folder: Path, name: str, *, last: bool) -> None:
+    """Puts a file of a run together in the run's folder; it is there whole or not at all. Raises LineError for a file
+    that is none of a run's."""
+    if not isinstance(name, str) or _ALLOWED.fullmatch(name) is None or len(piece) > _PIECE_BYTES:
+        raise LineError(f"a file that is none of a run's: {str(name)[:60]!r}")
+    path = folder / name
+    unfinished = path.with_name(path.name + ".part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with unfinished.open("ab") as file:
+        file.write(piece)
+    if last:
+        unfinished.replace(path)
 
 
 @contextlib.contextmanager
 def _removed_at_the_end(folder: Path) -> Iterator[None]:
-    """However this process ends: Ray kills the children of one that is killed, and they could not clean up any more.
-
-    So that is left to a shell that is no child of it and waits for the end of a pipe.
-    """
+    """However this process ends: Ray kills the children of one that is killed, and they could not clean up any more. So
+    that is left to a shell that is no child of it and waits for the end of a pipe."""
     reading, writing = os.pipe()
     script = 'exec 3<&0; (cat <&3; sleep 1; rm -rf -- "$0") >/dev/null 2>&1 &'
     subprocess.run(["/bin/sh", "-c", script, str(folder)], stdin=reading, check=True, start_new_session=True)
@@ -131,10 +120,8 @@ class Agent:
         self._line.reconnect_ivl = 100  # ms
         monitor = self._line.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._line.connect(line)
-        self._met = False
-        self._away_since: float | None = None
         self._clocks: list[tuple[float, float]] = []  # (round trip, the launcher's clock minus this one)
-        self._in: Incoming | None = None
+        self._folder: Path | None = None  # of the present run
         self._sent: set[Path] = set()
         try:
             with ForkServer() as self._server, _removed_at_the_end(self._server.sockets):
@@ -155,16 +142,16 @@ class Agent:
         poller = zmq.Poller()
         for each in (self._line, monitor, self._server.control.fileno()):
             poller.register(each, zmq.POLLIN)
-        look_due = 0.0
+        met, away_since, look_due = False, None, 0.0
         while True:
             poller.poll(round(_LOOK_EVERY_S * 1000))
             while monitor.poll(0):
                 # before the two have met there is no hurry: the launcher may have much to prepare, and Ray ends this
                 # agent if the launcher ends meanwhile
                 if next_event(monitor)[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._met, self._away_since = True, None
-                elif self._met and self._away_since is None:
-                    self._away_since = time.monotonic()
+                    met, away_since = True, None
+                elif met and away_since is None:
+                    away_since = time.monotonic()
             while self._server.control.wait(0):
                 for said in self._server.control.receive_some():
                     self._say(said)
@@ -176,13 +163,14 @@ class Agent:
             if (now := time.monotonic()) >= look_due:
                 look_due = now + _LOOK_EVERY_S
                 self._send_new(*_STATES)
-            if self._away_since is not None and now > self._away_since + _AWAY_S:
+            if away_since is not None and now > away_since + _AWAY_S:
                 return "the launcher is gone"
 
-    def _say(self, message: object) -> None:
-        self._line.send_multipart(pack(message))
+    def _say(self, message: object, *piece: bytes) -> None:
+        self._line.send_multipart([control.encode(message), *piece])
 
     def _act_on(self, message: Any, piece: bytes) -> None:
+        server = self._server
         match message:
             case {"asked": asked, "time": there}:
                 now = time.monotonic()
@@ -190,42 +178,36 @@ class Agent:
                 if len(self._clocks) < _QUESTIONS:  # the quickest answer tells best how the two clocks differ
                     self._say({"time": time.monotonic()})
                 else:
-                    self._say({"ready": True, "clock_error_s": min(self._clocks)[0] / 2})
+                    self._say({"ready": True})
             case {"run": number}:
-                folder = self._server.sockets / f"run-{number}"
-                (folder / "log").mkdir(parents=True, mode=0o700)
-                self._before = tallies(self._server)
-                self._in, self._sent = Incoming(folder), set()
-            case {"file": name, "last": last} if self._in:
-                self._in.take(name, piece, last=last)
+                self._folder = server.sockets / f"run-{number}"
+                (self._folder / "log").mkdir(parents=True, mode=0o700)
+                self._before, self._sent = tallies(server), set()
+            case {"file": name, "last": last} if self._folder:
+                put(piece, self._folder, name, last=last)
                 if name.startswith(("state/", "sent/")):  # the launcher has it already
-                    self._sent.add(self._in.folder / name)
-            case Fork(assignments, calibrate) if self._in:
-                self._server.fork([self._settled(assignment) for assignment in assignments], calibrate)
+                    self._sent.add(self._folder / name)
+            case Fork(assignments, calibrate) if self._folder:
+                for assignment in assignments:  # with paths as they are on this host
+                    assignment["run"]["folder"] = str(self._folder)
+                    for key in input_files():
+                        if (path := self._folder / f"{key}.safetensors").exists():
+                            assignment["algorithm"][key] = str(path)
+                server.fork(assignments, calibrate)
             case Tell(_, Go(epoch)) | TellAll(Go(epoch)):
-                self._server.control.send(replace(message, message=Go(epoch - min(self._clocks)[1])))
+                server.control.send(replace(message, message=Go(epoch - min(self._clocks)[1])))
             case Tell() | TellAll() | Kill():
-                self._server.control.send(message)
+                server.control.send(message)
             case {"bring_home": True}:
-                self._send_new(*_STATES)
-                self._send_new("log/*.log")
-                sizes = [list(sample(0, 0.0, pid=pid)) for pid in (self._server.pid, os.getpid())]
-                self._say({"home": True, "samples": sizes, "tallies": (tallies(self._server) - self._before).tolist()})
-
-    def _settled(self, assignment: dict[str, Any]) -> dict[str, Any]:
-        """With paths as they are on this host."""
-        assert self._in
-        for key in input_files():
-            if (path := self._in.folder / f"{key}.safetensors").exists():
-                assignment["algorithm"][key] = str(path)
-        return assignment | {"run": assignment["run"] | {"folder": str(self._in.folder)}}
+                self._send_new(*_STATES, "log/*.log")
+                sizes = [list(sample(0, 0.0, pid=pid)) for pid in (server.pid, os.getpid())]
+                self._say({"home": True, "samples": sizes, "tallies": (tallies(server) - self._before).tolist()})
 
     def _send_new(self, *patterns: str) -> None:
-        if self._in is None:
+        if self._folder is None:
             return
-        folder = self._in.folder
-        there = {path for pattern in patterns for path in folder.glob(pattern)}
+        there = {path for pattern in patterns for path in self._folder.glob(pattern)}
         for path in sorted(there - self._sent):
             self._sent.add(path)
-            for frames in pieces(path, path.relative_to(folder).as_posix()):
-                self._line.send_multipart(frames)
+            for message, piece in pieces(path, path.relative_to(self._folder).as_posix()):
+                self._say(message, piece)
