@@ -1,6 +1,6 @@
 """The command line: commands and their options.
 
-What a command does is the function of its name in ``commands``, which is imported only when the command is called."""
+What a command does is here or in ``commands``, under its name; what it needs is imported only when it is called."""
 
 if __name__ == "__main__":  # before what is heavy is imported; this module is, too, under its own name
     from . import entry
@@ -49,7 +49,7 @@ Target = Annotated[float | None, typer.Option(help="Also what it took to reach t
 OutFolder = Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")]
 
 
-def _command(module: str, group: typer.Typer = app, name: str | None = None) -> Callable[..., Callable[..., Any]]:
+def _command(module: str) -> Callable[..., Callable[..., Any]]:
     """Declares a command: a function of its options and its help; that of the same name in ``module`` does it."""
 
     def declare(options: Callable[..., None]) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ def _command(module: str, group: typer.Typer = app, name: str | None = None) -> 
         def call(**given: Any) -> Any:
             return getattr(import_module(f".commands.{module}", __package__), options.__name__)(**given)
 
-        return group.command(name)(call)
+        return app.command()(call)
 
     return declare
 
@@ -78,7 +78,7 @@ def about(
         raise typer.Exit(2)
 
 
-@_command("run")
+@_command("runs")
 def run(
     file: ConfigFile,
     overrides: Overrides = None,
@@ -96,7 +96,7 @@ def run(
     """
 
 
-@_command("sweep")
+@_command("runs")
 def sweep(
     file: ConfigFile,
     grid: Annotated[
@@ -129,7 +129,7 @@ def plan(
     """
 
 
-@_command("run")
+@_command("runs")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that was interrupted.")],
     rounds: Annotated[int | None, typer.Option(min=1, help="So many in all; then a finished run goes on, too.")] = None,
@@ -141,7 +141,7 @@ def resume(
     """Take up an interrupted run after its last complete checkpoint."""
 
 
-@_command("watch")
+@_command("runs")
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several runs.")],
     plain: Plain = False,
@@ -202,7 +202,7 @@ def export(
     """
 
 
-@_command("reproduce")
+@_command("runs")
 def reproduce(
     what: Annotated[str | None, typer.Argument(metavar="WHAT", help="table4, figure2, fedsak1, all, ...")] = None,
     small: Annotated[bool, typer.Option("--small", help="A small size on data that needs no files.")] = False,
@@ -238,9 +238,13 @@ def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folde
     """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""
 
 
-@_command("inputs", config_app, "show")
+@config_app.command("show")
 def show_configuration(file: ConfigFile, overrides: Overrides = None) -> None:
     """Print the resolved configuration, every key included."""
+    from .config.files import load
+
+    for config in load(file, overrides or ()):
+        print(config.to_toml())
 
 
 @config_app.command("schema")
@@ -251,7 +255,7 @@ def config_schema() -> None:
     typer.echo(describe())
 
 
-@_command("inputs", encoder_app, "train")
+@encoder_app.command("train")
 def train_encoder(
     file: ConfigFile,
     out: Annotated[Path, typer.Option(help="File of the encoder, such as encoder.safetensors.")],
@@ -263,15 +267,36 @@ def train_encoder(
 
     With --set data.dataset=... it learns from another data set than that of the run.
     """
+    from .config.files import load
+    from .prepare import encoders
+
+    for epoch, error in encoders.train_encoder(load(file, overrides or ())[0], epochs, embedding, out):
+        say(f"epoch {epoch}: mean squared error {error:.5f}")
+    say(f"encoder: {out}")
 
 
-@_command("inputs", topology_app, "show")
+@topology_app.command("show")
 def show_topology(
     file: ConfigFile,
     overrides: Overrides = None,
     picture: Annotated[Path | None, typer.Option(help="Save a picture of the graph: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Print figures of the configuration's graph, and save a picture of it if asked."""
+    from ..topology.figures import describe
+    from .config.files import load
+    from .prepare.preparation import draw_graphs
+
+    config = load(file, overrides or ())[0]
+    graphs = draw_graphs(config)
+    kind = config.topology.kind if config.algorithm.traits.server == "none" else "star around a server"
+    figures = {"kind": kind, "clients": f"{config.clients}", **describe(graphs)}
+    if picture is not None:
+        from ..topology.picture import draw_picture
+
+        draw_picture(graphs, picture, title=f"{config.topology.kind}, {config.clients} clients")
+        figures["picture"] = f"{picture}"
+    for name, value in figures.items():
+        print(f"{name:<30}{value}")
 
 
 def main() -> None:

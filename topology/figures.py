@@ -1,19 +1,14 @@
 """Numbers that describe a graph: how many talk, how far apart they are, how fast they mix."""
 
-from __future__ import annotations
-
 from functools import reduce
 from itertools import chain
 from operator import or_
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.sparse import csc_array, csr_array
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
-from .graph import Digraph, Graph, GraphSequence, TopologyError
-from .weights import mixing_matrix, mixing_row
-
-if TYPE_CHECKING:
-    from scipy.sparse import csc_array
+from .graph import Digraph, Graph, GraphSequence, TopologyError, mixing_row
 
 DENSE_UP_TO = 500  # clients; beyond, all eigenvalues of a dense matrix cost more than two of a sparse one
 
@@ -34,19 +29,16 @@ def describe(graphs: GraphSequence) -> dict[str, str]:
             "mean clustering": f"{clustering(graph):.3f}",
             "spectral gap": f"{spectral_gap(graph):.4f}",
         }
-    told: dict[str, str] = {}
-    links = [len(each.arcs if isinstance(each, Digraph) else each.edges) for each in graphs.graphs]
-    name = "arcs" if graphs.directed else "edges"
+    links, name = [len(each.links) for each in graphs.graphs], "arcs" if graphs.directed else "edges"
+    told = {name: f"{links[0]}"}
     if graphs.changes:
         rounds = f"{graphs.rounds_each} round{'s' if graphs.rounds_each > 1 else ''}"
-        told |= {"periods": f"{len(links)}, each of {rounds}", f"{name} (least / mean / most)": _spread(links)}
-    else:
-        told |= {name: f"{links[0]}"}
+        told = {"periods": f"{len(links)}, each of {rounds}", f"{name} (least / mean / most)": _spread(links)}
     sent = _spread([len(each.successors(client)) for each in graphs.graphs for client in clients])
     heard = _spread([len(each.predecessors(client)) for each in graphs.graphs for client in clients])
     told |= {"outdegree": sent, "indegree": heard} if graphs.directed else {"degree": sent}
     if not graphs.changes:
-        told |= {"diameter": f"{diameter(graph)}"}
+        told["diameter"] = f"{diameter(graph)}"
     connected = all(each.is_connected for each in graphs.graphs)
     doubly_stochastic = all(each.is_regular for each in graphs.graphs if isinstance(each, Digraph))
     return told | {
@@ -80,38 +72,35 @@ def diameter(graph: Graph | Digraph) -> int:
 
 def clustering(graph: Graph) -> float:
     """Mean over clients of the share of pairs of their neighbours that are neighbours too; 0 with fewer than two."""
-    around = [sum(1 << neighbour for neighbour in graph.neighbours(client)) for client in range(graph.clients)]
-    total = 0.0
-    for client in range(graph.clients):
-        degree = graph.degree(client)
-        if degree >= 2:
-            # Each pair of neighbours that talk is seen from both of its ends.
-            closed = sum((around[client] & around[j]).bit_count() for j in graph.neighbours(client))
-            total += closed / (degree * (degree - 1))
-    return total / graph.clients
+    lists = [graph.neighbours(client) for client in range(graph.clients)]
+    around = [sum(1 << neighbour for neighbour in neighbours) for neighbours in lists]
+    # Each pair of neighbours that talk is seen from both of its ends.
+    closed = [sum((own & around[j]).bit_count() for j in lists[i]) for i, own in enumerate(around)]
+    return sum(pairs / max(1, len(own) * (len(own) - 1)) for pairs, own in zip(closed, lists, strict=True)) / len(lists)
+
+
+def mixing_matrix(graph: Graph | Digraph, weights: str) -> csr_array:
+    """W, (n, n), from its rows."""
+    rows = [mixing_row(graph, client, weights) for client in range(graph.clients)]
+    ends = np.cumsum([0, *map(len, rows)])
+    values = np.fromiter(chain.from_iterable(row.values() for row in rows), float, count=ends[-1])
+    partners = np.fromiter(chain.from_iterable(rows), np.intp, count=ends[-1])
+    return csr_array((values, partners, ends), shape=(graph.clients, graph.clients))
 
 
 def spectral_gap(graph: Graph) -> float:
     """1 - the second largest eigenvalue modulus of the Metropolis-Hastings matrix; 1 mixes in one round, 0 never."""
     if graph.clients == 1:
         return 1.0
-    if graph.clients <= DENSE_UP_TO:
-        eigenvalues = np.linalg.eigvalsh(mixing_matrix(graph, "metropolis-hastings"))
-        return 1 - float(max(abs(eigenvalues[0]), abs(eigenvalues[-2])))
-    from scipy.sparse import csc_array
-
-    rows = [mixing_row(graph, client, "metropolis-hastings") for client in range(graph.clients)]
-    ends = np.cumsum([0, *map(len, rows)])
-    weights = np.fromiter(chain.from_iterable(row.values() for row in rows), float, count=ends[-1])
-    partners = np.fromiter(chain.from_iterable(rows), np.intp, count=ends[-1])
-    # W is symmetric: its rows are its columns.
-    return 1 - second_modulus(csc_array((weights, partners, ends), shape=(graph.clients, graph.clients)))
+    W = mixing_matrix(graph, "metropolis-hastings")
+    if graph.clients > DENSE_UP_TO:
+        return 1 - second_modulus(W.T)  # by columns, which are its rows
+    eigenvalues = np.linalg.eigvalsh(W.toarray())
+    return 1 - float(max(abs(eigenvalues[0]), abs(eigenvalues[-2])))
 
 
 def second_modulus(mixing: csc_array) -> float:
     """Second largest eigenvalue modulus of a symmetric matrix with eigenvalues in (-1, 1], 1 among them."""
-    from scipy.sparse.linalg import ArpackNoConvergence, eigsh
-
     start = np.random.default_rng(0).random(mixing.shape[0])  # ARPACK's own start differs from call to call
     try:
         return float(min(abs(eigsh(mixing, k=2, v0=start, maxiter=50, return_eigenvectors=False))))

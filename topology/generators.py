@@ -9,14 +9,12 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from .graph import Digraph, Graph, GraphSequence, TopologyError
+from .graph import Digraph, Graph, GraphSequence, Pairs, TopologyError
 from .section import Count, Fraction, Index, Needs, Section
 
 # networkx and numpy are imported where they are used: every client process imports this package.
 if TYPE_CHECKING:
     import numpy as np
-
-Pairs = Iterable[tuple[int, int]]
 
 _MOST_LINKS = 10_000_000  # of all graphs of a run together: no machine could run more
 
@@ -73,60 +71,20 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph 
     """
     if spec.kind == "file":
         if spec.path is None:
-            raise TopologyError(
-                'topology.path is missing: topology.kind = "file" needs an edge list or a .graphml file'
-            )
-        from .files import read_digraph, read_graph
+            needed = 'topology.kind = "file" needs an edge list or a .graphml file'
+            raise TopologyError(f"topology.path is missing: {needed}")
+        from .files import read_graph
 
-        return read_digraph(spec.path, clients) if spec.directed else read_graph(spec.path, clients, spec.connected)
+        return read_graph(spec.path, clients, directed=spec.directed, connected=spec.connected)
     if not spec.connected:
         raise _refusal(spec, "connected", "graphs that are drawn are connected; only those from a file need not be")
     if spec.directed and spec.kind not in _DIRECTED:
-        named = " and ".join([", ".join(_DIRECTED[:-1]), _DIRECTED[-1]])
-        raise _refusal(spec, "directed", f"{spec.kind} graphs are undirected; directed ones are {named}")
+        raise _refusal(spec, "directed", f"{spec.kind} graphs are undirected; directed ones are {_listed(_DIRECTED)}")
     if clients == 1:
         return Graph(1, ())
     if spec.kind == _ONE_PEER:
         hops = _hops(clients)
         return Digraph.of(clients, _hop(clients, hops[period % len(hops)]))
-    return _first_connected(spec, clients, seed, period)
-
-
-def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> GraphSequence:
-    """All the graphs that ``spec`` means in so many rounds, the first of them drawn as if it were the only one.
-
-    Raises TopologyError as ``draw`` does.
-    """
-    if spec.redraw_every and spec.kind not in _RANDOM:
-        named = " and ".join([", ".join(list(_RANDOM)[:-1]), list(_RANDOM)[-1]])
-        raise _refusal(spec, "redraw_every", f"{spec.kind} graphs are not random; those that are: {named}")
-    periods, rounds_each = 1, 1
-    if clients > 1 and spec.kind == _ONE_PEER:
-        periods = len(_hops(clients))
-    elif clients > 1 and spec.redraw_every:
-        periods, rounds_each = math.ceil(rounds / spec.redraw_every), spec.redraw_every
-    if (links := periods * _expected_links(spec, clients)) > _MOST_LINKS:
-        graphs = f"{periods:,} {spec.kind} graphs" if periods > 1 else f"the {spec.kind} graph"
-        raise TopologyError(
-            f"clients = {clients}: {graphs} would have about {links:,.0f} links, at most {_MOST_LINKS:,} are drawn; "
-            f"use fewer clients or a sparser graph{', or a larger topology.redraw_every' if periods > 1 else ''}"
-        )
-    return GraphSequence(tuple(draw(spec, clients, seed, period) for period in range(periods)), rounds_each)
-
-
-def _expected_links(spec: TopologySpec, clients: int) -> float:
-    all_others = (clients - 1) / (1 if spec.directed else 2)
-    sent_by_each = {
-        "erdos-renyi": spec.p * all_others,
-        "complete": all_others,
-        "watts-strogatz": spec.k / 2,
-        "random-regular": spec.k / 2,
-        "barabasi-albert": spec.m,
-    }
-    return clients * sent_by_each.get(spec.kind, 1)
-
-
-def _first_connected(spec: TopologySpec, clients: int, seed: int, period: int) -> Graph | Digraph:
     from .randomness import generator
 
     family: type[Graph | Digraph] = Digraph if spec.directed or spec.kind == "exponential" else Graph
@@ -144,6 +102,35 @@ def _first_connected(spec: TopologySpec, clients: int, seed: int, period: int) -
         f"none of {spec.tries} graphs drawn for {clients} clients was {'strongly ' if spec.directed else ''}connected "
         f"(the best had {fewest} components); {cure.format(threshold=math.log(clients) / clients)}"
     )
+
+
+def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> GraphSequence:
+    """All the graphs that ``spec`` means in so many rounds, the first of them drawn as if it were the only one.
+
+    Raises TopologyError as ``draw`` does.
+    """
+    if spec.redraw_every and spec.kind not in _RANDOM:
+        raise _refusal(spec, "redraw_every", f"{spec.kind} graphs are not random; those that are: {_listed(_RANDOM)}")
+    periods, rounds_each = 1, 1
+    if clients > 1 and spec.kind == _ONE_PEER:
+        periods = len(_hops(clients))
+    elif clients > 1 and spec.redraw_every:
+        periods, rounds_each = math.ceil(rounds / spec.redraw_every), spec.redraw_every
+    all_others = (clients - 1) / (1 if spec.directed else 2)
+    sent_by_each = {"erdos-renyi": spec.p * all_others, "complete": all_others, "barabasi-albert": spec.m}
+    sent_by_each |= dict.fromkeys(("watts-strogatz", "random-regular"), spec.k / 2)
+    if (links := periods * clients * sent_by_each.get(spec.kind, 1)) > _MOST_LINKS:
+        graphs = f"{periods:,} {spec.kind} graphs" if periods > 1 else f"the {spec.kind} graph"
+        raise TopologyError(
+            f"clients = {clients}: {graphs} would have about {links:,.0f} links, at most {_MOST_LINKS:,} are drawn; "
+            f"use fewer clients or a sparser graph{', or a larger topology.redraw_every' if periods > 1 else ''}"
+        )
+    return GraphSequence(tuple(draw(spec, clients, seed, period) for period in range(periods)), rounds_each)
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}"
 
 
 def _refusal(spec: TopologySpec, key: str, allowed: str) -> TopologyError:
@@ -183,11 +170,10 @@ def _random_regular(spec: TopologySpec, clients: int, rng: np.random.Generator) 
         raise _refusal(spec, "k", f"random-regular with {clients} clients takes 1 to {clients - 1}")
     if spec.k * clients % 2:
         raise _refusal(spec, "k", f"random-regular with an odd number of clients ({clients}) takes an even k")
-    if spec.k <= (clients - 1) // 2:
-        return networkx.random_regular_graph(spec.k, clients, seed=_integer(rng)).edges
     # Pairing stubs at random hardly ever ends on dense graphs; leaving out a sparse regular graph is the same draw.
-    left_out = networkx.random_regular_graph(clients - 1 - spec.k, clients, seed=_integer(rng))
-    return networkx.complement(left_out).edges
+    sparse = spec.k <= (clients - 1) // 2
+    drawn = networkx.random_regular_graph(spec.k if sparse else clients - 1 - spec.k, clients, seed=_integer(rng))
+    return drawn.edges if sparse else networkx.complement(drawn).edges
 
 
 def _integer(rng: np.random.Generator) -> int:
@@ -241,10 +227,7 @@ _PAIRS: dict[str, Callable[[TopologySpec, int, np.random.Generator], Pairs]] = {
 not fit the number of clients."""
 _ONE_PEER = "one-peer-exponential"  # the hops of the exponential graph, one a round: none needs to be connected
 _RANDOM = {  # their parameters, and what helps when draws come out disconnected, where they may
-    "erdos-renyi": (
-        ("p",),
-        "raise topology.p (connected above about ln(n)/n = {threshold:.3f}) or topology.tries",
-    ),
+    "erdos-renyi": (("p",), "raise topology.p (connected above about ln(n)/n = {threshold:.3f}) or topology.tries"),
     "watts-strogatz": (("k", "p"), "raise topology.k, lower topology.p or raise topology.tries"),
     "barabasi-albert": (("m",), ""),
     "random-regular": (("k",), "raise topology.k or topology.tries"),

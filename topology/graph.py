@@ -1,44 +1,68 @@
 """Simple graphs of clients, undirected and directed, and what can be asked of them without any other library."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
 
 from .errors import UserError
 
-Links = Iterable[tuple[int, int]]
-Lists = list[tuple[int, ...]]  # by client
+Pairs = Iterable[tuple[int, int]]
 
 
 class TopologyError(UserError):
     """A graph that cannot be drawn, read or used; the message is one line for the user."""
 
 
-class _Connected:
-    """What is asked of undirected and of directed graphs; a list of neighbours is ascending."""
+@dataclass(frozen=True)
+class _Linked:
+    """Clients 0 .. clients - 1, and links of different ones, ascending, each once; an undirected link (i, j) has i < j.
+    Raises TopologyError for anything else.
+    """
 
     clients: int
+    links: tuple[tuple[int, int], ...]
     directed: ClassVar[bool]
 
-    def _arcs(self) -> Links:
-        """Ascending; an edge counts in both directions, which follow each other."""
-        raise NotImplementedError
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise TopologyError(f"a graph of {self.clients} clients: at least 1 is needed")
+        previous = (-1, -1)
+        for link in self.links:
+            i, j = link
+            if min(i, j) < 0 or max(i, j) >= self.clients:
+                problem = f"clients are numbered 0 to {self.clients - 1}"
+            elif i == j:
+                problem = "a client cannot be its own neighbour"
+            elif link <= previous or (i > j and not self.directed):
+                problem = "must come in ascending order, each once, an edge with the smaller number first"
+            else:
+                previous = link
+                continue
+            raise TopologyError(f"{'arc' if self.directed else 'edge'} {i}-{j}: {problem}")
+
+    @classmethod
+    def of(cls, clients: int, pairs: Pairs) -> Self:
+        """The graph of ``pairs``, each link once, in any order; so are the two ends of an undirected one."""
+        return cls(clients, tuple(sorted(pairs if cls.directed else ((i, j) if i < j else (j, i) for i, j in pairs))))
 
     @cached_property
-    def _successors(self) -> Lists:
-        return _lists(self.clients, self._arcs())
+    def _successors(self) -> list[tuple[int, ...]]:
+        if self.directed:
+            return _lists(self.clients, self.links)
+        # Edges ascend, so each client's list receives first the smaller and then the larger neighbours, both in order.
+        return _lists(self.clients, (arc for i, j in self.links for arc in ((i, j), (j, i))))
 
     @cached_property
-    def _predecessors(self) -> Lists:
-        return _lists(self.clients, ((j, i) for i, j in self._arcs()))
+    def _predecessors(self) -> list[tuple[int, ...]]:
+        return _lists(self.clients, ((j, i) for i, j in self.links)) if self.directed else self._successors
 
     def successors(self, client: int) -> tuple[int, ...]:
-        """Those it sends to."""
+        """Those it sends to, ascending."""
         return self._successors[client]
 
     def predecessors(self, client: int) -> tuple[int, ...]:
-        """Those it hears from."""
+        """Those it hears from, ascending."""
         return self._predecessors[client]
 
     @cached_property
@@ -60,31 +84,15 @@ class _Connected:
         return self.components == 1
 
 
-@dataclass(frozen=True)
-class Graph(_Connected):
-    """Clients 0 .. clients - 1 and the pairs of them that talk.
-
-    Raises TopologyError unless the edges are pairs (i, j) with 0 <= i < j < clients, ascending, each once.
-    """
+class Graph(_Linked):
+    """The pairs of clients that talk."""
 
     directed = False
+    neighbours = _Linked.successors
 
-    clients: int
-    edges: tuple[tuple[int, int], ...]
-
-    def __post_init__(self) -> None:
-        _check("edge", self.clients, self.edges)
-
-    @classmethod
-    def of(cls, clients: int, pairs: Links) -> Self:
-        """The graph of ``pairs``, each edge once, its ends and the pairs in any order."""
-        return cls(clients, tuple(sorted((i, j) if i < j else (j, i) for i, j in pairs)))
-
-    def _arcs(self) -> Links:
-        # Edges ascend, so each client's list receives first the smaller and then the larger neighbours, both in order.
-        return (arc for i, j in self.edges for arc in ((i, j), (j, i)))
-
-    neighbours = predecessors = _Connected.successors
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        return self.links
 
     @property
     def undirected(self) -> Self:
@@ -98,33 +106,19 @@ class Graph(_Connected):
         return max(map(len, self._successors))
 
 
-@dataclass(frozen=True)
-class Digraph(_Connected):
-    """Clients 0 .. clients - 1 and the arcs (i, j) over which i sends to j and j hears from i.
-
-    Raises TopologyError unless the arcs join different clients, ascending, each once.
-    """
+class Digraph(_Linked):
+    """Over an arc (i, j) i sends to j and j hears from i."""
 
     directed = True
 
-    clients: int
-    arcs: tuple[tuple[int, int], ...]
-
-    def __post_init__(self) -> None:
-        _check("arc", self.clients, self.arcs)
-
-    @classmethod
-    def of(cls, clients: int, arcs: Links) -> Self:
-        """The graph of ``arcs``, each once, in any order."""
-        return cls(clients, tuple(sorted(arcs)))
-
-    def _arcs(self) -> Links:
-        return self.arcs
+    @property
+    def arcs(self) -> tuple[tuple[int, int], ...]:
+        return self.links
 
     @cached_property
     def undirected(self) -> Graph:
         """Who talks at all, in whichever direction."""
-        return Graph.of(self.clients, {(min(arc), max(arc)) for arc in self.arcs})
+        return Graph.of(self.clients, {(min(arc), max(arc)) for arc in self.links})
 
     @cached_property
     def is_regular(self) -> bool:
@@ -159,25 +153,7 @@ class GraphSequence:
         return Graph.of(self.graphs[0].clients, {edge for graph in self.graphs for edge in graph.undirected.edges})
 
 
-def _check(name: str, clients: int, links: Links) -> None:
-    if clients < 1:
-        raise TopologyError(f"a graph of {clients} clients: at least 1 is needed")
-    previous = (-1, -1)
-    for link in links:
-        i, j = link
-        if min(i, j) < 0 or max(i, j) >= clients:
-            problem = f"clients are numbered 0 to {clients - 1}"
-        elif i == j:
-            problem = "a client cannot be its own neighbour"
-        elif link <= previous or (name == "edge" and i > j):
-            problem = "must come in ascending order, each once, an edge with the smaller number first"
-        else:
-            previous = link
-            continue
-        raise TopologyError(f"{name} {i}-{j}: {problem}")
-
-
-def _lists(clients: int, arcs: Links) -> Lists:
+def _lists(clients: int, arcs: Pairs) -> list[tuple[int, ...]]:
     """By client i: each j of an arc (i, j), in the order of the arcs."""
     lists: list[list[int]] = [[] for _ in range(clients)]
     for i, j in arcs:
@@ -185,15 +161,30 @@ def _lists(clients: int, arcs: Links) -> Lists:
     return list(map(tuple, lists))
 
 
-def _reached(adjacency: Lists, start: int, within: set[int]) -> set[int]:
+def _reached(adjacency: Sequence[tuple[int, ...]], start: int, within: set[int]) -> set[int]:
     """``start``, and what of ``within`` can be reached from it without leaving ``within``."""
-    reached = {start}
-    frontier = [start]
+    reached, frontier = {start}, [start]
     while frontier:
         new = within.intersection(adjacency[frontier.pop()]) - reached
         reached |= new
         frontier.extend(new)
     return reached
+
+
+def mixing_row(graph: Graph | Digraph, client: int, weights: str) -> dict[int, float]:
+    """{j: W_ij} of i = ``client``, itself first, then those it hears from: mixing weights of algorithms that average.
+
+    On an undirected graph W is symmetric and doubly stochastic: ``weights``, as ``topology.weights``, gives W_ij of an
+    edge, and the diagonal takes the rest of each row. On a directed one client j gives itself and each of those it
+    sends to the same share, W_ij = 1 / (1 + outdeg_j): the columns of W sum to 1, and its rows too where the graph is
+    regular.
+    """
+    if isinstance(graph, Digraph):
+        return {j: 1 / (1 + len(graph.successors(j))) for j in (client, *graph.predecessors(client))}
+    local = weights == "metropolis-hastings"  # needs only what the two ends know
+    own, most = graph.degree(client), graph.max_degree
+    row = {j: 1 / (1 + (max(own, graph.degree(j)) if local else most)) for j in graph.neighbours(client)}
+    return {client: 1 - sum(row.values())} | row
 
 
 def matchings(graph: Graph) -> dict[tuple[int, int], int]:

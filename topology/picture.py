@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = (".svg", ".png", ".pdf")
+_FORMATS = (".svg", ".png", ".pdf")
 # Okabe and Ito's colours, told apart with every common colour blindness; a marker is added when they run out.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -45,7 +45,7 @@ LOOK: dict[Any, Any] = {
     **{f"{axis}tick.major.size": 3 for axis in "xy"},
 }
 """Parameters of matplotlib; a picture is made and written while they hold."""
-NUMBERED_UP_TO = 60  # clients; more numbers than that cannot be read
+_NUMBERED_UP_TO = 60  # clients; more numbers than that cannot be read
 RASTER_FROM = 20_000  # lines or bars; vector files of so many open slowly
 _PERIODS_SHOWN = 6
 _STRESS_UP_TO = 150  # clients; Kamada-Kawai looks best and costs n^3
@@ -76,8 +76,8 @@ def draw_picture(graphs: GraphSequence, path: Path, title: str) -> None:
 
 
 def check_format(path: Path) -> None:
-    if path.suffix.lower() not in FORMATS:
-        raise UserError(f"--picture {path}: a picture's name ends in {', '.join(FORMATS)}")
+    if path.suffix.lower() not in _FORMATS:
+        raise UserError(f"--picture {path}: a picture's name ends in {', '.join(_FORMATS)}")
 
 
 def save_picture(figure: Figure, path: Path) -> None:
@@ -136,7 +136,7 @@ def draw_graph(
         x, y = positions[own].T
         look: dict[str, Any] = {"edgecolors": PAPER, "lw": 1.2 if graph.clients <= 300 else 0.4, "zorder": 2}
         axes.scatter(x, y, s=sizes[own], c=colour, marker=marker, label=literal(str(label)), **look)
-        if graph.clients <= NUMBERED_UP_TO:
+        if graph.clients <= _NUMBERED_UP_TO:
             red, green, blue = bytes.fromhex(colour[1:])
             ink = PAPER if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else INK
             look = {"ha": "center", "va": "center_baseline", "color": ink, "zorder": 3}
@@ -146,13 +146,7 @@ def draw_graph(
 
 @lru_cache(maxsize=8)  # methods that are compared stand on one graph
 def layout(graph: Graph) -> np.ndarray:
-    """Positions (n, 2), the same for the same graph; clients on a circle go clockwise from the top. Read-only."""
-    positions = _layout(graph)
-    positions.flags.writeable = False
-    return positions
-
-
-def _layout(graph: Graph) -> np.ndarray:
+    """Positions (n, 2), the same for the same graph; clients on a circle go clockwise from the top."""
     if graph.clients > 3 and len(graph.edges) == graph.clients - 1 == graph.degree(0):  # a star
         return np.vstack([[0.0, 0.0], _circle(graph.clients - 1)])
     # Rings, small worlds, complete graphs: most edges join clients that are near on the circle of numbers.
@@ -160,7 +154,6 @@ def _layout(graph: Graph) -> np.ndarray:
     near = sum(min(j - i, graph.clients - (j - i)) <= reach for i, j in graph.edges)
     if near >= 0.6 * len(graph.edges):
         return _circle(graph.clients)
-
     import networkx
 
     drawn = networkx.Graph()
@@ -185,15 +178,10 @@ def _draw_edges(axes: Axes, graph: Graph | Digraph, positions: np.ndarray, width
 
     curves = _curves(graph, positions)
     crowding = 1 + len(curves) / 400
-    lines = LineCollection(
-        list(curves),
-        colors=_EDGE,
-        linewidths=1.1 / crowding**0.4 if widths is None else widths,
-        alpha=max(0.04, 0.55 / crowding**0.6) if widths is None else 0.75,
-        zorder=1,
-        rasterized=len(curves) > RASTER_FROM,
-    )
-    axes.add_collection(lines)
+    alpha = max(0.04, 0.55 / crowding**0.6) if widths is None else 0.75
+    look: dict[str, Any] = {"colors": _EDGE, "alpha": alpha, "zorder": 1, "rasterized": len(curves) > RASTER_FROM}
+    widths = 1.1 / crowding**0.4 if widths is None else widths
+    axes.add_collection(LineCollection(list(curves), linewidths=widths, **look))
     if not graph.directed:
         return
     # A triangle on each curve, beyond its middle, so that two that go opposite ways are told apart.
@@ -207,7 +195,7 @@ def _draw_edges(axes: Axes, graph: Graph | Digraph, positions: np.ndarray, width
 
 def _curves(graph: Graph | Digraph, positions: np.ndarray) -> np.ndarray:
     """Each edge or arc as points (edges, 2 or 16, 2): straight, or on a circle bent off the rim that would hide it."""
-    ends = np.array(graph.arcs if isinstance(graph, Digraph) else graph.edges, dtype=int).reshape(-1, 2)
+    ends = np.array(graph.links, dtype=int).reshape(-1, 2)
     start, end = positions[ends[:, 0], None], positions[ends[:, 1], None]
     middle = (start + end) / 2
     bend = np.zeros(len(ends))

@@ -41,14 +41,14 @@ def show_comparison(comparison: Comparison, target: float | None = None) -> None
 
 
 def report(folders: Sequence[Path], out: Path | None, figures: Path | None) -> None:
-    from ...metrics.report import write_report
+    from ...metrics.report.page import write_report
 
     page = (folders[0] / "report.html") if out is None else out
     if page.is_dir() or (out is None and (page.is_symlink() or (page.exists() and not page.is_file()))):
         raise ConfigError(f"{page}: is there, and no plain file; remove it, or name another page with --out")
     try:
         with news() as tell:
-            files = write_report([run for folder in folders for run in runs_in(folder)], page, figures, tell)
+            files = write_report(_runs_of(folders), page, figures, tell)
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
     show(f"report: {relative(page.resolve())}")
@@ -61,9 +61,13 @@ def export(folder: Path, to: str, out: Path | None) -> None:
     show(f"{len(files)} file{'s' if len(files) > 1 else ''} in {relative(files[0].parent.resolve())}")
 
 
-def _summarized(folders: Sequence[Path], target: float | None) -> list[Group]:
+def _runs_of(folders: Sequence[Path]) -> list[Path]:
     """A folder of several runs stands for all of them."""
-    groups = summarize_all([run for folder in folders for run in runs_in(folder)], target)
+    return [run for folder in folders for run in runs_in(folder)]
+
+
+def _summarized(folders: Sequence[Path], target: float | None) -> list[Group]:
+    groups = summarize_all(_runs_of(folders), target)
     if target is not None and not 0 <= target <= 1 and any(run.metric == "accuracy" for g in groups for run in g.runs):
         raise ConfigError(f"--target {target:g}: accuracy goes from 0 to 1")
     return groups

@@ -15,7 +15,6 @@ so that a run can meet the theorem's condition and break its bound.
 """
 
 import sqlite3
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,15 +27,16 @@ from ...metrics.terminal import say
 from ...node.algorithms.sheaf_fmtl import DFedU, SheafAlgorithm
 from ...node.assignment import Neighbour
 from ...node.maps import Maps
-from ...topology.graph import Graph
-from ...topology.weights import mixing_row
+from ...topology.graph import Graph, mixing_row
 from ..config.sections import ConfigError, RunConfig, validate
 from ..data.shards import shard_path
 
 
 @dataclass(frozen=True)
 class TheoryCheck:
-    """``smoothness`` is L, ``radius`` D; ``bound`` is None where the step sizes are too large for the theorem."""
+    """``smoothness`` is L, ``radius`` D; ``bound`` is None where the step sizes are too large for the theorem;
+    ``curved_limit`` is 2/(L + lam sigma^2), of the maps at the start, None where the records do not tell who talks with
+    whom."""
 
     rounds: int
     averaged_gradient: float
@@ -46,7 +46,6 @@ class TheoryCheck:
     alpha: float
     alpha_limit: float
     curved_limit: float | None
-    """2/(L + lam sigma^2), of the maps at the start; None where the records do not tell who talks with whom."""
     eta: float
     eta_limit: float
     bound: float | None
@@ -59,12 +58,12 @@ class TheoryCheck:
     def verdict(self) -> str:
         if self.holds:
             return "the bound holds"
-        if self.curved_limit is not None and self.alpha >= self.curved_limit:
-            return (
-                "the bound is BROKEN, as it may be: alpha is not below 2/(L + lam sigma^2); the theorem's condition on "
-                "alpha leaves out the curvature lam sigma^2 of the penalty"
-            )
-        return "the bound is BROKEN"
+        if self.curved_limit is None or self.alpha < self.curved_limit:
+            return "the bound is BROKEN"
+        return (
+            "the bound is BROKEN, as it may be: alpha is not below 2/(L + lam sigma^2); the theorem's condition on "
+            "alpha leaves out the curvature lam sigma^2 of the penalty"
+        )
 
 
 def theory(folder: Path) -> int:
@@ -84,11 +83,11 @@ def theory(folder: Path) -> int:
         "averaged ||gradient||^2": f"{check.averaged_gradient:.6g}",
         "bound of Theorem 1": "none: a step size is above its limit" if check.bound is None else f"{check.bound:.6g}",
     }
-    for name, value in rows.items():
-        say(f"{name:<30}{value}")
-    if check.bound is not None:
-        say(check.verdict)
-    return 0 if check.bound is None or check.holds else 1
+    say("\n".join(f"{name:<30}{value}" for name, value in rows.items()))
+    if check.bound is None:
+        return 0
+    say(check.verdict)
+    return int(not check.holds)
 
 
 def check_theorem(run_folder: Path) -> TheoryCheck:
@@ -130,10 +129,11 @@ def _limit(curvature: float) -> float:
 
 
 def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | None:
-    """The largest eigenvalue of P^T P, with the maps as they start.
+    """The largest eigenvalue of P^T P, with the maps as they start: (P^T P theta)_i = sum_j P_ij^T (P_ij theta_i -
+    P_ji theta_j). For selections that of the graph's Laplacian, which is no smaller: each parameter has a part of the
+    graph."""
+    from scipy.sparse.linalg import LinearOperator, eigsh
 
-    For selections that of the graph's Laplacian, which is no smaller: each parameter has a part of the graph.
-    """
     sizes = dict(records.execute("SELECT node, parameters FROM node WHERE role = 'client'").fetchall())
     pairs = {(i, j) for i, j in records.execute("SELECT DISTINCT node, neighbour FROM edge") if i < j}
     if not pairs or set(sizes) != set(range(config.clients)) or not {i for pair in pairs for i in pair} <= set(sizes):
@@ -146,20 +146,13 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
         mixing = mixing_row(graph, i, config.topology.weights)
         neighbours = {j: Neighbour(j, sizes[j], mixing.get(j, 0.0)) for j in graph.neighbours(i)}
         maps[i] = algorithm.restriction_maps(i, config.seed, np.empty(sizes[i]), neighbours)
-    return _largest_eigenvalue(maps, [sizes[i] for i in range(config.clients)])
-
-
-def _largest_eigenvalue(maps: Mapping[int, Maps], sizes: list[int]) -> float:
-    """Returns that of P^T P: (P^T P theta)_i = sum_j P_ij^T (P_ij theta_i - P_ji theta_j)."""
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
-    ends, total = np.cumsum(sizes)[:-1], sum(sizes)
+    ends = np.cumsum([sizes[i] for i in range(config.clients)])
 
     def product(theta: np.ndarray) -> np.ndarray:
-        sent = {i: maps[i].project(part) for i, part in enumerate(np.split(theta.ravel(), ends))}
+        sent = {i: maps[i].project(part) for i, part in enumerate(np.split(theta.ravel(), ends[:-1]))}
         return np.concatenate([maps[i].pull_back({j: sent[i][j] - sent[j][i] for j in sent[i]}) for i in sent])
 
-    if total <= 2:
+    if (total := int(ends[-1])) <= 2:
         return float(np.linalg.eigvalsh(np.column_stack([product(row) for row in np.eye(total)]))[-1])
     operator = LinearOperator((total, total), matvec=product, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(total)

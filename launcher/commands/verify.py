@@ -3,26 +3,26 @@
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from ...metrics.terminal import say, show
-from ...metrics.verification import Verified, render_directions, render_runs, verify_run
+from ...metrics.verification import render_directions, render_runs, verify_run
 from ...transport.kernel import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
 from ..studies.folders import new_folder
 from ..studies.runner import Finished, Observer, run_all
-from .ending import exit_code, tell
+from .runs import exit_code, tell
 
-LENGTHS = (10, 1_000, 100_000)
+_LENGTHS = (10, 1_000, 100_000)
 """Numbers in a vector: of a short frame, of a long one, and of one that a socket does not take in one piece."""
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(NamedTuple):
     length: int
     exchange: str
-    keys: bool = False
+    keys: bool
 
     @property
     def name(self) -> str:
@@ -55,10 +55,25 @@ class _Case:
 
 
 def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
-    """Makes the runs, kept only in ``out``, and shows the comparison. Returns the exit code."""
+    """Runs each length with both exchanges, over tcp with and without keys, then over ipc, in folders that are kept
+    only in ``out``, and shows the comparison. Returns the exit code.
+
+    Raises ConfigError where the kernel has no such counters.
+    """
+    if not counts_bytes():
+        raise ConfigError("verify: the kernel of this system does not count the bytes of TCP connections; use Linux")
+    lengths = dict.fromkeys(floats or _LENGTHS)
+    cases = [_Case(*case) for case in product(lengths, ("two-phase", "fused"), (False, True))]
+    configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in cases if not case.keys]
     temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
     with temporary if out is None else new_folder(out, Path("verify")) as root:
-        runs, verified = compare(floats or LENGTHS, Path(root))
+        runs = run_all(configs, Path(root), _Announcer())
+        good = {run.prepared.config.label: run.prepared.folder for run in runs if run.outcome.status == "finish"}
+        verified = []
+        for case in cases:
+            tcp, ipc = good.get(f"{case.name}, tcp"), good.get(f"{case._replace(keys=False).name}, ipc")
+            if tcp and ipc:
+                verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
         for run in runs:
             tell(run.prepared.folder, run.outcome, run.prepared.config.label)
     if verified:
@@ -72,26 +87,6 @@ def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
         return code or 1
     say(f"all {sum(run.comparison.connections for run in verified)} connections agree to the byte, in both directions")
     return 0
-
-
-def compare(lengths: Sequence[int], root: Path) -> tuple[list[Finished], list[Verified]]:
-    """Runs each length with both exchanges, over tcp with and without keys, then over ipc, in folders below ``root``.
-
-    Returns all runs, and what came of those that ended well. Raises ConfigError where the kernel has no such counters.
-    """
-    if not counts_bytes():
-        raise ConfigError("verify: the kernel of this system does not count the bytes of TCP connections; use Linux")
-    plain = [_Case(length, exchange) for length in dict.fromkeys(lengths) for exchange in ("two-phase", "fused")]
-    cases = [replace(case, keys=keys) for case in plain for keys in (False, True)]
-    configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in plain]
-    finished = run_all(configs, root, _Announcer())
-    good = {run.prepared.config.label: run.prepared.folder for run in finished if run.outcome.status == "finish"}
-    verified = []
-    for case in cases:
-        tcp, ipc = good.get(f"{case.name}, tcp"), good.get(f"{replace(case, keys=False).name}, ipc")
-        if tcp and ipc:
-            verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
-    return finished, verified
 
 
 class _Announcer(Observer):

@@ -13,8 +13,8 @@ from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
 from ...topology import Graph, GraphSequence, draw_sequence
 from ...topology.errors import install
+from ...topology.graph import mixing_row
 from ...topology.randomness import generator
-from ...topology.weights import mixing_row
 from ..config.sections import ConfigError, PlacementSection, RunConfig
 from ..data.shards import DataSummary
 from .memory import memory_of

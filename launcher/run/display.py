@@ -11,7 +11,7 @@ from ...metrics.events import Event
 from ...metrics.store import RunFolderError
 from ...metrics.terminal import Plain, new_console
 from ...metrics.text import plain
-from ...metrics.watch.progress import Place, line
+from ...metrics.watch.screen import Place, draw, line
 from ...metrics.watch.snapshot import Follower, Snapshot
 
 if TYPE_CHECKING:
@@ -111,8 +111,6 @@ class Display:
 
     def _draw(self, snapshot: Snapshot) -> None:
         from rich.live import Live
-
-        from ...metrics.watch.screen import draw
 
         if self._live is None:
             console = new_console(stderr=True)

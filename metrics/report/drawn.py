@@ -1,32 +1,98 @@
-"""What every figure of a report is, and the look that they share."""
-
-from __future__ import annotations
+"""What the figures of a report show: methods; and what they are: files, or a part of the page."""
 
 import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ...topology.picture import COLOURS, GRID, INK, LOOK, MARKERS, PAPER, SOFT, literal
+import pandas
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas import DataFrame
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colorbar import Colorbar
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
-    from pandas import DataFrame
+from ...topology.picture import COLOURS, GRID, INK, MARKERS, PAPER, SOFT, literal
+from .. import open_run
+from ..comparison import Group, summarize_all
+from ..reader import RunReader, read_owners
+from ..summary import RunSummary
+from ..text import label
 
-REPORT_LOOK = LOOK | {"axes.grid": True}
-PALETTE = tuple("#B5A800" if colour == "#F0E442" else colour for colour in COLOURS)  # that yellow is too pale for lines
-FORMATS = ("svg", "png", "pdf")
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+_PALETTE = tuple("#B5A800" if each == "#F0E442" else each for each in COLOURS)  # that yellow is too pale for lines
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _ON_DARK = {  # what each colour of a figure becomes on a dark page
     **{INK: "var(--ink)", GRID: "var(--grid)", SOFT: "var(--soft)", PAPER: "var(--paper)"},
-    **{colour.lower(): f"var(--c{number})" for number, colour in enumerate(PALETTE)},
+    **{each.lower(): f"var(--c{number})" for number, each in enumerate(_PALETTE)},
 }
+_OPTIONS: dict[str, dict] = {
+    "svg": {"metadata": {"Date": None}},
+    "png": {"pil_kwargs": {"compress_level": 3}},
+    "pdf": {"metadata": {"CreationDate": None}},
+}
+"""By format, what a figure is saved with: equal figures are equal files."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Runs that differ only in their seed. ``number`` decides on the colour."""
+
+    number: int
+    group: Group
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def run(self) -> RunSummary:
+        return self.group.runs[0]
+
+    @cached_property
+    def folders(self) -> list[Path]:
+        return [Path(run.folder) for run in self.group.runs]
+
+    @cached_property
+    def reader(self) -> RunReader:
+        """Reads the first seed's run: what is shown of one run alone is of this one."""
+        return open_run(self.folders[0])
+
+    @cached_property
+    def clients(self) -> list[int]:
+        nodes = self.reader.nodes
+        return nodes.node[nodes.role == "client"].tolist()
+
+    @property
+    def metric_label(self) -> str:
+        return "test accuracy, %" if self.run.metric == "accuracy" else "test MSE"
+
+    @property
+    def unit(self) -> float:
+        """What a test metric is multiplied by to be shown."""
+        return 100.0 if self.run.metric == "accuracy" else 1.0
+
+    def latest_metric(self) -> DataFrame:
+        """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed.
+        The client of a number has other data in another seed, so nothing is averaged."""
+        frames = []
+        for run, folder in zip(self.group.runs, self.folders, strict=True):
+            latest = open_run(folder).last_test_metric
+            latest = latest[latest.node.isin(self.clients)]
+            owners = latest.node.map(read_owners(folder)).astype(object).fillna("")
+            frames.append(latest.rename(columns={"node": "client"}).assign(seed=run.seed, owner=owners))
+        return pandas.concat(frames)[["seed", "client", "owner", "test_metric"]].reset_index(drop=True)
+
+
+def methods_of(folders: Sequence[Path]) -> list[Method]:
+    """Raises RunFolderError."""
+    return [Method(number, group) for number, group in enumerate(summarize_all(folders))]
+
+
+def named(nodes: DataFrame) -> list[str]:
+    """Names processes that are not clients: by their role, and where several have it, their host's name too."""
+    places = zip(nodes.role, nodes.host, nodes.role.duplicated(keep=False), strict=True)
+    return [label(f"{role} on {host}" if several else role) for role, host, several in places]
 
 
 @dataclass(frozen=True)
@@ -48,13 +114,10 @@ class Drawn:
 
     def save(self, folder: Path) -> list[Path]:
         """The figure in every format, and its data as CSV."""
-        files = [folder / f"{self.name}.csv"]
+        files = [folder / f"{self.name}.{ending}" for ending in ("csv", *_OPTIONS)]
         self.data.to_csv(files[0], index=False, float_format="%.8g")
-        for ending in FORMATS:
-            files.append(folder / f"{self.name}.{ending}")
-            dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-            options: Any = {"pil_kwargs": {"compress_level": 3}} if ending == "png" else {}
-            self.figure.savefig(files[-1], dpi=300, facecolor="white", metadata=dates, **options)
+        for file, options in zip(files[1:], _OPTIONS.values(), strict=True):
+            self.figure.savefig(file, dpi=300, facecolor="white", **options)
         return files
 
     def inline_svg(self) -> str:
@@ -78,18 +141,12 @@ def list_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def colour_bar(image: AxesImage, axes: Axes, label: str, **options) -> Colorbar:
-    axes.grid(visible=False)
-    bar = axes.get_figure().colorbar(image, ax=axes, pad=0.02, label=label, **options)  # type: ignore[union-attr]
-    bar.outline.set_visible(False)
-    return bar
-
-
 def colour(number: int) -> str:
-    return PALETTE[number % len(PALETTE)]
+    return _PALETTE[number % len(_PALETTE)]
 
 
-def line_look(number: int) -> dict:
-    """Colour, dash and marker: any one of them tells up to five methods apart."""
-    dash, marker = DASHES[number // len(PALETTE) % len(DASHES)], MARKERS[number % len(MARKERS)]
-    return {"color": colour(number), "ls": dash, "marker": marker, "ms": 4, "lw": 1.7}
+def line_look(method: Method) -> dict:
+    """Name, colour, dash and marker: any one of these three tells up to five methods apart."""
+    dash, marker = _DASHES[method.number // len(_PALETTE) % len(_DASHES)], MARKERS[method.number % len(MARKERS)]
+    look = {"color": colour(method.number), "ls": dash, "marker": marker, "ms": 4, "lw": 1.7}
+    return look | {"label": literal(method.name)}

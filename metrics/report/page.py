@@ -1,25 +1,56 @@
 """A report as one HTML file: no network, no script, light and dark by the reader's own setting."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
 
+import matplotlib
+
+from ...topology.picture import LOOK
 from ..config_file import config_text, differing, setting_of
 from ..reader import client_name, read_owners
 from ..tables import caption_of, columns_of, size_of, value_text
-from ..text import label
-from .drawn import Drawn
-from .learning import worst_clients
-from .methods import Method, named
+from ..text import label, plain
+from .charts import bytes_by_level, curves, memory_by_process, memory_over_time, spread
+from .drawn import Drawn, Method, methods_of, named
+from .network import graph, map_norms, waiting
 
-_STYLE = Path(__file__).with_name("page.css")
+_ONE_BY_ONE = 6  # methods of which graph, maps, waiting and processes are shown; more make a page slow
+_WORST = 5  # clients
 _EVENTS_SHOWN = 40
 _DETAIL = 500  # characters
-
 _ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """No script and nothing from elsewhere, whatever a run's texts hold."""
+
+
+def write_report(
+    folders: Sequence[Path],
+    page_file: Path,
+    figures: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Writes the page, and into ``figures`` every figure as SVG, PNG, PDF and CSV. Returns the files.
+
+    ``tell`` is told what is at work. Raises RunFolderError, and OSError where it cannot be written.
+    """
+    methods, files = methods_of(folders), [page_file]
+    for folder in filter(None, (page_file.parent, figures)):
+        folder.mkdir(parents=True, exist_ok=True)
+    tell(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
+    with matplotlib.rc_context(LOOK | {"axes.grid": True}):
+        together = [drawn for draw in (curves, spread, bytes_by_level, memory_over_time) for drawn in draw(methods)]
+        of_one = (graph, map_norms, waiting, memory_by_process)
+        each = [(method, [drawn for draw in of_one for drawn in draw(method)]) for method in methods[:_ONE_BY_ONE]]
+        tell("writing the page")
+        page_file.write_text(plain(page(methods, together, each)), encoding="utf-8")
+        if figures is not None:
+            all_drawn = [*together, *(drawn for _, own in each for drawn in own)]
+            for number, drawn in enumerate(all_drawn, 1):
+                tell(f"writing figure {number} of {len(all_drawn)}")
+                files += drawn.save(figures)
+    return files
 
 
 def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tuple[Method, list[Drawn]]]) -> str:
@@ -27,7 +58,7 @@ def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tu
     title = methods[0].name if len(methods) == 1 else f"{len(methods)} methods"
     parts = [_header(methods, title), _results(methods)]
     parts += [f"<section>{_figure(drawn, 'h2')}</section>" for drawn in together]
-    if rows := [_row(name, [text]) for name, text in worst_clients(methods)]:
+    if rows := [_row(method.name, [text]) for method in methods if (text := worst_clients(method, _WORST))]:
         table = _table(["method", "client: test metric, the worst first"], rows)
         parts.append(f"<section><h3>Clients that fare worst</h3>{table}</section>")
     for method, figures in each:
@@ -37,12 +68,13 @@ def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tu
     if len(each) < len(methods):
         parts.append(f"<p class=note>Graphs and waiting are shown of the first {len(each)} methods.</p>")
     parts += [_events(methods), _configuration(methods)]
+    style = Path(__file__).with_name("page.css").read_text()
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">\n'
-        f"<title>{escape(title)}: report of a run</title>\n<style>\n{_STYLE.read_text()}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}: report of a run</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         f"<main>\n{chr(10).join(parts)}\n</main>\n</body>\n</html>\n"
     )
 
@@ -51,13 +83,14 @@ def _header(methods: Sequence[Method], title: str) -> str:
     runs = [run for method in methods for run in method.group.runs]
     seeds = max(len(method.folders) for method in methods)
     data = methods[0].reader.config.get("data", {}).get("dataset", "")
-    bad = [f"{run.name} (seed {run.seed}): {run.status}" for run in runs if run.status != "finished"]
-    flawed = [f"{run.name} (seed {run.seed}): {run.divergence}" for run in runs if run.divergence]
+    named_runs = [(f"{run.name} (seed {run.seed})", run) for run in runs]
+    unfinished = "; ".join(f"{name}: {run.status}" for name, run in named_runs if run.status != "finished")
+    flawed = "; ".join(f"{name}: {run.divergence}" for name, run in named_runs if run.divergence)
     facts = [size_of(runs, " · "), f"{seeds} seed{'s' if seeds > 1 else ''}", f"data: {data}"]
-    warning = f"<p class=warning>Not all is finished: {escape('; '.join(bad))}.</p>" if bad else ""
-    warning += f"<p class=warning>Finished, but {escape('; '.join(flawed))}.</p>" if flawed else ""
-    when = f"written {datetime.now():%Y-%m-%d %H:%M}"
-    return f"<header><h1>{escape(title)}</h1><p>{escape(' · '.join([*facts, when]))}</p>{warning}</header>"
+    facts.append(f"written {datetime.now():%Y-%m-%d %H:%M}")
+    warning = f"<p class=warning>Not all is finished: {escape(unfinished)}.</p>" if unfinished else ""
+    warning += f"<p class=warning>Finished, but {escape(flawed)}.</p>" if flawed else ""
+    return f"<header><h1>{escape(title)}</h1><p>{escape(' · '.join(facts))}</p>{warning}</header>"
 
 
 def _results(methods: Sequence[Method]) -> str:
@@ -67,6 +100,17 @@ def _results(methods: Sequence[Method]) -> str:
     table = _table(["method", *(" ".join(title.split()) for title in figures)], rows, kind="")
     note = escape(caption_of(groups, figures.values())).replace("10^6", "10<sup>6</sup>").replace("\n", "<br>")
     return f"<section><h2>Results</h2>{table}<p class=note>{note}</p></section>"
+
+
+def worst_clients(method: Method, count: int) -> str:
+    """Returns "client: metric, ...", the worst first; with the seed where there are several."""
+    accuracy = method.run.metric == "accuracy"
+    latest = method.latest_metric().sort_values("test_metric", ascending=accuracy, kind="stable").head(count)
+    return ", ".join(
+        f"{row.owner or row.client}{f' (seed {row.seed})' if len(method.folders) > 1 else ''}: "
+        f"{method.unit * row.test_metric:{'.1f' if accuracy else '.4g'}}"
+        for row in latest.itertuples(index=False)
+    )
 
 
 def _table(head: Sequence[str], rows: Iterable[str], kind: str = " class=text") -> str:
@@ -121,7 +165,7 @@ def _configuration(methods: Sequence[Method]) -> str:
         blocks = f"<h3>Keys that differ</h3>{_table(['method', *keys], rows)}"
     for method in methods:
         seeds = ", ".join(str(run.seed) for run in method.group.runs)
-        runs = ", ".join(str(folder) for folder in method.folders)
+        runs = ", ".join(map(str, method.folders))
         blocks += (
             f"<details><summary>{escape(method.name)}</summary><p class=note>Seeds: {escape(seeds)}. "
             f"Folders: {escape(runs)}.</p><pre>{escape(config_text(method.folders[0]))}</pre></details>"

@@ -1,42 +1,102 @@
-"""The picture of a run in progress, as wide as the terminal and never higher."""
+"""A run in progress as a line, and as a picture as wide as the terminal and never higher. MB are 10^6 bytes."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from rich.console import Group
 from rich.text import Text
 
+from ..events import Event, who_of
 from ..text import UNKNOWN, clock, metric_text, short, size
-from .progress import Place, starting, title, told
 from .snapshot import Snapshot
 
+_COUNTED = {
+    **{"crash": "crashes", "death": "deaths", "leave": "leaves", "restart": "restarts", "join": "joins"},
+    "warning": "warnings",
+}
 _WIDEST = 160
 _LABEL = 11
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _EVENTS = 6
 _FIXED_LINES = 13
-
 # Blue and vermilion of Okabe and Ito: told apart by every eye, and legible on black and on white.
 _ACCENT, _TROUBLE = "#0072b2", "bold #d55e00"
 _QUIET, _STRONG = "dim", "bold"
 _TROUBLES = ("crash", "death", "warning", "waiting", "lost-records")
 
 
+class Place(NamedTuple):
+    """The ``number``-th of the ``total`` runs that go one after the other."""
+
+    number: int = 1
+    total: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.total}" if self.total > 1 else ""
+
+
+def line(snapshot: Snapshot, place: Place = Place()) -> str:
+    """Returns all in one line, for a log."""
+    name = f"{snapshot.name} ({place})" if place.total > 1 and not snapshot.has_ended else snapshot.name
+    return f"{name}: {', '.join(_parts(snapshot))}"
+
+
+def _parts(snapshot: Snapshot) -> Iterable[str]:
+    if snapshot.state == "starting":
+        yield _started(snapshot)
+        return
+    if snapshot.has_ended:
+        yield f"{snapshot.state} after {clock(snapshot.elapsed_s)}"
+    if snapshot.state != "finished":
+        ends = [f"{last}" for last in dict.fromkeys(snapshot.completed[:1] + snapshot.completed[-1:])]
+        yield f"round {' to '.join(ends) or UNKNOWN} of {snapshot.rounds}"
+    if snapshot.metric is not None:
+        yield f"{_title(snapshot)} {metric_text(snapshot.metric_name, snapshot.metric)}"
+    if snapshot.payload_bytes:
+        yield f"{size(snapshot.payload_bytes)} sent"
+    if snapshot.memory_bytes is not None and snapshot.memory_of == len(snapshot.completed) and not snapshot.has_ended:
+        yield f"{size(snapshot.memory_bytes)} of memory"
+    for kind, several in _COUNTED.items():
+        if number := snapshot.counts.get(kind):
+            yield f"{number} {several if number > 1 else kind}"
+    if not snapshot.has_ended:
+        yield clock(snapshot.elapsed_s)
+    if snapshot.left_s is not None:
+        yield f"about {clock(snapshot.left_s)} left"
+
+
+def _started(snapshot: Snapshot) -> str:
+    return f"{snapshot.started} of {snapshot.clients} clients have started"
+
+
+def _title(snapshot: Snapshot) -> str:
+    return "accuracy" if snapshot.metric_name == "accuracy" else "test MSE"
+
+
+def told(events: Sequence[Event]) -> list[tuple[float, str, str]]:
+    """(wall seconds, kind, text) of events that follow each other and differ only in the client or in a number: of the
+    latest, with how many others."""
+    runs = [list(group) for _, group in groupby(events, key=lambda event: event.pattern)]
+    return [(run[-1].wall_s, run[-1].kind, f"{who_of(run, run[-1])}: {run[-1].detail}") for run in runs]
+
+
 def draw(snapshot: Snapshot, place: Place, width: int, height: int, busy_with: str = "") -> Group:
     """Lines of at most ``width`` columns, fewer than ``height`` of them; what has no figure yet keeps its line."""
     width = min(width - 1, _WIDEST)  # in its last column a terminal may already wrap
     lines = [_header(snapshot, place, width), Text()]
-    lines += list(_rounds(snapshot, width))
-    lines += [_labelled(label, content) for label, content in _figures(snapshot, width)]
+    for label, content in (*_rounds(snapshot, width), *_figures(snapshot, width)):
+        lines.append(Text(f"{label:<{_LABEL}}", style=_QUIET).append_text(content))
     if busy_with:
-        lines.append(_labelled("", Text(busy_with, style=_STRONG)))
+        lines.append(Text(" " * _LABEL).append(busy_with, style=_STRONG))
     if news := told(snapshot.events)[-min(_EVENTS, max(0, height - _FIXED_LINES)) :]:
         lines.append(Text())
     for wall_s, kind, text in news:
         lines.append(Text(f"{clock(max(0.0, wall_s)):>7}  ", style=_QUIET))
         lines[-1].append(f"{kind:<9}", style=_TROUBLE if kind in _TROUBLES else _STRONG).append(text.replace("\n", " "))
-    for line in lines:
-        line.no_wrap = True
-        line.truncate(width, overflow="ellipsis")
+    for each in lines:
+        each.no_wrap = True
+        each.truncate(width, overflow="ellipsis")
     return Group(*lines[: max(1, height - 1)])
 
 
@@ -56,45 +116,34 @@ def _header(snapshot: Snapshot, place: Place, width: int) -> Text:
     return left.append("  ").append_text(right)
 
 
-def _rounds(snapshot: Snapshot, width: int) -> Iterable[Text]:
-    done = snapshot.completed
+def _rounds(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
+    """The rounds in numbers; above each place of the bar, how many clients are there: one is seen, all fill the line;
+    the bar: done by all, done by some, to be done."""
+    done, rounds = snapshot.completed, max(1, snapshot.rounds)
     least, middle, most = (done[0], done[(len(done) - 1) // 2], done[-1]) if done else (0, 0, 0)
     words = Text(f"{least}" if least == most else f"{least} · {middle} · {most}", style=_STRONG)
     words.append(f" of {snapshot.rounds}")
     words.append("  least · median · most" if least < most else "", style=_QUIET)
     words.append(f"  {snapshot.gone} gone" if snapshot.gone else "", style=_TROUBLE)
-    yield _labelled("rounds", Text(starting(snapshot)) if snapshot.state == "starting" else words)
-    share = f" {100 * least / max(1, snapshot.rounds):3.0f} %"
+    yield "rounds", Text(_started(snapshot)) if snapshot.state == "starting" else words
+
+    share = f" {100 * least / rounds:3.0f} %"
     columns = max(1, width - _LABEL - len(share))
-    yield _labelled("clients", Text(_hill(done, snapshot.rounds, columns), style=_ACCENT))
-    yield _labelled("", _bar(least, most, snapshot.rounds, columns).append(share))
-
-
-def _column(last: int, rounds: int, columns: int) -> int:
-    return min(columns, last * columns // max(1, rounds))
-
-
-def _hill(done: Sequence[int], rounds: int, columns: int) -> str:
-    """Above each place of the bar, how many clients are there: one is seen, all fill the line."""
-    at = [0] * columns
+    counts = [0] * columns
     for last in done:
-        at[max(0, _column(last, rounds, columns) - 1)] += 1
-    most = max(at)
-    return "".join(_HEIGHTS[(len(_HEIGHTS) - 1) * count // most] if count else " " for count in at)
+        counts[max(0, min(columns, last * columns // rounds) - 1)] += 1
+    hill = (_HEIGHTS[(len(_HEIGHTS) - 1) * count // max(counts)] if count else " " for count in counts)
+    yield "clients", Text("".join(hill), style=_ACCENT)
 
-
-def _bar(least: int, most: int, rounds: int, columns: int) -> Text:
-    """Done by all, done by some, to be done."""
-    full, some = _column(least, rounds, columns), _column(most, rounds, columns)
-    bar = Text("━" * full, style=_ACCENT)
-    bar.append("╍" * (some - full), style=_ACCENT)
-    return bar.append("─" * (columns - some), style=_QUIET)
+    full, some = (min(columns, last * columns // rounds) for last in (least, most))
+    bar = Text("━" * full + "╍" * (some - full), style=_ACCENT)
+    yield "", bar.append("─" * (columns - some), style=_QUIET).append(share)
 
 
 def _figures(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
     value = None if snapshot.metric is None else metric_text(snapshot.metric_name, snapshot.metric)
     curve = sparkline(snapshot.history, snapshot.rounds, width - _LABEL - 10)
-    yield title(snapshot), _value(value).append(curve, style=_ACCENT)
+    yield _title(snapshot), _value(value).append(curve, style=_ACCENT)
     known = snapshot.payload_bytes is not None and snapshot.state != "starting"
     rate = "" if snapshot.payload_per_s is None else f"{size(snapshot.payload_per_s)}/s"
     yield "sent", _value(size(snapshot.payload_bytes or 0) if known else None, rate)
@@ -112,25 +161,17 @@ def _figures(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
 
 def _value(text: str | None, more: str = "") -> Text:
     """A figure, and what there is to say beside it where it is known."""
-    if text is None:
-        return Text(f"{UNKNOWN:<10}", style=_STRONG)
-    return Text(f"{text:<10}", style=_STRONG).append(more, style=_QUIET)
+    known = text is not None
+    return Text(f"{text if known else UNKNOWN:<10}", style=_STRONG).append(more if known else "", style=_QUIET)
 
 
 def sparkline(history: Sequence[tuple[int, float]], rounds: int, columns: int) -> str:
     """Drawn along the rounds, as far as they are evaluated: in a column the value of its last round that has one."""
-    if not history:
-        return ""
     values: list[float] = []
     for number, value in history:
         column = min(columns - 1, number * columns // max(1, rounds))
         values += [values[-1] if values else value] * (column - len(values))
         values[column:] = [value]
-    low, high = min(values), max(values)
-    if low == high:
-        return _HEIGHTS[0] * len(values)
-    return "".join(_HEIGHTS[round((len(_HEIGHTS) - 1) * (value - low) / (high - low))] for value in values)
-
-
-def _labelled(label: str, content: Text) -> Text:
-    return Text(f"{label:<{_LABEL}}", style=_QUIET).append_text(content)
+    low = min(values, default=0.0)
+    span = max(values, default=0.0) - low or 1.0
+    return "".join(_HEIGHTS[round((len(_HEIGHTS) - 1) * (value - low) / span)] for value in values)

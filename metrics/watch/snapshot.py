@@ -3,8 +3,8 @@
 import math
 import sqlite3
 import time
-from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -74,13 +74,12 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Process:
-    """What has been read of a client, or of the server."""
+    """What has been read of a client, or of the server. ``ends``: (round, wall seconds) of its latest rounds."""
 
     last: int = -1
     virtual_s: float | None = None
     metric: float | None = None
     ends: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_PACE_ROUNDS + 1))
-    """(round, wall seconds) of its latest rounds."""
     gaps: int = 0
 
     @property
@@ -108,13 +107,12 @@ class Follower:
     def __init__(self, run_folder: Path | str, *, anew: bool = False):
         self._folder = Path(run_folder)
         config = read_config(self._folder)
-        self._name, self._algorithm = labels_of(self._folder, config)
+        self._labels = labels_of(self._folder, config)
         self._rounds: int = config.get("rounds", 0)
         self._clients: int = config.get("clients", 0)
-        self._names: dict[int, str] = {}
         self._measured: bool = config.get("measuring", {}).get("enabled", True)
-        self._start = -1
-        self._ignored = -1
+        self._names: dict[int, str] = {}
+        self._start, self._ignored = -1, -1
         self._before: set[tuple[int, int]] = set()  # clients of an earlier start, by number and process
         with open_records(self._folder, check=TABLES) as records:
             if anew:
@@ -123,8 +121,8 @@ class Follower:
         self._forget()
 
     def _forget(self) -> None:
-        self._processes: dict[int, _Process] = {}
-        self._evaluated: dict[int, list[float]] = {}
+        self._processes: defaultdict[int, _Process] = defaultdict(_Process)
+        self._evaluated: dict[int, tuple[float, int]] = {}  # by round: sum and count
         self._payload = 0
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_payload = 0
@@ -144,15 +142,14 @@ class Follower:
             return self._snapshot(records, now, seconds, under_way=start > self._ignored)
 
     def _snapshot(self, records: sqlite3.Connection, now: float, seconds: float, *, under_way: bool) -> Snapshot:
-        processes = records.execute("SELECT node, role, pid FROM node WHERE node >= 0").fetchall()
-        clients = {node for node, role, _ in processes if role == "client"}
+        started = records.execute("SELECT node, role, pid FROM node WHERE node >= 0").fetchall()
+        clients = {node for node, role, _ in started if role == "client"}
         gone = gone_clients(records)
         state: State = status_of(records) if under_way or self._ignored < 0 else "running"
         if state == "running" and not under_way:
             state = "starting"
-        behind = under_way and not self._read_on(
-            records, [node for node, *_ in processes], clients, time.thread_time() + seconds
-        )
+        nodes = sorted(node for node, *_ in started)
+        behind = under_way and not self._read_on(records, nodes, clients, time.thread_time() + seconds)
         there = sorted(clients - gone) if under_way else []
         # Nobody tells the time between two rounds, so the run's clock is carried on; it never goes back.
         self._ahead_s = max(self._ahead_s, self._clock_s - now)
@@ -161,23 +158,21 @@ class Follower:
         left_s = [need for process in at_work if (need := process.left_s(self._rounds, elapsed_s)) is not None]
         completed = tuple(sorted(process.last for process in at_work if process.last >= 0))
         half = completed[(len(completed) - 1) // 2] if completed else self._rounds
+        evaluated = sorted((number, *sums) for number, sums in self._evaluated.items() if number <= half)
         metrics = [p.metric for node, p in self._processes.items() if node in clients and p.metric is not None]
         memory = [row[0] for node in there if (row := records.execute(_MEMORY, (node,)).fetchone())]
         waited, waited_for = self._waiting(records) if under_way else (None, None)
         return Snapshot(
-            name=self._name,
-            algorithm=self._algorithm,
+            *self._labels,
             state=state,
             clients=self._clients or len(clients),
-            started=sum(role == "client" and (node, pid) not in self._before for node, role, pid in processes),
+            started=sum(role == "client" and (node, pid) not in self._before for node, role, pid in started),
             gone=len(gone & clients),
             rounds=self._rounds,
             completed=completed,
             metric_name=metric_of(records),
             metric=sum(metrics) / len(metrics) if metrics else None,
-            history=tuple(
-                (number, total / count) for number, (total, count) in sorted(self._evaluated.items()) if number <= half
-            ),
+            history=tuple((number, total / count) for number, total, count in evaluated),
             payload_bytes=self._payload if self._measured else None,
             payload_per_s=self._rate(elapsed_s, state) if self._measured else None,
             memory_bytes=sum(memory) if memory else None,
@@ -194,20 +189,18 @@ class Follower:
         )
 
     def _read_on(
-        self, records: sqlite3.Connection, nodes: Collection[int], clients: Collection[int], deadline: float
+        self, records: sqlite3.Connection, nodes: Sequence[int], clients: Collection[int], deadline: float
     ) -> bool:
         """Client by client, round by round: seeks by the key cost the same however far the fastest is ahead.
 
         Returns whether that was all.
         """
-        comebacks = dict(
-            records.execute("SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node")
-        )
-        to_read = sorted(nodes)
-        while to_read:
+        came = "SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node"
+        comebacks = dict(records.execute(came))
+        while nodes:
             further = []
-            for node in to_read:
-                process = self._processes.setdefault(node, _Process())
+            for node in nodes:
+                process = self._processes[node]
                 row = records.execute(_NEXT, (process.last + 1, node)).fetchone()
                 if row is None and process.gaps < comebacks.get(node, 0):
                     row = records.execute(_BEYOND_A_GAP, (process.last + 1, node)).fetchone()
@@ -215,15 +208,14 @@ class Follower:
                 if row is not None:
                     self._take(process, row, evaluates=node in clients)
                     further.append(node)
-            to_read = further
+            nodes = further
             if time.thread_time() > deadline:
                 break
-        return not to_read
+        return not nodes
 
     def _take(self, process: _Process, row: tuple, *, evaluates: bool) -> None:
-        number, wall_s, process.virtual_s, idle_s, waited_for, metric, payload = row
-        process.last = number
-        process.ends.append((number, wall_s))
+        process.last, wall_s, process.virtual_s, idle_s, waited_for, metric, payload = row
+        process.ends.append((process.last, wall_s))
         self._clock_s = max(self._clock_s, wall_s)
         if payload:
             self._payload += payload
@@ -235,9 +227,8 @@ class Follower:
                 self._waited_for[waited_for] += idle_s
         if metric is not None and evaluates:
             process.metric = metric
-            total = self._evaluated.setdefault(number, [0.0, 0])
-            total[0] += metric
-            total[1] += 1
+            total, count = self._evaluated.get(process.last, (0.0, 0))
+            self._evaluated[process.last] = total + metric, count + 1
 
     def _rate(self, elapsed_s: float, state: State) -> float | None:
         """Returns bytes a second of the last ten seconds or three rounds; of the whole run once it has ended."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from runs import assert_same_states, command
 from sheafgossip.metrics import open_run
-from sheafgossip.metrics.report import write_report
+from sheafgossip.metrics.report.page import write_report
 
 TABLE = """
 clients = "all"
@@ -42,7 +42,7 @@ def test_a_table_as_it_comes_is_told_of_before_it_is_learned_and_owners_keep_the
     assert "1 of 32 rows left out" in lines[2]
     assert "left out, with fewer than 4: Bo (2)" in lines[4]
     assert open_run(tmp_path / "run").client_total.owner.tolist() == ["Ann", "Cy", "Ed <b>"]
-    write_report([tmp_path / "run"], tmp_path / "page.html", None)
+    write_report([tmp_path / "run"], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Ed &lt;b&gt;: " in page
     assert "Ed <b>" not in page

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from sheafgossip.metrics.events import Event
 from sheafgossip.metrics.text import clock, size
-from sheafgossip.metrics.watch.progress import Place, line, told
-from sheafgossip.metrics.watch.screen import draw, sparkline
+from sheafgossip.metrics.watch.screen import Place, draw, line, sparkline, told
 from sheafgossip.metrics.watch.snapshot import Snapshot
 
 GOING = Snapshot(

@@ -12,9 +12,8 @@ from sheafgossip.metrics.config_file import differing, setting_of, short_names
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.export import ExportError, write_groups, write_runs
 from sheafgossip.metrics.records import RoundRecord
-from sheafgossip.metrics.report.learning import worst_clients
-from sheafgossip.metrics.report.methods import methods_of
-from sheafgossip.metrics.report.page import page
+from sheafgossip.metrics.report.drawn import methods_of
+from sheafgossip.metrics.report.page import page, worst_clients
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.tables import render_comparison, render_summary
 
@@ -183,7 +182,7 @@ def test_a_client_of_one_seed_is_not_taken_for_that_of_another_in_a_report(make_
     ]
     (method,) = methods_of(folders)
     assert sorted(method.latest_metric().test_metric) == [0.1, 0.1, 0.9, 0.9]
-    assert worst_clients([method], 2) == [(method.name, "0 (seed 3): 10.0, 1 (seed 4): 10.0")]
+    assert worst_clients(method, 2) == "0 (seed 3): 10.0, 1 (seed 4): 10.0"
 
 
 OF_TWO = 'seed = {seed}\nclients = 2\n[algorithm]\nname = "{name}"\n'

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.topology import Digraph, Graph, TopologyError, TopologySpec, draw, draw_sequence
-from sheafgossip.topology.figures import describe, diameter
+from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw, draw_sequence
+from sheafgossip.topology.figures import describe, diameter, mixing_matrix
 from sheafgossip.topology.randomness import generator
-from sheafgossip.topology.weights import mixing_matrix
 
 RANDOM = (
     TopologySpec("erdos-renyi", p=0.4),
@@ -50,19 +49,18 @@ def test_erdos_renyi_takes_each_edge_or_arc_with_probability_p(directed):
 
     pairs = 300 * 299 / 2
     for seed in range(5):
-        graph = draw(TopologySpec(p=0.3, directed=directed), 300, seed)
-        if directed:
-            arcs = set(graph.arcs)
-            assert is_usual(len(arcs), 2 * pairs, 0.3)
-            assert is_usual(sum((j, i) in arcs for i, j in arcs) // 2, pairs, 0.09)
-        else:
-            assert is_usual(len(graph.edges), pairs, 0.3)
+        links = set(draw(TopologySpec(p=0.3, directed=directed), 300, seed).links)
+        assert is_usual(len(links), (1 + directed) * pairs, 0.3)
+        assert is_usual(sum((j, i) in links for i, j in links) // 2, pairs, 0.09) == directed
 
 
-def test_three_thousand_clients_are_drawn_within_a_second():
+def test_three_thousand_clients_are_drawn_and_measured_within_seconds():
     start = time.process_time()
-    draw(TopologySpec(p=0.005), 3000, 0)
-    assert time.process_time() - start < 1
+    graphs = draw_sequence(TopologySpec(p=0.005), 3000, 0, 1)
+    drawn = time.process_time()
+    describe(graphs)
+    assert drawn - start < 1
+    assert time.process_time() - drawn < 4
 
 
 @settings(deadline=None, max_examples=40)
@@ -88,8 +86,7 @@ def test_random_regular_gives_every_client_k_neighbours(clients, k, seed):
     ],
 )
 def test_the_links_of_small_graphs(spec, clients, links):
-    graph = draw(spec, clients, 0)
-    assert (graph.arcs if isinstance(graph, Digraph) else graph.edges) == links
+    assert draw(spec, clients, 0).links == links
 
 
 @pytest.mark.parametrize(
@@ -106,42 +103,26 @@ def test_a_torus_is_the_product_of_two_circles(clients, rows, shape):
 @pytest.mark.parametrize(
     ("spec", "clients", "complaint"),
     [
-        (TopologySpec("watts-strogatz", k=3), 9, "topology.k = 3 .* 9 clients takes an even number from 2 to 8"),
         (TopologySpec("watts-strogatz", k=8), 8, "topology.k = 8 .* an even number from 2 to 6"),
         (TopologySpec("watts-strogatz", k=2), 2, "it needs 3 clients or more"),
-        (TopologySpec("barabasi-albert", m=5), 5, "topology.m = 5 .* 5 clients takes 1 to 4"),
-        (TopologySpec("random-regular", k=4), 4, "topology.k = 4 .* 4 clients takes 1 to 3"),
-        (TopologySpec("random-regular", k=3), 7, r"topology.k = 3 .* odd number of clients \(7\) takes an even k"),
-        (TopologySpec("torus", rows=5), 12, "topology.rows = 5 .* 1, 2, 3, 4, 6, 12"),
-        (TopologySpec("file"), 12, "topology.path is missing"),
         (TopologySpec("ring"), 0, "at least 1"),
-        (TopologySpec("ring", connected=False), 5, "topology.connected = false is not allowed"),
-        (TopologySpec("star", directed=True), 9, "star graphs are undirected; directed ones are erdos-renyi, ring, "),
-        (TopologySpec("torus", redraw_every=5), 9, "topology.redraw_every = 5 .* not random; those that are: erdos"),
+        (TopologySpec("star", directed=True), 9, "directed ones are erdos-renyi, ring, exponential, one-peer-expon"),
         (TopologySpec(p=0, tries=3, directed=True), 9, r"was strongly connected \(the best had 9 components\)"),
-        (
-            TopologySpec(p=0.0, tries=7),
-            40,
-            r'topology.kind = "erdos-renyi" with p = 0.0: none of 7 graphs drawn for 40 clients was connected '
-            r"\(the best had 40 components\); raise topology.p \(connected above about ln\(n\)/n = 0.092\) "
-            "or topology.tries",
-        ),
+        (TopologySpec(p=0, tries=7), 40, r"none of 7 .* raise topology.p \(connected above about ln\(n\)/n = 0.092\)"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused_by_key(spec, clients, complaint):
+    """As are those of tests/bad_inputs.txt."""
     with pytest.raises(TopologyError, match=complaint):
         draw_sequence(spec, clients, 0, 20)
 
 
 def test_disconnected_draws_are_drawn_again():
-    # At p = ln(n)/n about a third of the graphs are connected: one try must fail for some seed where many succeed.
-    for seed in range(100):
-        try:
-            draw(TopologySpec(p=0.092, tries=1), 40, seed)
-        except TopologyError:
-            assert draw(TopologySpec(p=0.092, tries=100), 40, seed).is_connected
-            return
-    pytest.fail("all were connected at once")
+    # At p = ln(n)/n about a third of the graphs are connected: of 30 first draws some fail where many do not.
+    firsts = [TopologySpec(p=0.092, tries=1)] * 30
+    with pytest.raises(TopologyError):
+        [draw(spec, 40, seed) for seed, spec in enumerate(firsts)]
+    assert all(draw(TopologySpec(p=0.092), 40, seed).is_connected for seed in range(30))
 
 
 @pytest.mark.parametrize("spec", RANDOM, ids=lambda spec: spec.kind)
@@ -177,7 +158,7 @@ def test_one_peer_exponential_graphs_mix_with_half_a_permutation(clients):
     together = np.eye(clients)
     for t in range(2 * period):
         shift = np.roll(np.eye(clients), 2 ** (t % period), axis=0)  # i hears from i - 2^(t mod period)
-        W = mixing_matrix(graphs.of(t + 1), "metropolis-hastings")
+        W = mixing_matrix(graphs.of(t + 1), "metropolis-hastings").toarray()
         np.testing.assert_array_equal(W, (np.eye(clients) + shift) / 2)
         if t < period:
             together = W @ together

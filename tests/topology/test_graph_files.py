@@ -66,26 +66,19 @@ def test_graphml_says_itself_which_edges_are_arcs(write):
         ("-> 0 1\n1 2\n", r"falls into 3 parts that do not all reach one another along arcs; it must be strongly"),
         ("-> 0 1\n1 0\n", r"falls into 2 parts .* \(client 2 has no edge\)"),
         ("-> 0 1\n1 2\n2 0\n0 1\n", "line 4: arc 0-1 was already given on line 1: give each arc once"),
-        ("0 1\n1 2 0.5\n", 'edges.txt, line 2: "1 2 0.5" is not an edge: two client numbers are expected'),
-        ("0 1\n\none two\n", 'line 3: "one two" is not an edge'),
-        ("0 -1\n", "line 1: .* is not an edge"),
-        ("0 1\n1 3\n", "line 2: client 3: with 3 clients the numbers are 0 to 2"),
+        ("0 1\n\none two\n", 'edges.txt, line 3: "one two" is not an edge'),
         ("0 1\n" + "9" * 5000 + " 1\n", "line 2: .* is not an edge"),
-        ("0 1\n1 1\n", "line 2: edge 1-1: a client cannot be its own neighbour"),
-        ("0 1\n1 2\n1 0\n", "line 3: edge 1-0 was already given on line 1"),
-        ("0 1\n", r"edges.txt: the graph of 3 clients falls into 2 components \(client 2 has no edge\)"),
-        ("", "3 components"),
         (graphml("", "directed"), 'line 1: edgedefault="directed"'),
         (graphml('<edge directed="true" source="0" target="1"/>'), 'directed="true"'),
         (graphml('\n<node id="alice"/>'), 'line 2: "alice" is not a client'),
         (graphml('<edge source="0"/>'), '"" is not a client'),
         (GRAPHML.format("<graph/><graph/>"), "a second <graph>"),
         (graphml("<hyperedge/>"), "hyperedge"),
-        (GRAPHML.format(""), "holds no <graph> element"),
         ("<graphml>\n<graph>", r"line 2: not well-formed XML \(no element found\)"),
     ],
 )
 def test_a_bad_file_is_refused_by_name_and_line(write, text, complaint):
+    """As are those of tests/bad_inputs.txt."""
     path = write(text.removeprefix("-> "), "edges.graphml" if text.startswith("<") else "edges.txt")
     with pytest.raises(TopologyError, match=complaint) as refusal:
         read(path, 3, directed=text.startswith("->"))
@@ -103,10 +96,8 @@ def test_graphml_that_declares_entities_is_refused(tmp_path, encoding):
 
 
 @pytest.mark.parametrize("encoding", ["nonsense", "hex", "utf-7", "idna", "gb2312", "big5", "utf-32", "x" * 900])
-def test_graphml_of_an_unknown_encoding_is_refused(tmp_path, encoding):
-    path = tmp_path / "g.graphml"
-    body = '<graph edgedefault="undirected"><edge source="0" target="1"/></graph>'
-    path.write_text(f'<?xml version="1.0" encoding="{encoding}"?>\n{GRAPHML.format(body)}')
+def test_graphml_of_an_unknown_encoding_is_refused(write, encoding):
+    path = write(f'<?xml version="1.0" encoding="{encoding}"?>\n{graphml("")}', "g.graphml")
     with pytest.raises(TopologyError, match=r"its encoding is unknown or wrong|not well-formed XML") as refusal:
         read(path, 3)
     assert len(str(refusal.value).splitlines()) == 1

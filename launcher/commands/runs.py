@@ -1,0 +1,281 @@
+"""``sheafgossip run``, ``resume``, ``watch``, ``sweep`` and ``reproduce``: runs are made, or looked at, and shown."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from statistics import mean
+
+from ...metrics import lock
+from ...metrics.comparison import Comparison, summarize_all
+from ...metrics.events import remarks_on
+from ...metrics.export import write_groups, write_runs
+from ...metrics.reader import runs_in
+from ...metrics.tables import render_summary
+from ...metrics.terminal import say, show, width
+from ...metrics.text import duration
+from ...metrics.watch.screen import Place
+from ...metrics.watch.snapshot import Snapshot
+from ...topology.errors import UserError
+from ..config.files import load
+from ..prepare.memory import need_of
+from ..prepare.prepared import Prepared
+from ..processes.engine import EngineName
+from ..run.banner import Banner
+from ..run.display import Display, style
+from ..run.earlier import PlannedRun, begin_anew, is_finished, missing_of
+from ..run.folder import relative
+from ..run.run import Outcome
+from ..studies.crew import Ended, alone_in, prepare, run_in_jobs
+from ..studies.folders import begun_folder, folders_of, new_folder
+from ..studies.reproduction import names, parts_of, planned, results, titles, with_data
+from ..studies.reproduction_output import draw, remarks, render
+from ..studies.runner import Finished, Means, Observer, run_each, run_missing
+from ..studies.runner import resume as take_up
+from ..studies.sweep import parse_grids
+from ..studies.sweep import plan as plan_sweep
+from .results import show_comparison
+
+Words = Sequence[str] | None
+
+_FINISHED, _FAILED, _INTERRUPTED = 0, 1, 130
+_EXIT_CODES = {"finish": _FINISHED, "failure": _FAILED, "interrupt": _INTERRUPTED}
+_HOW = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}
+_CAUSES_SHOWN = 3
+_LOOK_EVERY_S = 0.5
+_CATCH_UP_S = 0.2
+_ASK_EVERY_S = 2.0
+
+
+def run(
+    file: Path,
+    overrides: Words,
+    out: Path | None,
+    quiet: bool,
+    plain: bool,
+    force: bool,
+    engine: EngineName,
+    address: str | None,
+) -> int:
+    """Makes the runs of a configuration file one after the other and shows their results. Returns the exit code."""
+    if address is not None and engine != "ray":
+        raise UserError(f"--address {address}: is where a Ray cluster is; add --engine ray, or leave it out")
+    configs = load(file, overrides or ())
+    before = begun_folder(out, configs)
+    root_folder = nullcontext(before) if before else new_folder(out, file)
+    with root_folder as root, _display(quiet, plain, engine) as display:
+        folders = folders_of(configs, root)
+        runs = list(map(PlannedRun, configs, folders))
+        if before:
+            runs = missing_of(runs)
+            begin_anew(runs)
+            display.tell(f"{len(folders) - len(runs)} of {len(folders)} runs finished before")
+        ended = run_each(runs, _Follower(display, folders), Means(engine, address, force))
+    not_begun = {run.folder for run in runs} - {result.prepared.folder for result in ended}
+    return _show([folder for folder in folders if folder not in not_begun], ended, root, several=len(configs) > 1)
+
+
+def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, engine: EngineName, address: str | None) -> int:
+    """Takes up an interrupted run, shows it and its result. Returns the exit code."""
+    with _display(quiet, plain, engine) as display:
+        result = take_up(folder.resolve(), _Follower(display), Means(engine, address), rounds=rounds)
+    return _show([result.prepared.folder], [result], result.prepared.folder, several=False)
+
+
+def _display(quiet: bool, plain: bool, engine: EngineName) -> Display:
+    return Display(style(quiet=quiet, plain=plain or engine == "threads"))  # what threads print comes in between
+
+
+class _Follower(Observer):
+    """Tells of each run that starts, one of those in ``folders``, and shows it from then on; without folders, of the
+    one that ``sheafgossip resume`` takes up."""
+
+    def __init__(self, display: Display, folders: Sequence[Path] = ()):
+        self._display, self._folders, self._banner = display, folders, Banner()
+
+    def begins(self, prepared: Prepared) -> Display:
+        display, resumed_at, place = self._display, prepared.resumed_at, Place()
+        banner = "\n".join(self._banner.lines(prepared))
+        if not self._folders:
+            display.tell(f"going on after round {resumed_at} of {prepared.config.rounds}\n{banner}")
+        else:
+            display.tell(banner)
+            if (need := need_of(prepared)).worth_telling:
+                display.tell(need.text)
+            if resumed_at:
+                display.tell(f"{prepared.folder.name}: going on after round {resumed_at}")
+            place = Place(1 + self._folders.index(prepared.folder), len(self._folders))
+        display.follow(prepared.folder, place, anew=bool(resumed_at) or not self._folders)
+        return display
+
+    def has_ended(self, finished: Finished) -> None:
+        self._display.end()
+
+
+def _show(folders: Sequence[Path], ended: Sequence[Finished], root: Path, *, several: bool) -> int:
+    show(render_summary(summarize_all(folders), width=width()))
+    show(f"{'run folders in' if several else 'run folder'}: {relative(root)}")
+    for result in ended:
+        tell(result.prepared.folder, result.outcome, result.prepared.config.label if several else "")
+    code = exit_code(result.outcome for result in ended)
+    if code == _INTERRUPTED and several:
+        say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
+    return code
+
+
+def exit_code(outcomes: Iterable[Outcome]) -> int:
+    """Returns that of the worst outcome; 0 where there is none."""
+    return max((_EXIT_CODES[outcome.status] for outcome in outcomes), default=_FINISHED)
+
+
+def tell(folder: Path, outcome: Outcome, name: str = "") -> None:
+    """Tells a run's warnings and the causes of its failure on standard error; ``name`` is the run's among several."""
+    prefix = f"{name}: " if name else ""
+    lines = [f"{prefix}{line}" for line in remarks_on(folder)]
+    lines += [f"error: {prefix}{cause}" for cause in outcome.causes[:_CAUSES_SHOWN]]
+    if (more := len(outcome.causes) - _CAUSES_SHOWN) > 0:
+        lines.append(f"error: {prefix}and {more} more; see table event of run.sqlite")
+    if outcome.status == "interrupt":
+        lines.append(f"{prefix}interrupted: the records so far are kept")
+    for line in lines:
+        say(line, err=True)
+
+
+def watch(folder: Path, plain: bool) -> int:
+    """Shows the runs in the folder, which take no notice of it, one after the other, each until it has ended, or Ctrl-C
+    ends the looking. Returns the exit code of the worst. A run that nobody works at any more counts as interrupted.
+    """
+    folders, code, cause = runs_in(folder), _FINISHED, ""
+    try:
+        with Display(style(plain=plain)) as display:
+            for number, each in enumerate(folders, 1):
+                display.follow(each, Place(number, len(folders)))
+                ended = _follow(folders, display)
+                display.end(stay=len(folders) == 1)
+                if not ended.has_ended:
+                    code, cause = _INTERRUPTED, f"{ended.name}: no process of this run is left"
+                    break
+                if code == _FINISHED or ended.state == "failed":
+                    code = {"finished": _FINISHED, "failed": _FAILED}.get(ended.state, _INTERRUPTED)
+                    cause = f"{ended.name}: {ended.cause}" if ended.cause else ""
+    except KeyboardInterrupt:
+        say("no longer watching; the run goes on", err=True)
+        return _INTERRUPTED
+    if cause:
+        say(f"error: {cause}", err=True)
+    return code
+
+
+def _follow(folders: Sequence[Path], display: Display) -> Snapshot:
+    """The run when it has ended, or when it is clear that it never will."""
+    attached, asked = False, 0.0
+    while not (snapshot := display.look(_CATCH_UP_S)).has_ended:
+        if snapshot.behind:
+            continue
+        display.show(snapshot, at_once=not attached)
+        attached = True
+        if time.monotonic() - asked > _ASK_EVERY_S:
+            # Somebody may work at one of the runs, or at the folder of all of them, as a sweep does
+            if not any(lock.is_held(each) for each in {*folders, *(each.parent for each in folders)}):
+                return display.look()  # what it may have said last
+            asked = time.monotonic()
+        time.sleep(_LOOK_EVERY_S)
+    return snapshot
+
+
+def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out: Path | None, quiet: bool) -> int:
+    """Makes the runs that are missing of a sweep and shows means over seeds. Returns the exit code."""
+    with ExitStack() as stack:
+        root = stack.enter_context(new_folder(None, file)) if out is None else out.resolve()
+        plan = plan_sweep(file, overrides or (), parse_grids(grid or ()), seeds, root)
+        claim = stack.enter_context(alone_in(root))
+        missing = plan.missing()
+        prepared = prepare(missing)
+        told = (lambda _: None) if quiet else _progress(prepared, len(plan.runs), len(missing), jobs)
+        ended = run_in_jobs(missing, jobs, claim.descriptor, told)
+        folders = [run.folder for run in plan.runs]
+        finished = Comparison(summarize_all([folder for folder in folders if is_finished(folder)]), plan.keys)
+        write_groups(root / "sweep.csv", finished)
+        write_runs(root / "runs.csv", folders, plan.keys)
+    for each in ended:
+        tell(each.run.folder, each.outcome, each.run.name)
+    if finished.groups:
+        show_comparison(finished)
+    show(f"run folders, sweep.csv and runs.csv in: {relative(root)}")
+    if code := exit_code(each.outcome for each in ended):
+        say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
+    return code
+
+
+def _progress(prepared: Sequence[Prepared], total: int, missing: int, jobs: int) -> Callable[[Ended], None]:
+    """Tells of ``missing`` runs of ``total``; what it returns tells of each as it ends, ``jobs`` at once."""
+    for first in prepared[:1]:  # what is told of the first holds for all, but for what is swept
+        say("\n".join(Banner().lines(first)), err=True)
+    say(f"{total} runs{f', {total - missing} finished before' if missing < total else ''}", err=True)
+    seconds: list[float] = []
+
+    def told(ended: Ended) -> None:
+        seconds.append(ended.seconds)
+        left = missing - len(seconds)
+        how = f"{_HOW[ended.outcome.status]} after {ended.seconds:.1f} s"
+        more = f", about {duration(mean(seconds) * left / min(jobs, left))} left" if left else ""
+        say(f"{total - left} of {total}: {ended.run.name} {how}{more}", err=True)
+
+    return told
+
+
+def reproduce(
+    what: str | None,
+    small: bool,
+    data_root: Path | None,
+    seeds: int | None,
+    rounds: int | None,
+    out: Path,
+    overrides: Words,
+    listed: bool,
+    quiet: bool,
+) -> int:
+    """Makes the runs that are missing of a table or figure and shows it beside the paper's. Returns the exit code."""
+    if what is None or listed:
+        say("\n".join(f"{name:<9}{title}" for name in names() for title in titles(name)))
+        return _FINISHED
+    changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
+    parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=changed))
+    runs = {part.stem: planned(part, seeds, out.resolve()) for part in parts}
+    with Display(style(quiet=quiet)) as display:
+        follower = _OneByOne(display)
+        ended = run_missing([run for each in runs.values() for run in each], follower, accept_diverged=True)
+    for result in ended:
+        tell(result.prepared.folder, result.outcome, result.prepared.config.label)
+    code = exit_code(result.outcome for result in ended)
+    if code == _INTERRUPTED:
+        say("the same command goes on with the runs that are left", err=True)
+        return code
+    for part in parts:
+        found = results(part, runs[part.stem])
+        say(part.about.title)
+        show(render(part, found))
+        say(remarks(part, found, changed))
+        for path in draw(part, found, out.resolve()):
+            say(f"written: {relative(path)}")
+        say("")
+    for line in left_out:
+        say(line)
+    show(f"run folders in: {relative(out.resolve())}")
+    return code
+
+
+class _OneByOne(Observer):
+    """Shows each run; what stays of it is a line."""
+
+    def __init__(self, display: Display):
+        self._display = display
+
+    def begins(self, prepared: Prepared) -> Display:
+        self._display.follow(prepared.folder)
+        return self._display
+
+    def has_ended(self, finished: Finished) -> None:
+        self._display.end()
+        if finished.outcome.status == "finish":
+            self._display.tell(f"{finished.prepared.folder.name}: finished")
