@@ -69,6 +69,19 @@ class Incarnations:
         written all that neighbours need of them. On the wall clock they write nothing."""
         return self._on_wall_clock or self._over <= self._told
 
+    def past(self) -> list[tuple[str, str, int, float]]:
+        """(kind, text, client, virtual seconds) of who has come and gone by the round at which the run is taken up. It
+        may not be on record: who waits for nobody is rounds ahead of a neighbour when all are killed."""
+        events = []
+        for node in range(len(self._prepared.assignments)):
+            for each in _planned(self._prepared, node) if self._resumed_at else ():
+                is_over = not self._goes_on(node, each)
+                if (is_over or each.first <= self._resumed_at) and not each.number == each.first == 1:
+                    events.append((*beginning(each), node, each.start_s))
+                if is_over and each.ending != "finish":
+                    events.append((*ending(each), node, each.end_s))
+        return events
+
     def next(self, node: int) -> Assignment:
         """The client's next incarnation, which is no longer left."""
         incarnation, *self.left[node] = self.left[node]
@@ -94,6 +107,16 @@ class Incarnations:
         )
         deployment = replace(base.deployment, address=base.deployment.address + suffix)
         return replace(base, deployment=deployment, incarnation=part)
+
+
+def beginning(incarnation: Incarnation) -> tuple[str, str]:
+    """(kind, text) of the event that a client comes late, or again."""
+    return "restart" if incarnation.number > 1 else "join", f"takes part from round {incarnation.first}"
+
+
+def ending(incarnation: Incarnation) -> tuple[str, str]:
+    """(kind, text) of the event that a client ends before the others."""
+    return incarnation.ending, f"before round {incarnation.last + 1}"
 
 
 def _planned(prepared: Prepared, node: int) -> Sequence[Incarnation]:

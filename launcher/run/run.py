@@ -25,7 +25,7 @@ from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 from ..processes.engine import Engine, EngineError, HostLost
 from .folder import unfinished_files
-from .incarnations import Incarnations
+from .incarnations import Incarnations, beginning, ending
 from .journal import Journal, Outcome
 from .waits import Waits
 
@@ -176,6 +176,8 @@ class Clients:
             self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
         yield lambda: len(self._ready) == len(here)
         journal.start(len(self.running), time.monotonic() - began, self._engine.introductions())
+        for event in self._incarnations.past():
+            journal.planned_event(*event)
         failpoint("go")
         self._engine.send(TellAll(control.Go(journal.epoch)))
         self._are_learning = True
@@ -247,10 +249,10 @@ class Clients:
         survives = self._prepared.config.time.deaths == "continue"
         if node in self._leaving and not self._are_exiting and incarnation.ending != "finish":
             self._leaving.discard(node)
-            end_s = self._incarnations.of(assignment).end_s
-            self._part_with(assignment, incarnation.ending, f"before round {(incarnation.last_round or 0) + 1}", end_s)
+            planned = self._incarnations.of(assignment)
+            self._part_with(assignment, *ending(planned), planned.end_s)
             if self._incarnations.left[node]:
-                self._let_return(node, since_s=end_s)
+                self._let_return(node, since_s=planned.end_s)
             else:
                 self._ended.add(node)
         elif status is None:  # it never was; the first of its kind has told why
@@ -266,14 +268,12 @@ class Clients:
     def _introduce(self, node: int) -> None:
         """A client has come that the others have not met yet."""
         assignment = self.running[node]
-        first_round = assignment.incarnation.first_round
         for dead in self._dead & {peer.node for peer in assignment.neighbours}:
             self._engine.send(Tell(node, control.NeighbourDied(dead)))
         self._engine.send(Tell(node, control.Connect(self._present_neighbours(node))))
-        self._tell_neighbours(node, control.NeighbourCame(self._place(node), first_round))
-        kind = "restart" if assignment.incarnation.number > 1 else "join"
-        start_s = self._incarnations.of(assignment).start_s
-        self._journal.planned_event(kind, f"takes part from round {first_round}", node, start_s)
+        self._tell_neighbours(node, control.NeighbourCame(self._place(node), assignment.incarnation.first_round))
+        planned = self._incarnations.of(assignment)
+        self._journal.planned_event(*beginning(planned), node, planned.start_s)
 
     def _part_with(self, assignment: Assignment, kind: str, text: str, virtual_s: float | None = None) -> None:
         """A client has ended before the others, as planned or not."""

@@ -109,6 +109,8 @@ class _ClientProcess:
         linger_s = 0.0
         try:
             self._prepare()  # before neighbours come: none of them is to wait
+            if assignment.incarnation.number > 1 or assignment.incarnation.first_round > 1:
+                self._expect_latecomers()  # others are at work: they come, and may go, before it has met them
             may_come_at_work = assignment.transport.keyed and assignment.clock != "none"
             address = endpoint.connections.bind(assignment.deployment.address, hurry=not may_come_at_work)
             self._limit_resources()
@@ -187,12 +189,14 @@ class _ClientProcess:
             if self.kernel is None:  # it has to see the connections
                 keep_own_files()
 
+    def _expect_latecomers(self) -> None:
+        if self.assignment.clock != "none":
+            self.endpoint.presence.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
+
     def _meet(self, met: Sequence[Place]) -> None:
         """``met`` are the neighbours that are there."""
-        more = self.assignment.clock != "none"
-        self.endpoint.connections.learn({place.node: place.key for place in met}, more=more)
-        if more:
-            self.endpoint.presence.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
+        self.endpoint.connections.learn({place.node: place.key for place in met}, more=self.assignment.clock != "none")
+        self._expect_latecomers()
         timeout = self.assignment.transport.timeout
         try:
             hellos = self.endpoint.connect(met, time.monotonic() + timeout)

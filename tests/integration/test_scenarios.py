@@ -274,6 +274,7 @@ def test_a_warning_of_a_round_that_is_done_again_is_told_once(run_in_threads, tm
 def test_on_the_wall_clock_a_run_goes_on_after_a_departure_and_tells_of_it_once(cut):
     folder = cut(SKIPPING.replace("virtual", "wall").replace("0.01", "0.02"), round=20, away=1)
     first = deadlines(folder)
+    folder.alter("DELETE FROM event WHERE kind IN ('crash', 'restart', 'leave')")  # killed before these were stored
     assert re.search("going on after round (15|20)", folder.resume())
     told = events(folder, "crash", "restart", "leave")
     assert sorted(event[:2] for event in told.elements()) == [("crash", 1), ("leave", 2), ("restart", 1)]
