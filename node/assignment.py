@@ -126,13 +126,18 @@ class Assignment:
         """The number under which this process sends records."""
         return sender_of(self.node, self.incarnation.number)
 
+    def codec_of(self, peer: Neighbour) -> Codec | None:
+        """None: vectors travel as they are."""
+        name = self.transport.between if peer.remote else self.transport.codec
+        return codec(name, self.dtype, self.transport.keep)
+
     @property
     def schedule(self) -> Path:
-        return self._file("plan", self.node)
+        return self._file("plan")
 
     @property
     def shard(self) -> Path:
-        return self._file("shards", self.node)
+        return self._file("shards")
 
     @property
     def log(self) -> Path:
@@ -148,20 +153,15 @@ class Assignment:
 
     def checkpoint_of(self, node: int, round: int) -> tuple[Path, Path]:
         """The two files, of which one is there, that a client's checkpoint may be."""
-        state = self._file(f"state/round-{round:06d}", node)
+        state = self._file(f"state/round-{round:06d}", name_of(node))
         return state, state.with_name(f"sent-{node:04d}.safetensors")
 
     def handed_on(self, incarnation: int) -> Path:
         """What this client had sent when that incarnation ended and neighbours have yet to use; the next keeps it."""
-        return self.run.folder / "sent" / f"{name_of(self.node)}.{incarnation}.safetensors"
+        return self._file("sent", f"{name_of(self.node)}.{incarnation}")
 
-    def _file(self, folder: str, node: int) -> Path:
-        return self.run.folder / folder / f"{name_of(node)}.safetensors"
-
-    def codec_of(self, peer: Neighbour) -> Codec | None:
-        """None: vectors travel as they are."""
-        transport = self.transport
-        return codec(transport.between if peer.remote else transport.codec, self.dtype, transport.keep)
+    def _file(self, folder: str, name: str = "") -> Path:
+        return self.run.folder / folder / f"{name or name_of(self.node)}.safetensors"
 
     def to_json(self) -> dict[str, Any]:
         return msgspec.to_builtins(self, enc_hook=os.fspath, str_keys=True)

@@ -11,11 +11,11 @@ from ..topology.randomness import generator
 from ..transport.stopwatch import Stopwatch
 from .assignment import Assignment, Neighbour, Period
 
-if TYPE_CHECKING:  # the launcher knows algorithms, and must not load torch for it
+if TYPE_CHECKING:  # the launcher knows algorithms, not what clients learn with
     from .model.learner import Learner
 
-
-Batch = Any  # a mini-batch of training samples, from ``Client.batches`` for ``Client.gradient_on``
+Batch = Any
+"""A mini-batch of training samples, from ``Client.batches`` for ``Client.gradient_on``."""
 
 
 @dataclass(slots=True)
@@ -66,11 +66,9 @@ class Client:
         # Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly
         self.takes_one_full_step = training.work == "full" and not training.momentum
         self._theta = learner.theta
-        self._assignment = assignment
-        self._period: Period | None = None
-        self._learner = learner
+        self._assignment, self._learner, self._sleep = assignment, learner, sleep
         self._stopwatch = stopwatch or Stopwatch("maps", running=False)
-        self._sleep = sleep
+        self._period: Period | None = None
         self._losses: list[float] = []
         self.enter(assignment.incarnation.first_round)
 
@@ -94,24 +92,26 @@ class Client:
     def enter(self, round: int) -> None:
         """From now on the graph is that of this round."""
         periods = self._assignment.periods
-        if not periods:
+        period = periods[(round - 1) // self._assignment.run.rounds_a_period % len(periods)] if periods else None
+        if period is None or period is self._period:
             return
-        period = periods[(round - 1) // self._assignment.run.rounds_a_period % len(periods)]
-        if period is self._period:
-            return
-        self._period = period
+        self._period, weights = period, period.weights
         self.neighbours = {
-            peer.node: replace(peer, weight=period.weights.get(peer.node, 0.0))
+            peer.node: replace(peer, weight=weights.get(peer.node, 0.0))
             for peer in self._assignment.neighbours
-            if peer.node in period.weights or peer.node in period.successors
+            if peer.node in weights or peer.node in period.successors
         }
         self.successors = {j: self.neighbours[j] for j in period.successors}
-        self.predecessors = {j: self.neighbours[j] for j in period.weights}
+        self.predecessors = {j: self.neighbours[j] for j in weights}
 
     @property
     def steps(self) -> int:
         """How many local steps it takes in a round; 0 of a server."""
         return self._assignment.training.count(self.train_samples) if self.role == "client" else 0
+
+    def steps_of(self, client: int) -> int:
+        """At the server: how many local steps a client takes in a round."""
+        return self._assignment.training.count(self.neighbours[client].samples)
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> None:
         """theta <- theta - alpha grad f(theta), or whatever local work the run asks for.
@@ -121,8 +121,16 @@ class Client:
         """
         start = time.monotonic()
         with self._stopwatch.during("gradient"):
-            self.train_loss = self._learner.learn() if pull is None else self._learner.learn(pull, lam)
+            self.train_loss = self._learner.learn(pull, lam)
         self._sleep(time.monotonic() - start)
+
+    def gradient(self) -> np.ndarray:
+        """grad f(theta), or the local work's (theta before - theta after) / alpha in its place; theta stays."""
+        before = self.theta.copy()
+        self.learn()
+        gradient = (before - self.theta) / self.alpha
+        self.theta[:] = before
+        return gradient
 
     def batches(self, of: int = 1) -> Iterator[Batch | tuple[Batch, ...]]:
         """What ``learn`` would take its steps on, for algorithms that take steps of their own, without momentum.
@@ -140,8 +148,7 @@ class Client:
         With ``pull``, (anchors (classes, features), lam), it is that of f + lam ||features - anchor||^2.
         """
         with self._stopwatch.during("gradient"):
-            x, y = batch or (None, None)
-            loss, gradient = self._learner.gradient(x, y, pull)
+            loss, gradient = self._learner.gradient(batch, pull)
         self._losses.append(loss)
         return gradient
 
@@ -153,21 +160,6 @@ class Client:
     def inputs(self) -> np.ndarray:
         """(n, *input_shape): what it trains on, without the targets; read only."""
         return self._learner.inputs()
-
-    def steps_of(self, client: int) -> int:
-        """At the server: how many local steps a client takes in a round."""
-        return self._assignment.training.count(self.neighbours[client].samples)
-
-    def gradient(self) -> np.ndarray:
-        """grad f(theta), or what takes its place: the local work's (theta before - theta after) / alpha.
-
-        theta stays as it is.
-        """
-        before = self.theta.copy()
-        self.learn()
-        gradient = (before - self.theta) / self.alpha
-        self.theta[:] = before
-        return gradient
 
     def generator(self, purpose: str, *key: int) -> np.random.Generator:
         """Random draws of this client for one purpose."""

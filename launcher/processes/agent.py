@@ -19,7 +19,7 @@ from typing import Any
 import zmq
 
 from ...node.algorithms import input_files
-from ...node.process.resources import sample
+from ...node.process.reporting import sample
 from ...transport import control
 from ...transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
 from ...transport.keys import KeyPair, dial_with, next_event

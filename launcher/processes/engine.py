@@ -14,7 +14,7 @@ import psutil
 
 from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record
 from ...node.assignment import Assignment
-from ...node.process.resources import sample
+from ...node.process.reporting import sample
 from ...topology.errors import UserError
 from ...transport.control import Exited, Failed, FromClient, Kill, StepTimed, Tell, TellAll
 from ..prepare.assignments import Host

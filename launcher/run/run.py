@@ -15,7 +15,7 @@ from ...metrics.reader import SERVER_NAME, client_name, open_records
 from ...metrics.records import COLLECTOR, FORK_SERVER, LAUNCHER, OverheadRecord
 from ...metrics.store import RunFolderError
 from ...node.assignment import Assignment
-from ...node.process.resources import sample
+from ...node.process.reporting import sample
 from ...transport import control
 from ...transport.constants import CONSTANTS
 from ...transport.control import ControlClosed, Exited, Failed, FromClient, Kill, Place, Stop, Tell, TellAll, Waiting

@@ -1,6 +1,5 @@
 """A client's model on its own shard: gradients, local work, evaluation; and models of one linear layer."""
 
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -142,8 +141,8 @@ class Learner:
         Each of its steps takes grad f(theta) + lam pull, with a ``pull`` (d,), for grad f(theta).
         """
         losses, alpha = [], self._training.alpha
-        for x, y in self.batches():
-            loss, direction = self.gradient(x, y)
+        for batch in self.batches():
+            loss, direction = self.gradient(batch)
             losses.append(loss)
             if self._velocity is not None:
                 self._velocity *= self._training.momentum
@@ -157,14 +156,14 @@ class Learner:
         return sum(losses) / len(losses)
 
     def gradient(
-        self, x: Samples | None = None, y: Samples | None = None, pull: tuple[np.ndarray, float] | None = None
+        self, batch: tuple[Samples, Samples] | None = None, pull: tuple[np.ndarray, float] | None = None
     ) -> tuple[float, np.ndarray]:
         """The loss at theta and its gradient (d,), by default on all training samples. The next call overwrites it.
 
         ``pull``, (anchors, weight), adds weight times the mean over samples of ||features - anchor of its class||^2,
         with anchors (classes, features).
         """
-        x, y = (self._x_train, self._y_train) if x is None or y is None else (x, y)
+        x, y = batch or (self._x_train, self._y_train)
         self._gradient.fill(0)
         self.learnt_samples += len(x)
         total = 0.0
@@ -249,7 +248,7 @@ def time_of_a_step(assignment: Assignment, steps: int) -> float:
         start = time.perf_counter()
         learner.learn()
         rounds.append(time.perf_counter() - start)
-    return statistics.median(rounds) / steps
+    return float(np.median(rounds)) / steps
 
 
 def _aligned(size: int, dtype: np.dtype) -> np.ndarray:

@@ -1,17 +1,22 @@
-"""The course of a client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave."""
+"""The course of a client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave; and
+its state files."""
 
 import contextlib
+import errno
 import math
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO, TypeVar
 
+import numpy as np
 import zmq
+from safetensors import safe_open
 
 from ...metrics.recorder import Recorder
 from ...transport import array_file
@@ -35,7 +40,6 @@ from ..algorithms import algorithm_of, links_of
 from ..assignment import Assignment
 from ..client import Client
 from ..model.learner import Learner
-from .checkpoint import DiskFull, hand_on, restore_messages, write_state
 from .reporting import Figures, Reporter
 
 _Message = TypeVar("_Message")
@@ -47,6 +51,10 @@ class Diverged(Exception):
 
 class NotMet(Exception):
     """Neighbours that could not be met in time."""
+
+
+class DiskFull(Exception):
+    """Why a state could not be written; one line for the user."""
 
 
 def live(assignment: Assignment, control: Control) -> int:
@@ -129,7 +137,7 @@ class _ClientProcess:
                 failpoint("done")
                 self._wait_for(Exit)  # all have received all
             elif self.planned:
-                hand_on(assignment, self.planned)
+                self._hand_on(self.planned)
             linger_s = CONSTANTS.linger_s if early else 0.0
             self.reporter.tell_end(time.monotonic() - self.epoch, endpoint.hellos, early=early)
             if self.kernel is not None:
@@ -213,7 +221,7 @@ class _ClientProcess:
             self._close_round(0)
         self.clock.begin(incarnation.first_round, incarnation.begun_in)
         if self.planned:
-            restore_messages(self.assignment, self.planned)
+            self._restore_messages(self.planned)
         last = rounds if incarnation.last_round is None else incarnation.last_round
         for round in range(incarnation.first_round, last + 1):
             self.stopwatch.switch("maps")
@@ -223,6 +231,30 @@ class _ClientProcess:
             with self._diverged_if_unsendable(round):
                 self.algorithm.round(client, self.peers)
             self._close_round(round)
+
+    def _restore_messages(self, clock: PlannedClock) -> None:
+        """Messages from before this process: those that neighbours had sent when the run was interrupted, and this
+        client has not used yet; and own ones that neighbours will use after checkpoints to come."""
+        own, incarnation = self.assignment, self.assignment.incarnation
+        sent = [own.handed_on(incarnation.number - 1)]
+        if incarnation.resumed_at:
+            sent += own.checkpoint_of(own.node, incarnation.resumed_at)
+        for peer in own.neighbours:
+            if incarnation.resumed_at:
+                for message in _sent_to(own.node, own.checkpoint_of(peer.node, incarnation.resumed_at)):
+                    clock.restore(peer.node, *message, incarnation.number)
+            for message in _sent_to(peer.node, sent):
+                clock.stored.add(peer.node, *message, clock.round)
+
+    def _hand_on(self, clock: PlannedClock) -> None:
+        """All that was sent to this client comes in, all that neighbours need of it is written: then it may end."""
+        own, incarnation, every = self.assignment, self.assignment.incarnation, self.assignment.checkpoints.every
+        clock.drain(incarnation.number, incarnation.resumed_at)
+        for round in range(clock.round, incarnation.absent_until + 1):
+            if every and round % every == 0:
+                write_state(own.sent(round), round, clock.stored.state(round))
+        if handed_on := clock.stored.state(clock.round - 1):
+            write_state(own.handed_on(incarnation.number), clock.round - 1, handed_on)
 
     @contextlib.contextmanager
     def _diverged_if_unsendable(self, round: int) -> Iterator[None]:
@@ -288,3 +320,25 @@ class _ClientProcess:
                 self.clock.listen(time.monotonic() + 1)
             else:
                 self.endpoint.wait_for_launcher()
+
+
+def write_state(path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises DiskFull, or any other OSError."""
+    try:
+        array_file.ArrayFile(arrays, {"round": str(round)}).save(path, lasting=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFull(f"{path} cannot be written: {error.strerror}") from None
+        raise
+    failpoint("state renamed")
+
+
+def _sent_to(node: int, paths: Iterable[Path]) -> Iterator[tuple[int, int, np.ndarray]]:
+    """(round, phase, vector) of the messages to ``node`` that a neighbour's files hold; absent files hold none."""
+    start = f"sent.{node}."
+    for path in filter(Path.exists, paths):
+        with safe_open(path, framework="numpy") as state:
+            for name in state.keys():  # noqa: SIM118  (it is no mapping)
+                if name.startswith(start):
+                    round, phase = name.removeprefix(start).split(".")
+                    yield int(round), int(phase), state.get_tensor(name)

@@ -21,7 +21,7 @@ class Learner:
     def __init__(self):
         self.theta = np.array([1.0, -2.0, 0.5, 3.0])
 
-    def learn(self) -> float:
+    def learn(self, pull: None, lam: float) -> float:
         self.theta *= 0.9
         return 0.0
 

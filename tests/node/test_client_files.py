@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 
 from sheafgossip.node.assignment import Assignment, Period
 from sheafgossip.node.model.architecture import Architecture
-from sheafgossip.node.process.checkpoint import write_state
-from sheafgossip.node.process.resources import Pace, sample
+from sheafgossip.node.process.main import write_state
+from sheafgossip.node.process.reporting import Pace, sample
 
 
 def test_an_assignment_survives_its_journey_as_json_but_for_what_is_no_plain_value(assignment):

@@ -121,7 +121,7 @@ def test_what_pulls_features_moves_no_parameter_of_a_linear_model(with_shard):
     gradient = gradient.copy()
     x, y = numbers(assignment, "train")
     anchors = np.arange(12.0).reshape(3, 4)
-    pulled, same = learner.gradient(None, None, (anchors, 0.5))
+    pulled, same = learner.gradient(pull=(anchors, 0.5))
     np.testing.assert_array_equal(same, gradient)
     assert pulled == pytest.approx(loss_alone + 0.5 * ((x - anchors[y]) ** 2).sum(1).mean(), rel=1e-12)
 
