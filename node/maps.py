@@ -76,7 +76,7 @@ class Maps(ABC):
         raise TypeError("these maps are fixed")
 
     def norms(self) -> dict[int, float]:
-        """{j: ||P_ij||_F}, followed from round to round: no map is ever made for it."""
+        """{j: ||P_ij||_F}"""
         return {j: math.sqrt(max(squared, 0.0)) for j, squared in self._squared_norms.items()}
 
     @abstractmethod
@@ -139,9 +139,8 @@ class FixedMaps(Maps):
 
 
 class MatrixStart:
-    """P_ij^0 of all edges of client i as one matrix (sum_j d_ij, d_i): gaussian, uniform and identity-plus-noise maps,
-    whose random numbers have to be kept. ``product_flops`` are operations of one projection, or of one pull-back;
-    ``cost_ns`` is what one of each take together on a processor like any other.
+    """One matrix (sum_j d_ij, d_i): gaussian, uniform and identity-plus-noise maps, whose random numbers have to be
+    kept. ``product_flops`` are those of a projection, or of a pull-back; ``cost_ns`` is what one of each take together.
     """
 
     def __init__(self, matrix: np.ndarray, stacking: Stacking):
@@ -172,25 +171,18 @@ class TransformStart:
     """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows.
 
     Rows are orthonormal times s. No matrix is stored: a projection is one fast transform for all edges, and of it each
-    edge picks its rows; the transposes of all edges add up before the one inverse transform. With several ``blocks`` C
-    is block diagonal, so that each row sees one block of theta. Otherwise it is as MatrixStart.
+    edge picks its rows; the transposes of all edges add up before the one inverse transform. ``rows`` is {j: the d_ij
+    distinct rows of edge j}; ``signs`` is the diagonal of D, (d_i,). With several ``blocks``, of these lengths, C is
+    block diagonal, so that each row sees one block of theta.
     """
 
     def __init__(
-        self,
-        rows: Mapping[int, np.ndarray],
-        signs: np.ndarray,
-        *,
-        scale: float,
-        dtype: np.dtype,
-        blocks: Sequence[int] = (),
+        self, rows: Mapping[int, np.ndarray], signs: np.ndarray, scale: float, dtype: np.dtype, blocks: Sequence[int]
     ):
-        """``rows`` is {j: the d_ij distinct rows of edge j}; ``signs`` is the diagonal of D, (d_i,); ``blocks`` are the
-        lengths of the blocks, by default one of all."""
         self.stacking = Stacking({j: len(chosen) for j, chosen in rows.items()})
         self.size, self.dtype = len(signs), dtype
-        *starts, _ = ends = np.cumsum([0, *(blocks or [self.size])]).tolist()
-        self._blocks = tuple(map(slice, starts, ends[1:]))
+        ends = np.cumsum(blocks).tolist()
+        self._blocks = tuple(map(slice, [0, *ends], ends))
         self._scaled_signs = (scale * signs).astype(dtype)
         self._scale = scale
         self.choose(rows)
@@ -246,10 +238,10 @@ def starting_maps(
     if kind == "shared":
         return shared_transform(seed, node, rows, (size,), scale=scale, dtype=dtype)
     if kind == "orthogonal":
-        signs = _signs(generator(seed, "signs of the orthogonal maps", node), size)
         drawn = {j: generator(seed, "rows of the orthogonal maps", node, j) for j in rows}
         chosen = {j: rng.choice(size, rows[j], replace=False) for j, rng in drawn.items()}
-        return TransformStart(chosen, signs, scale=scale, dtype=dtype)
+        signs = _signs(generator(seed, "signs of the orthogonal maps", node), size)
+        return TransformStart(chosen, signs, scale, dtype, (size,))
     stacking = Stacking(rows)
     matrix = np.empty((stacking.height, size), dtype)
     for j, of_edge in stacking.split(matrix).items():
@@ -269,7 +261,7 @@ def shared_transform(
     """The maps that both ends of each edge have in common, as they are before any rotation."""
     size = sum(blocks)
     signs = _signs(generator(seed, "signs of the shared maps"), size)
-    return TransformStart(shared_rows(seed, node, rows, size, 0), signs, scale=scale, dtype=dtype, blocks=blocks)
+    return TransformStart(shared_rows(seed, node, rows, size, 0), signs, scale, dtype, blocks)
 
 
 def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, period: int) -> dict[int, np.ndarray]:

@@ -155,7 +155,7 @@ class Measuring(Section):
 
 
 def _staleness(value: Any) -> int | str:
-    if value == "inf" or (isinstance(value, float) and value == math.inf):
+    if value in ("inf", math.inf):
         return "inf"
     if type(value) is not int or value < 0:
         raise ValueError("must be a whole number of at least 0, or inf")

@@ -43,11 +43,9 @@ def factored_cost(start: StartingMaps, rows: int) -> float:
 
 
 def truncation_flops(size: int, height: int, rows: int, rank: int) -> int:
-    """Operations of the best approximation of R^T T, with T (rows, size) and R (rows, height), in ``rank`` rows each.
-
-    Leading terms for Householder QR with its basis (4 m n^2 - 4/3 n^3) and for the SVD (21 n^3): Golub & Van Loan,
-    Matrix Computations, sections 5.2 and 8.6.
-    """
+    """Operations of the best approximation of R^T T, with T (rows, size) and R (rows, height), in ``rank`` rows each:
+    leading terms for Householder QR with its basis (4 m n^2 - 4/3 n^3) and for the SVD (21 n^3), of Golub & Van Loan,
+    Matrix Computations, sections 5.2 and 8.6."""
     a, b = min(rows, size), min(rows, height)
     bases = (4 * max(rows, length) * n**2 - 4 * n**3 // 3 for length, n in ((size, a), (height, b)))
     return sum(bases) + 2 * a * b * rows + 2 * rank * (a * size + b * height) + 21 * min(a, b) ** 2 * max(a, b)
@@ -119,9 +117,8 @@ class StoredMaps(Maps):
         self.start = start  # where the maps are dense, what they are now
         self.history = History(start.size, start.stacking.height, start.dtype)
         self._rank_cap = rank_cap
-        self._dearest = {"dense": 0.0, "auto": dense_cost(start), "factored": math.inf}[storage]
-        if rank_cap is not None:
-            self._dearest = math.inf
+        stays_factored = storage == "factored" or rank_cap is not None
+        self._dearest = math.inf if stays_factored else dense_cost(start) if storage == "auto" else 0.0
         self._matrix: np.ndarray | None = None  # of dense maps, all stacked: (sum_j d_ij, d_i), row by row in memory
         self._next: np.ndarray | None = None  # P theta of the newest theta in the history, after its own update
         self._choose_storage()

@@ -21,11 +21,8 @@ class ArchitectureError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One block of theta. ``fan_in`` inputs feed each output of its layer; a sample multiplies it at ``places``.
-
-    The four blocks of a GRU are shaped and ordered as torch.nn.GRU has them; their fan-in is the width of its state, as
-    in torch's own start.
-    """
+    """One block of theta. ``fan_in`` inputs feed each output of its layer, but in a GRU, where it is the width of its
+    state, as in torch's own start; a sample multiplies it at ``places``."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,6 +33,11 @@ class Parameter:
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    def drawn(self, rng: np.random.Generator) -> np.ndarray:
+        if self.start is not None:
+            return np.full(self.size, self.start)
+        return rng.uniform(-1, 1, self.size) / math.sqrt(self.fan_in)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,6 @@ class Architecture(LayerSettings):
 
     @property
     def is_linear(self) -> bool:
-        """One linear layer, nothing else."""
         return self.kind in LINEAR
 
     @property
@@ -158,11 +159,8 @@ class Architecture(LayerSettings):
 
     @property
     def gradient_flops(self) -> int:
-        """The same of one sample's pass forward and back.
-
-        Back is twice as much, for the gradients of a layer's weights and of its input; what is given needs none: the
-        data, and the zeros from which a GRU starts.
-        """
+        """The same of one sample's pass forward and back. Back is twice as much, for the gradients of a layer's weights
+        and of its input; what is given needs none: the data, and the zeros from which a GRU starts."""
         first, *others = (block for block in self.parameters() if block.places)
         given = first.size * first.places + (others[0].size if self.kind == "gru" else 0)
         return 3 * self.evaluation_flops - 2 * given
@@ -183,16 +181,11 @@ class Architecture(LayerSettings):
         )
         special = self.kernel, self.padding, self.norm_groups
         rng = generator(seed, f"initial theta of {name}{'' if special == (3, False, 0) else f' {special}'}", *client)
-        blocks = [
-            rng.uniform(-1, 1, block.size) / math.sqrt(block.fan_in)
-            if block.start is None
-            else np.full(block.size, block.start)
-            for block in self.parameters()
-        ]
+        start = np.concatenate([block.drawn(rng) for block in self.parameters()])
         if like not in (0, self.outputs):
-            below = replace(self, outputs=like)
-            return np.concatenate([below.start(seed, *client)[: below.size - below.head_size], *blocks[-2:]])
-        return np.concatenate(blocks)
+            below = self.size - self.head_size
+            start[:below] = replace(self, outputs=like).start(seed, *client)[:below]
+        return start
 
 
 def _layer(name: str, shape: tuple[int, ...], places: int = 1) -> list[Parameter]:
