@@ -1,36 +1,19 @@
 """Methods with a server as plain loops over clients in one place: what a run must come to, in models and in bytes."""
 
-from collections.abc import Callable, Iterable
-
-import numpy as np
+import json
 
 import oracles
-from runs import RunFolder
 
 CLIENTS, ROUNDS, SEED = 6, 7, 5
 SERVER = CLIENTS
-TRAINING = """
-[training]
-work = "steps"
-steps = 3
-batch_size = 16
-alpha = 0.4
-"""
+TRAINING = 'training = { work = "steps", steps = 3, batch_size = 16, alpha = 0.4 }'
 CONFIG = f"""
 clients = {CLIENTS}
 rounds = {ROUNDS}
 seed = {SEED}
-[data]
-samples = 480
-partition = "classes"
-classes_per_client = 4
-reduced_clients = 0.5
-DATA
+data = {{ samples = 480, partition = "classes", classes_per_client = 4, reduced_clients = 0.5 }}
+model.dtype = "float64"
 {TRAINING}
-[model]
-dtype = "float64"
-MODEL
-[algorithm]
 """
 
 
@@ -39,55 +22,54 @@ class Loop:
     not as here what a client does (``learn``) and what it takes over (``download``)."""
 
     seed, rounds, steps, alpha = SEED, ROUNDS, 3, 0.4
-    hidden: tuple[int, ...] = ()
+    hidden = ()
     same_round = False
     """Whether those who take part in a round download in it, not those who take part in the next one."""
 
-    def __init__(self, folder: RunFolder, settings: dict):
+    def __init__(self, folder, settings):
         self.folder, self.settings = folder, {"fraction": 1.0} | settings
         *self.theta, self.w = folder.theta(0).values()
         self.shards = folder.shards()
         self.clients = len(self.theta)
         self.n = [len(shard["y_train"]) for shard in self.shards.values()]
         self.drawn = [0] * self.clients
-        self.sent: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.sent = {}
 
-    def batch(self, k: int) -> np.ndarray | slice:
+    def batch(self, k):
         self.drawn[k] += 1
         return oracles.batch_rows(self.seed, k, self.n[k], 16, self.drawn[k] - 1)
 
-    def gradient(self, k: int, theta: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def gradient(self, k, theta, rows=slice(None)):
         return oracles.gradient(theta, self.shards[k], rows, self.hidden)
 
-    def sgd(self, k: int, theta: np.ndarray) -> np.ndarray:
+    def sgd(self, k, theta):
         for _ in range(self.steps):
             theta = theta - self.alpha * self.gradient(k, theta, self.batch(k))
         return theta
 
-    def mean(self, now: Iterable[int]) -> np.ndarray:
+    def mean(self, now):
         """Of their models, weighted by samples."""
         return sum(self.n[k] * self.theta[k] for k in now) / sum(self.n[k] for k in now)
 
-    def learn(self, k: int) -> None:
+    def learn(self, k):
         self.theta[k] = self.sgd(k, self.theta[k])
 
-    def aggregate(self, now: list[int]) -> None:
+    def aggregate(self, now):
         raise NotImplementedError
 
-    def download(self, k: int) -> None:
+    def download(self, k):
         self.theta[k] = self.w
 
-    def numbers(self, k: int) -> int:
+    def numbers(self, k):
         """How many travel to and from a client."""
         return self.w.size
 
-    def play(self) -> None:
+    def participants(self, round):
+        return oracles.participants(self.seed, self.clients, self.rounds, self.settings["fraction"], round)
+
+    def play(self):
         for round in range(1, self.rounds + 1):
-            now, after = (
-                oracles.participants(self.seed, self.clients, self.rounds, self.settings["fraction"], round + more)
-                for more in (0, 1)
-            )
-            after = now if self.same_round else after
+            now, after = self.participants(round), self.participants(round + (not self.same_round))
             for k in now:
                 self.learn(k)
             self.aggregate(now)
@@ -97,23 +79,10 @@ class Loop:
             self.sent |= {(self.clients, k, round): (1, 8 * self.numbers(k)) for k in after}
 
 
-def lines(settings: dict) -> str:
-    return "\n".join(f"{key} = {value!r}" for key, value in settings.items())
-
-
-def played(
-    run: Callable[..., RunFolder],
-    kind: type[Loop],
-    settings: dict,
-    *,
-    data: str = "",
-    model: str = "",
-    more: str = "",
-    tolerance: float = 1e-10,
-) -> Loop:
+def played(run, kind, settings, *changes, tolerance=1e-10):
     """The loop, after clients and bytes of a run have come to the same."""
-    text = more + CONFIG.replace("DATA", data).replace("MODEL", model) + lines(settings)
-    loop = kind(run(text), settings)
+    algorithm = [f"algorithm.{key}={json.dumps(value)}" for key, value in settings.items()]
+    loop = kind(run(CONFIG, *algorithm, *changes), settings)
     loop.play()
     found = loop.folder.theta(ROUNDS)
     assert max(oracles.error(found[k], theta) for k, theta in enumerate(loop.theta)) < tolerance

@@ -22,13 +22,9 @@ SETUP = f"""
 clients = {CLIENTS}
 rounds = {ROUNDS}
 seed = {SEED}
-[data]
-partition = "clusters"
-clusters = {{ count = 5, classes = 3, overlap = 1, exponent = 1.0 }}
-[training]
-alpha = {ALPHA}
-[model]
-dtype = "float64"
+data = {{ partition = "clusters", clusters = {{ count = 5, classes = 3, overlap = 1, exponent = 1.0 }} }}
+training.alpha = {ALPHA}
+model.dtype = "float64"
 [algorithm]
 name = "flt"
 encoder = "encoder.safetensors"
@@ -40,24 +36,24 @@ embedding = {E}
 gamma = {GAMMA}
 [[compare]]
 name = "related"
-algorithm = {{ case = "related" }}
+algorithm.case = "related"
 [[compare]]
 name = "clusters"
-algorithm = {{ case = "clusters" }}
+algorithm.case = "clusters"
 [[compare]]
 name = "finding"
 clients = 15
 rounds = 2
 seed = 0
-data = {{ clusters = {{ classes = 2, overlap = 0, exponent = 0.0 }} }}
-model = {{ dtype = "float32" }}
+data.clusters = {{ classes = 2, overlap = 0, exponent = 0.0 }}
+model.dtype = "float32"
 algorithm = {{ fraction = 1.0, dimensions = 10, gamma = 0.5, clusters = 5 }}
 [[compare]]
 name = "fine-tuned"
 clients = 4
 rounds = 1
 data = {{ samples = 200, partition = "even" }}
-model = {{ dtype = "float32" }}
+model.dtype = "float32"
 algorithm = {{ encoder = "", embedding = 6, fine_tune_epochs = 2, manifold = "auto" }}
 """
 

@@ -1,6 +1,4 @@
-"""pFedHN, GHN and SHN against a plain version of their equations: dense sheaf Laplacians,
-Kronecker products, and torch's own Adam.
-"""
+"""pFedHN, GHN and SHN against their equations: dense sheaf Laplacians, Kronecker products, and torch's own Adam."""
 
 from itertools import combinations
 
@@ -163,26 +161,18 @@ DIFFUSIONS = {"pfedhn": (None, None), "ghn": (graph_convolutions, ghn_shapes), "
 def test_it_is_what_its_paper_says(run, settings):
     settings = settings | {"fraction": 0.5, "eta": ETA, "weight_decay": DECAY, "embedding": F, "hidden": HIDDEN}
     settings |= {} if settings["name"] == "pfedhn" else {"embedding_rounds": FIRST}
-    ring = "topology.kind = 'ring'\n" if settings.get("graph") == "topology" else ""
-    loop = played(run, Hypernetwork, settings, more=f"{ring}checkpoints.every = 1\n", tolerance=1e-8)
+    ring = ["topology.kind=ring"] if settings.get("graph") == "topology" else []
+    loop = played(run, Hypernetwork, settings, *ring, "checkpoints.every=1", tolerance=1e-8)
     assert oracles.error(loop.theta[0], loop.theta[1]) > 1e-4  # so that the tolerance tells clients apart
 
 
 GROUPS = """
 clients = 16
 rounds = 50
-[data]
-rotations = [0, 90, 180, 270]
-[training]
-work = "steps"
-steps = 10
-alpha = 0.2
-[evaluation]
-every = 0
-[algorithm]
-name = "shn"
-eta = 0.01
-embedding_rounds = 40
+data.rotations = [0, 90, 180, 270]
+training = { work = "steps", steps = 10, alpha = 0.2 }
+evaluation.every = 0
+algorithm = { name = "shn", eta = 0.01, embedding_rounds = 40 }
 """
 
 

@@ -104,10 +104,9 @@ def test_a_method_with_a_common_model_is_what_its_paper_says(run, loop, settings
 # -- models of which some layers are shared ----------------------------------------------------------------------------
 
 SHARED = {"model": slice(None), "extractor": slice(None, -1), "head": slice(-1, None)}
-TASKS = 'tasks = ["classes", "parity"]'
-OWN_START = "same_start = false"  # no two units alike: then the trace norm has a gradient
-CLASSES = 'partition = "classes"\nclasses_per_client = 4\n'
-MLP, MIX = 'kind = "mlp"\nhidden = [12]\n', 'mix = [{ kind = "mlp", hidden = [9, 12] }]'
+TASKS = 'data.tasks=["classes", "parity"]'
+OWN_START = "model.same_start=false"  # no two units alike: then the trace norm has a gradient
+MLP, MIX = ("model.kind=mlp", "model.hidden=[12]"), 'model.mix=[{ kind = "mlp", hidden = [9, 12] }]'
 DEEP = 9 * 65 + 12 * 10 + 10 * 13
 
 
@@ -167,36 +166,36 @@ def slope_of(stacked):
 
 
 @pytest.mark.parametrize(
-    ("loop", "share", "tasks", "model", "fraction"),
+    ("loop", "share", "fraction", "changes"),
     [
-        (FedSAK, "model", "", OWN_START, 1.0),
-        (FedSAK, "head", "", MIX, 0.6),
-        (FedSAK, "extractor", TASKS, OWN_START, 1.0),
-        (FedAvgC, "extractor", TASKS, "", 0.6),
-        (FedAvgC, "head", "", MIX, 1.0),
+        (FedSAK, "model", 1.0, [OWN_START]),
+        (FedSAK, "head", 0.6, [MIX]),
+        (FedSAK, "extractor", 1.0, [TASKS, OWN_START]),
+        (FedAvgC, "extractor", 0.6, [TASKS]),
+        (FedAvgC, "head", 1.0, [MIX]),
     ],
     ids=["FedSAK: data", "FedSAK: models", "FedSAK: tasks", "FedAvg-c: tasks", "FedAvg-c: models"],
 )
-def test_a_method_that_shares_layers_is_what_its_paper_says(run, loop, share, tasks, model, fraction):
+def test_a_method_that_shares_layers_is_what_its_paper_says(run, loop, share, fraction, changes):
     name = {"name": "fedsak", "lam": 0.4, "eta": 0.05} if loop is FedSAK else {"name": "fedavg-c"}
-    loop = played(run, loop, {**name, "share": share, "fraction": fraction}, data=tasks, model=MLP + model)
+    loop = played(run, loop, {**name, "share": share, "fraction": fraction}, *MLP, *changes)
     sizes = [theta.size for theta in loop.theta]
-    assert sizes == [{MIX: (910, DEEP)}.get(model, (910, 806 if tasks else 910))[k % 2] for k in range(CLIENTS)]
+    assert sizes == [910, DEEP if MIX in changes else 806 if TASKS in changes else 910] * 3
     assert loop.folder.rows("SELECT count(global_metric) FROM round") == [(0,)]
-    if tasks:  # all start with one extractor, and those of one task with one head
+    if TASKS in changes:  # all start with one extractor, and those of one task with one head
         start = [oracles.layers_of(theta, (12,)) for theta in loop.folder.theta(0).values()]
-        assert all((extractor == start[0][0]).all() for extractor, _ in start) == (model != OWN_START)
-        assert (start[1][1] == start[3][1]).all() == (model != OWN_START)
+        assert all((extractor == start[0][0]).all() for extractor, _ in start) == (OWN_START not in changes)
+        assert (start[1][1] == start[3][1]).all() == (OWN_START not in changes)
 
 
 def test_the_stacked_layers_lose_rank_under_the_trace_norm(run):
-    spectra = []
+    spectra, even = [], CONFIG.replace(', partition = "classes", classes_per_client = 4', "")
+    changes = ("clients=10", "rounds=40", "seed=7", "data.samples=400", "training.alpha=0.3", "evaluation.every=0")
     for lam in (0.0, 1.0):
-        text = CONFIG.replace("DATA", "").replace("MODEL", MLP + OWN_START).replace(CLASSES, "")
-        text += f'name = "fedsak"\nlam = {lam}\neta = 0.1'
-        changes = ("clients=10", "rounds=40", "seed=7", "data.samples=400", "training.alpha=0.3", "evaluation.every=0")
-        thetas = run(text, *changes).theta(40)
-        stacked = np.stack([thetas[k][: 64 * 12] for k in range(10)])  # the hidden layer, unfolded along the clients
+        folder = run(
+            even, *MLP, OWN_START, *changes, "algorithm.name=fedsak", "algorithm.eta=0.1", f"algorithm.lam={lam}"
+        )
+        stacked = folder.thetas(40)[:10, : 64 * 12]  # the hidden layer, unfolded along the clients
         spectra.append(np.linalg.svd(stacked, compute_uv=False))
     ranks = [int((singular > 0.1 * spectra[0][0]).sum()) for singular in spectra]
     assert ranks[0] == 10
@@ -210,38 +209,19 @@ TROUBLE = f"""
 clients = {MANY}
 rounds = {LONG}
 seed = 3
-[data]
-samples = 500
+data.samples = 500
+time = {{ clock = "virtual", deadline_s = 0.6, silence = "skip" }}
+compute.step_s = 0.05
+links = {{ latency = "uniform", latency_s = 0.01, latency_high_s = 0.05, loss = 0.08 }}
+checkpoints.every = 2
 {TRAINING}
-[time]
-clock = "virtual"
-deadline_s = 0.6
-silence = "skip"
-[compute]
-step_s = 0.05
-[links]
-latency = "uniform"
-latency_s = 0.01
-latency_high_s = 0.05
-loss = 0.08
-[checkpoints]
-every = 2
-[[faults]]
-kind = "crash"
-clients = [2]
-at_round = 6
-restart_after = 3
-[[faults]]
-kind = "slow"
-clients = [5]
-rounds = [3, 3]
-factor = 12.0
-[[faults]]
-kind = "join"
-clients = [6]
-at_round = 3
+faults = [
+    {{ kind = "crash", clients = [2], at_round = 6, restart_after = 3 }},
+    {{ kind = "slow", clients = [5], rounds = [3, 3], factor = 12.0 }},
+    {{ kind = "join", clients = [6], at_round = 3 }},
+]
 """
-FEDAVG = '[model]\ndtype = "float64"\n[algorithm]\nname = "fedavg"\n'
+FEDAVG = ("algorithm.name=fedavg", "model.dtype=float64")
 
 
 class InTrouble(FedAvg):
@@ -253,7 +233,7 @@ class InTrouble(FedAvg):
 
 
 def test_fedavg_averages_the_uploads_that_the_plan_lets_through(run):
-    folder = run(TROUBLE + FEDAVG)
+    folder = run(TROUBLE, *FEDAVG)
     plan, server, loop = folder.plan, folder.plan[MANY], InTrouble(folder, {})
     written = {0: (list(loop.theta), list(loop.drawn))}  # what a client that comes back goes on from
     away = [0] * MANY
@@ -292,20 +272,21 @@ def test_fedavg_averages_the_uploads_that_the_plan_lets_through(run):
     assert folder.rows(f"SELECT max(virtual_s) FROM round WHERE node = {MANY}") == [(server["end"][-1],)]
 
 
+FRACTION = "algorithm.fraction=0.6"
 OTHERS = {
-    "ditto": "fraction = 0.6",
-    "pfedme": "",
-    "sfmtl-graph": '[model]\nkind = "mlp"\nhidden = [16]',
-    "flt": 'embedding = 8\nmanifold = "pca"\ncase = "related"\nfraction = 0.6',
-    "fedsak": "fraction = 0.6",
-    "shn": "fraction = 0.6\nembedding_rounds = 5\nhidden = 16\nembedding = 4",
+    "ditto": [FRACTION],
+    "pfedme": [],
+    "sfmtl-graph": ["model.kind=mlp", "model.hidden=[16]"],
+    "flt": [FRACTION, "algorithm.embedding=8", "algorithm.manifold=pca", "algorithm.case=related"],
+    "fedsak": [FRACTION],
+    "shn": [FRACTION, "algorithm.embedding_rounds=5", "algorithm.hidden=16", "algorithm.embedding=4"],
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_each_method_with_a_server_tolerates_a_crash_losses_and_a_straggler(run, name):
-    silence = 'time.silence="stale"' if name == "pfedme" else 'time.silence="skip"'  # of the last uploads, or without
-    folder = run(TROUBLE + f'[algorithm]\nname = "{name}"\n' + OTHERS[name], silence)
+    silence = "stale" if name == "pfedme" else "skip"  # with the last uploads, or without
+    folder = run(TROUBLE, f"algorithm.name={name}", f"time.silence={silence}", *OTHERS[name])
     kinds = folder.rows("SELECT kind FROM event WHERE kind IN ('crash', 'restart', 'join') ORDER BY 1")
     assert kinds == [("crash",), ("join",), ("restart",)]
     assert all(np.isfinite(theta).all() for theta in folder.theta(LONG).values())
@@ -319,8 +300,7 @@ def test_each_method_with_a_server_tolerates_a_crash_losses_and_a_straggler(run,
 
 
 def test_on_the_wall_clock_the_server_goes_on_at_the_deadline(run):
-    overrides = ('time.clock="wall"', "rounds=8", "compute.step_s=0.02", "time.deadline_s=0.3")
-    folder = run(TROUBLE + FEDAVG, *overrides)
+    folder = run(TROUBLE, *FEDAVG, "time.clock=wall", "rounds=8", "compute.step_s=0.02", "time.deadline_s=0.3")
     heard = folder.rows(f"SELECT round, count(used_round) FROM used WHERE node = {MANY} GROUP BY round ORDER BY round")
     assert [round for round, _ in heard] == list(range(1, 9))
     assert min(count for _, count in heard) < MANY

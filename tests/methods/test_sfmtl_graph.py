@@ -93,7 +93,7 @@ def modularity(parts, a):
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_it_is_what_its_paper_says_and_sends_heads_and_anchors_only(run, fraction):
     settings = {"name": "sfmtl-graph", "lam": LAM, "alpha": ALPHA, "fraction": fraction}
-    loop = played(run, SFMTLGraph, settings, model=f'kind = "mlp"\nhidden = [{HIDDEN}]', tolerance=1e-9)
+    loop = played(run, SFMTLGraph, settings, "model.kind=mlp", f"model.hidden=[{HIDDEN}]", tolerance=1e-9)
     found, folder = loop.folder.states(ROUNDS), loop.folder
     for k in range(CLIENTS):
         for c in loop.classes[k]:
@@ -106,28 +106,19 @@ def test_it_is_what_its_paper_says_and_sends_heads_and_anchors_only(run, fractio
 
 GROUPS = """
 rounds = 30
-[evaluation]
-every = 0
-[training]
-work = "steps"
-steps = 5
-alpha = 0.1
-[algorithm]
-name = "sfmtl-graph"
-lam = 0.001
-[model]
-kind = "mlp"
-hidden = [32]
-[data]
+evaluation.every = 0
+training = { work = "steps", steps = 5, alpha = 0.1 }
+algorithm = { name = "sfmtl-graph", lam = 0.001 }
+model = { kind = "mlp", hidden = [32] }
 """
 
 
 @pytest.mark.parametrize(
     ("clients", "data"),
-    [(15, 'partition = "clusters"'), (12, "rotations = [0, 90]\nmask = 2")],
+    [(15, ["data.partition=clusters"]), (12, ["data.rotations=[0, 90]", "data.mask=2"])],
     ids=["clusters of classes", "rotated and masked"],
 )
 def test_its_communities_are_the_groups_of_clients(run, clients, data):
-    folder = run(f"clients = {clients}" + GROUPS + data)
+    folder = run(GROUPS, f"clients={clients}", *data)
     groups = folder.rows("SELECT value FROM meta WHERE key = 'groups'")[0][0].split(",")
     assert adjusted_rand_score(groups, folder.states(30)[clients]["community"]) >= 0.9
