@@ -1,37 +1,40 @@
 """What holds of every method: threads have the bits of processes, an interrupted run those of an unbroken one, and what
-is recorded in mid-run is what a run that ends there records."""
+is recorded in mid-run is what a run that ends there records. Where a server draws clients for each round, all evaluate,
+with the models of the round."""
+
+import re
 
 import pytest
 
+from foreign import sheafgossip
+from oracles import accuracy
 from runs import assert_same, run_here_again
+from sheafgossip.metrics.verification import compare_with_kernel
 
 ROUNDS, END = 7, 5
 CONFIG = f"""
 clients = 6
 rounds = {ROUNDS}
 seed = 3
-[data]
-samples = 360
-partition = "classes"
-classes_per_client = 8
-[training]
-work = "steps"
-steps = 2
-alpha = 0.3
-momentum = MOMENTUM
-[checkpoints]
-every = 3
+data = {{ samples = 360, partition = "classes", classes_per_client = 8 }}
+training = {{ work = "steps", steps = 2, alpha = 0.3, momentum = MOMENTUM }}
+checkpoints.every = 3
+[algorithm]
+name = "NAME"
 """
 HYPERNETWORK = "fraction = 0.5\neta = 0.01\nhidden = 16\nembedding = 4"
+MLP = '[model]\nkind = "mlp"\nhidden = [16]'
+STRAGGLERS = '[time]\nclock = "virtual"\n[compute]\nstep_s = 0.1\n[stragglers]\nkind = "pareto"\n'
 WITH_SERVER = {
     "fedavg": "fraction = 0.5",
+    "fedavg, with stragglers": f"fraction = 0.2\n{STRAGGLERS}",
     "ditto": "fraction = 0.5",
     "pfedme": "fraction = 0.5\nlam = 1.5\neta = 0.3",
     "per-fedavg": "fraction = 0.5\nalpha = 0.2",
     "flt": 'fraction = 0.5\nembedding = 8\nmanifold = "pca"\ncase = "related"\ncentroids = 2',
     "fedsak": "fraction = 0.5",
-    "fedavg-c": 'fraction = 0.5\nshare = "head"\n[model]\nkind = "mlp"\nhidden = [16]',
-    "sfmtl-graph": 'fraction = 0.5\nlam = 0.5\n[model]\nkind = "mlp"\nhidden = [16]',
+    "fedavg-c": f'fraction = 0.5\nshare = "head"\n{MLP}',
+    "sfmtl-graph": f"fraction = 0.5\nlam = 0.5\n{MLP}",
     "pfedhn": HYPERNETWORK,
     "ghn": f"{HYPERNETWORK}\nembedding_rounds = 4",
     "shn": f"{HYPERNETWORK}\nembedding_rounds = 3",
@@ -69,41 +72,17 @@ restart_after = 1
 """,
 }
 METHODS = WITH_SERVER | WITHOUT_SERVER
+SHOWN = "SELECT src, dst, messages, wire_bytes FROM overhead WHERE kind = 'evaluation' ORDER BY dst"
+FIGURES = "SELECT node, test_loss, test_metric, global_metric FROM round WHERE"
 
 
 def text_of(method):
-    config = CONFIG.replace("MOMENTUM", "0.5" if method in ("fedavg", "fedsak", "sheaf-fmtl", "d-psgd") else "0.0")
-    return f'{config}[algorithm]\nname = "{method.partition(",")[0]}"\n{METHODS[method]}\n'
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_threads_have_the_bits_and_bytes_of_processes(run, run_in_processes, method):
-    threads, processes = run(text_of(method)), run_in_processes(text_of(method))
-    assert_same(threads, processes)
-    assert threads.rows(SHOWN) == processes.rows(SHOWN)
-    own = threads.rows("SELECT DISTINCT pid FROM node WHERE role IN ('client', 'server', 'launcher')")
-    assert len(own) == 1
-    assert len(processes.rows("SELECT DISTINCT pid FROM node WHERE role = 'client'")) == 6
-
-
-SHOWN = "SELECT src, dst, messages, wire_bytes FROM overhead WHERE kind = 'evaluation' ORDER BY dst"
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_an_interrupted_run_ends_with_the_bits_of_an_unbroken_one(run, tmp_path, method):
-    whole = run(text_of(method))
-    broken = whole.copy(tmp_path / "broken")
-    broken.cut_after(5)
-    assert run_here_again(broken, "threads").prepared.resumed_at == 3
-    assert_same(broken, whole)
-    assert broken.rows(SHOWN) == whole.rows(SHOWN)
+    momentum = "0.5" if method in ("fedavg", "fedsak", "sheaf-fmtl", "d-psgd") else "0.0"
+    return CONFIG.replace("MOMENTUM", momentum).replace("NAME", method.partition(",")[0]) + METHODS[method]
 
 
 def figures(folder, round):
-    rows = folder.rows(
-        f"SELECT node, test_loss, test_metric, global_metric FROM round WHERE round = {round} ORDER BY node"
-    )
-    return [row for row in rows if row[2] is not None]
+    return folder.rows(f"{FIGURES} round = {round} AND test_metric IS NOT NULL ORDER BY node")
 
 
 def assert_alike(long, short, end):
@@ -117,6 +96,103 @@ def assert_alike(long, short, end):
     assert long.rows("SELECT count(*) FROM node WHERE role = 'client'") == [(len(figures(long, end)),)]
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_threads_have_the_bits_and_bytes_of_processes(run, run_in_processes, method):
+    threads, processes = run(text_of(method)), run_in_processes(text_of(method))
+    assert_same(threads, processes)
+    assert threads.rows(SHOWN) == processes.rows(SHOWN)
+    own = threads.rows("SELECT DISTINCT pid FROM node WHERE role IN ('client', 'server', 'launcher')")
+    assert len(own) == 1
+    assert len(processes.rows("SELECT DISTINCT pid FROM node WHERE role = 'client'")) == 6
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupted_run_ends_with_the_bits_of_an_unbroken_one(run, tmp_path, method):
+    whole = run(text_of(method))
+    broken = whole.copy(tmp_path / "broken")
+    broken.cut_after(5)
+    assert run_here_again(broken, "threads").prepared.resumed_at == 3
+    assert_same(broken, whole)
+    for query in (SHOWN, f"{FIGURES} true ORDER BY round, node"):
+        assert broken.rows(query) == whole.rows(query)
+
+
 @pytest.mark.parametrize("method", WITH_SERVER)
 def test_a_run_has_in_mid_run_the_figures_of_a_run_that_ends_there(run, method):
     assert_alike(run(text_of(method)), run(text_of(method), f"rounds={END}"), END)
+
+
+# -- a server that draws clients ---------------------------------------------------------------------------------------
+
+CLIENTS = 10
+DRAWN = f"""
+clients = {CLIENTS}
+rounds = {ROUNDS}
+seed = 3
+data = {{ samples = 500, partition = "classes", classes_per_client = 2 }}
+training = {{ work = "steps", steps = 4, alpha = 0.3 }}
+algorithm = {{ name = "fedavg", fraction = 0.2 }}
+"""
+PLANNED = DRAWN + STRAGGLERS
+
+
+def test_a_target_is_reached_in_the_round_in_which_a_run_that_ends_there_has_reached_it(run):
+    long = run(DRAWN)
+    means = dict(long.rows("SELECT round, mean_test_metric FROM round_total"))
+    best = max(range(1, ROUNDS + 1), key=means.get)
+    for folder in (long, run(DRAWN, f"rounds={best}")):
+        _, told, _ = sheafgossip("summary", folder.path, "--target", means[best])
+        assert re.search(rf"rounds to reach .* {best} ", told), told
+
+
+def test_the_models_that_are_shown_for_evaluation_are_no_traffic_and_change_no_model(run):
+    overrides = ("checkpoints.every=1", "transport.codec=int8")
+    shown, plain = run(DRAWN, *overrides), run(DRAWN, *overrides, "evaluation.every=0")
+    assert shown.payload() == plain.payload()
+    for round in range(ROUNDS + 1):
+        for node, arrays in plain.states(round).items():
+            for name, array in arrays.items():
+                assert array.tobytes() == shown.states(round)[node][name].tobytes(), (round, node, name)
+    answered = {(dst, round) for src, dst, round in shown.payload() if src == CLIENTS}
+    messages = [(src, count) for src, _, count, _ in shown.rows(SHOWN)]
+    assert {src for src, _ in messages} == {CLIENTS}
+    assert sum(count for _, count in messages) == CLIENTS * ROUNDS - len(answered)
+    assert plain.rows(SHOWN) == []
+    assert_alike(shown, run(DRAWN, *overrides, f"rounds={END}"), END)  # it is encoded as the download would be
+
+
+def test_who_was_away_or_was_not_heard_is_shown_the_common_model_of_the_round(run):
+    """Losses, a crash and a deadline: all clients that do a round evaluate what the server has made in it."""
+    crash = 'faults=[{ kind = "crash", clients = [2], at_round = 3, restart_after = 2 }]'
+    overrides = ("stragglers.fraction=0.5", "time.deadline_s=1.0", "links.loss=0.2", "model.dtype=float64")
+    folder = run(PLANNED, crash, *overrides, "checkpoints.every=1")
+    shards = folder.shards()
+    for round in range(1, ROUNDS + 1):
+        w = folder.theta(round)[CLIENTS]
+        for node, _, metric, common in figures(folder, round):
+            assert metric == common == accuracy(w, shards[node]), (round, node)
+    assert folder.rows("SELECT count(*) FROM round WHERE node = 2") < [(ROUNDS + 1,)]
+
+
+def test_no_client_evaluates_on_the_virtual_clock_before_the_server_has_the_model(run):
+    long = run(PLANNED)
+    server = dict(long.rows(f"SELECT round, virtual_s FROM round WHERE node = {CLIENTS}"))
+    clients = long.rows(f"SELECT round, virtual_s FROM round WHERE node < {CLIENTS}")
+    assert all(virtual_s >= server[round] for round, virtual_s in clients)
+
+
+def test_on_the_wall_clock_a_client_that_was_not_drawn_has_a_common_model_no_older_than_the_round(run):
+    folder = run(PLANNED, "time.clock=wall", "compute.step_s=0.01", "checkpoints.every=1")
+    shards, common = folder.shards(), {round: folder.theta(round)[CLIENTS] for round in range(ROUNDS + 1)}
+    for round in range(ROUNDS + 1):
+        for node, _, metric, of_common in figures(folder, round):
+            later = {accuracy(common[at], shards[node]) for at in range(round, ROUNDS + 1)}
+            assert metric == of_common in later, (round, node)
+
+
+def test_the_bytes_of_evaluation_are_those_of_the_kernel(run_in_processes):
+    folder = run_in_processes(DRAWN, "transport.protocol=tcp", "measuring.kernel=true")
+    assert folder.rows(SHOWN)
+    comparison = compare_with_kernel(folder.path)
+    assert comparison.connections == CLIENTS
+    assert comparison.differing == comparison.loose_ends == ()
