@@ -10,11 +10,11 @@ from ...transport.channel import Channel
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import LINEAR
 from .base import Algorithm, Edge, RunFacts
-from .common_model import Ditto, FedAvg, PerFedAvg, PFedMe
 from .flt import FLT
 from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
 from .hypernetworks import GHN, SHN, PFedHN
 from .selective_sheaf import SelectiveSheaf
+from .server import Ditto, FedAvg, PerFedAvg, PFedMe
 from .sfmtl_graph import SFMTLGraph
 from .shared_layers import FedAvgC, FedSAK
 from .sheaf_fmtl import DFedU, SheafFMTL

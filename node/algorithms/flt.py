@@ -88,9 +88,12 @@ class FLT(ServerAlgorithm):
             raise SettingsError(key, str(error)) from None
 
     def cost(self, own: Assignment) -> Cost:
-        autoencoder = Autoencoder(own.architecture.input_shape, self.embedding)
+        channels, height, width = own.architecture.input_shape
+        flat = _FLAT * (height // 4) * (width // 4)
+        convolutions = 9 * 4 * flat * (channels * _DEEP + _DEEP * _FLAT // 4)  # the second sees a quarter of the pixels
+        encoding = 2 * (convolutions + flat * self.embedding)  # of one image
         trained = 2 * 3 * self.fine_tune_epochs  # encoder and decoder, about alike; back takes twice as much
-        return Cost(opening_flops=(1 + trained) * autoencoder.encoding_flops)
+        return Cost(opening_flops=(1 + trained) * encoding)
 
     def begin(self, client: Client) -> State:
         return Groups() if client.role == "server" else State()
@@ -248,13 +251,6 @@ class Autoencoder:
     @property
     def encoder_size(self) -> int:
         return sum(math.prod(shape) + biases for _, shape, biases in self._layers()[:3])
-
-    @property
-    def encoding_flops(self) -> int:
-        """Of one image on its way through the encoder."""
-        places = 16 * math.prod(self.sides)  # pixels of the image, and a quarter of them behind the first pooling
-        convolutions = 9 * (self.image[0] * _DEEP * places + _DEEP * _FLAT * places // 4)
-        return 2 * (convolutions + _FLAT * math.prod(self.sides) * self.embedding)
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
         """(size,): uniform in +-1/sqrt(fan-in) of each layer."""

@@ -88,7 +88,7 @@ class GHN(PFedHN):
     activation: Annotated[Literal["tanh", "elu"], "s, after each of these layers."] = "tanh"
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> Traits:  # type: ignore[override]
         return replace(NEEDS_NEW_UPLOADS, reads_topology=self.graph == "topology")
 
     def facts(self, run: RunFacts) -> Facts:
@@ -102,14 +102,6 @@ class GHN(PFedHN):
                 "relations are mutual and stay the same; use an undirected topology and topology.redraw_every = 0",
             )
         return Facts({len(run.models) - 1: graphs.union.edges})
-
-    def begin(self, client: Client) -> State:
-        if client.role == "server" and self.embedding_rounds >= client.rounds:
-            client.report.warnings.append(
-                f"algorithm.embedding_rounds = {self.embedding_rounds} leaves no round for {self.name}: all "
-                f"{client.rounds} rounds of the run are those of pfedhn"
-            )
-        return super().begin(client)
 
 
 @dataclass(frozen=True)

@@ -103,9 +103,13 @@ class GraphHypernetwork(Hypernetwork):
 
     def __init__(self, algorithm: GHN, server: Client):
         super().__init__(algorithm, server)
-        self._rounds = 0
-        self._given = server.facts
+        self._rounds, self._given = 0, server.facts
         self.X: Tensor | None = None  # until embedding_rounds have passed
+        if algorithm.embedding_rounds >= server.rounds:
+            server.report.warnings.append(
+                f"algorithm.embedding_rounds = {algorithm.embedding_rounds} leaves no round for {algorithm.name}: all "
+                f"{server.rounds} rounds of the run are those of pfedhn"
+            )
 
     def fit(self, uploads: Uploads) -> None:
         super().fit(uploads)

@@ -17,10 +17,9 @@ samples are noisy, so c_ij is lower there. An edge that is surely off is silent:
 Clients that pull at each other stay alike whatever becomes of their tasks. One whose loss is higher than it was at
 theta^0 does better to start again from there (``restart``). n_i = 0 tells it: both ends forget what they had estimated.
 
-Both ends draw the same rows and work out the same numbers, so they agree without a word on when to pull and when to
-speak. (Where a codec rounds P_ij Delta_i, its sender goes by the rounded one, too; n_i travels as it is.) Messages may
-be lost, though. The sign of n_i tells how the sender has decided, and w_ij = 1 takes both: whoever hears each other in
-a round uses the same weight in it.
+Both ends draw the same rows and work out the same numbers (of P_ij Delta_i as a codec rounds it; n_i travels as it is),
+so they agree without a word on when to pull and when to speak. Messages may be lost, though. The sign of n_i tells how
+the sender has decided, and w_ij = 1 takes both: whoever hears each other in a round uses the same weight in it.
 """
 
 import math
@@ -40,6 +39,11 @@ from ..stored_maps import StoredMaps
 from . import base
 from .base import Algorithm, Client, Cost, Peers, RunFacts, SettingsError, State, Traits, Vector
 from .sheaf_fmtl import OF_A_TRANSFORM, StabilityWatch, cost_of_saving, norm, shared_size
+
+_NO_SCENARIO = (
+    "algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to false, or leave the "
+    "scenario out"
+)
 
 
 @dataclass(frozen=True)
@@ -76,10 +80,7 @@ class SelectiveSheaf(Algorithm):
             tolerates="missing",  # the rows of another round do not compare
             silent_edges=self.probe_every > 1 or self.seek,
             new_edges=self.seek,
-            no_scenario="algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to "
-            "false, or leave the scenario out"
-            if self.seek
-            else "",
+            no_scenario=_NO_SCENARIO if self.seek else "",
             mixes=False,
             has_maps=True,
             libraries=("scipy.fft",),
@@ -108,7 +109,7 @@ class SelectiveSheaf(Algorithm):
         theta, state, edges = client.theta, client.state, client.state.edges
         rows = {j: state.rows[j] for j in state.rows if j in state.introductions.neighbours}
         state.chosen |= shared_rows(client.seed, client.node, rows, theta.size, peers.round - 1)
-        state.transform.choose(state.chosen)
+        state.maps.start.choose(state.chosen)
 
         delta = theta - state.theta0
         sketches = state.maps.project(delta)  # P_ij Delta_i
@@ -188,9 +189,8 @@ class SelectiveState(State):
         self.blocks = block_sizes(algorithm.blocks, client.model)
         self.rows = {j: shared_size(algorithm.gamma, size, peer.parameters) for j, peer in neighbours.items()}
         self.chosen = shared_rows(client.seed, client.node, self.rows, size, 0)
-        self.transform = shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=client.theta.dtype)
-        self.maps = StoredMaps(self.transform)
-        m_i = client.train_samples
+        dtype, m_i = client.theta.dtype, client.train_samples
+        self.maps = StoredMaps(shared_transform(client.seed, client.node, self.rows, self.blocks, dtype=dtype))
         self.edges = {j: Edge(algorithm, self.blocks, m_i, peer.samples) for j, peer in neighbours.items()}
         first = [j for j, peer in neighbours.items() if peer.weight or not algorithm.seek]
         self.introductions = Introductions(neighbours, first)
@@ -237,38 +237,31 @@ def relative_variance(rows: int, size: int) -> float:
 
 
 class Edge:
-    """What one end of an edge knows of it: for each block of theta with a weight of its own, a mean of x over rounds
-    in which each counts ``smoothing`` times as much as the next one, and what this end decides by it.
-
-    sum_t w_t x_t / sum_t w_t with w_t = smoothing^(seen since t) has variance sum_t w_t^2 Var x_t / (sum_t w_t)^2.
-    """
+    """What one end of an edge knows of it, and decides by it: for each block of theta with a weight of its own the mean
+    sum_t w_t x_t / sum_t w_t with w_t = smoothing^(seen since t), of variance sum_t w_t^2 Var x_t / (sum_t w_t)^2."""
 
     def __init__(self, algorithm: SelectiveSheaf, sizes: Sequence[int], m_i: int, m_j: int):
         """Of clients of m_i and m_j training samples, with blocks of these sizes."""
         self.algorithm, self.sizes = algorithm, sizes
-        # An update is signal and noise. Of m samples, a share rho = m / (m + kappa) of its squared length is signal, so
-        # the cosine between two updates is sqrt(rho_i rho_j) times that between their signals, to the last bit at both
-        # ends.
+        # Of an update of m samples, a share rho = m / (m + kappa) of its squared length is signal, the rest noise: the
+        # cosine of two updates is sqrt(rho_i rho_j) times that of their signals, to the last bit at both ends
         kappa = algorithm.noise_samples
         self.threshold = algorithm.threshold * math.sqrt(m_i * m_j / ((m_i + kappa) * (m_j + kappa)))
+        # All that it knows, a row a block: sum_t w_t x_t, sum_t w_t, sum_t w_t^2 Var x_t / (1 - cos)^2, how many x are
+        # seen, whether this end would have the edge on, and how many x it takes at least to decide
         self.numbers = np.zeros((len(sizes), 6))
-        """All that it knows, a row a block; its columns are:"""
         self.total, self.weight, self.variance, self.seen, self.on, self.listen = self.numbers.T
-        # sum_t w_t x_t, sum_t w_t, sum_t w_t^2 Var x_t / (1 - cos)^2, how many x there were, whether this end would
-        # have the edge on, and how many x it takes at least to decide
         self.listen[:] = algorithm.listen
 
-    def see(
-        self, block: np.ndarray, mine: np.ndarray, theirs: np.ndarray, n_mine: np.ndarray, n_theirs: np.ndarray
-    ) -> None:
+    def see(self, block: np.ndarray, mine: np.ndarray, theirs: np.ndarray, n_i: np.ndarray, n_j: np.ndarray) -> None:
         """Takes in the sketches of a round, of which ``block`` tells the rows' blocks, and decides for the next one."""
         smoothing = self.algorithm.smoothing
         for b, (size, numbers) in enumerate(zip(self.sizes, self.numbers, strict=True)):
             chosen = block == b
-            if n_mine[b] == 0 or n_theirs[b] == 0:  # somebody begins, or begins again
+            if n_i[b] == 0 or n_j[b] == 0:  # somebody begins, or begins again
                 numbers[:5], self.listen[:] = 0, self.algorithm.listen
             elif chosen.any():
-                x = sampled_cosine(mine[chosen], theirs[chosen], n_mine[b], n_theirs[b], size)
+                x = sampled_cosine(mine[chosen], theirs[chosen], n_i[b], n_j[b], size)
                 numbers[:3] *= smoothing, smoothing, smoothing**2
                 numbers[:4] += x, 1, relative_variance(int(chosen.sum()), size), 1
         surely_on, surely_off = self.decided()
@@ -313,17 +306,15 @@ CONTENT, SEEKING, LEAVING = range(3)
 class Introductions:
     """Clients that look for better neighbours (``seek``): with whom one exchanges, and how that changes.
 
-    Clients use the graph's edges at first. In some rounds, in which no edge is silent, each client tells each of its
-    neighbours two numbers: whom to meet, if anyone, and its own status: content, seeking (it has an edge that is surely
-    off, or fewer edges than at the start), or leaving this neighbour.
+    Clients use the graph's edges at first. In some rounds, in which no edge is silent, each tells each neighbour two
+    numbers: whom to meet, if anyone, and its own status: content, seeking (it has an edge that is surely off, or fewer
+    edges than at the start), or leaving this neighbour.
 
     - A client introduces its neighbours to one another, those who were seeking the last time: first pairs of whom both
       are like itself, each pair once, then pairs at random; a neighbour to one other at most. Both hear of it in the
       same round, so both use the new edge from the next one on, unless they have met before.
     - A client with more edges than at the start leaves half as many as it has more, drawn at random of those that are
       surely off; the other half is up to their other ends. Clients that have met and parted never meet again.
-
-    Nobody needs to know more than what its neighbours say, and both ends of an edge know the same of it.
     """
 
     def __init__(self, everyone: Iterable[int], first: Collection[int]):

@@ -1,4 +1,5 @@
-"""Algorithms with a server: both halves of one stand in one file, what a client does and what the server does.
+"""Algorithms with a server, both halves in one class: what a client does and what the server does. Those below have a
+model w in common; S are the clients of a round.
 
 In a round, the clients that take part upload a vector, the server makes something of what it has got, and those that
 take part in the next round download what they need for it; after the last round all do. Who takes part is drawn from
@@ -17,7 +18,7 @@ import numpy as np
 from annotated_types import Le
 
 from ...topology.randomness import generator
-from ...topology.section import Positive
+from ...topology.section import Count, Needs, NotNegative, Positive
 from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector
 
 Uploads = Mapping[int, np.ndarray]
@@ -48,9 +49,7 @@ class ServerAlgorithm(Algorithm):
     answers: ClassVar[Literal["next", "same"]] = "next"
     """Who downloads at the end of a round: who takes part in the next one, or who has in this one."""
 
-    @property
-    def traits(self) -> Traits:
-        return NEEDS_NEW_UPLOADS
+    traits = NEEDS_NEW_UPLOADS
 
     def messages(self, edge: Edge) -> list[Vector]:
         return [Vector(edge.d_i)]  # a whole model, up and down
@@ -110,17 +109,14 @@ class ServerAlgorithm(Algorithm):
         answered = self.receivers(client, peers.round)
         download = range(client.clients) if self.answers == "next" else answered  # at the end
         if client.role == "server":
-            lacking = [j for j in download if peers.lacks_answer(j, answered=j in answered)]
-            peers.show({j: self.reply(client, j) for j in lacking})
+            peers.show({j: self.reply(client, j) for j in download if peers.lacks_answer(j, answered=j in answered)})
             yield False
             return
         (server,) = client.neighbours
-        if client.node not in download or not peers.lacks_answer(server, answered=client.node in answered):
-            yield True
-            return
-        vector = peers.shown(server)
+        lacks = client.node in download and peers.lacks_answer(server, answered=client.node in answered)
+        vector = peers.shown(server) if lacks else None
         if vector is None:
-            yield False
+            yield not lacks
             return
         theta, state = client.theta.copy(), {name: array.copy() for name, array in client.state.arrays().items()}
         try:
@@ -153,3 +149,135 @@ def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
     n = {j: server.neighbours[j].samples for j in models}
     start = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
     return sum((n[k] / sum(n.values()) * w_k for k, w_k in models.items()), start)
+
+
+@dataclass(frozen=True)
+class FedAvg(ServerAlgorithm):
+    """FedAvg (McMahan et al. 2017): clients train the common model, the server takes the mean of what they made of it.
+
+    client k:  w_k <- local work from w                  (ClientUpdate: epochs or steps of mini-batch SGD)
+    server:    w   <- sum_k n_k/n w_k                    over S, n_k their training samples
+    """
+
+    name: Literal["fedavg"] = "fedavg"
+
+    traits = TAKES_OLD_UPLOADS
+
+    def aggregate(self, server: Client, uploads: Uploads) -> None:
+        server.theta[:] = weighted_mean(server, uploads)
+
+
+@dataclass(frozen=True)
+class Ditto(ServerAlgorithm):
+    """Ditto (Li et al. 2021): a model of one's own beside the common one, held near to it.
+
+    client k:  w_k <- local work from w                  (for the common model, as in FedAvg), sends w_k - w
+               v_k <- v_k - alpha (grad f_k(v_k) + lam (v_k - w))         for each mini-batch of the local work
+    server:    w   <- w + 1/|S| sum_k (w_k - w)
+
+    theta is v_k at a client, w at the server.
+    """
+
+    name: Literal["ditto"] = "ditto"
+    lam: Annotated[NotNegative, "Weight lambda of lam/2 ||v_k - w||^2, which holds a client's model near w."] = 0.1
+
+    theta_is = "own beside common"
+    traits = replace(NEEDS_NEW_UPLOADS, momentum=False)
+
+    def upload(self, client: Client) -> np.ndarray:
+        theta, w, alpha, lam = client.theta, client.state.w, client.alpha, self.lam
+        v = theta.copy()
+        theta[:] = w
+        client.learn()
+        delta = theta - w
+        theta[:] = v
+        for batch in client.batches():
+            theta -= alpha * (client.gradient_on(batch) + lam * (theta - w))
+        return delta
+
+    def aggregate(self, server: Client, uploads: Uploads) -> None:
+        server.theta += sum(uploads.values()) / len(uploads)
+
+
+@dataclass(frozen=True)
+class PFedMe(ServerAlgorithm):
+    """pFedMe (Dinh et al. 2020): clients' own models are the proximal points of a common one, by Moreau envelopes.
+
+    client i:  w_i = w, then for each mini-batch of the local work
+                   theta_i <- theta_i - alpha (grad f_i(theta_i) + lam (theta_i - w_i))       K times on that batch
+                   w_i     <- w_i - eta lam (w_i - theta_i)
+    server:    w <- (1 - beta) w + beta/|S| sum_i w_i
+
+    The K steps find about the minimiser of f_i(theta) + lam/2 ||theta - w_i||^2. In the paper all clients learn in each
+    round and those of S upload; here the others pause, which leaves w the same.
+    """
+
+    name: Literal["pfedme"] = "pfedme"
+    lam: Annotated[Positive, "Weight lambda of lam/2 ||theta_i - w_i||^2."] = 15.0
+    eta: Positive = 0.005
+    """Learning rate of w_i; eta lam is the share of the way to theta_i that it goes."""
+    beta: Annotated[Positive, "What the server makes of the mean: 1 takes it as it is, more goes beyond it."] = 1.0
+    inner_steps: Annotated[Count, "K: gradient steps for a proximal point."] = 5
+
+    theta_is = "own beside common"
+    traits = replace(TAKES_OLD_UPLOADS, momentum=False)
+
+    def upload(self, client: Client) -> np.ndarray:
+        theta, alpha, lam, eta = client.theta, client.alpha, self.lam, self.eta
+        w = client.state.w.copy()
+        theta[:] = w
+        for batch in client.batches():
+            for _ in range(self.inner_steps):
+                theta -= alpha * (client.gradient_on(batch) + lam * (theta - w))
+            w -= eta * lam * (w - theta)
+        return w
+
+    def aggregate(self, server: Client, uploads: Uploads) -> None:
+        beta = self.beta
+        server.theta[:] = (1 - beta) * server.theta + beta * sum(uploads.values()) / len(uploads)
+
+
+@dataclass(frozen=True)
+class PerFedAvg(ServerAlgorithm):
+    """Per-FedAvg (Fallah et al. 2020): a common model from which one gradient step makes a good one of one's own.
+
+    client i:  w_i = w, then for each step of the local work, D, D', D'' mini-batches of their own:
+                   v   = grad f_i(w_i - alpha grad f_i(w_i; D); D')
+                   w_i <- w_i - beta v                                    first-order
+                   w_i <- w_i - beta (v - alpha H v)                      hessian-free,
+                          H v = (grad f_i(w_i + delta v; D'') - grad f_i(w_i - delta v; D'')) / (2 delta)
+    server:    w <- 1/|S| sum_i w_i
+
+    The paper's beta is training.alpha. A client's own model is w - alpha grad f_i(w), on all of its training samples.
+    """
+
+    name: Literal["per-fedavg"] = "per-fedavg"
+    alpha: Annotated[Positive, "Learning rate of the one step from w to a client's own model."] = 0.01
+    variant: Literal["first-order", "hessian-free"] = "first-order"
+    """What becomes of the second derivatives: left out, or taken from a difference of gradients."""
+    delta: Annotated[Positive, Needs("variant", "hessian-free")] = 0.001
+    """hessian-free: how far apart these are, as a multiple of v."""
+
+    traits = replace(TAKES_OLD_UPLOADS, momentum=False)
+
+    def upload(self, client: Client) -> np.ndarray:
+        w, alpha, beta, delta = client.theta, self.alpha, client.alpha, self.delta
+        hessian_free = self.variant == "hessian-free"
+        for batch, other, *third in client.batches(3 if hessian_free else 2):
+            here = w.copy()
+            w -= alpha * client.gradient_on(batch)
+            v = client.gradient_on(other).copy()
+            step = v
+            if hessian_free:
+                w[:] = here + delta * v
+                ahead = client.gradient_on(*third).copy()
+                w[:] = here - delta * v
+                step = v - alpha * (ahead - client.gradient_on(*third)) / (2 * delta)
+            w[:] = here - beta * step
+        return w
+
+    def aggregate(self, server: Client, uploads: Uploads) -> None:
+        server.theta[:] = sum(uploads.values()) / len(uploads)
+
+    def personal_model(self, client: Client) -> np.ndarray:
+        return client.theta - self.alpha * client.gradient_on()

@@ -13,7 +13,6 @@ server:    a_kl    <- max(0, alpha Sim_head(k, l) + (1 - alpha) Sim_repr(k, l)) 
 phi_k and h_k travel to the server, phi_k and h_Cj (of the classes of client k) back. theta of a client is w_k.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -55,22 +54,25 @@ class SFMTLGraph(ServerAlgorithm):
     def begin(self, client: Client) -> State:
         if client.role == "server":
             return State(community=np.full(client.clients, -1), reply={}, _told="")
-        shape = client.model.outputs, client.model.features
-        return State(anchors=generator(client.seed, "anchors").standard_normal(shape).astype(client.theta.dtype))
+        (server,) = client.neighbours.values()
+        anchors = generator(client.seed, "anchors").standard_normal((client.model.outputs, client.model.features))
+        return State(anchors=anchors.astype(client.theta.dtype), _classes=list(server.facts))
 
     def upload(self, client: Client) -> np.ndarray:
         for batch in client.batches():
             client.theta -= client.alpha * client.gradient_on(batch, (client.state.anchors, self.lam))  # (6)
-        anchors = client.class_features()[_classes(client)]
-        return np.concatenate([_head(client), anchors.ravel()])
+        anchors = client.class_features()[client.state._classes]
+        return np.append(client.theta[-client.model.head_size :], anchors)
 
     def download(self, client: Client, vector: np.ndarray) -> None:
         if vector.any():  # zeros: the server has not heard of this client yet
-            head, classes = _head(client), _classes(client)
-            head[:] = vector[: head.size]
-            client.state.anchors[classes] = vector[head.size :].reshape(len(classes), -1)
+            size, classes = client.model.head_size, client.state._classes
+            client.theta[-size:] = vector[:size]
+            client.state.anchors[classes] = vector[size:].reshape(len(classes), -1)
 
     def aggregate(self, server: Client, uploads: Uploads) -> None:
+        import networkx
+
         state, model, clients = server.state, server.model, sorted(uploads)
         peers = [server.neighbours[k] for k in clients]
         n, tau = np.array([peer.samples for peer in peers]), [server.alpha * server.steps_of(k) for k in clients]
@@ -80,7 +82,10 @@ class SFMTLGraph(ServerAlgorithm):
         h[has] = np.concatenate([uploads[k][model.head_size :].reshape(-1, model.features) for k in clients])
 
         a = similarities(phi, h, has, self.alpha)
-        parts = communities(clients, a, int(server.generator("louvain").integers(1 << 31)))
+        graph, seed = networkx.Graph(), int(server.generator("louvain").integers(1 << 31))
+        graph.add_nodes_from(clients)
+        graph.add_weighted_edges_from((clients[i], clients[j], float(a[i, j])) for i, j in np.argwhere(np.triu(a) > 0))
+        parts = sorted(map(sorted, networkx.community.louvain_communities(graph, seed=seed)))  # (11)-(13)
         for members in parts:
             places = [clients.index(k) for k in members]
             h_c = h.copy()
@@ -99,17 +104,6 @@ class SFMTLGraph(ServerAlgorithm):
     def reply(self, server: Client, client: int) -> np.ndarray:
         size = server.model.head_size + len(server.neighbours[client].facts) * server.model.features
         return server.state.reply.get(client, np.zeros(size)).astype(server.theta.dtype)
-
-
-def _head(client: Client) -> np.ndarray:
-    """phi_k and its biases, a part of theta."""
-    return client.theta[client.theta.size - client.model.head_size :]
-
-
-def _classes(client: Client) -> list[int]:
-    """Those that a client has samples of, as it was told of the edge to the server."""
-    (server,) = client.neighbours.values()
-    return list(server.facts)
 
 
 def similarities(phi: np.ndarray, h: np.ndarray, has: np.ndarray, alpha: float) -> np.ndarray:
@@ -140,13 +134,3 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     """Each divided by its norm, so that products are cosines (9); zeros stay."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(norms, norms, 1)
-
-
-def communities(clients: Sequence[int], a: np.ndarray, seed: int) -> list[list[int]]:
-    """A partition of the clients of high modularity (11) for the weights a_kl > 0, by Louvain's method."""
-    import networkx
-
-    graph = networkx.Graph()
-    graph.add_nodes_from(clients)
-    graph.add_weighted_edges_from((clients[i], clients[j], float(a[i, j])) for i, j in np.argwhere(np.triu(a) > 0))
-    return sorted(map(sorted, networkx.community.louvain_communities(graph, seed=seed)))

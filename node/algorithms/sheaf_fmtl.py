@@ -103,6 +103,7 @@ class SheafAlgorithm(Algorithm):
     lam: float
     eta: float = 0.0
     rotate_every: int = 0
+    start: str = "selection"
 
     @property
     def has_one_objective(self) -> bool:
@@ -112,7 +113,7 @@ class SheafAlgorithm(Algorithm):
     @property
     def compares_parameters(self) -> bool:
         """Whether the maps compare parameter with parameter, and mix none."""
-        return True
+        return self.start == "selection"
 
     def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
         """Those of a client before the first round; of ``theta`` the size and the type are used."""
@@ -123,10 +124,11 @@ class SheafAlgorithm(Algorithm):
 
     def round(self, client: Client, peers: Peers) -> None:
         mine = client.state.maps.project(client.theta)
-        self.descend(client, difference(mine, peers.exchange(mine)))
+        theirs = peers.exchange(mine)
+        self.descend(client, {j: mine[j] - theirs[j] for j in theirs})
 
     def descend(self, client: Client, r: Vectors) -> None:
-        """(18), from the disagreements r_ij = P_ij theta_i - P_ji theta_j."""
+        """(18), from r_ij = P_ij theta_i - P_ji theta_j of the neighbours that were heard."""
         theta, lam, maps, report = client.theta, self.lam, client.state.maps, client.report
         before = theta.copy()
         pull = maps.pull_back(r)
@@ -222,28 +224,20 @@ class SheafFMTL(SheafAlgorithm):
 
     @property
     def traits(self) -> Traits:
-        tolerates: Literal["late", "missing", "nothing"] = "late"
-        more_tolerant = ""
-        if self.is_fused:  # both ends follow the same r_ij
-            tolerates, more_tolerant = "nothing", "algorithm.exchange = 'two-phase'"
-        elif self.rotate_every:  # the rows of another period do not compare
-            tolerates, more_tolerant = "missing", "algorithm.rotate_every = 0"
-        # a server takes over what it hears; the rows of another period do not add up
-        adds_up = not (self.server or self.rotate_every or self.is_fused)
+        fused, rotates = self.is_fused, bool(self.rotate_every)
+        keeps = "algorithm.exchange = 'two-phase'" if fused else "algorithm.rotate_every = 0" if rotates else ""
         return Traits(
-            tolerates=tolerates,
-            more_tolerant=more_tolerant,
-            codec_may_drop="entries" if adds_up else "digits",
+            # both ends follow the same r_ij; the rows of another period do not compare
+            tolerates="nothing" if fused else "missing" if rotates else "late",
+            more_tolerant=keeps,
+            # a server takes over what it hears; the rows of another period do not add up
+            codec_may_drop="digits" if self.server or rotates or fused else "entries",
             server="exchanges" if self.server else "none",
             no_scenario=_NO_SCENARIO_WITH_A_SERVER if self.server else "",
             mixes=False,
             has_maps=True,
             libraries=("scipy.fft", "scipy.linalg.blas"),  # of structured maps, of dense ones
         )
-
-    @property
-    def compares_parameters(self) -> bool:
-        return self.start == "selection"
 
     def messages(self, edge: Edge) -> list[Vector]:
         d_ij = self._rows(edge.d_i, edge.d_j, edge.facts)
@@ -291,12 +285,13 @@ class SheafFMTL(SheafAlgorithm):
 
         mine = maps.project(theta)
         theirs = peers.exchange(mine)  # Algorithm 1, line 5
-        self.descend(client, difference(mine, theirs))  # (18)
+        self.descend(client, {j: mine[j] - theirs[j] for j in theirs})  # (18)
 
         if self.eta:  # fixed maps need no second exchange
             mine = maps.project(theta)
             theirs = peers.exchange(mine)  # line 7
-            maps.update(mine, difference(mine, theirs), theta, self.eta * self.lam)  # (19)
+            r = {j: mine[j] - theirs[j] for j in theirs}
+            maps.update(mine, r, theta, self.eta * self.lam)  # (19)
 
     def _fused_round(self, client: Client, peers: Peers) -> None:
         """Lines 7-8 of the round before and line 5 of this one, from one exchange.
@@ -342,11 +337,6 @@ def norm(vector: np.ndarray) -> float:
 def shared_size(gamma: float, d_i: int, d_j: int) -> int:
     """d_ij, the same at both ends of an edge."""
     return max(1, math.floor(gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
-
-
-def difference(mine: Vectors, theirs: Vectors) -> dict[int, np.ndarray]:
-    """r_ij of the neighbours that were heard: the terms of the others are left out."""
-    return {j: mine[j] - theirs[j] for j in theirs}
 
 
 def cost_of_saving(own: Assignment, rows: Sequence[int]) -> int:
