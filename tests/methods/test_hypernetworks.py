@@ -15,28 +15,14 @@ FIRST, D = 4, 650
 F, HIDDEN, ETA, DECAY, STALK = 4, 12, 0.02, 0.001, 3
 
 
-def read_psi(flat, shapes):
-    """The blocks of psi, in the order in which docs/sheaf-hypernetwork.md lists them."""
-    blocks, end = {}, 0
-    for name, shape in shapes.items():
-        start, end = end, end + int(np.prod(shape))
-        blocks[name] = torch.from_numpy(flat[start:end].reshape(shape).copy()).requires_grad_()
-    assert end == len(flat)
-    return blocks
-
-
 def linear(name, outputs, inputs):
     return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
 
 
-HYPERNETWORK = linear("HN0", HIDDEN, F) | linear("HN1", HIDDEN, HIDDEN) | linear("HN", D, HIDDEN)
-
-
-def ghn_shapes(layers):
-    return {f"W{t}": (F, F) for t in range(layers)}
-
-
-def shn_shapes(layers):
+def diffusion_of(name, layers):
+    """The shapes of the blocks of psi before HN, in the order in which docs/sheaf-hypernetwork.md lists them."""
+    if name == "ghn":
+        return {f"W{t}": (F, F) for t in range(layers)}
     shapes, free = linear("in", STALK * F, F) | linear("P", F, STALK * F), STALK * (STALK - 1) // 2
     for t in range(layers):
         shapes |= {f"Phi{t}.own": (STALK * F, free), f"Phi{t}.other": (STALK * F, free)}
@@ -44,11 +30,20 @@ def shn_shapes(layers):
     return shapes
 
 
+def read_psi(flat, shapes):
+    """HN's blocks stand behind the others."""
+    shapes = shapes | linear("HN0", HIDDEN, F) | linear("HN1", HIDDEN, HIDDEN) | linear("HN", D, HIDDEN)
+    sizes = [int(np.prod(shape)) for shape in shapes.values()]
+    assert sum(sizes) == len(flat)
+    parts = zip(shapes.items(), np.split(flat, np.cumsum(sizes)[:-1]), strict=True)
+    return {name: torch.tensor(part.reshape(shape), requires_grad=True) for (name, shape), part in parts}
+
+
 def apply(psi, name, x):
     return torch.nn.functional.linear(x, psi[f"{name}.weight"], psi[f"{name}.bias"])
 
 
-def graph_convolutions(psi, X, A, layers, settings):
+def graph_convolutions(psi, X, A, layers):
     degrees = torch.diag((A + torch.eye(CLIENTS)).sum(1) ** -0.5)
     for t in range(layers):
         X = torch.tanh(degrees @ (A + torch.eye(CLIENTS, dtype=X.dtype)) @ degrees @ X @ psi[f"W{t}"])
@@ -66,7 +61,7 @@ def orthogonal(numbers, how):
     return torch.linalg.multi_dot(reflections)
 
 
-def sheaf_diffusion(psi, X, A, layers, settings):
+def sheaf_diffusion(psi, X, A, layers, how):
     d, n = STALK, CLIENTS
     stalks = apply(psi, "in", X).reshape(n * d, F)
     edges = [(v, u) for v, u in combinations(range(n), 2) if A[v, u]]
@@ -76,7 +71,7 @@ def sheaf_diffusion(psi, X, A, layers, settings):
         for e, edge in enumerate(edges):
             for (v, u), sign in ((edge, 1), (edge[::-1], -1)):
                 both = torch.cat([stalks[end * d : (end + 1) * d].flatten() for end in (v, u)])
-                F_v = orthogonal(torch.tanh(both @ phi), settings["orthogonal"])
+                F_v = orthogonal(torch.tanh(both @ phi), how)
                 torch.testing.assert_close(F_v @ F_v.T, torch.eye(d, dtype=F_v.dtype))
                 delta[e * d : (e + 1) * d, v * d : (v + 1) * d] = sign * F_v
         L = delta.T @ delta
@@ -101,20 +96,24 @@ def relations(X, settings):
 
 
 class Hypernetwork(Loop):
-    """``diffuse`` puts something between embeddings and hypernetwork, with more blocks of psi."""
+    """Something stands between embeddings and HN from round FIRST on (``relate``)."""
 
     def __init__(self, folder, settings):
         super().__init__(folder, settings)
-        self.layers, self.A, self.X, self.round = settings.get("layers", 2), None, None, 0
-        self.learn_anew(read_psi(folder.states(0)[SERVER]["psi"], {"X": (CLIENTS, F)} | HYPERNETWORK))
+        self.name, self.layers, self.A, self.round = settings["name"], settings.get("layers", 2), None, 0
+        self.learn_anew(read_psi(folder.states(0)[SERVER]["psi"], {"X": (CLIENTS, F)}))
         assert np.array_equal(self.generated().detach().numpy(), np.tile(self.w, (CLIENTS, 1)))
 
     def learn_anew(self, psi):
         self.psi, self.adam = psi, torch.optim.Adam(psi.values(), lr=ETA, weight_decay=DECAY)
 
     def generated(self):
-        diffuse, _ = DIFFUSIONS[self.settings["name"]]
-        z = self.psi["X"] if self.A is None else diffuse(self.psi, self.X, self.A, self.layers, self.settings)
+        if self.A is None:
+            z = self.psi["X"]
+        elif self.name == "ghn":
+            z = graph_convolutions(self.psi, self.X, self.A, self.layers)
+        else:
+            z = sheaf_diffusion(self.psi, self.X, self.A, self.layers, self.settings["orthogonal"])
         return apply(self.psi, "HN", apply(self.psi, "HN1", apply(self.psi, "HN0", z).relu()).relu())
 
     def aggregate(self, now):
@@ -124,27 +123,23 @@ class Hypernetwork(Loop):
         self.adam.zero_grad()
         loss.backward()
         self.adam.step()
-        if self.settings["name"] != "pfedhn" and self.round == FIRST:
+        if self.name != "pfedhn" and self.round == FIRST:
             self.relate()
         self.models = self.generated().detach().numpy()
 
     def relate(self):
-        _, shapes = DIFFUSIONS[self.settings["name"]]
         self.X = self.psi.pop("X").detach()
         self.A = relations(self.X, self.settings)
         state = self.folder.states(self.round)[SERVER]
         found = {tuple(edge) for edge in state["relations"].tolist()}
         assert found == set(zip(*np.nonzero(np.triu(self.A)), strict=True))
-        psi = read_psi(state["psi"], shapes(self.layers) | HYPERNETWORK)
+        psi = read_psi(state["psi"], diffusion_of(self.name, self.layers))
         for name, block in self.psi.items():  # the hypernetwork goes on; only the diffusion is drawn anew
             torch.testing.assert_close(psi[name], block, rtol=1e-9, atol=1e-12)
         self.learn_anew(psi)
 
     def download(self, k):
         self.theta[k] = self.models[k]
-
-
-DIFFUSIONS = {"pfedhn": (None, None), "ghn": (graph_convolutions, ghn_shapes), "shn": (sheaf_diffusion, shn_shapes)}
 
 
 @pytest.mark.parametrize(
