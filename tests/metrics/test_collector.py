@@ -1,8 +1,11 @@
-"""The collector as a real process behind real sockets."""
+"""The collector as a real process behind real sockets; also with what is no batch of records, in great number and
+variety: ``make fuzz`` feeds 100,000 messages; SHEAFGOSSIP_FUZZ is their number.
+"""
 
 import contextlib
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -12,13 +15,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 
+import msgpack
 import psutil
 import pytest
 import zmq
 
 from chaos.records import Records
+from made import done, event, sent
 from runs import until
 from sheafgossip.metrics import collector as collector_module
 from sheafgossip.metrics.collector import Collector
@@ -26,18 +30,28 @@ from sheafgossip.metrics.records import (
     COLLECTOR,
     LAUNCHER,
     MAX_BATCH_BYTES,
-    EventRecord,
-    RoundRecord,
+    TABLES,
+    EdgeRecord,
+    MalformedRecords,
     pack_batch,
     pack_end,
-)
+    unpack,
+)  # fmt: skip
 from sheafgossip.metrics.store import Store
 from sheafgossip.transport.keys import KeyPair, dial_with
+
+MESSAGES = int(os.environ.get("SHEAFGOSSIP_FUZZ", "3000"))
+AT_ONCE = 200
+GROWTH = 8 << 20  # bytes of memory that may come and go
 
 
 def command(folder, *options: str, endpoint: str = "", database: str = "run.sqlite") -> list[str]:
     where = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(folder / database)]
     return [sys.executable, "-m", "sheafgossip.metrics.collector", *where, *options]
+
+
+def batch(sender: int, sequence: int) -> bytes:
+    return pack_batch(sender, sequence, [done(sender, sequence, wall_s=0.1)])
 
 
 class RunningCollector(Records):
@@ -68,8 +82,8 @@ class RunningCollector(Records):
             for message in messages:
                 socket.send(message)
 
-    def count(self) -> int:
-        return self.rows("SELECT count(*) FROM round")[0][0]
+    def count(self, table: str = "round") -> int:
+        return self.rows(f"SELECT count(*) FROM {table}")[0][0]
 
     def drops(self) -> Counter[str]:
         drops: Counter[str] = Counter()
@@ -97,15 +111,11 @@ def collector(tmp_path, context):
         yield collector
 
 
-def batch(sender: int, sequence: int) -> bytes:
-    return pack_batch(sender, sequence, [RoundRecord(sender, sequence, 0.5, None, None, 1.0, 0.1)])
-
-
 def test_it_stores_what_is_sent_and_ends_with_the_last_announced_batch_and_a_report_of_itself(collector):
     collector.process.send_signal(signal.SIGINT)  # Ctrl-C is left to the launcher
     collector.send(b"\x00" * (MAX_BATCH_BYTES + 1))  # does not even reach it
-    event = pack_batch(1, 0, [EventRecord(1.0, None, 0, "warning", "once")])
-    collector.send(*(batch(0, number) for number in range(50)), event, event, pack_end({0: 50, 1: 1}))
+    once = pack_batch(1, 0, [event(0, "warning", detail="once")])
+    collector.send(*(batch(0, number) for number in range(50)), once, once, pack_end({0: 50, 1: 1}))
     assert collector.process.wait(100) == 0
     assert collector.count() == 50
     assert collector.rows("SELECT detail FROM event") == [("once",)]
@@ -116,17 +126,17 @@ def test_it_stores_what_is_sent_and_ends_with_the_last_announced_batch_and_a_rep
 
 
 def test_records_are_committed_within_a_second_and_a_kill_loses_no_more(collector):
-    sent_at = {}
+    sent_at = []
     with collector.push() as socket:
         for number in range(150):
             socket.send(batch(0, number))
-            sent_at[number] = time.monotonic()
+            sent_at.append(time.monotonic())
             time.sleep(0.01)
         killed_at = time.monotonic()
         collector.process.kill()
         collector.process.wait()
     stored = {number for (number,) in collector.rows("SELECT round FROM round")}
-    assert {number for number, when in sent_at.items() if when < killed_at - 1.0} <= stored
+    assert {number for number, when in enumerate(sent_at) if when < killed_at - 1.0} <= stored
     assert collector.rows("PRAGMA integrity_check") == [("ok",)]
 
 
@@ -138,36 +148,50 @@ class Slow(Store):
 
 @pytest.fixture
 def collected(tmp_path, context, monkeypatch):
-    """Rows of rounds, and details of events, that a collector in a thread has stored of what ``send`` sends."""
+    """How many rounds, and which details of events, a collector in a thread has stored of what ``messages`` yields."""
 
-    def collected(send: Callable[[zmq.Socket], None], store: type[Store] = Store, **constants: float):
+    def collected(messages, store: type[Store] = Store, **constants: float) -> tuple[int, list[str]]:
         for name, value in constants.items():
             monkeypatch.setattr(collector_module, f"_{name.upper()}", value)
         receiver, sender = context.socket(zmq.PULL), context.socket(zmq.PUSH)
         ours, theirs = socket.socketpair()
+
+        def collect() -> None:
+            Collector(receiver, store(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
+
         with receiver, sender, ours, theirs:
             receiver.bind("inproc://records")
             sender.connect("inproc://records")
-
-            def collect() -> None:
-                Collector(receiver, store(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
-
             thread = threading.Thread(target=collect)
             thread.start()
-            send(sender)
+            for message in messages:
+                sender.send(message)
             thread.join(10)
-        records = Records(tmp_path)
-        return records.rows("SELECT count(*) FROM round")[0][0], [
-            each for (each,) in records.rows("SELECT detail FROM event")
-        ]
+        told = [detail for (detail,) in Records(tmp_path).rows("SELECT detail FROM event")]
+        return len(Records(tmp_path).rows("SELECT 1 FROM round")), told
 
     return collected
 
 
 def test_batches_that_never_come_are_told_by_sender(collected):
-    messages = (batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3}))
+    messages = [batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3})]
     told = ["batches that never came: 2 of 3 from sender 1"]
-    assert collected(lambda sender: [*map(sender.send, messages)], wait_for_missing_s=0.2) == (2, told)
+    assert collected(messages, wait_for_missing_s=0.2) == (2, told)
+
+
+def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(collected):
+    messages = [pack_end({0: 3}), *(batch(0, number) for number in range(3))]
+    assert collected(messages, Slow, wait_for_missing_s=0.2, burst=1, commit_every_s=0.0) == (3, [])
+
+
+def test_it_waits_as_long_as_something_comes(collected):
+    def messages():
+        yield pack_end({0: 2})
+        for number in range(2):
+            time.sleep(0.6)
+            yield batch(0, number)
+
+    assert collected(messages(), wait_for_missing_s=1.0) == (2, [])
 
 
 def test_drops_are_told_at_most_once_in_a_while_and_all_of_them_in_the_end(collected, tmp_path):
@@ -176,31 +200,15 @@ def test_drops_are_told_at_most_once_in_a_while_and_all_of_them_in_the_end(colle
             return bool(Records(tmp_path).rows("SELECT * FROM event"))
         return False
 
-    def send(sender: zmq.Socket) -> None:
+    def messages():
         for number in range(3):
-            sender.send(b"nonsense")
+            yield b"nonsense"
             until(is_told)
-            sender.send(batch(0, number))
-        sender.send(pack_end({0: 3}))
+            yield batch(0, number)
+        yield pack_end({0: 3})
 
     told = [f"{count} malformed messages on the metrics plane" for count in (1, 2)]
-    assert collected(send, drops_every_s=30.0, commit_every_s=0.0) == (3, told)
-
-
-def test_it_waits_as_long_as_something_comes(collected):
-    def send(sender: zmq.Socket) -> None:
-        sender.send(pack_end({0: 2}))
-        for number in range(2):
-            time.sleep(0.6)
-            sender.send(batch(0, number))
-
-    assert collected(send, wait_for_missing_s=1.0) == (2, [])
-
-
-def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(collected):
-    messages, constants = (pack_end({0: 3}), *map(batch, [0] * 3, range(3))), {"burst": 1, "commit_every_s": 0.0}
-    found = collected(lambda sender: [*map(sender.send, messages)], Slow, wait_for_missing_s=0.2, **constants)
-    assert found == (3, [])
+    assert collected(messages(), drops_every_s=30.0, commit_every_s=0.0) == (3, told)
 
 
 def test_when_told_to_stop_it_stores_what_is_waiting(collector):
@@ -280,3 +288,70 @@ def test_what_it_cannot_start_with_is_told_in_one_line(tmp_path, where, options,
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
     assert complaint in ended.stderr
+
+
+def mutated(draw: random.Random, number: int) -> bytes:
+    """A message made out of a legal batch; it is legal where the changes are to figures alone."""
+    legal = [
+        done(0, number, wall_s=number / 10),
+        sent(0, 1, number, 2),
+        event(0, "warning", 0.5, "wröng"),
+        EdgeRecord(0, 1, number, 0.5, 1.0, 0.0),
+    ]
+    batch = pack_batch(0, number, draw.choices(legal, k=draw.randint(1, 5)))
+    for _ in range(draw.randint(1, 2)):
+        match draw.randrange(6):
+            case 0:
+                changed = bytearray(batch)
+                for _ in range(draw.randint(1, 8)):
+                    changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+                batch = bytes(changed)
+            case 1:
+                batch = batch[: draw.randint(1, len(batch))]
+            case 2:
+                batch += draw.randbytes(draw.choice((1, 30, 3000)))
+            case 3:
+                batch = draw.randbytes(draw.choice((1, 30, 3000)))
+            case 4:
+                batch = draw.choice((b"\x91", b"\x81\x01", b"\xdd\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff")) * 500
+            case _:
+                batch = msgpack.packb(odd(draw))
+    return batch
+
+
+def odd(draw: random.Random) -> object:
+    value = draw.choice((None, True, 2**64 - 1, -1, 1.5, "x", b"x", [1], {1: 1}, msgpack.Timestamp(1), float("nan")))
+    tag = draw.choice((0, 1, 3, 9, 10, -1, 2**63, "round"))
+    row = [tag, *[value] * draw.choice((0, 1, len(TABLES["round"]._fields), 200))]
+    return draw.choice(([0, 0, [row]], [value, 0, [row]], ["end", value], ["end", [[0, value]]], [row], value))
+
+
+def is_legal(message: bytes) -> bool:
+    try:
+        unpack(message)
+    except MalformedRecords:
+        return False
+    return True
+
+
+def test_nothing_illegal_is_stored_or_left_uncounted_or_kept(collector):
+    draw, illegal, legal, memory = random.Random(7), 0, 0, []
+    process = psutil.Process(collector.process.pid)
+    with collector.push() as push:
+        while illegal < MESSAGES:
+            messages = [mutated(draw, 1 + illegal + legal + number) for number in range(AT_ONCE)]
+            foul = [message for message in messages if not is_legal(message)]
+            for message in foul:
+                push.send(message)
+            illegal, legal = illegal + len(foul), legal + len(messages) - len(foul)
+            time.sleep(0.01)
+            memory.append(process.memory_info().rss)
+        push.send(pack_batch(1, 0, [event(1, "last", detail="after all that")]))
+        push.send(pack_end({1: 1}))
+    assert collector.process.wait(60) == 0
+    assert 0 < legal < illegal
+    assert collector.drops() == {"malformed messages": illegal}
+    assert collector.rows("SELECT detail FROM event WHERE kind <> 'drop'") == [("after all that",)]
+    assert [table for table in TABLES if collector.count(table)] == ["node", "resource", "event"]
+    assert collector.count("node") == collector.count("resource") == 1
+    assert max(memory) < memory[len(memory) // 2] + GROWTH

@@ -6,7 +6,7 @@ import signal
 import unicodedata
 import uuid
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -58,27 +58,26 @@ def test_views_are_ours_whatever_the_file_says(folder):
     assert summarize(folder) == before
 
 
-NO_TABLE, NO_VALUE = "{} is no table as a run makes it", r"{} = .*: no run writes such a value"
+often = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NO_TABLE, NO_VALUE = "{} is no table as a run makes it", r"{}\.{} = .*: no run writes such a value"
+REPLACED = [
+    ("used", f"DROP TABLE used; CREATE VIEW used AS {ENDLESS} SELECT i AS node FROM n"),
+    ("used", f"DROP TABLE used; CREATE TABLE used AS {ENDLESS} SELECT i AS node FROM n LIMIT 3"),
+    ("round", "CREATE TABLE x AS SELECT * FROM round; DROP TABLE round; ALTER TABLE x RENAME TO round"),
+    ("meta", "DROP TABLE meta; CREATE VIEW meta AS SELECT 1 AS key, 2 AS value"),
+]
+UPDATED = [
+    *(("round", "wall_s", "'soon'"), ("round", "test_metric", "'high'"), ("round", "node", "NULL")),
+    *(("round", "virtual_s", "9e999"), ("round", "wall_s", "NULL"), ("node", "pid", 2**40)),
+    *(("overhead", "src", 10**12), ("traffic", "payload_bytes", "x'00'"), ("event", "detail", 3)),
+]
 
 
 @pytest.mark.parametrize(
     ("script", "complaint"),
     [
-        (f"DROP TABLE used; CREATE VIEW used AS {ENDLESS} SELECT i AS node FROM n", NO_TABLE.format("used")),
-        (f"DROP TABLE used; CREATE TABLE used AS {ENDLESS} SELECT i AS node FROM n LIMIT 3", NO_TABLE.format("used")),
-        (
-            "CREATE TABLE x AS SELECT * FROM round; DROP TABLE round; ALTER TABLE x RENAME TO round",
-            NO_TABLE.format("round"),
-        ),
-        ("DROP TABLE meta; CREATE VIEW meta AS SELECT 1 AS key, 2 AS value", NO_TABLE.format("meta")),
-        *(
-            (f"UPDATE {table} SET {column} = {value} WHERE rowid = 1", NO_VALUE.format(rf"{table}\.{column}"))
-            for table, column, value in (
-                *(("round", "wall_s", "'soon'"), ("round", "test_metric", "'high'"), ("round", "node", "NULL")),
-                *(("round", "virtual_s", "9e999"), ("round", "wall_s", "NULL"), ("node", "pid", 2**40)),
-                *(("overhead", "src", 10**12), ("traffic", "payload_bytes", "x'00'"), ("event", "detail", 3)),
-            )
-        ),
+        *((script, NO_TABLE.format(table)) for table, script in REPLACED),
+        *((f"UPDATE {t} SET {c} = {value} WHERE rowid = 1", NO_VALUE.format(t, c)) for t, c, value in UPDATED),
         ("UPDATE meta SET value = '<script>' WHERE key = 'metric'", "metric = '<script>'; allowed: accuracy, mse"),
     ],
 )
@@ -88,11 +87,6 @@ def test_a_table_or_a_value_that_no_run_makes_is_named(loose, tmp_path, script, 
         connection.executescript(script)
     with pytest.raises(RunFolderError, match=complaint):
         summarize(folder)
-
-
-def test_reading_that_takes_far_longer_than_the_file_explains_ends(folder):
-    with pytest.raises(RunFolderError, match="takes without end"), open_records(folder) as records:
-        records.execute(f"{ENDLESS} SELECT max(i) FROM n").fetchone()
 
 
 @contextmanager
@@ -105,12 +99,17 @@ def signalled_soon():
         signal.signal(signal.SIGALRM, previous)
 
 
-def test_a_signal_while_records_are_read_is_no_fault_of_the_file(folder):
-    with pytest.raises(KeyboardInterrupt), open_records(folder) as records, signalled_soon():
+@pytest.mark.parametrize(
+    ("meanwhile", "error", "complaint"),
+    [(nullcontext, RunFolderError, "takes without end"), (signalled_soon, KeyboardInterrupt, None)],
+    ids=["far longer than the file explains", "a signal is no fault of the file"],
+)
+def test_reading_without_end_is_ended(folder, meanwhile, error, complaint):
+    with pytest.raises(error, match=complaint), open_records(folder) as records, meanwhile():
         records.execute(f"{ENDLESS} SELECT max(i) FROM n").fetchone()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@often
 @given(data=st.data())
 def test_odd_values_in_any_column_are_read_or_refused_in_one_line(loose, tmp_path, data):
     folder = copy(loose, tmp_path)
@@ -123,7 +122,7 @@ def test_odd_values_in_any_column_are_read_or_refused_in_one_line(loose, tmp_pat
     assert_read_or_refused(folder)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@often
 @given(damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=20))
 def test_a_damaged_database_is_read_or_refused_in_one_line(folder, tmp_path, damage):
     broken = copy(folder, tmp_path)
@@ -143,9 +142,7 @@ def test_infinite_figures_are_no_figures_in_json(loose, tmp_path):
         assert summarize(folder).as_dict()["final"]["mean"] is None
 
 
-@pytest.mark.parametrize(
-    "name", ["run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "run.sqlite-journal", "config.toml"]
-)
+@pytest.mark.parametrize("name", [*(f"run.sqlite{end}" for end in ("", "-wal", "-shm", "-journal")), "config.toml"])
 @pytest.mark.parametrize("what", ["pipe", "link"])
 def test_a_pipe_or_a_link_in_place_of_a_file_is_refused(folder, tmp_path, name, what):
     (tmp_path / "document").write_text("mine")

@@ -22,17 +22,19 @@ def done(client: int, number: int, wall_s: float = 0.0, metric: float | None = N
 class Recorded:
     """A run's folder to which records are added while somebody follows it."""
 
-    def __init__(self, folder: Path, config: str = CONFIG):
+    def __init__(self, folder: Path):
         self.folder = folder
-        (folder / "config.toml").write_text(config)
-        Store(folder / "run.sqlite").close()
+        (folder / "config.toml").write_text(CONFIG)
+        self.add()
+        self.follower = Follower(folder)
 
-    def add(self, *records: Record) -> "Recorded":
+    def add(self, *records: Record) -> None:
         write(self.folder, *records)
-        return self
 
-    def look(self, now: float = 0.0):
-        return Follower(self.folder).look(now, seconds=60)
+    def look(self, now: float = 0.0, *records: Record):
+        """What there is to see once these records have been added."""
+        self.add(*records)
+        return self.follower.look(now, seconds=60)
 
 
 @pytest.fixture
@@ -41,98 +43,76 @@ def run(tmp_path) -> "Recorded":
 
 
 def test_before_the_start_it_tells_how_many_clients_are_there_and_what_is_not_known_is_none(run):
-    snapshot = run.add(node(0), node(1), node(3, "server")).look()
+    snapshot = run.look(0.0, node(0), node(1), node(3, "server"))
     assert (snapshot.name, snapshot.algorithm, snapshot.state) == ("first", "dfedu", "starting")
     assert (snapshot.started, snapshot.clients, snapshot.rounds, snapshot.completed) == (2, 3, 10, ())
-    snapshot = run.add(START, done(0, 0)).look()
+    snapshot = run.look(0.0, START, done(0, 0))
     assert (snapshot.metric, snapshot.memory_bytes, snapshot.waited, snapshot.left_s) == (None, None, None, None)
     assert (snapshot.virtual_s, snapshot.payload_bytes, snapshot.payload_per_s) == (None, 0, None)
 
 
-def test_rounds_are_the_last_of_each_client_that_is_there_in_ascending_order(run):
+def test_rounds_are_the_last_of_each_client_that_is_there_also_of_one_that_comes_back_or_joins_late(run):
     rounds = [done(0, k) for k in range(6)] + [done(1, k) for k in range(3)] + [done(2, k) for k in range(5)]
-    assert run.add(START, node(0), node(1), node(2), *rounds).look().completed == (2, 4, 5)
-    snapshot = run.add(event(1, "crash")).look()
+    assert run.look(0.0, START, node(0), node(1), node(2), *rounds).completed == (2, 4, 5)
+    snapshot = run.look(0.0, event(1, "crash"))
     assert (snapshot.gone, snapshot.completed) == (1, (4, 5))
-
-
-def test_a_client_that_comes_back_or_joins_late_goes_on_after_the_rounds_it_missed(run):
-    run.add(START, node(0), node(1), *(done(0, k) for k in range(9)), done(1, 0), done(1, 1), event(1, "crash"))
-    follower = Follower(run.folder)
-    assert follower.look().completed == (8,)
-    run.add(event(1, "restart"))
-    assert follower.look().completed == (1, 8)
-    run.add(done(1, 5), done(1, 6), node(2), event(2, "join"))
-    assert follower.look().completed == (6, 8)
-    run.add(done(2, 4))
-    assert follower.look().completed == (4, 6, 8)
+    assert run.look(0.0, event(1, "restart")).completed == (2, 4, 5)
+    assert run.look(0.0, done(1, 7), done(1, 8), node(3), event(3, "join")).completed == (4, 5, 8)
+    assert run.look(0.0, done(3, 4)).completed == (4, 4, 5, 8)
 
 
 def test_the_metric_is_that_of_the_summary_and_the_history_holds_rounds_that_half_of_the_clients_completed(run):
-    run.add(START, node(0), node(1), node(2))
     first, second = ([done(client, k, metric=(0.1 + 0.2 * client) * k) for k in range(4 - client)] for client in (0, 1))
-    snapshot = run.add(*first, *second, done(2, 0)).look()
+    snapshot = run.look(0.0, START, node(0), node(1), node(2), *first, *second, done(2, 0))
     assert snapshot.metric == pytest.approx(0.45) == summarize(run.folder).final.mean
     assert snapshot.history == ((0, 0.0), (1, pytest.approx(0.2)), (2, pytest.approx(0.4)))
 
 
 def test_a_server_counts_in_what_was_sent_and_nowhere_else(run):
     run.add(START, node(0), node(1, "server"), done(0, 0, metric=0.5), done(0, 1), done(1, 0, metric=0.1))
-    run.add(sent(0, 1, 1, 100), sent(1, 0, 0, 10))
-    snapshot = run.look()
+    snapshot = run.look(0.0, sent(0, 1, 1, 100), sent(1, 0, 0, 10))
     assert (snapshot.completed, snapshot.metric, snapshot.payload_bytes) == ((1,), 0.5, 110)
 
 
 def test_bytes_are_the_payload_of_completed_rounds_and_their_rate_that_of_the_last_ten_seconds(run):
     run.add(START, node(0), *(done(0, k, float(k)) for k in range(31)), *(sent(0, 1, k, 1000) for k in range(1, 32)))
-    follower = Follower(run.folder)
-    snapshot = follower.look(100.0, seconds=60)
+    snapshot = run.look(100.0)
     assert (snapshot.payload_bytes, snapshot.payload_per_s) == (30_000, pytest.approx(1000))
-    assert follower.look(200.0).payload_per_s == 0.0  # where nothing goes on any more
+    assert run.look(200.0).payload_per_s == 0.0  # where nothing goes on any more
 
 
 def test_memory_is_what_the_clients_that_are_there_said_last(run):
-    def said(number: int, pss: int) -> ResourceRecord:
-        return ResourceRecord(number, 1.0, 0, pss, 0, 0, 0.0, 0)
-
-    run.add(START, *map(node, (0, 1, 2)), done(0, 0), said(0, 5), said(0, 7), said(1, 100), said(LAUNCHER, 1000))
-    run.add(event(1, "crash"))
-    assert (run.look().memory_bytes, run.look().memory_of) == (7, 1)
+    said = [(0, 5), (0, 7), (1, 100), (LAUNCHER, 1000)]
+    run.add(*(ResourceRecord(number, 1.0, 0, pss, 0, 0, 0.0, 0) for number, pss in said))
+    snapshot = run.look(0.0, START, *map(node, (0, 1, 2)), done(0, 0), event(1, "crash"))
+    assert (snapshot.memory_bytes, snapshot.memory_of) == (7, 1)
 
 
 def test_waiting_is_a_share_of_the_virtual_time_that_clients_were_there_or_of_the_work_they_told_last(run):
-    def spent(part: str, elapsed_s: float) -> WorkRecord:
-        return WorkRecord(0, 1.0, part, 0.0, elapsed_s, 0)
-
-    run.add(START, node(0), node(1), spent("waiting", 1.0), spent("gradient", 1.0), spent("start", 50.0))
-    run.add(spent("waiting", 3.0), spent("gradient", 9.0))
-    assert run.look().waited == pytest.approx(0.25)
+    spent = [("waiting", 1.0), ("gradient", 1.0), ("start", 50.0), ("waiting", 3.0), ("gradient", 9.0)]
+    work = [WorkRecord(0, 1.0, part, 0.0, elapsed_s, 0) for part, elapsed_s in spent]
+    assert run.look(0.0, START, node(0), node(1), *work).waited == pytest.approx(0.25)
     run.add(done(0, 1, virtual_s=10.0, idle_s=2.0, waited_for=1), done(1, 1, virtual_s=10.0, idle_s=4.0, waited_for=0))
-    run.add(done(0, 0, virtual_s=0.0, idle_s=0.0), done(1, 0, virtual_s=0.0, idle_s=0.0))
-    snapshot = run.look()
+    snapshot = run.look(0.0, done(0, 0, virtual_s=0.0, idle_s=0.0), done(1, 0, virtual_s=0.0, idle_s=0.0))
     assert (snapshot.waited, snapshot.waited_for, snapshot.virtual_s) == (pytest.approx(0.3), "client 0", 10.0)
     assert summarize(run.folder).conditions.waited_share == pytest.approx(0.3)
 
 
 def test_time_left_follows_the_recent_pace_of_the_client_that_will_be_last_and_does_not_sink_while_a_round_lasts(run):
     run.add(START, node(0), node(1), *(done(0, k, 1.0 * k) for k in range(9)), *(done(1, k, 2.0 * k) for k in range(5)))
-    follower = Follower(run.folder)
-    assert [follower.look(now).left_s for now in (50.0, 51.0, 59.0)] == pytest.approx([12.0, 11.0, 10.0])
+    assert [run.look(now).left_s for now in (50.0, 51.0, 59.0)] == pytest.approx([12.0, 11.0, 10.0])
 
 
 def test_the_clock_goes_on_between_rounds_and_never_back(run):
     run.add(START, node(0), done(0, 0, 1.0))
-    follower = Follower(run.folder)
-    assert [follower.look(now).elapsed_s for now in (100.0, 103.0)] == [1.0, 4.0]
-    run.add(done(0, 1, 3.5))
-    assert follower.look(104.0).elapsed_s == 5.0
-    run.add(done(0, 2, 6.5), event(LAUNCHER, "finish"))
-    assert follower.look(110.0).elapsed_s == 6.5
+    assert [run.look(now).elapsed_s for now in (100.0, 103.0)] == [1.0, 4.0]
+    assert run.look(104.0, done(0, 1, 3.5)).elapsed_s == 5.0
+    assert run.look(110.0, done(0, 2, 6.5), event(LAUNCHER, "finish")).elapsed_s == 6.5
 
 
 def test_events_are_the_latest_without_the_launchers_own_and_counted_by_kind(run):
     run.add(START, event(1, "crash", 3.0, "before round 4"), event(1, "restart", 5.0, "takes part from round 6"))
-    snapshot = run.add(event(0, "crash", 6.0, "before round 9")).look()
+    snapshot = run.look(0.0, event(0, "crash", 6.0, "before round 9"))
     assert snapshot.events[0] == Event(3.0, 1, "crash", "before round 4", "client 1")
     assert [event.kind for event in snapshot.events] == ["crash", "restart", "crash"]
     assert snapshot.counts == {"crash": 2, "restart": 1}
@@ -142,8 +122,7 @@ def test_events_are_the_latest_without_the_launchers_own_and_counted_by_kind(run
     ("kind", "state"), [("finish", "finished"), ("failure", "failed"), ("interrupt", "interrupted")]
 )
 def test_it_tells_how_a_run_ended_and_leaves_nothing_in_its_folder(run, kind, state):
-    run.add(START, node(0), done(0, 0), event(LAUNCHER, kind, detail="client 0 died\nthe rest"))
-    snapshot = run.look()
+    snapshot = run.look(0.0, START, node(0), done(0, 0), event(LAUNCHER, kind, detail="client 0 died\nthe rest"))
     assert (snapshot.state, snapshot.has_ended, snapshot.left_s) == (state, True, None)
     assert snapshot.cause == ("client 0 died" if kind == "failure" else "")
     assert sorted(run.folder.iterdir()) == [run.folder / "config.toml", run.folder / "run.sqlite"]
@@ -151,21 +130,18 @@ def test_it_tells_how_a_run_ended_and_leaves_nothing_in_its_folder(run, kind, st
 
 def test_a_look_without_time_goes_on_where_the_one_before_stopped(run):
     run.add(START, node(0), node(1), *(done(client, k) for client in (0, 1) for k in range(4)))
-    follower = Follower(run.folder)
-    looks = [follower.look(0.0, seconds=0.0) for _ in range(5)]
+    looks = [run.follower.look(0.0, seconds=0.0) for _ in range(5)]
     assert [look.completed for look in looks] == [(0, 0), (1, 1), (2, 2), (3, 3), (3, 3)]
     assert [look.behind for look in looks] == [True, True, True, True, False]
 
 
 def test_a_run_taken_up_again_is_read_anew(run):
-    run.add(START, node(0), *(done(0, k, metric=0.5) for k in range(8)))
-    follower = Follower(run.folder)
-    assert follower.look().completed == (7,)
+    assert run.look(0.0, START, node(0), *(done(0, k, metric=0.5) for k in range(8))).completed == (7,)
     store = Store(run.folder / "run.sqlite")
     store.forget_after(3)
     store.write([START])
     store.commit()  # and still in the log
-    assert follower.look().completed == (3,)
+    assert run.follower.look().completed == (3,)
     store.close()
 
 

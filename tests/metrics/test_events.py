@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from made import done as after
 from made import event as at_wall
 from made import node, printed, sent, write
 from sheafgossip.metrics import open_run
@@ -15,9 +16,8 @@ from sheafgossip.metrics.summary import ReachedVirtually, bytes_to_reach, summar
 from sheafgossip.metrics.tables import render_summary
 
 
-def done(client, number, virtual_s, metric=None, idle_s=0.0, waited_for=None, wall_s=0.0) -> RoundRecord:
-    others = {"idle_s": idle_s, "waited_for": waited_for}
-    return RoundRecord(client, number, 0.5, None, metric, 1.0, wall_s, virtual_s, **others)
+def done(client, number, virtual_s, metric=None, idle_s=0.0, wall_s=0.0, **others) -> RoundRecord:
+    return after(client, number, metric, wall_s, virtual_s=virtual_s, idle_s=idle_s, **others)
 
 
 def event(client: int, kind: str, virtual_s: float | None = None, detail: str = "", wall_s: float = 0.0) -> EventRecord:
@@ -34,12 +34,6 @@ def shown(folder, target=None) -> str:
     return printed(render_summary(summarize_all([folder], target), target, every=True))
 
 
-def test_a_run_without_a_scenario_has_no_conditions_and_the_table_it_always_had(folder):
-    run = folder(node(0), done(0, 1, None, 0.5, idle_s=None))
-    assert summarize(run).conditions is None
-    assert not re.search("virtual|waited", shown(run))
-
-
 def test_waiting_is_a_share_of_the_time_that_clients_are_there(folder):
     run = folder(
         node(0), node(1), node(2),
@@ -52,9 +46,12 @@ def test_waiting_is_a_share_of_the_time_that_clients_are_there(folder):
     assert conditions.waited_share == pytest.approx(3.5 / (10 + (8 - 3) + (7 - 6)))
 
 
-def test_on_the_wall_clock_seconds_are_real(folder):
+def test_without_a_scenario_there_are_no_conditions_and_on_the_wall_clock_seconds_are_real(folder):
+    run = folder(node(0), done(0, 1, None, 0.5, idle_s=None))
+    assert summarize(run).conditions is None
+    assert not re.search("virtual|waited", shown(run))
     events = event(0, "crash", wall_s=2.0), event(0, "restart", wall_s=5.0)
-    run = folder(node(0), done(0, 1, None, idle_s=1.0, wall_s=2.0), *events, done(0, 2, None, wall_s=7.0))
+    folder(done(0, 1, None, idle_s=1.0, wall_s=2.0), *events, done(0, 2, None, wall_s=7.0))
     conditions = summarize(run).conditions
     assert (conditions.virtual_s, conditions.waited_share) == (None, pytest.approx(1 / 4))
     assert "virtual time" not in shown(run)
@@ -117,16 +114,17 @@ def test_progress_in_virtual_time_is_the_mean_of_the_latest_evaluations(folder):
 
 def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_by_then(folder):
     traffic = [sent(client, 1 - client, number, 10) for client in (0, 1) for number in (1, 2, 3)]
-    run = folder(*PROGRESS, *traffic)
-    assert virtual_time_to_reach(run, 0.6) == ReachedVirtually(2.0, 30, 90, 120)  # 2 rounds of client 0, 1 of client 1
+    run = folder(*PROGRESS, *traffic, OverheadRecord(0, 1, "confirmation", 100, 2_500_000))
+    reached = ReachedVirtually(2.0, 30, 90, 120)  # 2 rounds of client 0, 1 of client 1
+    assert virtual_time_to_reach(run, 0.6) == reached
     assert virtual_time_to_reach(run, 0.76) is None
-    assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
-    text = shown(folder(OverheadRecord(0, 1, "confirmation", 100, 2_500_000)), 0.6)
+    text = shown(run, 0.6)
     assert "virtual time to reach 60 %, s" in text
     assert "payload to reach 60 % in virtual time, MB" in text
     assert re.search(r"confirmations of messages, MB *│ +2.50", text)
     told = summarize(run, 0.6).as_dict()
     assert json.loads(json.dumps(told, allow_nan=False))["reached_virtually"]["virtual_s"] == 2.0
+    assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
 
 
 def test_a_target_is_not_reached_before_all_who_begin_have_evaluated(folder):
@@ -145,13 +143,11 @@ def test_rounds_to_a_target_count_those_who_took_part_and_no_round_that_somebody
 
 
 def test_who_waited_for_whom(folder):
-    run = folder(
-        node(0), node(1), done(0, 1, 1.0, idle_s=1.0, waited_for=1), done(0, 2, 2.0, idle_s=0.5, waited_for=1),
-        done(0, 3, 2.0, idle_s=0.25, waited_for=2), done(1, 1, 9.0),
-    )  # fmt: skip
-    reader = open_run(run)
+    waited = enumerate([(1.0, 1), (0.5, 1), (0.25, 2)], start=1)
+    waits = [done(0, number, float(number), idle_s=idle_s, waited_for=whom) for number, (idle_s, whom) in waited]
+    reader = open_run(folder(node(0), node(1), *waits, done(1, 1, 9.0)))
     assert reader.waited_total.to_numpy().tolist() == [[0, 1, 1.5, 2], [0, 2, 0.25, 1]]
-    assert reader.client_total[["idle_s", "virtual_s"]].to_numpy().tolist() == [[1.75, 2.0], [0.0, 9.0]]
+    assert reader.client_total[["idle_s", "virtual_s"]].to_numpy().tolist() == [[1.75, 3.0], [0.0, 9.0]]
 
 
 def test_several_runs_are_compared_by_virtual_time_in_80_columns_and_seeds_averaged(folder, make_run, tmp_path):
@@ -171,35 +167,21 @@ def test_several_runs_are_compared_by_virtual_time_in_80_columns_and_seeds_avera
     assert (figures["virtual_s"], figures["waited_share"], figures["virtual_s_to_reach"]) == (15.0, 0.2, 15.0)
 
 
-@pytest.mark.parametrize(
-    ("records", "told"),
-    [
-        (
-            [
-                event(3, "death", detail="killed by SIGKILL; the others go on without it"),
-                *(event(1, "crash", 1.0), event(2, "crash", 1.0), event(1, "restart", 2.0), event(5, "join", 2.0)),
-            ],
-            [
-                "client 3 died: killed by SIGKILL; the others go on without it",
-                "scenario: 2 crashes, 1 restart, 1 client that joined late",
-            ],
-        ),
-        (
-            [
-                *(event(LAUNCHER, "start"), event(LAUNCHER, "finish")),
-                *(event(3, "warning", detail="x = 1.25 is large"), event(1, "warning", detail="x = 7e-3 is large")),
-                event(3, "drop", detail="2 x foreign", wall_s=3.0),
-                event(-2, "lost-records", detail="client 1: 3", wall_s=4.0),
-            ],
-            [
-                "warning: client 1 (Ann) and 1 more: x = 7e-3 is large",
-                "drop: client 3: 2 x foreign",
-                "lost-records: the collector: client 1: 3",
-            ],
-        ),
-        ([node(2, "server"), event(2, "warning", detail="one")], ["warning: the server: one"]),
-    ],
-    ids=["a death and the scenario", "alike warnings", "a server"],
-)
-def test_what_happened_is_told_in_a_line_a_cause_with_the_first_it_happened_to(folder, records, told):
-    assert remarks_on(folder(*records, owners='["", "Ann"]')) == told
+def test_what_happened_is_told_in_a_line_a_cause_with_the_first_it_happened_to(folder):
+    run = folder(
+        node(2, "server"), event(2, "warning", detail="one"), event(LAUNCHER, "start"), event(LAUNCHER, "finish"),
+        event(3, "warning", detail="x = 1.25 is large"), event(1, "warning", detail="x = 7e-3 is large"),
+        event(3, "death", detail="killed by SIGKILL; the others go on without it", wall_s=2.0),
+        event(3, "drop", detail="2 x foreign", wall_s=3.0),
+        event(-2, "lost-records", detail="client 1: 3", wall_s=4.0),
+        event(1, "crash", 1.0), event(2, "crash", 1.0), event(1, "restart", 2.0), event(5, "join", 2.0),
+        owners='["", "Ann"]',
+    )  # fmt: skip
+    assert remarks_on(run) == [
+        "warning: client 1 (Ann) and 1 more: x = 7e-3 is large",
+        "warning: the server: one",
+        "client 3 died: killed by SIGKILL; the others go on without it",
+        "drop: client 3: 2 x foreign",
+        "lost-records: the collector: client 1: 3",
+        "scenario: 2 crashes, 1 restart, 1 client that joined late",
+    ]
