@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..metrics.terminal import say
+from ..metrics.text import say
 from ..topology.errors import UserError
 
 app = typer.Typer(

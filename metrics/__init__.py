@@ -1,7 +1,4 @@
-"""What a run records, and reading it.
-
-from sheafgossip.metrics import bytes_to_reach, open_run, virtual_time_to_reach
-"""
+"""What a run records, and reading it."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

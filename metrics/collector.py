@@ -1,7 +1,4 @@
-"""The process that receives the records of a run and stores them.
-
-python -m sheafgossip.metrics.collector --endpoint ipc:///tmp/run/records --database RUN/run.sqlite
-"""
+"""The process that receives the records of a run and stores them."""
 
 import argparse
 import contextlib
@@ -24,19 +21,8 @@ import zmq
 from ..transport import keys, limits
 from ..transport.constants import CONSTANTS
 from ..transport.failpoints import failpoint, this_is
-from .records import (
-    COLLECTOR,
-    LAUNCHER,
-    MAX_BATCH_BYTES,
-    End,
-    EventRecord,
-    MalformedRecords,
-    NodeRecord,
-    Record,
-    ResourceRecord,
-    node_of,
-    unpack,
-)
+from . import records
+from .records import COLLECTOR, LAUNCHER, MAX_BATCH_BYTES, End, MalformedRecords, node_of, unpack
 from .store import RunFolderError, Store, is_locked
 
 _COMMIT_EVERY_S = CONSTANTS.commit_every_s
@@ -75,10 +61,8 @@ class Sequences:
 
 
 class Authenticator:
-    """Accepts only writers whose keys it knows, and counts the others.
-
-    On standard input the launcher tells of a writer before that one comes: lines of [number, public key].
-    """
+    """Accepts only writers whose keys it knows, and counts the others. On standard input the launcher tells of a writer
+    before that one comes: lines of [number, public key]."""
 
     def __init__(self, context: zmq.Context, receiver: zmq.Socket, launcher_key: str):
         own = keys.KeyPair.make()  # its secret is ZeroMQ's alone
@@ -117,11 +101,8 @@ class Authenticator:
 
 @dataclass(eq=False)
 class Collector:
-    """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic().
-
-    With ``resources`` it ends with a record of its own memory and CPU time. With an ``authenticator`` each writer is
-    heard under its own number only.
-    """
+    """``epoch`` is the zero of the run's ``wall_s`` in terms of time.monotonic(). With ``resources`` it ends with a
+    record of its own memory and CPU time. With an ``authenticator`` each writer is heard under its own number only."""
 
     receiver: zmq.Socket
     store: Store
@@ -231,7 +212,8 @@ class Collector:
             senders = (f"{count} of {self._end.batches[at]} from sender {at}" for at, count in missing.items())
             self._record("lost-records", f"batches that never came: {', '.join(senders)}")
         endpoint, host = self.receiver.getsockopt_string(zmq.LAST_ENDPOINT), socket.gethostname()
-        records: list[Record] = [NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)]
+        node = records.NodeRecord(COLLECTOR, "collector", "", 0, 0, 0, 0, host, os.getpid(), endpoint)
+        self._write(self.store.write, [node])
         if self.resources:
             import psutil  # needed once, at the end; the start should be quick
 
@@ -239,8 +221,8 @@ class Collector:
             pss = getattr(memory, "pss", memory.rss)  # Linux only
             peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             sizes = (memory.rss, pss, memory.uss, peak_rss)
-            records.append(ResourceRecord(COLLECTOR, time.monotonic() - self.epoch, *sizes, time.process_time(), 0))
-        self._write(self.store.write, records)
+            wall_s, cpu_s = time.monotonic() - self.epoch, time.process_time()
+            self._write(self.store.write, [records.ResourceRecord(COLLECTOR, wall_s, *sizes, cpu_s, 0)])
 
     def _record_drops(self) -> None:
         for what, count in self._dropped.items():
@@ -249,7 +231,8 @@ class Collector:
         self._dropped.clear()
 
     def _record(self, kind: str, detail: str) -> None:
-        self._write(self.store.write, [EventRecord(time.monotonic() - self.epoch, None, COLLECTOR, kind, detail)])
+        event = records.EventRecord(time.monotonic() - self.epoch, None, COLLECTOR, kind, detail)
+        self._write(self.store.write, [event])
 
     def _tell_stored(self) -> None:
         """Tells who has started this process; nobody needs to read it."""

@@ -1,7 +1,5 @@
-"""Runs and groups of runs side by side: where their configurations differ, and which is best in what.
-
-Runs that differ in nothing but their seed are one group: means and standard errors over runs.
-"""
+"""Runs and groups of runs side by side: where their configurations differ, and which is best in what. Runs that differ
+in nothing but their seed are one group: means and standard errors over runs."""
 
 import json
 import math
@@ -92,11 +90,8 @@ class Group:
 
 
 def summarize_all(run_folders: Sequence[Path], target: float | None = None) -> list[Group]:
-    """Groups runs in the order given, a group standing where its first run stands. Raises RunFolderError.
-
-    A run that has not finished stays alone, and so does one whose seed its group has already: the same seed gives the
-    same run, which is no further sample.
-    """
+    """Groups runs in the order given, a group standing where its first run stands. A run that has not finished stays
+    alone, and so does one whose seed its group has already: it is no further sample. Raises RunFolderError."""
     groups: list[tuple[str | None, dict[int, RunSummary]]] = []
     for folder in run_folders:
         run, config = summarize(folder, target), read_config(folder)
@@ -126,8 +121,7 @@ def _name(runs: Sequence[RunSummary]) -> str:
 
 class Comparison:
     """``keys`` are those of the configuration in which groups differ, unless they are given, ``settings`` the
-    configuration of each group. ``named``: someone has given them names that differ. Raises RunFolderError.
-    """
+    configuration of each group. ``named``: someone has given them names that differ. Raises RunFolderError."""
 
     def __init__(self, groups: Sequence[Group], keys: Sequence[str] | None = None):
         configs = [read_config(group.runs[0].folder) for group in groups]
@@ -137,12 +131,9 @@ class Comparison:
         self.named = len({config.get("name") for config in configs}) > 1
 
     def marks(self, figure: str) -> list[Mark]:
-        """Returns for each group: alone best by more than the standard error of the difference, or too close to the
-        best.
-
+        """Returns for each group: alone best by more than the standard error of the difference, or too close to it.
         Nothing is marked where all are equal, where metrics differ, and where the standard error is not known. Runs
-        that have not finished, or have learned nothing, are left out.
-        """
+        that have not finished, or have learned nothing, are left out."""
         found = {
             number: estimate
             for number, group in enumerate(self.groups)
@@ -167,8 +158,7 @@ class Comparison:
         return marks
 
     def difference(self, figure: str, number: int, other: int) -> Estimate | None:
-        """Estimates it between two groups, with its standard error where each run or client of one has its like in the
-        other; None where that is not so."""
+        """None unless each run or client of one group has its like in the other."""
         found = [one - another for one, another in self._pairs(figure, number, other)]
         known = len(found) > 1 and all(map(math.isfinite, found))
         return Estimate(mean(found), standard_error(found)) if known else None

@@ -114,10 +114,8 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the keys that do not have the same value everywhere, or are not everywhere.
-
-    Settings that only one algorithm has go without saying: the algorithm's name tells of them.
-    """
+    """Returns the keys that do not have the same value everywhere, or are not everywhere; settings that only one
+    algorithm has go without saying: the algorithm's name tells of them."""
     found = []
     for key in dict.fromkeys(key for setting in settings for key in setting):
         first, *others = [setting[key] for setting in settings if key in setting]

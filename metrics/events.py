@@ -22,9 +22,7 @@ _STATUS: dict[str, Status] = {
     "extend": "interrupted",  # the rounds that it is to have are not done yet
 }
 _GONE, _THERE = ("crash", "leave", "death"), ("restart", "join")
-_WITH_NUMBER = {"timeout": "timeout", "drop": "dropped"}
-"""Events whose detail begins with how many there were, and what their sum is called."""
-
+_SUMMED = {"timeout": "timeout", "drop": "dropped"}  # their detail begins with how many there were; what is summed up
 _GROWN = 100.0  # a loss that is so many times what it was at the start has diverged
 _COMPARED = 200  # characters of a detail: the search for numbers takes the square of them
 _PLANNED = {
@@ -38,9 +36,8 @@ _PLANNED = {
 def status_of(records: sqlite3.Connection) -> Status:
     """Returns what the launcher said last; where that is missing, the collector, which outlives it for a moment."""
     status: Status = "running"
-    kinds = ", ".join(f"'{kind}'" for kind in _STATUS)
-    said = f"SELECT node, kind FROM event WHERE node IN ({LAUNCHER}, {COLLECTOR}) AND kind IN ({kinds}) ORDER BY rowid"
-    for node, kind in records.execute(said):
+    said = f"node IN ({LAUNCHER}, {COLLECTOR}) AND kind IN {tuple(_STATUS)}"
+    for node, kind in records.execute(f"SELECT node, kind FROM event WHERE {said} ORDER BY rowid"):
         if node == LAUNCHER or (kind == "interrupt" and status == "running"):
             status = _STATUS[kind]
     return status
@@ -58,8 +55,7 @@ class Divergence:
 
 
 def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None:
-    """Judges a finished run. Worse than a constant: predicting the same for every sample would do better; where the
-    loss has grown, too, that is divergence."""
+    """Judges a finished run. Worse than predicting the same for every sample, it diverged where its loss has grown."""
     clients, grown = f"{CLIENTS} AND node >= 0", False
     for name, column in (("training", "train_loss"), ("test", "test_loss")):
         known = f"FROM round WHERE {column} IS NOT NULL AND {clients} GROUP BY node"
@@ -93,8 +89,7 @@ def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """``events`` counts crash, restart, join, leave, death; timeout: waits that the deadline ended; dropped: messages.
-    ``used`` are vectors of neighbours, all in all, ``older`` and ``newer`` those of another round than the client's.
-    """
+    ``used`` are vectors of neighbours, all in all, ``older`` and ``newer`` those of another round than the client's."""
 
     virtual_s: float | None  # when the last client was done; None on the wall clock
     waited_s: float
@@ -119,9 +114,9 @@ def conditions_of(records: sqlite3.Connection) -> Conditions | None:
     share = min(1.0, (waited_s or 0.0) / there_s) if there_s else None
     events = Counter(dict.fromkeys(("crash", "restart", "join", "leave", "death", "timeout", "dropped"), 0))
     for kind, detail in records.execute("SELECT kind, detail FROM event WHERE node >= 0"):
-        if kind in _WITH_NUMBER:
+        if kind in _SUMMED:
             number = re.match(r"[0-9]{1,18}\b", detail)
-            events[_WITH_NUMBER[kind]] += int(number[0]) if number else 1
+            events[_SUMMED[kind]] += int(number[0]) if number else 1
         elif kind in _GONE + _THERE:
             events[kind] += 1
     used = "count(used_round), total(used_round < round), total(used_round > round), total(used_round IS NULL)"
@@ -187,10 +182,8 @@ def who_of(events: Sequence[Event], shown: Event) -> str:
 
 def remarks_on(run_folder: Path | str) -> list[str]:
     """Returns what a user should be told after a run beside its figures: one line for each thing that happened, with
-    the first client it happened to and how many others there were, and one where a run has learned nothing.
-
-    Raises RunFolderError.
-    """
+    the first client it happened to and how many others there were, and one where a run has learned nothing. Raises
+    RunFolderError."""
     with open_records(run_folder, check=("event",)) as records:
         rows = records.execute(
             "SELECT wall_s, node, kind, detail FROM event"

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 EVENT_FILE = "events.out.tfevents.sheafgossip"  # TensorBoard opens files with "tfevents" in their name
-_NEEDED = {"csv": None, "parquet": "pyarrow", "json": None, "tensorboard": "tensorboard"}
-"""Format -> package that writes it."""
-
+_NEEDED = {"csv": None, "parquet": "pyarrow", "json": None, "tensorboard": "tensorboard"}  # the package that writes it
 Rows = tuple[Sequence[str], Iterable[Sequence[Any]]]  # columns, and rows that can be read once
 
 
@@ -37,11 +35,9 @@ class ExportError(UserError):
 
 def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
     """Writes each table and view of a run to ``out`` (default: ``export`` in its folder) as it is at one moment; of a
-    folder of several runs, all in one file, with the keys in which they differ.
-
-    ``to`` is csv, parquet or json. JSON has a summary.json besides. "tensorboard" writes one file instead, with the
-    scalars of every round; of several runs a folder each. Returns the files. Raises ExportError and RunFolderError.
-    """
+    folder of several runs, all in one file, with the keys in which they differ. ``to`` is csv, parquet or json, which
+    has a summary.json besides. "tensorboard" writes one file instead, with the scalars of every round; of several runs
+    a folder each. Returns the files. Raises ExportError and RunFolderError."""
     if to not in _NEEDED:
         raise ExportError(f"--to {to}: allowed: {', '.join(_NEEDED)}")
     if (package := _NEEDED[to]) and importlib.util.find_spec(package) is None:

@@ -1,7 +1,5 @@
-"""Every figure of a run, once: how it is computed, printed and compared.
-
-Summaries, comparisons, reports, files and studies read it here, so that a new figure is one more entry of FIGURES.
-"""
+"""Every figure of a run, once: how it is computed, printed and compared. Summaries, comparisons, reports, files and
+studies read it here, so that a new figure is one more entry of FIGURES."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,12 +29,10 @@ SECONDS, VIRTUAL_SECONDS = Unit("s", decimals=1), Unit("s")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``title`` names it where a run stands alone; its {metric} and {target} are filled in.
-
-    ``key`` is its name in files and in ``Group.estimate``; without one it is not averaged over seeds. ``head`` stands
-    above its column where runs stand side by side; without one it has none. Where a table is too narrow, columns of the
-    lowest ``rank`` leave first; 0 stays. ``note`` explains the column.
-    """
+    """``title`` names it where a run stands alone; its {metric} and {target} are filled in. ``key`` is its name in
+    files and in ``Group.estimate``; without one it is not averaged over seeds. ``head`` stands above its column where
+    runs stand side by side; without one it has none. Where a table is too narrow, columns of the lowest ``rank`` leave
+    first; 0 stays. ``note`` explains the column."""
 
     title: str
     of: Values
@@ -99,8 +95,7 @@ def overhead(*kinds: str) -> Values:
     return lambda run: sum(run.overhead_bytes.get(kind, 0) for kind in kinds) if run.measured else None
 
 
-OPENING = overhead("greeting", "ready", "handshake", "hello")
-"""What opening connections took. Confirmations are not among it: they are sent all along."""
+OPENING = overhead("greeting", "ready", "handshake", "hello")  # of connections; confirmations are sent all along
 
 
 def _exchanged(run: RunSummary) -> int:

@@ -1,8 +1,6 @@
-"""The lock of a folder: who works in it holds it, and so everyone else can tell whether the work still goes on.
-
-It is a lock of the kernel's on a file, so it ends with the last process that holds it, however that ends, and counts
-for all processes of a machine, in whichever container they are.
-"""
+"""The lock of a folder: who works in it holds it, and so everyone else can tell whether the work still goes on. It is a
+lock of the kernel's on a file, so it ends with the last process that holds it, however that ends, and counts for all
+processes of a machine, in whichever container they are."""
 
 import fcntl
 import os
@@ -17,9 +15,7 @@ _NO_SURPRISE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 def acquire(folder: Path, wait_s: float) -> int:
     """Returns a descriptor that holds the lock until it is closed, here and in every process that has inherited it.
-
-    Raises BlockingIOError where another holds it for longer than ``wait_s``, or any other OSError.
-    """
+    Raises BlockingIOError where another holds it for longer than ``wait_s``, or any other OSError."""
     deadline = time.monotonic() + wait_s
     while True:
         descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | _NO_SURPRISE, 0o644)

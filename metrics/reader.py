@@ -4,12 +4,12 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config_file import differing, flat, read_config, require_plain_file
-from .records import COLLECTOR, FORK_SERVER, LARGEST_NODE, LAUNCHER, TABLES, columns
+from .records import COLLECTOR, COLUMNS, FORK_SERVER, LARGEST_NODE, LAUNCHER, TABLES
 from .store import PREPARED, PRIMARY_KEYS, VIEWS, RunFolderError, create_views, require_version
 from .text import label
 
@@ -31,12 +31,10 @@ _RANGES = {column: f" BETWEEN 0 AND {largest}" for column, largest in _LARGEST.i
 )
 _OTHERS = {LAUNCHER: "the launcher", COLLECTOR: "the collector", FORK_SERVER: "the fork server"}
 SERVER_NAME = "the server"
-FRAMES = {
+FRAMES = {  # what a reader's frames are called -> table or view in the file
     **{f"{table}s": table for table in ("node", "round", "resource", "event", "edge")},
     **{name: name for name in ("traffic", "overhead", "work", "kernel", "used", *VIEWS)},
 }
-"""What a reader's frames are called -> table or view in the file."""
-
 _DTYPES: dict[Any, str] = {int: "int64", int | None: "Int64", float: "float64", float | None: "float64"}
 
 
@@ -44,12 +42,10 @@ _DTYPES: dict[Any, str] = {int: "int64", int | None: "Int64", float: "float64", 
 def open_records(
     run_folder: Path | str, *, check: Collection[str] = (), bounded: bool = True
 ) -> Iterator[sqlite3.Connection]:
-    """All reads inside see the run at one moment; nothing is ever written. Raises RunFolderError.
-
-    Views are those of this program, whatever the file says. The values of the tables in ``check`` are of the types and
-    in the ranges that a run writes. ``bounded``: reading ends with an error where it takes far longer than the file's
-    size explains.
-    """
+    """All reads inside see the run at one moment; nothing is ever written. Views are those of this program, whatever
+    the file says. The values of the tables in ``check`` are of the types and in the ranges that a run writes.
+    ``bounded``: reading ends with an error where it takes far longer than the file's size explains. Raises
+    RunFolderError."""
     path = Path(run_folder) / "run.sqlite"
     if not path.is_file():
         raise RunFolderError(f"{run_folder}: not the folder of a run: it has no run.sqlite")
@@ -58,35 +54,32 @@ def open_records(
         if file.is_symlink() or (file.exists() and not file.is_file()):
             raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
         size += file.stat().st_size if file.exists() else 0
-    connection = None
     steps = iter(range((_STEPS + _STEPS_A_BYTE * size) // _AT_ONCE))
+    # Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not.
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    uri = f"{path.resolve().as_uri()}?{mode}"
     try:
-        # Where nobody writes any more there is no log; SQLite would still put one there, and fail where it may not.
-        mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, isolation_level=None)
-        for defence in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
-            connection.execute(f"PRAGMA {defence}")  # as https://www.sqlite.org/security.html advises
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        if bounded:
-            connection.set_progress_handler(lambda: next(steps, None) is None, _AT_ONCE)  # True ends the reading
-        create_views(connection)
-        connection.execute("PRAGMA query_only = ON")
-        connection.execute("BEGIN")
-        _require_tables(connection, path)
-        require_version(connection, path)
-        for table in check:
-            _require_values(connection, path, table)
-        yield connection
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            for defence in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+                connection.execute(f"PRAGMA {defence}")  # as https://www.sqlite.org/security.html advises
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+            if bounded:
+                connection.set_progress_handler(lambda: next(steps, None) is None, _AT_ONCE)  # True ends the reading
+            create_views(connection)
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("BEGIN")
+            _require_tables(connection, path)
+            require_version(connection, path)
+            for table in check:
+                _require_values(connection, path, table)
+            yield connection
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where its own message holds bytes of the file
         interrupted = str(error) == "interrupted"
         if interrupted and next(steps, None) is not None:  # SQLite swallows what a signal raises in the handler above
             raise KeyboardInterrupt from None
         said = "reading it takes without end" if interrupted else error
         raise RunFolderError(f"{path}: cannot be read as the database of a run: {said}") from error
-    finally:
-        if connection is not None:
-            connection.close()
 
 
 def _require_tables(records: sqlite3.Connection, path: Path) -> None:
@@ -107,7 +100,7 @@ def _require_values(records: sqlite3.Connection, path: Path, table: str) -> None
     """SQLite puts any value into any column; a reader that computes with text, or draws client 10^12, fails late."""
     there = {name for _, name, *_ in records.execute(f"PRAGMA table_info({table})")}  # older runs have fewer
     rules = {}  # what holds of a column's values, as SQL that is never NULL
-    for column, type_ in columns(TABLES[table]).items():
+    for column, type_ in COLUMNS[table].items():
         if type_ is str:
             rule = f"typeof({column}) = 'text'"
         elif type_ in (int, int | None):
@@ -119,14 +112,11 @@ def _require_values(records: sqlite3.Connection, path: Path, table: str) -> None
         nullable = type_ in (int | None, float | None) or (type_ is float and not column.endswith("_s"))  # NaN is NULL
         if column in there:
             rules[column] = f"({column} IS NULL OR {rule})" if nullable else f"({column} IS NOT NULL AND {rule})"
-    if (
-        rules
-        and records.execute(f"SELECT 1 FROM {table} WHERE NOT ({' AND '.join(rules.values())}) LIMIT 1").fetchone()
-    ):
-        for column, rule in rules.items():
-            found = records.execute(f"SELECT {column} FROM {table} WHERE NOT {rule} LIMIT 1").fetchone()
-            if found:
-                raise RunFolderError(f"{path}: {table}.{column} = {found[0]!r:.80}: no run writes such a value")
+    asked = ", ".join([*rules, *(f"NOT {rule}" for rule in rules.values())])
+    query = f"SELECT {asked} FROM {table} WHERE NOT ({' AND '.join(rules.values())}) LIMIT 1"
+    if rules and (row := records.execute(query).fetchone()):
+        column, value = next(known for *known, bad in zip(rules, row, row[len(rules) :], strict=False) if bad)
+        raise RunFolderError(f"{path}: {table}.{column} = {value!r:.80}: no run writes such a value")
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -155,16 +145,13 @@ def metric_of(records: sqlite3.Connection) -> str:
 
 
 def relations(records: sqlite3.Connection) -> list[str]:
-    """Returns the names of the tables and views of a run that this one has; whatever else is in the file is not
-    ours. Older runs lack tables and columns that views add up."""
+    """Names the tables and views of a run that this one has: older ones lack tables, and columns that views add up."""
     found = {name for (name,) in records.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")}
     names = sorted(found & {"meta", *TABLES})
     for view in sorted(VIEWS):
-        try:
+        with suppress(sqlite3.OperationalError):
             records.execute(f"SELECT * FROM {view} LIMIT 0")
             names.append(view)
-        except sqlite3.OperationalError:
-            continue
     return names
 
 
@@ -190,14 +177,12 @@ def name_of(node: int, records: sqlite3.Connection) -> str:
 
 
 class RunReader:
-    """Reads only, and sees a run that still goes on as far as it is committed. Raises RunFolderError.
+    """Every table and view is an attribute, a frame: nodes, rounds, traffic, round_total, ... (FRAMES). Each access
+    reads what is there at that moment, of a run that still goes on as far as it is committed. Raises RunFolderError.
 
-    Every table and view is an attribute, a frame: nodes, rounds, traffic, round_total, ... (FRAMES). Nothing is kept:
-    each access reads what is there at that moment. All runs that lie in a folder are read as one, in the order of their
-    configuration: then in front of each frame stand ``run``, the name of the run's folder, and the keys that differ
-    between runs; a key that is called as a column of the frame is config.KEY there. ``runs`` are the readers of each,
-    ``keys`` what stands in front of the rows of each.
-    """
+    All runs that lie in a folder are read as one, in the order of their configuration: then in front of each frame
+    stand ``run``, the name of the run's folder, and the keys that differ between runs; a key that is called as a column
+    of the frame is config.KEY there. ``runs`` are the readers of each, ``keys`` what stands in front of its rows."""
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
@@ -303,7 +288,7 @@ def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":
     frame = frame_of(records, f"SELECT * FROM {relation}")
     if relation not in TABLES:
         return frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], "float64"))
-    types = columns(TABLES[relation])
+    types = COLUMNS[relation]
     known = {name: _DTYPES[types[name]] for name in frame.columns if types.get(name) in _DTYPES}
     return frame.astype(known).reindex(columns=list(dict.fromkeys([*types, *frame.columns])))
 

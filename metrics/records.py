@@ -1,8 +1,5 @@
-"""What the processes of a run report: plain records, and their form on the wire.
-
-One record class is one table of ``run.sqlite``; its fields are the columns. Every room may import this module, so it
-imports nothing of ours and nothing heavy.
-"""
+"""What the processes of a run report, and its form on the wire: a record class is a table of ``run.sqlite``, its fields
+are the columns. Every room may import this module, so it imports nothing of ours and nothing heavy."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -164,30 +161,23 @@ Record = (
 TABLES: dict[str, type[Record]] = {
     record_class.__name__.removesuffix("Record").lower(): record_class for record_class in get_args(Record)
 }
-"""Table name -> record class."""
-
-
-def columns(record_class: type[Record]) -> dict[str, Any]:
-    """Returns {column: int, float or str, or one of the first two | None}, in order."""
-    return get_type_hints(record_class)
-
+COLUMNS: dict[str, dict[str, Any]] = {name: get_type_hints(record_class) for name, record_class in TABLES.items()}
+"""Table name -> {column: int, float or str, or one of the first two | None}, in order."""
 
 _TABLE_NAMES = tuple(TABLES)
 _TAGS = {record_class: tag for tag, record_class in enumerate(TABLES.values())}
 _FITTING = [  # by tag, for each column the types that a message may hold: a writer may give 0 for 0.0
     [{*(get_args(type_) or [type_])} | ({int} if type_ in (float, float | None) else set()) for type_ in types.values()]
-    for types in map(columns, TABLES.values())
+    for types in COLUMNS.values()
 ]
 _LARGEST_INTEGER = 2**63 - 1  # of a column in SQLite
 _UINT64 = b"\xcf"  # msgpack's mark before the only integers that can be larger
 
 
 class Batch(NamedTuple):
-    """One message on the metrics plane, the ``sequence``-th (from 0) of ``sender``: rows by table.
-
-    A sender is a process, not a client: one that is started again needs a number of its own, or its batches are taken
-    for repetitions.
-    """
+    """One message on the metrics plane, the ``sequence``-th (from 0) of ``sender``: rows by table. A sender is a
+    process, not a client: one that is started again needs a number of its own, or its batches are taken for
+    repetitions."""
 
     sender: int
     sequence: int
@@ -213,12 +203,12 @@ def unpack(message: bytes) -> Batch | End:
     try:
         body = msgpack.unpackb(message, max_str_len=1 << 20, max_bin_len=0, max_ext_len=0)
         if isinstance(body, list) and len(body) == 2 and body[0] == "end":
-            _require_integers(*(number for pair in body[1] for number in pair))
+            if {type(number) for pair in body[1] for number in pair} - {int}:
+                raise ValueError("no numbers of senders and of batches")
             return End(dict(body[1]))
         sender, sequence, rows = body
-        _require_integers(sender, sequence)
-        if type(rows) is not list:
-            raise ValueError("no list of records")
+        if (type(sender), type(sequence), type(rows)) != (int, int, list):
+            raise ValueError("no number of a sender, number of a batch, and list of records")
         tables: dict[str, list[list]] = {}
         for row in rows:
             if not _fits(row[0], tuple(map(type, row))):
@@ -231,11 +221,6 @@ def unpack(message: bytes) -> Batch | End:
         return Batch(sender, sequence, tables)
     except Exception as error:  # whatever msgpack or the shape of the data raises, the bytes are at fault
         raise MalformedRecords(f"not a batch of records: {error}") from error
-
-
-def _require_integers(*values: object) -> None:
-    if not all(type(value) is int for value in values):
-        raise ValueError(f"expected integers, got {values!r:.200}")
 
 
 @lru_cache(maxsize=1024)  # honest writers use a handful of combinations

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..topology.errors import UserError
-from .records import TABLES, Record, columns
+from .records import COLUMNS, TABLES, Record
 
 VERSION = "1"  # in table ``meta`` under "schema"; raised whenever a reader of the old layout would be misled
 # Other keys of ``meta``:
@@ -147,16 +147,13 @@ def create_views(connection: sqlite3.Connection) -> None:
 
 
 class Store:
-    """What is committed survives the death of the process at any moment; what is not, is gone as a whole.
-
-    Creates what is missing and leaves the rest. Raises RunFolderError if the file at ``path`` is something else than
-    the database of a run.
-    """
+    """What is committed survives the death of the process at any moment; what is not, is gone as a whole. Creates what
+    is missing and leaves the rest. Raises RunFolderError if the file is something else than the database of a run."""
 
     def __init__(self, path: Path | str):
         tables = []
-        for name, record_class in TABLES.items():
-            parts = [f"{column} {_SQL[type_]}" for column, type_ in columns(record_class).items()]
+        for name, types in COLUMNS.items():
+            parts = [f"{column} {_SQL[type_]}" for column, type_ in types.items()]
             key = PRIMARY_KEYS.get(name)
             parts += [f"PRIMARY KEY ({key})"] if key else []
             tables.append(f"CREATE TABLE IF NOT EXISTS {name}({', '.join(parts)}){' WITHOUT ROWID' if key else ''};\n")
@@ -187,20 +184,16 @@ class Store:
         self.write_rows(tables)
 
     def write_rows(self, tables: Mapping[str, Sequence[Sequence]]) -> None:
-        """Writes rows by table, in the order of the columns.
-
-        A client that goes back to a checkpoint repeats rounds, and the repetition is what the run is made of.
-        """
+        """Writes rows by table, in the order of the columns. A client that goes back to a checkpoint repeats rounds,
+        and the repetition is what the run is made of."""
         for name, rows in tables.items():
-            values = ", ".join("?" * len(TABLES[name]._fields))
+            values = ", ".join("?" * len(COLUMNS[name]))
             self._connection.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({values})", rows)
 
     def forget_after(self, round: int) -> None:
         """Removes what is recorded of all later rounds, and what clients told of themselves in them: it comes again.
-
         Comings and goings stay, and so does what others did to a client. A round's events are stored before the round;
-        a timeout is told at the end of an incarnation, after its last round.
-        """
+        a timeout is told at the end of an incarnation, after its last round."""
         of_node = "FROM round WHERE round.node = event.node AND round.round"
         self._connection.execute(
             f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({_NOT_OF_ROUNDS})"
@@ -208,8 +201,8 @@ class Store:
             f" OR kind != 'timeout' AND wall_s > (SELECT coalesce(max(wall_s), -1) {of_node} <= :last))",
             {"last": round},
         )
-        for name, record_class in TABLES.items():
-            if "round" in record_class._fields:
+        for name, types in COLUMNS.items():
+            if "round" in types:
                 self._connection.execute(f"DELETE FROM {name} WHERE round > ?", [round])
         self._connection.execute("DELETE FROM overhead WHERE kind = 'evaluation'")  # in all is told again at the end
 

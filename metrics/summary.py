@@ -14,7 +14,7 @@ from . import events, lock
 from .config_file import read_config
 from .events import completed_rounds, gone_clients
 from .reader import metric_of, open_records
-from .records import TABLES
+from .records import LAUNCHER, TABLES
 from .store import CLIENTS, CONFIG_DIGEST
 from .text import label
 
@@ -152,21 +152,18 @@ class RunSummary:
 
 
 def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary:
-    """Raises RunFolderError. A run that still goes on is summarized as far as it is committed.
-
-    ``target`` is a mean test metric, for ``reached``.
-    """
+    """Summarizes a run that still goes on as far as it is committed. ``target`` is a mean test metric, for ``reached``.
+    Raises RunFolderError."""
     folder = Path(run_folder)
     with open_records(folder, check=TABLES) as records:
         config = read_config(folder)
         name, algorithm = labels_of(folder, config)
         metric, status = metric_of(records), events.status_of(records)
-        if status == "running" and _first(records, f"SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}'"):
+        clients, hosts, in_one_process, has_lock, flops, wall_s = records.execute(_FIGURES).fetchone()
+        if status == "running" and has_lock:
             status = "running" if lock.is_held(folder) else "interrupted"  # its last event is missing
         measured = config.get("measuring", {}).get("enabled", True)
-        one_process = _first(records, "SELECT count(*) FROM event WHERE node = -1 AND kind = 'engine'")
-        cpu = dict(records.execute("SELECT coalesce(role = 'client', 0), sum(cpu_s) FROM cpu_total"
-                                   " LEFT JOIN node USING (node) GROUP BY 1"))  # fmt: skip
+        cpu = dict(records.execute(_CPU))
         gone, conditions = gone_clients(records), events.conditions_of(records)
         evaluated = [value for (value,) in records.execute(f"SELECT test_metric FROM last_test_metric WHERE {CLIENTS}")]
         overhead = records.execute("SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind")
@@ -178,26 +175,36 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             seed=config.get("seed", 0),
             status=status,
             measured=measured,
-            processes_measured=measured and not one_process,
-            clients=_first(records, "SELECT count(*) FROM node WHERE role = 'client'"),
+            processes_measured=measured and not in_one_process,
+            clients=clients,
             gone=len(gone),
             rounds=max(0, completed_rounds(records, gone)),
             metric=metric,
             final=Spread.of(evaluated, higher_is_better=metric == "accuracy") if evaluated else None,
-            traffic=_traffic(records),
+            traffic=_traffic(records, "traffic"),
             overhead_bytes=dict(overhead),
             memory=_memory(records),
             clients_cpu_s=cpu.get(1) or 0.0,
             others_cpu_s=cpu.get(0) or 0.0,
-            flops=_first(records, f"SELECT sum(flops) FROM work_total WHERE {CLIENTS}"),
-            wall_s=_first(records, "SELECT max(wall_s) FROM round") or 0.0,
+            flops=flops,
+            wall_s=wall_s or 0.0,
             conditions=conditions,
             global_metric=_global_metric(records),
-            between_hosts=_between_hosts(records),
+            between_hosts=_traffic(records, _BETWEEN_HOSTS) if hosts > 1 else None,
             divergence=events.divergence_of(records, metric) if status == "finished" else None,
             reached=None if target is None else bytes_to_reach(folder, target),
             reached_virtually=virtual_time_to_reach(folder, target) if target is not None and in_virtual_time else None,
         )
+
+
+_FIGURES = f"""SELECT (SELECT count(*) FROM node WHERE role = 'client'),
+    (SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')),
+    (SELECT count(*) FROM event WHERE node = {LAUNCHER} AND kind = 'engine'),
+    (SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}'),
+    (SELECT sum(flops) FROM work_total WHERE {CLIENTS}), (SELECT max(wall_s) FROM round)"""
+_CPU = "SELECT coalesce(role = 'client', 0), sum(cpu_s) FROM cpu_total LEFT JOIN node USING (node) GROUP BY 1"
+_BETWEEN_HOSTS = """traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst
+    WHERE sender.host <> receiver.host"""
 
 
 def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
@@ -212,19 +219,12 @@ def _global_metric(records: sqlite3.Connection) -> float | None:
     if "global_metric" not in [column for _, column, *_ in records.execute("PRAGMA table_info(round)")]:
         return None  # a run from before there were such models
     last = "SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node"
-    return _first(records, f"SELECT avg(global_metric) FROM ({last})")
+    return records.execute(f"SELECT avg(global_metric) FROM ({last})").fetchone()[0]
 
 
-def _traffic(records: sqlite3.Connection, rows: str = "traffic") -> TrafficTotal:
+def _traffic(records: sqlite3.Connection, rows: str) -> TrafficTotal:
     sums = "sum(messages), sum(payload_bytes), sum(message_bytes), sum(wire_bytes)"
     return TrafficTotal(*(total or 0 for total in records.execute(f"SELECT {sums} FROM {rows}").fetchone()))
-
-
-def _between_hosts(records: sqlite3.Connection) -> TrafficTotal | None:
-    if _first(records, "SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')") < 2:
-        return None
-    ends = "traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst"
-    return _traffic(records, f"{ends} WHERE sender.host <> receiver.host")
 
 
 def _memory(records: sqlite3.Connection) -> MemoryTotal:
@@ -240,16 +240,10 @@ def _memory(records: sqlite3.Connection) -> MemoryTotal:
     return MemoryTotal(sum(pss), max(top), round(median(uss)), sum(other_pss), max(other_top), *map(sum, state))
 
 
-def _first(records: sqlite3.Connection, query: str) -> Any:
-    return records.execute(query).fetchone()[0]
-
-
 def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
-    """None: the mean test metric was never as good as ``target``. Accuracy must rise to it, mse must fall to it.
-
-    Only rounds that every client has evaluated count; a client that was away in a round, or gone for good, is left out
-    of that round's mean. Raises RunFolderError.
-    """
+    """None: the mean test metric was never as good as ``target``. Accuracy must rise to it, mse must fall to it. Only
+    rounds that every client has evaluated count; a client that was away in a round, or gone for good, is left out of
+    that round's mean. Raises RunFolderError."""
     with open_records(run_folder) as records:
         row = records.execute(
             "SELECT round, payload_bytes, message_bytes, wire_bytes, wall_s"
@@ -261,9 +255,8 @@ def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
 
 
 def virtual_time_to_reach(run_folder: Path | str, target: float) -> ReachedVirtually | None:
-    """Does the same with the mean that view virtual_progress has at each moment: over the clients, each
-    with its latest evaluation so far. None also where the run has no virtual time. Raises RunFolderError.
-    """
+    """Does the same with the mean that view virtual_progress has at each moment: over the clients, each with its latest
+    evaluation so far. None also where the run has no virtual time. Raises RunFolderError."""
     with open_records(run_folder) as records:
         row = records.execute(
             f"SELECT virtual_s FROM virtual_progress WHERE mean_test_metric {_good(records)} ?"

@@ -9,8 +9,7 @@ from .comparison import Comparison, Group, Mark
 from .config_file import short_names
 from .figures import COLUMNS, FIGURES, Figure
 from .summary import RunSummary
-from .terminal import new_table
-from .text import UNKNOWN
+from .text import UNKNOWN, new_table
 
 if TYPE_CHECKING:  # rich costs every process that imports it, and most only want the numbers
     from rich.table import Table
@@ -30,10 +29,7 @@ def render_summary(
     groups: Sequence[Group], target: float | None = None, width: int = 80, *, every: bool = False
 ) -> "Table":
     """Shows one run with its figures one below the other, the first ones or ``every`` one; several with a line each and
-    as many figures as the width takes beside the names.
-
-    ``target`` is the one that the runs were summarized with.
-    """
+    as many figures as the width takes beside the names. The ``target`` is the one they were summarized with."""
     if len(groups) == 1 and len(groups[0].runs) == 1:
         return _one(groups[0].runs[0], target, every)
     names = 3 + min(_LONGEST_NAME, max(len("method"), *(len(group.label) for group in groups)))  # with space around
@@ -119,10 +115,7 @@ def size_of(runs: Sequence[RunSummary], between: str = ", ") -> str:
 
 def render_comparison(comparison: Comparison, target: float | None = None, width: int = 80) -> "list[Table | str]":
     """Shows a line a group; where there are few, or many keys, a column each, in as many tables as the width takes.
-    What the signs mean comes last.
-
-    ``target`` is the one that the runs were summarized with.
-    """
+    What the signs mean comes last. The ``target`` is the one that the runs were summarized with."""
     from rich.text import Text
 
     columns = columns_of(comparison.groups, target)

@@ -1,10 +1,19 @@
-"""Text for people: numbers, sizes and durations; foreign text made harmless for a terminal, a picture or a page.
+"""Text for people: numbers, sizes and durations; foreign text made harmless for a terminal, a picture or a page; and
+printing it. MB are 10^6 bytes."""
 
-MB are 10^6 bytes.
-"""
+from __future__ import annotations
 
 import math
 import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # they cost every process that imports them, and most print nothing
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.table import Table
 
 UNKNOWN = "–"
 """Stands for a figure that is not known, or that a run does not record."""
@@ -15,6 +24,7 @@ _CONTROL = re.compile(
     "\ud800-\udfff\ufeff]"  # halves of a character, which cannot be encoded
 )
 _LONGEST_LABEL = 200
+_COLUMNS_OF_A_FILE = 1000
 
 
 def plain(text: str) -> str:
@@ -67,3 +77,62 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """A line, or several."""
+    import typer
+
+    typer.echo(plain(str(text)), err=err)
+
+
+def show(what: RenderableType) -> None:
+    """A line, or a table."""
+    new_console(width=width()).print(Plain(what), soft_wrap=isinstance(what, str))
+
+
+def width() -> int:
+    """Columns of what standard output leads to. A file has as many as a table takes."""
+    return shutil.get_terminal_size(fallback=(_COLUMNS_OF_A_FILE, 0)).columns
+
+
+def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Text in cells and titles is text: "[b]" and ":smile:" stay as they are."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+
+def new_table(**options) -> Table:
+    """Returns a table with one line, below its head."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), **options)
+
+
+@contextmanager
+def news() -> Iterator[Callable[[str], None]]:
+    """In a terminal a line that changes and goes, to say what is at work; elsewhere nothing."""
+
+    def tell(text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{plain(text)}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        tell("")
+
+
+class Plain:
+    """Anything rich can draw. What it draws is text with styles beside it, so a control character can only be data."""
+
+    def __init__(self, what: RenderableType):
+        self._what = what
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self._what, options):
+            yield Segment(text, style, control) if control else Segment(plain(text), style)

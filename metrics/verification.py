@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .reader import open_records
-from .terminal import new_table
+from .text import new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,10 +15,8 @@ _BETWEEN_CLIENTS = "kind IN ('greeting', 'ready', 'handshake', 'hello', 'evaluat
 
 
 class Direction(NamedTuple):
-    """One direction of a connection: the wire bytes that ``src`` recorded as sent to ``dst``, and the kernel's count.
-
-    ``sent`` is the kernel's count at src, ``received`` the one at dst; None: that end has no counter in the records.
-    """
+    """One direction of a connection: the wire bytes that ``src`` recorded as sent to ``dst``, and the kernel's counts
+    at src (``sent``) and at dst (``received``); None: that end has no counter in the records."""
 
     src: int
     dst: int
@@ -77,11 +75,9 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
 
 
 class Verified(NamedTuple):
-    """A run over tcp, held against the kernel and against the same run over ipc.
-
-    ``differing_over_ipc`` are the directed edges on which the two runs recorded different bytes, ``complaints`` texts
-    for the user, each naming the connections at fault; none when all agrees.
-    """
+    """A run over tcp, held against the kernel and against the same run over ipc: ``differing_over_ipc`` are the
+    directed edges on which the two recorded different bytes, ``complaints`` texts for the user that name the
+    connections."""
 
     name: str
     comparison: ByteCheck
@@ -90,10 +86,8 @@ class Verified(NamedTuple):
 
 
 def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: bool = False) -> Verified:
-    """Checks two run folders of the same configuration, the first with ``measuring.kernel``. Raises RunFolderError.
-
-    With ``keys`` over tcp, as there are none over ipc, the messages of both are the same but not their framing.
-    """
+    """Checks two run folders of the same configuration, the first with ``measuring.kernel``. With ``keys`` over tcp, as
+    there are none over ipc, the messages of both are the same but not their framing. Raises RunFolderError."""
     framed = "0" if keys else "wire_bytes"
     query = f"SELECT src, dst, round, '', messages, payload_bytes, message_bytes, {framed} FROM traffic"
     if not keys:  # and what else went over the connections

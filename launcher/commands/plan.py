@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
-from ...metrics.terminal import say, width
+from ...metrics.text import say, width
 from ...topology.picture import check_format
 from ..config.files import load
 from ..config.sections import ConfigError, RunConfig

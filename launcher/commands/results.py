@@ -9,7 +9,7 @@ from ...metrics.export import ExportError, write_groups
 from ...metrics.export import export as write_tables
 from ...metrics.reader import runs_in
 from ...metrics.tables import render_comparison, render_summary
-from ...metrics.terminal import news, say, show, width
+from ...metrics.text import news, say, show, width
 from ..config.sections import ConfigError
 from ..run.folder import relative
 

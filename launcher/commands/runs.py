@@ -12,8 +12,7 @@ from ...metrics.events import remarks_on
 from ...metrics.export import write_groups, write_runs
 from ...metrics.reader import runs_in
 from ...metrics.tables import render_summary
-from ...metrics.terminal import say, show, width
-from ...metrics.text import duration
+from ...metrics.text import duration, say, show, width
 from ...metrics.watch.screen import Place
 from ...metrics.watch.snapshot import Snapshot
 from ...topology.errors import UserError

@@ -23,7 +23,7 @@ import numpy as np
 from ...metrics.config_file import read_config, require_plain_file
 from ...metrics.reader import open_records
 from ...metrics.store import RunFolderError
-from ...metrics.terminal import say
+from ...metrics.text import say
 from ...node.algorithms.sheaf_fmtl import DFedU, SheafAlgorithm
 from ...node.assignment import Neighbour
 from ...node.maps import Maps

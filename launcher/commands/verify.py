@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from ...metrics.terminal import say, show
+from ...metrics.text import say, show
 from ...metrics.verification import render_directions, render_runs, verify_run
 from ...transport.kernel import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from ...metrics.events import Event
 from ...metrics.store import RunFolderError
-from ...metrics.terminal import Plain, new_console
-from ...metrics.text import plain
+from ...metrics.text import Plain, new_console, plain
 from ...metrics.watch.screen import Place, draw, line
 from ...metrics.watch.snapshot import Follower, Snapshot
 

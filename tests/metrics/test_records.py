@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sheafgossip.metrics.records import TABLES, Batch, End, MalformedRecords, columns, pack_batch, pack_end, unpack
+from sheafgossip.metrics.records import COLUMNS, TABLES, Batch, End, MalformedRecords, pack_batch, pack_end, unpack
 
 integers, floats = st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False)
 by_type = {int: integers, float: floats, str: st.text(max_size=20), type(None): st.none()}
 records = st.one_of(
-    st.builds(c, **{k: st.one_of(*(by_type[t] for t in get_args(kind) or [kind])) for k, kind in columns(c).items()})
-    for c in TABLES.values()
+    st.builds(
+        TABLES[name], **{k: st.one_of(*(by_type[t] for t in get_args(kind) or [kind])) for k, kind in types.items()}
+    )
+    for name, types in COLUMNS.items()
 )
 leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
 trees = st.recursive(leaves, lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=3), inner))
