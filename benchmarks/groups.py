@@ -13,7 +13,7 @@ from common import options, table, write
 from study import Result, algorithms, over_seeds, payload, percent, read, run_grid
 
 from sheafgossip.launcher.config.sections import validate
-from sheafgossip.launcher.prepare.encoders import train_encoder
+from sheafgossip.launcher.prepare.preparation import train_encoder
 
 DIGITS = {"dataset": "digits"}
 FLT: dict[str, Any] = {

@@ -268,9 +268,9 @@ def train_encoder(
     With --set data.dataset=... it learns from another data set than that of the run.
     """
     from .config.files import load
-    from .prepare import encoders
+    from .prepare import preparation
 
-    for epoch, error in encoders.train_encoder(load(file, overrides or ())[0], epochs, embedding, out):
+    for epoch, error in preparation.train_encoder(load(file, overrides or ())[0], epochs, embedding, out):
         say(f"epoch {epoch}: mean squared error {error:.5f}")
     say(f"encoder: {out}")
 

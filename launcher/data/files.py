@@ -1,4 +1,6 @@
-"""Data sets in files: the user's own table or arrays, UCI HAR, MATLAB files with a task a client, series of sensors."""
+"""Data sets in files: the user's own table or arrays, UCI HAR, MATLAB files with a task a client, series of sensors.
+
+Each reader raises DataError where the file is not as it must be."""
 
 import gzip
 import json
@@ -20,6 +22,7 @@ _TABLES = (".csv", ".csv.gz", ".npz", ".parquet")
 _SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 _LONGEST_LINE = 1 << 20
 _MOST_TEXTS = 64
+_LEAVE_OUT = 'write data.missing = "drop" to leave these rows out, or name columns in data.drop'
 _NAMELESS = "Unnamed: "  # as pandas calls what has no name, with its number
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _COLOURS = (1, 3)
@@ -31,14 +34,14 @@ _HAR_FILES = [f"{part}/{kind}_{part}.txt" for part in ("train", "test") for kind
 
 def load_table(section: DataSection) -> Pool:
     """CSV, .npz or Parquet, a row a sample: columns data.target and, unless it is "", data.client; the others, or
-    data.features, are features. A column of text gives one feature for each text, 0 or 1. Raises DataError."""
+    data.features, are features. A column of text gives one feature for each text, 0 or 1."""
     source = Source.of(section, "the .csv, .npz or .parquet file")
     frame, told = _read_columns(source)
     client = (_CLIENT if _CLIENT in frame else "") if section.client is None else section.client
     features = _features(section, source, frame, client)
     used = frame[[section.target, *filter(None, [client]), *features]]
-    if complaints := [*_unnamed(features), *_texts(section, used[features]), *_gaps(section, used)]:
-        raise source.wrong("; ".join(complaints))
+    if complaints := "; ".join(_complaints(section, used, features)):
+        raise source.wrong(complaints)
     whole = used.dropna()
     if whole.empty:
         raise source.wrong("no row has a value in every column; name some of them in data.drop")
@@ -146,16 +149,14 @@ def _features(section: DataSection, source: Source, frame: "DataFrame", client: 
     return chosen
 
 
-def _unnamed(features: Iterable[str]) -> Iterator[str]:
-    """Most often row numbers: nothing to learn from."""
-    numbers = {name: name.removeprefix(_NAMELESS) for name in features if name.startswith(_NAMELESS)}
-    if numbers:
-        places = [str(int(number) + 1) for number in numbers.values() if number.isdecimal()]
-        yield f"no name above column {some(places)}: write {_without(numbers)}"
-
-
-def _texts(section: DataSection, features: "DataFrame") -> Iterator[str]:
-    texts = {name: features[name].dropna().astype(str) for name in features if _is_text(features[name])}
+def _complaints(section: DataSection, used: "DataFrame", features: Iterable[str]) -> Iterator[str]:
+    """Why these columns cannot be learnt from, with what to write: no name, text, rows with gaps."""
+    nameless = [name for name in features if name.startswith(_NAMELESS)]
+    if nameless:  # most often row numbers
+        numbers = [name.removeprefix(_NAMELESS) for name in nameless]
+        places = [str(int(number) + 1) for number in numbers if number.isdecimal()]
+        yield f"no name above column {some(places)}: write {_without(nameless)}"
+    texts = {name: used[name].dropna().astype(str) for name in features if _is_text(used[name])}
     many = [name for name, values in texts.items() if values.nunique() > _MOST_TEXTS]
     refused = many if section.text == "one-hot" else list(texts)
     shown = some([f'{name} (such as "{next(filter(None, texts[name]), "")[:40]}")' for name in refused])
@@ -164,19 +165,13 @@ def _texts(section: DataSection, features: "DataFrame") -> Iterator[str]:
     elif refused:
         encoded = ', or data.text = "one-hot"' + (f" with {_without(many)}" if many else "")
         yield f"text, not numbers, in {shown}: write {_without(texts)}{'' if many == refused else encoded}"
-
-
-def _gaps(section: DataSection, used: "DataFrame") -> Iterator[str]:
     lacks = used.isna()
     incomplete = lacks.any(axis=1).to_numpy()
-    if section.missing == "drop" or not incomplete.any():
-        return
-    row = int(incomplete.argmax())
-    shown = some([f"{name} ({count})" for name, count in lacks.sum().items() if count])
-    yield (
-        f"{lacks.columns[lacks.iloc[row]][0]} is empty in row {row}, and {incomplete.sum():,} of {len(used):,} rows "
-        f'lack a value, in {shown}: write data.missing = "drop" to leave these rows out, or name columns in data.drop'
-    )
+    if section.missing == "refuse" and incomplete.any():
+        row = int(incomplete.argmax())
+        first, rows = lacks.columns[lacks.iloc[row]][0], f"{incomplete.sum():,} of {len(used):,} rows"
+        shown = some([f"{name} ({count})" for name, count in lacks.sum().items() if count])
+        yield f"{first} is empty in row {row}, and {rows} lack a value, in {shown}: {_LEAVE_OUT}"
 
 
 def _without(names: Iterable[str]) -> str:
@@ -189,9 +184,7 @@ def _without(names: Iterable[str]) -> str:
 def load_npz(section: DataSection) -> Pool:
     """x: (n, features), (n, height, width), (n, height, width, channels) or (n, channels, height, width) with 1 or 3
     channels; bytes that are images run from 0 to 255; with data.series (n, steps, features). y: (n,), for regression
-    also (n, targets). data.client: (n,), anything that sorts. x_train, x_test and so on are taken as one. Raises
-    DataError.
-    """
+    also (n, targets). data.client: (n,), anything that sorts. x_train, x_test and so on are taken as one."""
     source = Source.of(section, "the .npz file")
     arrays, client = _own_arrays(source, section.client)
     x, scale = _inputs(source, arrays["x"], section.series)
@@ -248,7 +241,7 @@ def _inputs(source: Source, x: np.ndarray, series: bool) -> tuple[np.ndarray, fl
 
 def load_har(section: DataSection) -> Pool:
     """UCI HAR: which of six activities a smartphone feels, for 30 people, each a client: 561 features between -1 and 1;
-    official training and test samples together. Raises DataError."""
+    official training and test samples together."""
     source = Source.of(section, "the folder of the unpacked archive")
     within = source.path / "UCI HAR Dataset"
     files = [(within if (within / _HAR_FILES[0]).is_file() else source.path) / name for name in _HAR_FILES]
@@ -288,8 +281,7 @@ def load_matlab(section: DataSection) -> Pool:
 
     data.root is the file, or the folder with a file of the data set's name. It holds cell arrays X and Y, with an entry
     a task: X{t} is (n_t, features), Y{t} holds n_t numbers; of two labels, -1 and 1 in the published files, the smaller
-    one is class 0. Raises DataError.
-    """
+    one is class 0."""
     source = Source.of(section, f"{section.dataset}.mat, or the folder with it")
     if source.path.is_dir():
         source = Source(source.path / f"{section.dataset}.mat")
@@ -342,8 +334,7 @@ def load_sensors(section: DataSection) -> Pool:
 
     The file: .csv or .parquet with a column a sensor and a row a moment (a column named time is left out), or .npz with
     an array values or data of shape (moments, sensors) or (moments, sensors, channels), of which the first channel is
-    read. Values are taken as they are. Raises DataError.
-    """
+    read. Values are taken as they are."""
     source, names = Source.of(section, "the .csv, .npz or .parquet file"), None
     if source.path.suffix == ".npz":
         with source.npz() as file:

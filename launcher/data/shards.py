@@ -15,10 +15,6 @@ from .partition import Partition, chosen, cluster_of, owners_of, split
 from .pool import DataError, Pool
 from .sets import load
 
-Moments = tuple[int, np.ndarray, np.ndarray, np.ndarray]
-"""Number and sum of a client's training targets, mean and variance of its test targets, each (outputs,); of classes:
-those of 1 for the sample's class."""
-
 
 @dataclass(frozen=True)
 class Shard:
@@ -91,10 +87,10 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     owners, left_out = owners_of(pool, section.min_samples) if owned else ([], ())
     shards = cut(section, pool, clients, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    summaries, moments = [], []
+    summaries, targets = [], []
     for client, shard in enumerate(shards):
         write(shard, shard_path(folder, client))
-        moments.append(moments_of(shard))
+        targets.append((shard.y_train, shard.y_test))
         classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
         sizes = len(shard.x_train), len(shard.x_test)
         summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes, shard.owner))
@@ -108,7 +104,7 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
         outputs=summaries[0].outputs,
         task=pool.task,
         clients=tuple(summaries),
-        constant_metric=constant_metric(section.tasks, pool.task, moments),
+        constant_metric=constant_metric(section.tasks, pool.task, targets),
     )
 
 
@@ -245,22 +241,15 @@ def write(shard: Shard, path: Path) -> None:
         raise DataError(f"{path}: the data set gives other samples now than when this run began")
 
 
-def moments_of(shard: Shard) -> Moments:
-    train, test = (
-        np.asarray(y, np.float64).reshape(len(y), -1) if shard.task == "regression" else np.eye(shard.outputs)[y]
-        for y in (shard.y_train, shard.y_test)
-    )
-    return len(train), train.sum(axis=0), test.mean(axis=0), test.var(axis=0)
-
-
-def constant_metric(tasks: Sequence[str], task: Task, clients: Sequence[Moments]) -> float | None:
-    """Mean over clients of the MSE or accuracy of one prediction for all test samples: the mean of all training
-    targets, or the most frequent class among them. None where data.tasks gives classes several meanings."""
-    counts, totals, means, variances = zip(*clients, strict=True)
-    if len(set(tasks)) > 1 or len(set(map(len, totals))) > 1:
+def constant_metric(tasks: Sequence[str], task: Task, targets: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
+    """Mean over clients, with these targets to train on and to test with, of the MSE or accuracy of one prediction for
+    all test samples: the mean of all training targets, or the most frequent class among them. None where data.tasks
+    gives classes several meanings."""
+    if len(set(tasks)) > 1:
         return None
-    mean = sum(totals) / max(1, sum(counts))
     if task == "classification":
-        return float(np.mean([each[np.argmax(mean)] for each in means]))
-    errors = [np.mean(variance + (each - mean) ** 2) for each, variance in zip(means, variances, strict=True)]
-    return float(np.mean(errors))
+        frequent = np.bincount(np.concatenate([train for train, _ in targets])).argmax()
+        return float(np.mean([np.mean(test == frequent) for _, test in targets]))
+    doubles = [(train.astype(np.float64), test.astype(np.float64)) for train, test in targets]
+    mean = sum(train.sum(axis=0) for train, _ in doubles) / sum(len(train) for train, _ in doubles)
+    return float(np.mean([np.mean(test.var(axis=0) + (test.mean(axis=0) - mean) ** 2) for _, test in doubles]))

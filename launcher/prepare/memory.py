@@ -45,11 +45,6 @@ class Need:
     clients: int
 
     @property
-    def clients_memory(self) -> float:
-        """Bytes that are the clients' own."""
-        return self.memory - _OF_THE_RUN
-
-    @property
     def tasks(self) -> int:
         """Processes and threads. One more than there are clients, where there is a server."""
         return _TASKS_OF_A_CLIENT * (self.clients + 1) + _TASKS_BESIDE

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sheafgossip.launcher.config.sections import validate
-from sheafgossip.launcher.prepare.encoders import train_encoder
+from sheafgossip.launcher.prepare.preparation import train_encoder
 from sheafgossip.node.algorithms.flt import Autoencoder
 
 FEW = {"data": {"dataset": "digits", "samples": 100}}
