@@ -9,8 +9,8 @@ from sheafgossip.metrics.report.page import write_report
 TABLE = """
 clients = "all"
 rounds = 5
-[topology]
-kind = "ring"
+topology = { kind = "ring" }
+algorithm = { name = "dfedu" }
 [data]
 dataset = "table"
 root = "mine.csv"
@@ -20,8 +20,6 @@ min_samples = 4
 text = "one-hot"
 missing = "drop"
 drop = ["day"]
-[algorithm]
-name = "dfedu"
 """
 
 
@@ -73,25 +71,12 @@ def test_sequences_of_several_features_are_read_by_a_gru(run_in_threads, tmp_pat
 WAVES = """
 clients = 4
 rounds = 20
-[topology]
-kind = "ring"
-[data]
-dataset = "sensors"
-root = "{root}"
-window = 8
-horizon = 2
-[model]
-kind = "gru"
-hidden = [6]
-[training]
-work = "epochs"
-batch_size = 16
-alpha = 0.05
-[algorithm]
-name = "dfedu"
-lam = 0.5
-[evaluation]
-every = 0
+topology = {{ kind = "ring" }}
+data = {{ dataset = "sensors", root = "{root}", window = 8, horizon = 2 }}
+model = {{ kind = "gru", hidden = [6] }}
+training = {{ work = "epochs", batch_size = 16, alpha = 0.05 }}
+algorithm = {{ name = "dfedu", lam = 0.5 }}
+evaluation = {{ every = 0 }}
 """
 
 
@@ -105,8 +90,7 @@ def test_clients_with_a_gru_each_learn_to_forecast_their_own_series_and_repeat_t
     folder = run_in_threads(WAVES.format(root=tmp_path / "waves.npz"))
     assert folder.thetas(20).shape == (4, 3 * 6 * (1 + 6 + 2) + 7 * 2)
     assert_same_states(folder, run_in_processes(WAVES.format(root=tmp_path / "waves.npz")), 20)
-    by_last_value = np.mean(
-        [np.square(shard["y_test"] - shard["x_test"][:, -1:]).mean() for shard in folder.shards().values()]
-    )
+    shards = folder.shards().values()
+    by_last_value = np.mean([np.square(shard["y_test"] - shard["x_test"][:, -1:]).mean() for shard in shards])
     ((error,),) = folder.rows("SELECT avg(test_metric) FROM round WHERE round = 20")
     assert error < by_last_value / 4

@@ -4,48 +4,36 @@ A few options by default; SHEAFGOSSIP_MEMORY=all measures every one (2 minutes).
 """
 
 import os
-from pathlib import Path
 
 import pytest
 import tomli_w
 
 from sheafgossip.launcher.config.sections import validate
 from sheafgossip.launcher.prepare.assignments import Site
-from sheafgossip.launcher.prepare.memory import need_of
+from sheafgossip.launcher.prepare.memory import memory_of
 from sheafgossip.launcher.prepare.preparation import prepare_run
 
-LARGE = {"kind": "mlp", "hidden": [4000], "dtype": "float64"}
-"""300,010 parameters: vectors of 2.4 MB."""
-SMALL = {"kind": "mlp", "hidden": [20], "dtype": "float64"}
-"""1,510 parameters: a square matrix of 18 MB."""
-LATE = {"time": {"staleness": "inf"}, "compute": {"step_s": 0.01}, "links": {"latency_s": 0.05}}
+LARGE = {"kind": "mlp", "hidden": [4000], "dtype": "float64"}  # 300,010 parameters: vectors of 2.4 MB
+SMALL = {"kind": "mlp", "hidden": [20], "dtype": "float64"}  # 1,510 parameters: a square matrix of 18 MB
+STEP, STALE = {"step_s": 0.01}, {"silence": "stale", "deadline_s": 0.05}
+LATE = {"time": {"staleness": "inf"}, "compute": STEP, "links": {"latency_s": 0.05}}
+WALL = {"clock": "wall", "staleness": "inf"}
 SHEAF = {"name": "sheaf-fmtl", "gamma": 0.5, "storage": "factored", "start": "orthogonal"}
+MAPS = {"model": SMALL, "checkpoints": {"save_maps": True}}
 
 OPTIONS = {
-    "maps that are saved": {"model": SMALL, "algorithm": SHEAF, "checkpoints": {"save_maps": True}},
+    "maps that are saved": MAPS | {"algorithm": SHEAF},
     "messages under way": LATE,
 }
 MORE_OPTIONS = {
     "nothing": {},
     "a hypernetwork": {"algorithm": {"name": "pfedhn"}},
-    "identity maps that are saved": {
-        "model": SMALL,
-        "algorithm": {"name": "dfedu"},
-        "checkpoints": {"save_maps": True},
-    },
+    "identity maps that are saved": MAPS | {"algorithm": {"name": "dfedu"}},
     "dense maps": {"model": SMALL, "algorithm": SHEAF | {"storage": "dense"}},
     "history of maps": {"algorithm": SHEAF | {"gamma": 0.05}},
     "messages for checkpoints": LATE | {"checkpoints": {"every": 3}},
-    "messages under way on the wall clock": {
-        "time": {"clock": "wall", "staleness": "inf"},
-        "compute": {"step_s": 0.2},
-        "links": {"latency_s": 1.0},
-    },
-    "old messages for missing ones": {
-        "time": {"silence": "stale", "deadline_s": 0.05},
-        "compute": {"step_s": 0.01},
-        "links": {"loss": 0.2},
-    },
+    "messages under way on the wall clock": {"time": WALL, "compute": {"step_s": 0.2}, "links": {"latency_s": 1.0}},
+    "old messages for missing ones": {"time": STALE, "compute": STEP, "links": {"loss": 0.2}},
     "momentum": {"training": {"momentum": 0.9}},
     "int8": {"transport": {"codec": "int8"}},
     "what top-k leaves out": {"transport": {"codec": "top-k"}, "algorithm": {"name": "dfedu"}},
@@ -57,14 +45,11 @@ MORE_OPTIONS = {
     "two models": {"algorithm": {"name": "ditto"}},
     "tensors of layers": {"algorithm": {"name": "fedsak"}},
 }
+CHOSEN = OPTIONS | MORE_OPTIONS if os.environ.get("SHEAFGOSSIP_MEMORY") == "all" else OPTIONS
 
 
-def chosen() -> dict[str, dict]:
-    return OPTIONS | MORE_OPTIONS if os.environ.get("SHEAFGOSSIP_MEMORY") == "all" else OPTIONS
-
-
-@pytest.mark.parametrize("option", chosen())
-def test_the_estimate_is_what_clients_take(run, tmp_path: Path, option):
+@pytest.mark.parametrize("option", CHOSEN)
+def test_the_estimate_is_what_clients_take(run, tmp_path, option):
     keys = {
         "clients": 4,
         "rounds": 12,
@@ -73,15 +58,10 @@ def test_the_estimate_is_what_clients_take(run, tmp_path: Path, option):
         "model": LARGE,
         "algorithm": {"name": "d-psgd"},
         "evaluation": {"every": 0},
-        **chosen()[option],
+        **CHOSEN[option],
     }
-    prepared = prepare_run(
-        validate(keys),
-        tmp_path / "estimated",
-        Site(tmp_path, "ipc:///nowhere"),
-        lambda *_: 0.01,
-    )
-    estimated = need_of(prepared).clients_memory
+    prepared = prepare_run(validate(keys), tmp_path / "estimated", Site(tmp_path, "ipc:///nowhere"), lambda *_: 0.01)
+    estimated = sum(memory_of(assignment, prepared.plan) for assignment in prepared.assignments)
     folder = run(tomli_w.dumps(keys))
     # what a process shares with the others it was forked from is counted in its peak, too
     taken = folder.rows("SELECT max(peak_rss) - max(rss - uss) FROM resource WHERE node >= 0 GROUP BY node")

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ from sheafgossip.launcher.data.pool import DataError
 from sheafgossip.launcher.data.sets import load as load_data
 from sheafgossip.launcher.data.sets import read_idx
 
-COMMANDS = (["run"], ["plan"], ["config", "show"], ["topology", "show"], ["sweep"])
 SECTIONS = ("topology", "data", "model", "training", "algorithm", "transport", "time", "links", "faults", "compare",
             "base", "name", "seed", "clients", "reproduction")  # fmt: skip
 BY_EXAMPLES = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
@@ -28,8 +28,7 @@ BY_EXAMPLES = {"deadline": None, "suppress_health_check": [HealthCheck.function_
 
 def assert_one_line(words, complaint):
     code, out, err = sheafgossip(*words)
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert err.startswith("error: ")
     assert complaint in err
 
@@ -38,7 +37,7 @@ def data_of(path: Path, dataset: str):
     return load_data(validate({"data": {"dataset": dataset, "root": str(path)}}).data, 0, 2)
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("words", [["run"], ["plan"], ["config", "show"], ["topology", "show"], ["sweep"]])
 def test_a_configuration_that_is_a_pipe_is_refused(tmp_path, words):
     os.mkfifo(tmp_path / "config.toml")
     assert_one_line([*words, tmp_path / "config.toml"], "config.toml: cannot be read: is not a plain file")
@@ -72,63 +71,56 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
+TABLES = st.dictionaries(st.sampled_from(("name", "path", "root", "kind", "edges", "mix", "label")), VALUES)
 
 
 @settings(max_examples=200, **BY_EXAMPLES)
-@given(
-    st.dictionaries(
-        st.sampled_from(SECTIONS) | st.text(max_size=8),
-        VALUES | st.dictionaries(st.sampled_from(("name", "path", "root", "kind", "edges", "mix", "label")), VALUES),
-        max_size=4,
-    )
-)
+@given(st.dictionaries(st.sampled_from(SECTIONS) | st.text(max_size=8), VALUES | TABLES, max_size=4))
 def test_any_tree_is_a_configuration_or_refused(tree):
-    try:
+    with suppress(ConfigError):
         validate(tree)
-    except ConfigError as refusal:
-        assert str(refusal)  # noqa: PT017
 
 
 @settings(max_examples=100, **BY_EXAMPLES)
 @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
 def test_any_bytes_are_a_configuration_or_refused(tmp_path, content):
     (tmp_path / "config.toml").write_bytes(content)
-    try:
+    with suppress(ConfigError):
         load(tmp_path / "config.toml")
-    except ConfigError as refusal:
-        assert str(refusal)  # noqa: PT017
+
+
+NO_FILE, NO_PLAIN_FILE = "there is no such file", "is no plain file"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "complaint"),
+    ("name", "section", "complaint"),
     [
-        ("x.npz", '[data]\ndataset = "npz"\nroot = "x.npz"', "there is no such file"),
-        ("x.csv", '[data]\ndataset = "table"\nroot = "x.csv"', "there is no such file"),
-        ("x.parquet", '[data]\ndataset = "table"\nroot = "x.parquet"', "there is no such file"),
-        ("x.mat", '[data]\ndataset = "school"\nroot = "x.mat"', "there is no such file"),
-        ("g.graphml", '[topology]\nkind = "file"\npath = "g.graphml"', "is no plain file"),
-        ("g.txt", '[topology]\nkind = "file"\npath = "g.txt"', "is no plain file"),
-        ("t.csv", '[stragglers]\nkind = "trace"\npath = "t.csv"', "t.csv: cannot be read: is not a plain file"),
+        ("x.npz", 'data = {dataset = "npz", root = "x.npz"}', NO_FILE),
+        ("x.csv", 'data = {dataset = "table", root = "x.csv"}', NO_FILE),
+        ("x.parquet", 'data = {dataset = "table", root = "x.parquet"}', NO_FILE),
+        ("x.mat", 'data = {dataset = "school", root = "x.mat"}', NO_FILE),
+        ("g.graphml", 'topology = {kind = "file", path = "g.graphml"}', NO_PLAIN_FILE),
+        ("g.txt", 'topology = {kind = "file", path = "g.txt"}', NO_PLAIN_FILE),
+        ("t.csv", 'stragglers = {kind = "trace", path = "t.csv"}', "t.csv: cannot be read: is not a plain file"),
     ],
 )
-def test_what_a_configuration_names_and_is_a_pipe_is_refused(tmp_path, name, text, complaint):
+def test_what_a_configuration_names_and_is_a_pipe_is_refused(tmp_path, name, section, complaint):
     os.mkfifo(tmp_path / name)
-    (tmp_path / "config.toml").write_text(f"clients = 2\nrounds = 2\n{text}\n[compute]\nstep_s = 0.1")
+    (tmp_path / "config.toml").write_text(f"clients = 2\nrounds = 2\n{section}\n[compute]\nstep_s = 0.1")
     assert_one_line(["run", tmp_path / "config.toml", "--out", tmp_path / "run"], complaint)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_trace_with_an_endless_field_is_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes(b'client,round,factor\n0,1,"' + b"1" * 200_000)
-    text = 'clients = 2\nrounds = 2\n[compute]\nstep_s = 0.1\n[stragglers]\nkind = "trace"\npath = "t.csv"'
+    text = 'clients = 2\ncompute = {step_s = 0.1}\nstragglers = {kind = "trace", path = "t.csv"}'
     (tmp_path / "config.toml").write_text(text)
     assert_one_line(["plan", tmp_path / "config.toml"], "t.csv: needs the columns client, round, factor")
 
 
 def npz_of(shape: str, path: Path, claimed: int | None = None) -> Path:
     """A file whose header announces a shape, and which holds a few bytes."""
-    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}"
-    header += " " * (117 - len(header)) + "\n"
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"\x00" * 64
     with zipfile.ZipFile(path, "w") as file:
         for name in ("x", "y"):
@@ -140,12 +132,9 @@ def npz_of(shape: str, path: Path, claimed: int | None = None) -> Path:
 
 
 @pytest.mark.parametrize("shape", ["(1000000000000,)", "(1000000, 1000000)", "(9,)", "(-1, 2)", "(10**400,)", "()"])
-def test_an_npz_file_that_announces_more_than_it_holds_is_refused(tmp_path, shape):
+def test_an_npz_file_that_announces_more_than_it_holds_is_refused_and_takes_no_memory(tmp_path, shape):
     with pytest.raises(DataError, match=r"x is damaged or holds Python objects|x is a single value"):
         data_of(npz_of(shape, tmp_path / "x.npz"), "npz")
-
-
-def test_an_npz_file_that_lies_about_its_size_takes_no_memory(tmp_path):
     with pytest.raises(DataError, match=r"x is damaged|more than the memory that is free|not an \.npz file"):
         data_of(npz_of("(500000000,)", tmp_path / "x.npz", claimed=0xFFFFFFFE), "npz")
 
@@ -189,16 +178,13 @@ def test_a_matlab_file_that_is_cut_off_is_refused(tmp_path, share, compressed):
         data_of(tmp_path / "school.mat", "school")
 
 
-@pytest.mark.parametrize("cut", [0, 5, 20, -1])
-def test_a_damaged_gzip_file_is_refused(tmp_path, cut):
-    whole = gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3, 4]))
-    (tmp_path / "x.gz").write_bytes(whole[:cut] + b"\x01" * (cut < 0))
-    with pytest.raises(DataError, match=r"x\.gz can't be read|x\.gz is not an IDX file"):
-        read_idx(tmp_path / "x.gz", 1)
+IDX = gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3, 4]))
+ENDLESS = gzip.compress(b"\x00" * (4 << 20))
 
 
-def test_a_gzip_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("content", [b"", IDX[:5], IDX[:20], IDX[:-1] + b"\x01", ENDLESS])
+def test_a_gzip_file_that_is_damaged_or_unpacks_without_end_is_refused(tmp_path, monkeypatch, content):
     monkeypatch.setattr("sheafgossip.launcher.data.sets._LARGEST", 1 << 20)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(b"\x00" * (4 << 20)))
-    with pytest.raises(DataError, match="the most that is read"):
+    (tmp_path / "x.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.gz (can't be read|is not an IDX file|holds more than .* is read)"):
         read_idx(tmp_path / "x.gz", 1)

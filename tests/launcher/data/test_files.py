@@ -1,4 +1,4 @@
-"""Data sets in files of arrays. What bad_inputs.txt has refused is not repeated here."""
+"""Data sets in files, of the user and of others. What bad_inputs.txt has refused is not repeated here."""
 
 from pathlib import Path
 
@@ -8,115 +8,249 @@ import pytest
 from scipy.io import savemat
 
 from sheafgossip.launcher.config.data import DataSection
+from sheafgossip.launcher.config.files import load as load_configuration
+from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.data.pool import DataError
 from sheafgossip.launcher.data.sets import load
-from sheafgossip.launcher.data.shards import cut
+from sheafgossip.launcher.data.shards import cut, prepare
 from sheafgossip.node.model.architecture import Architecture, ArchitectureError
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
-LABELS = np.arange(8) % 2
-ROWS = np.arange(16.0).reshape(8, 2)
-OWNED = {"x": np.arange(48.0).reshape(8, 3, 2), "y": LABELS, "subject": np.array(["bo", "al"] * 4)}
-
-
-def refusal(read, *given, **keys) -> str:
-    with pytest.raises(DataError) as raised:
-        read(*given, **keys)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
-# -- the user's own arrays ---------------------------------------------------------------------------------------------
+MATLAB = ("school", "vehicle", "gleam")
 
 
 @pytest.fixture
 def read(tmp_path):
-    def read(task="classification", keys=(), **arrays):
-        np.savez(tmp_path / "mine.npz", **arrays)
-        return load(DataSection(dataset="npz", root=tmp_path / "mine.npz", task=task, **dict(keys)), 0)
+    """Writes a text as .csv, a frame or arrays in one of the formats, and reads that."""
+
+    def read(dataset, content, form="", /, **keys):
+        form = form or (".csv" if isinstance(content, str) else ".mat" if dataset in MATLAB else ".npz")
+        path = tmp_path / f"mine{form}"
+        if isinstance(content, str):
+            path.write_text(content)
+        elif form == ".mat":
+            savemat(path, content)
+        elif form == ".npz":
+            np.savez(path, **{name: np.array(values.tolist()) for name, values in content.items()})
+        elif form == ".parquet":
+            pytest.importorskip("pyarrow")
+            content.to_parquet(path)
+        else:
+            content.to_csv(path, index=False)
+        return load(DataSection(dataset=dataset, root=path, **keys), 0)
 
     return read
 
 
+def refusal(read, *given, **keys) -> str:
+    """What is said of a file, after its name."""
+    with pytest.raises(DataError) as raised:
+        read(*given, **keys)
+    name, _, said = str(raised.value).partition('": ')
+    assert name.startswith("data.root = ")
+    assert "\n" not in said
+    return said
+
+
+# -- the user's own table ----------------------------------------------------------------------------------------------
+
+FRAME = pd.DataFrame(
+    {
+        "age": [30, 40, 50, 60],
+        "who": ["bo", "al", "bo", "al"],
+        "weight": [1.5, 2.5, 3.5, 4.5],
+        "ill": [False, True, True, False],
+        "smokes": [True, False, False, True],
+    }
+)
+PENGUINS = """species,island,bill,sex,date
+Adelie,Torgersen,39.1,male,2007-11-11
+Adelie,Biscoe,39.5,female,2007-11-12
+Adelie,Dream,40.3,,2007-11-13
+Gentoo,Biscoe,,male,2007-11-14
+Gentoo,Biscoe,46.1,female,2007-11-15
+Gentoo,Biscoe,50.0,male,2007-11-16
+"""
+OWNED = "who,age,ill\n" + "".join(
+    f"{name},{age},{age % 2}\n" for name, rows in (("Ann", 9), ("Bo", 2), ("Cy", 8), ("Di", 3)) for age in range(rows)
+)
+
+
+@pytest.mark.parametrize("form", [".csv", ".csv.gz", ".npz", ".parquet"])
+def test_the_columns_that_are_neither_target_nor_client_are_the_features(read, form):
+    ill = {"target": "ill", "client": "who"}
+    pool = read("table", FRAME, form, **ill)
+    assert pool.x.tolist() == [[30, 1.5, 1], [40, 2.5, 0], [50, 3.5, 0], [60, 4.5, 1]]
+    assert pool.x.dtype == np.float32
+    assert (pool.y.tolist(), pool.outputs, pool.task) == ([0, 1, 1, 0], 2, "classification")
+    assert pool.client.tolist() == [1, 0, 1, 0]
+    assert read("table", FRAME.drop(columns="who"), form, target="ill", client="").client is None
+    assert read("table", FRAME.assign(ill=["no", "yes", "yes", "no"]), form, **ill).y.tolist() == [0, 1, 1, 0]
+    pool = read("table", FRAME.drop(columns="ill"), form, client="who", target="weight", task="regression")
+    assert (pool.y.tolist(), pool.outputs, pool.input_shape) == ([[1.5], [2.5], [3.5], [4.5]], 1, (2,))
+    said = refusal(read, "table", FRAME.assign(age=[1, np.nan, 3, 4]), form, **ill)
+    assert said.startswith("age is empty in row 1, and 1 of 4 rows lack a value, in age (1): write")
+    if form != ".npz":  # whose columns have no gaps
+        assert "who is empty in row 3" in refusal(read, "table", FRAME.assign(who=["a", "b", "c", None]), form, **ill)
+
+
+def test_parquet_without_its_library_says_what_to_install(read, monkeypatch):
+    def missing(path):
+        raise ImportError("Unable to find a usable engine")
+
+    monkeypatch.setattr(pd, "read_parquet", missing)
+    assert "Parquet needs pyarrow: .venv/bin/pip install -e '.[parquet]'" in refusal(read, "table", "", ".parquet")
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+def test_what_stands_between_columns_and_in_numbers_is_found_out_and_told(read, mark):
+    pool = read("table", f"a{mark}b{mark}c\n1.5{mark}2{mark}0\n3{mark}4{mark}1\n", target="c")
+    assert pool.x.tolist() == [[1.5, 2], [3, 4]]
+    assert any("between its columns" in line for line in pool.told) == (mark != ",")
+    assert read("table", '"a;b;c;d",y\n1,0\n2,1\n', target="y").told == ("features: a;b;c;d",)
+    pool = read("table", "a;b;c\n1,5;2;0\n-3;0,25;1\n", target="c")
+    assert pool.x.tolist() == [[1.5, 2], [-3, 0.25]]
+    assert "a semicolon stands between its columns, a comma in its numbers" in pool.told
+
+
+def test_text_gaps_and_dates_are_told_in_one_line_with_what_to_write(read):
+    assert refusal(read, "table", PENGUINS, target="species") == (
+        'text, not numbers, in island (such as "Torgersen"), sex (such as "male"), date (such as "2007-11-11"): '
+        'write data.drop = ["island", "sex", "date"], or data.text = "one-hot"; '
+        "sex is empty in row 2, and 2 of 6 rows lack a value, in bill (1), sex (1): "
+        'write data.missing = "drop" to leave these rows out, or name columns in data.drop'
+    )
+
+
+def test_text_becomes_a_feature_for_each_word_and_rows_with_gaps_are_left_out(read):
+    pool = read("table", PENGUINS, target="species", drop=("date",), text="one-hot", missing="drop")
+    assert pool.told == (
+        "2 of 6 rows left out, in which a value is missing",
+        "features: island=Biscoe, island=Torgersen, bill, sex=female, sex=male",
+    )
+    rows = [[0, 1, 39.1, 0, 1], [1, 0, 39.5, 1, 0], [1, 0, 46.1, 1, 0], [1, 0, 50, 0, 1]]
+    assert np.array_equal(pool.x, np.array(rows, np.float32))
+
+
+def test_what_is_dropped_or_not_named_needs_no_values(read):
+    pool = read("table", PENGUINS.replace(",,male", ",1,male"), target="species", features=("bill",))
+    assert pool.x.shape == (6, 1)
+    dropped = read("table", PENGUINS, target="species", drop=("island", "sex", "date"), missing="drop")
+    assert dropped.x[:, 0].tolist() == pytest.approx([39.1, 39.5, 40.3, 46.1, 50.0])
+
+
+@pytest.mark.parametrize("keys", [{}, {"text": "one-hot"}])
+def test_texts_of_which_there_are_very_many_and_columns_without_a_name_are_no_features(read, keys):
+    rows = "".join(f"2007-{1 + day // 28:02}-{1 + day % 28:02},{day},{day % 2}\n" for day in range(80))
+    assert refusal(read, "table", "date,a,y\n" + rows, target="y", **keys).endswith('write data.drop = ["date"]')
+    said = refusal(read, "table", ",a,y\n1,5,0\n2,6,1\n", target="y", **keys)
+    assert said == 'no name above column 1: write data.drop = ["Unnamed: 0"]'
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"features": ("bil",)}, 'there is no column "bil" (data.features)'),
+        ({"drop": ("bil",)}, 'there is no column "bil" (data.drop)'),
+        ({"drop": ("species",)}, 'data.drop names "species", which is data.target'),
+        ({"drop": ("sex",), "features": ("bill",)}, "both set"),
+        ({"drop": ("island", "bill", "sex", "date")}, "it has no column of features"),
+        ({"task": "regression"}, 'species is text (such as "Adelie"); write data.task = "classification"'),
+        ({"target": "bill"}, 'bill holds 39.1 in row 0; allowed are whole numbers, or data.task = "regression"'),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_with_what_would(read, keys, complaint):
+    given = {"target": "species", "missing": "drop", "text": "one-hot"} | keys
+    assert complaint in refusal(read, "table", PENGUINS, **given)
+
+
+def test_owners_with_few_samples_are_named_and_left_out_and_the_others_keep_their_names(tmp_path, read):
+    keys = {"target": "ill", "client": "who"}
+    section, pool = DataSection(dataset="table", root=tmp_path / "mine.csv", **keys), read("table", OWNED, **keys)
+    with pytest.raises(DataError, match=r"data\.min_samples = 4 leaves out Bo \(2\), Di \(3\)$"):
+        cut(section, pool, 4, 0)
+    with pytest.raises(DataError, match=r'the run has 5; allowed are 1 to 4, or clients = "all"$'):
+        cut(section, pool, 5, 0)
+    enough = DataSection(dataset="table", root=tmp_path / "mine.csv", min_samples=4, **keys)
+    data = prepare(enough, 2, 0, tmp_path / "shards")
+    assert (data.left_out, data.partition, data.owners) == (("Bo (2)", "Di (3)"), "natural", 2)
+    assert [client.owner for client in data.clients] == ["Ann", "Cy"]
+    with pytest.raises(DataError, match=r"data\.min_samples = 4: samples are split 'even', not by owner; allowed: 0"):
+        cut(enough, read("table", OWNED, target="ill", drop=("who",)), 2, 0)
+
+
+def test_all_clients_are_as_many_as_have_enough_samples(tmp_path):
+    (tmp_path / "mine.csv").write_text(OWNED)
+    (tmp_path / "run.toml").write_text('clients = "all"\n[data]\ndataset = "table"\nroot = "mine.csv"\ntarget = "ill"')
+    (config,) = load_configuration(tmp_path / "run.toml", ["data.client=who", "data.min_samples=3"])
+    assert config.clients == 3
+    for overrides, said in (
+        ([], r'^data\.root.*text, not numbers, in who \(such as "Ann"\)'),
+        (["data.drop=['who']"], r'^clients = "all" stands for the owners.* names none; write a number'),
+        (["data.client=who", "data.partition=even"], r'is split by data\.partition = "even"; write a number'),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_configuration(tmp_path / "run.toml", overrides)
+
+
+# -- the user's own arrays ---------------------------------------------------------------------------------------------
+
+LABELS = np.arange(8) % 2
+ROWS = np.arange(16.0).reshape(8, 2)
+SERIES = {"x": np.arange(48.0).reshape(8, 3, 2), "y": LABELS, "subject": np.array(["bo", "al"] * 4)}
+
+
+def parts(arrays, at=5):
+    """The same as arrays to train on and arrays to test with."""
+    halves = (("train", slice(at)), ("test", slice(at, None)))
+    return {f"{name}_{part}": values[rows] for name, values in arrays.items() for part, rows in halves}
+
+
 def test_labels_and_owners_become_their_places_in_sorted_order(read):
-    pool = read(x=ROWS, y=np.array([30, -1, 7, 30, 7, -1, 7, 7]))
+    pool = read("npz", {"x": ROWS, "y": np.array([30, -1, 7, 30, 7, -1, 7, 7])})
     assert (pool.x.dtype, pool.outputs, pool.client) == (np.float32, 3, None)
     assert np.array_equal(pool.inputs(np.arange(8)), ROWS)
     assert pool.y.tolist() == [2, 0, 1, 2, 1, 0, 1, 1]
-    pool = read(x=ROWS, y=np.array(["walk", "sit"] * 4), client=np.array(["bo", "al"] * 4))
+    pool = read("npz", {"x": ROWS, "y": np.array(["walk", "sit"] * 4), "client": SERIES["subject"]})
     assert pool.y.tolist() == pool.client.tolist() == [1, 0] * 4
+    pool = read("npz", parts({"x": ROWS, "y": LABELS}))
+    assert (pool.x.tolist(), pool.y.tolist()) == (ROWS.tolist(), LABELS.tolist())
 
 
-def test_only_bytes_that_are_images_are_scaled(read):
-    images = read(x=np.full((8, 4, 5), 255, np.uint8), y=LABELS)
-    assert images.input_shape == (1, 4, 5)
-    assert np.all(images.inputs(np.arange(8)) == 1)
-    assert np.all(read(x=np.full((8, 4), 200, np.uint8), y=LABELS).inputs(np.arange(8)) == 200)
+def test_only_bytes_that_are_images_are_scaled(tmp_path):
+    def inputs(x):
+        np.savez(tmp_path / "bytes.npz", x=x, y=LABELS)
+        return load(DataSection(dataset="npz", root=tmp_path / "bytes.npz"), 0).inputs(np.arange(8))
+
+    assert np.array_equal(inputs(np.full((8, 4, 5), 255, np.uint8)), np.ones((8, 1, 4, 5)))
+    assert np.array_equal(inputs(np.full((8, 4), 200, np.uint8)), np.full((8, 4), 200))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channels_at_the_end_move_to_the_front(read, channels):
-    images = np.random.default_rng(0).random((8, 4, 5, channels)).astype(np.float32)
-    pool = read(x=images, y=LABELS)
-    assert np.array_equal(pool.x, images.transpose(0, 3, 1, 2))
-    assert read(x=np.zeros((8, 3, 4, 5)), y=LABELS).input_shape == (3, 4, 5)
-
-
-def test_training_and_test_arrays_are_taken_together(read):
-    pool = read(x_train=ROWS[:5], y_train=LABELS[:5], x_test=ROWS[5:], y_test=LABELS[5:])
-    assert (pool.x.tolist(), pool.y.tolist()) == (ROWS.tolist(), LABELS.tolist())
+    images = np.random.default_rng(0).random((8, 4, 5, channels))
+    pool = read("npz", {"x": images, "y": LABELS})
+    assert np.array_equal(pool.x, images.transpose(0, 3, 1, 2).astype(np.float32))
+    assert read("npz", {"x": np.zeros((8, 3, 4, 5)), "y": LABELS}).input_shape == (3, 4, 5)
 
 
 @pytest.mark.parametrize(("y", "outputs"), [(np.linspace(0, 1, 8), 1), (np.ones((8, 3)), 3)])
 def test_regression_targets_are_one_column_each(read, y, outputs):
-    pool = read(x=ROWS, y=y, task="regression")
+    pool = read("npz", {"x": ROWS, "y": y}, task="regression")
     assert (pool.y.shape, pool.y.dtype, pool.outputs) == ((8, outputs), np.float32, outputs)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "complaint"),
-    [
-        ({"x": ROWS[:, 0], "y": LABELS}, "x has shape (8,); allowed are (n, features)"),
-        ({"x": np.zeros((8, 32, 32, 4)), "y": LABELS}, "with 1 or 3 channels"),
-        ({"x": ROWS[:, :0], "y": LABELS}, "x has shape (8, 0)"),
-        ({"x": ROWS, "y": np.full(8, np.inf), "task": "regression"}, "y holds NaN, an infinity"),
-        ({"x": ROWS, "y": np.zeros((8, 1, 1)), "task": "regression"}, "y has shape (8, 1, 1)"),
-        (
-            {"x_train": ROWS, "y_train": LABELS, "x_test": ROWS[:, :1], "y_test": LABELS},
-            "x_train has shape (8, 2), which does not fit x_test, (8, 1)",
-        ),
-        ({"x": ROWS, "y": LABELS, "keys": {"series": True}}, "data.series = true needs (n, steps, features)"),
-        (OWNED | {"keys": {"client": "who"}}, 'data.client = "who": needed is who; it holds arrays x, y, subject'),
-    ],
-)
-def test_arrays_that_cannot_be_used_are_refused_with_the_files_name(read, arrays, complaint):
-    said = refusal(read, **arrays)
-    assert said.startswith("data.root = ")
-    assert "mine.npz" in said
-    assert complaint in said
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off"])
-def test_a_cut_off_archive_is_refused(tmp_path, content):
-    (tmp_path / "other.npz").write_bytes(content)
-    said = refusal(load, DataSection(dataset="npz", root=tmp_path / "other.npz"), 0)
-    assert said.endswith("this is not an .npz file")
-
-
 def test_the_array_of_owners_may_have_any_name(read):
-    pool = read(**OWNED, keys={"client": "subject"})
+    pool = read("npz", SERIES, client="subject")
     assert (pool.client.tolist(), pool.owners) == ([1, 0] * 4, ("al", "bo"))
-    assert read(**OWNED).client is None
-    assert read(**OWNED, client=OWNED["subject"], keys={"client": ""}).client is None
-    parts = {f"{name}_{part}": values for name, values in OWNED.items() for part in ("train", "test")}
-    assert len(read(**parts, keys={"client": "subject"}).client) == 16
-    assert "needed is who_train and who_test" in refusal(read, **parts, keys={"client": "who"})
+    assert read("npz", SERIES).client is None
+    assert read("npz", SERIES | {"client": SERIES["subject"]}, client="").client is None
+    assert len(read("npz", parts(SERIES), client="subject").client) == 8
 
 
 def test_series_of_several_features_stay_series_and_a_gru_that_is_given_images_says_so(read):
-    pool = read(**OWNED, keys={"series": True})
-    assert np.array_equal(pool.inputs(np.arange(8)), OWNED["x"])
-    assert read(**OWNED).input_shape == (1, 3, 2)
+    assert np.array_equal(read("npz", SERIES, series=True).inputs(np.arange(8)), SERIES["x"])
+    assert read("npz", SERIES).input_shape == (1, 3, 2)
     with pytest.raises(ArchitectureError, match=r"shape \(1, 128, 6\); data\.series = true reads them as series$"):
         Architecture("gru", (1, 128, 6), 12, hidden=(4,))
     assert Architecture("gru", (128, 6), 12, hidden=(4,)).series == (128, 6)
@@ -127,31 +261,33 @@ def test_series_of_several_features_stay_series_and_a_gru_that_is_given_images_s
 SUBJECTS = {"train": [1, 1, 3, 3, 5, 5], "test": [2, 2, 4]}
 
 
-def har(root):
-    return load(DataSection(dataset="har", root=root), 0)
+@pytest.fixture
+def har(tmp_path):
+    def har():
+        return load(DataSection(dataset="har", root=tmp_path), 0)
+
+    return har
 
 
-def write_har(folder, features=561):
+def write_har(folder):
     """Fixed-width scientific numbers, as in the archive; feature 0 is the row's number / 100."""
     for part, subjects in SUBJECTS.items():
         (folder / part).mkdir(parents=True)
-        x = np.random.default_rng(0).uniform(-1, 1, (len(subjects), features))
+        x = np.random.default_rng(0).uniform(-1, 1, (len(subjects), 561))
         x[:, 0] = np.arange(len(subjects)) / 100
         np.savetxt(folder / part / f"X_{part}.txt", x, fmt="%16.7e", delimiter="")
         np.savetxt(folder / part / f"y_{part}.txt", 1 + np.arange(len(subjects)) % 6, fmt="%d")
         np.savetxt(folder / part / f"subject_{part}.txt", subjects, fmt="%d")
-    return folder
 
 
 @pytest.mark.parametrize("place", ["", "UCI HAR Dataset"])
-def test_a_person_is_a_client_and_activities_start_at_0(tmp_path, place):
-    write_har(tmp_path / "here" / place)
-    pool = har(tmp_path / "here")
-    assert (pool.x.shape, pool.x.dtype) == ((9, 561), np.float32)
+def test_a_person_is_a_client_and_activities_start_at_0(tmp_path, har, place):
+    write_har(tmp_path / place)
+    pool = har()
+    assert (pool.x.shape, pool.x.dtype, pool.task, pool.outputs) == ((9, 561), np.float32, "classification", 6)
     assert pool.client.tolist() == [0, 0, 2, 2, 4, 4, 1, 1, 3]
     assert pool.y.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
     assert np.allclose(pool.x[:, 0], [0, 0.01, 0.02, 0.03, 0.04, 0.05, 0, 0.01, 0.02])
-    assert (pool.task, pool.outputs) == ("classification", 6)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +303,11 @@ def test_a_person_is_a_client_and_activities_start_at_0(tmp_path, place):
         ("test/X_test.txt", "1 2\n3 4\n5 6\n", "training samples have 561 features, test samples 2"),
     ],
 )
-def test_a_damaged_archive_is_refused(tmp_path, file, content, complaint):
-    path = write_har(tmp_path / "har") / file
-    path.unlink() if content is None else path.write_text(content)
-    assert complaint in refusal(har, tmp_path / "har")
+def test_a_damaged_archive_is_refused(tmp_path, har, file, content, complaint):
+    write_har(tmp_path)
+    (tmp_path / file).unlink() if content is None else (tmp_path / file).write_text(content)
+    with pytest.raises(DataError, match=f"{complaint}.*$"):
+        har()
 
 
 # -- School, Vehicle and GLEAM -----------------------------------------------------------------------------------------
@@ -192,17 +329,8 @@ def scores(sizes=(5, 7, 4)):
     return [np.arange(1, size + 1, dtype=np.uint8)[:, None] for size in sizes]
 
 
-@pytest.fixture
-def read_matlab(tmp_path):
-    def read(dataset="school", **variables):
-        savemat(tmp_path / f"{dataset}.mat", variables)
-        return load(DataSection(dataset=dataset, root=tmp_path / f"{dataset}.mat"), 0)
-
-    return read
-
-
-def test_a_school_is_a_client_and_scores_stay_as_they_are(read_matlab):
-    pool = read_matlab(X=cells(tasks()), Y=cells(scores()))
+def test_a_school_is_a_client_and_scores_stay_as_they_are(read):
+    pool = read("school", {"X": cells(tasks()), "Y": cells(scores())})
     assert (pool.x.shape, pool.y.shape, pool.task, pool.outputs) == ((16, 3), (16, 1), "regression", 1)
     assert np.array_equal(pool.x[:, 0], pool.client)
     assert pool.y[:, 0].tolist() == [*range(1, 6), *range(1, 8), *range(1, 5)]
@@ -213,37 +341,18 @@ def test_a_school_is_a_client_and_scores_stay_as_they_are(read_matlab):
 
 @pytest.mark.parametrize("dataset", ["vehicle", "gleam"])
 @pytest.mark.parametrize("column", [False, True])
-def test_minus_one_and_one_become_classes_0_and_1_from_a_row_or_a_column_of_cells(read_matlab, dataset, column):
+def test_minus_one_and_one_become_classes_0_and_1_from_a_row_or_a_column_of_cells(read, dataset, column):
     signs = [np.where(np.arange(size) % 2, 1, -1)[:, None] for size in (5, 7, 4)]
-    pool = read_matlab(dataset, X=cells(tasks(), column=column), Y=cells(signs, column=column))
+    pool = read(dataset, {"X": cells(tasks(), column=column), "Y": cells(signs, column=column)})
     assert (pool.task, pool.outputs) == ("classification", 2)
     assert pool.y.tolist() == np.concatenate(signs)[:, 0].clip(0).tolist()
     assert np.bincount(pool.client).tolist() == [5, 7, 4]
-    complaint = "Y holds 7 different labels; needed are two, like -1 and 1"
-    assert complaint in refusal(read_matlab, dataset, X=cells(tasks()), Y=cells(scores()))
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "complaint"),
-    [
-        (cells(tasks()), None, "it lacks Y; needed are cells X and Y"),
-        (np.eye(3), cells(scores()), "; needed is a row of cells"),
-        (cells(tasks()), cells(scores((5, 7))), "X has 3 cells and Y has 2"),
-        (cells(tasks()), cells(scores((5, 6, 4))), "Y{2} has shape (6, 1), but X{2} has 7 samples"),
-        (cells([*tasks((5, 7)), *tasks((4,), 2)]), cells(scores()), "X{3} has shape (4, 2); needed is (samples, 3)"),
-        (cells(["a", "b"]), cells(scores((5, 7))), "X{1} is not an array of whole or real numbers"),
-        (cells([task * np.nan for task in tasks()]), cells(scores()), "X holds NaN"),
-    ],
-)
-def test_cells_that_do_not_fit_together_are_refused(read_matlab, x, y, complaint):
-    said = refusal(read_matlab, X=x, **({} if y is None else {"Y": y}))
-    assert said.startswith("data.root = ")
-    assert complaint in said
 
 
 def test_a_matlab_file_of_version_7_3_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "school.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(512))
-    assert "version 7.3; save it with -v7" in refusal(load, DataSection(dataset="school", root=tmp_path), 0)
+    said = refusal(load, DataSection(dataset="school", root=tmp_path), 0)
+    assert "version 7.3; save it with -v7" in said
 
 
 def test_the_real_file_has_139_schools_and_15362_students():
@@ -263,71 +372,83 @@ VALUES = np.arange(20)[:, None] + 100 * np.arange(3)[None]
 """At moment t, sensor s shows t + 100 s."""
 
 
-def sensors(path, **keys):
-    return load(DataSection(dataset="sensors", root=path, **{"window": 4, "horizon": 2} | keys), 0)
-
-
 @pytest.fixture(params=["csv", "csv with time", "parquet", "npz", "npz with channels"])
-def file(request, tmp_path):
+def sensors(request, read):
     frame = pd.DataFrame(VALUES, columns=["a", "b", "c"])
-    match request.param:
-        case "csv":
-            frame.to_csv(tmp_path / "v.csv", index=False)
-        case "csv with time":
-            times = pd.date_range("2020-01-01", periods=20, freq="5min").astype(str)
-            frame.assign(time=times).to_csv(tmp_path / "v.csv", index=False)
-        case "parquet":
-            pytest.importorskip("pyarrow")
-            frame.to_parquet(tmp_path / "v.parquet")
-        case "npz":
-            np.savez(tmp_path / "v.npz", values=VALUES)
-        case "npz with channels":
-            np.savez(tmp_path / "v.npz", data=np.stack([VALUES, -VALUES], axis=2))
-    return next(tmp_path.iterdir())
+    content = {
+        "csv with time": frame.assign(time=pd.date_range("2020-01-01", periods=20, freq="5min").astype(str)),
+        "npz": {"values": VALUES},
+        "npz with channels": {"data": np.stack([VALUES, -VALUES], axis=2)},
+    }.get(request.param, frame)
+    form = f".{request.param.partition(' ')[0]}"
+    return lambda **keys: read("sensors", content, form, **{"window": 4, "horizon": 2} | keys)
 
 
-def test_a_sample_is_a_window_and_the_values_that_follow_it(file):
-    pool = sensors(file)
+def test_a_sample_is_a_window_and_the_values_that_follow_it(sensors):
+    pool = sensors()
     assert (pool.x.shape, pool.y.shape, pool.task, pool.outputs) == ((45, 4), (45, 2), "regression", 2)
     for sensor in range(3):
         start = 100 * sensor + np.arange(15)[:, None]
         assert np.array_equal(pool.x[pool.client == sensor], start + np.arange(4))
         assert np.array_equal(pool.y[pool.client == sensor], start + 4 + np.arange(2))
-    assert len(sensors(file, window=18)) == 3
-    said = refusal(sensors, file, window=19)
+    assert len(sensors(window=18)) == 3
+    said = refusal(sensors, window=19)
     assert "holds 20 moments, but data.window and data.horizon together take 21" in said
 
 
-def test_test_samples_are_the_latest_of_a_client_and_reduced_training_data_is_right_before_them(file):
-    for shard in cut(DataSection(dataset="sensors", partition="even"), sensors(file), 3, seed=0):
+def test_test_samples_are_the_latest_of_a_client_and_reduced_training_data_is_right_before_them(sensors):
+    for shard in cut(DataSection(dataset="sensors", partition="even"), sensors(), 3, seed=0):
         assert (shard.y_train[:, 0] % 100).max() <= (shard.y_test[:, 0] % 100).min()
     section = DataSection(dataset="sensors", reduced_clients=1, reduced_to=0.5)
-    for client, shard in enumerate(cut(section, sensors(file), 3, seed=0)):
+    for client, shard in enumerate(cut(section, sensors(), 3, seed=0)):
         assert sorted(shard.y_train[:, 0] - 100 * client) == [9, 10, 11, 12, 13, 14]
         assert sorted(shard.y_test[:, 0] - 100 * client) == [15, 16, 17, 18]
 
 
+# -- what does not hold together ---------------------------------------------------------------------------------------
+
+REGRESSION = {"task": "regression"}
+
+
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("dataset", "content", "keys", "complaint"),
     [
-        ("a,b\n1,2\n3,\n", "b holds NaN, an infinity or a number beyond float32 in row 1"),
-        ("a,b\n1,2\n3,x\n", "; allowed are whole and real numbers"),
-        ("time\n1\n2\n", "it has no column of a sensor"),
-        ({"speeds": VALUES}, "it holds arrays speeds; needed is values or data"),
-        ({"values": VALUES[:, 0]}, "values has shape (20,)"),
+        ("table", {"a": np.eye(3)}, {}, "a has shape (3, 3); a column is (n,)"),
+        ("table", {"a": np.ones(3), "target": np.ones(2)}, {}, "its columns differ in length: a 3, target 2"),
+        ("table", {"a": np.array([{}, {}])}, {}, "a is damaged or holds Python objects"),
+        ("npz", {"x": ROWS[:, 0], "y": LABELS}, {}, "x has shape (8,); allowed are (n, features)"),
+        ("npz", {"x": np.zeros((8, 32, 32, 4)), "y": LABELS}, {}, "with 1 or 3 channels"),
+        ("npz", {"x": ROWS[:, :0], "y": LABELS}, {}, "x has shape (8, 0)"),
+        ("npz", {"x": ROWS, "y": np.full(8, np.inf)}, REGRESSION, "y holds NaN, an infinity"),
+        ("npz", {"x": ROWS, "y": np.zeros((8, 1, 1))}, REGRESSION, "y has shape (8, 1, 1)"),
+        ("npz", {"x": ROWS, "y": LABELS}, {"series": True}, "data.series = true needs (n, steps, features)"),
+        ("npz", SERIES, {"client": "who"}, 'data.client = "who": needed is who; it holds arrays x, y, subject'),
+        ("npz", parts(SERIES), {"client": "who"}, "needed is who_train and who_test"),
+        (
+            "npz",
+            parts({"x": ROWS, "y": LABELS}) | {"x_test": ROWS[5:, :1]},
+            {},
+            "x_train has shape (5, 2), which does not fit x_test, (3, 1)",
+        ),
+        ("school", {"X": cells(tasks())}, {}, "it lacks Y; needed are cells X and Y"),
+        ("school", {"X": np.eye(3), "Y": cells(scores())}, {}, "; needed is a row of cells"),
+        ("school", {"X": cells(tasks()), "Y": cells(scores((5, 7)))}, {}, "X has 3 cells and Y has 2"),
+        ("school", {"X": cells(tasks()), "Y": cells(scores((5, 6, 4)))}, {}, "Y{2} has shape (6, 1), but X{2} has 7 "),
+        (
+            "school",
+            {"X": cells([*tasks((5, 7)), *tasks((4,), 2)]), "Y": cells(scores())},
+            {},
+            "X{3} has shape (4, 2); needed is (samples, 3)",
+        ),
+        ("school", {"X": cells(["a", "b"]), "Y": cells(scores((5, 7)))}, {}, "X{1} is not an array of whole or real"),
+        ("school", {"X": cells([task * np.nan for task in tasks()]), "Y": cells(scores())}, {}, "X holds NaN"),
+        ("gleam", {"X": cells(tasks()), "Y": cells(scores())}, {}, "Y holds 7 different labels; needed are two, like"),
+        ("sensors", "a,b\n1,2\n3,\n", {}, "b holds NaN, an infinity or a number beyond float32 in row 1"),
+        ("sensors", "a,b\n1,2\n3,x\n", {}, "; allowed are whole and real numbers"),
+        ("sensors", "time\n1\n2\n", {}, "it has no column of a sensor"),
+        ("sensors", {"speeds": VALUES}, {}, "it holds arrays speeds; needed is values or data"),
+        ("sensors", {"values": VALUES[:, 0]}, {}, "values has shape (20,)"),
     ],
 )
-def test_a_file_that_holds_no_series_is_refused(tmp_path, content, complaint):
-    path = tmp_path / ("v.csv" if isinstance(content, str) else "v.npz")
-    path.write_text(content) if isinstance(content, str) else np.savez(path, **content)
-    assert complaint in refusal(sensors, path)
-
-
-def test_a_week_of_metr_la_has_207_sensors():
-    path = SHARED / "metr-la-week" / "los_speed.csv.gz"
-    if not path.is_file():
-        pytest.skip(f"no METR-LA file at {path}")
-    pool = sensors(path, window=12, horizon=3)
-    assert pool.x.shape == ((2016 - 14) * 207, 12)
-    # Its third line starts with these speeds of sensors 0 and 1.
-    assert np.allclose(pool.x[:2, 1], [62.66666667, 68.55555556])
+def test_what_does_not_hold_together_is_refused(read, dataset, content, keys, complaint):
+    assert complaint in refusal(read, dataset, content, **keys)

@@ -23,23 +23,19 @@ def idx(array):
     return header + array.astype(np.uint8).tobytes()
 
 
-def write_mnist(folder, *, train=6, test=3, compress=False):
+def write_mnist(folder, *, compress=False):
     """Image number k (training first) has k + 10 times its pixel's number, mod 256; its label is k."""
     folder.mkdir(parents=True, exist_ok=True)
     pixels = 10 * np.arange(6).reshape(1, 2, 3)
-    for part, numbers in (("train", np.arange(train)), ("t10k", train + np.arange(test))):
-        contents = {
-            f"{part}-images-idx3-ubyte": idx((numbers[:, None, None] + pixels) % 256),
-            f"{part}-labels-idx1-ubyte": idx(numbers),
-        }
-        for name, content in contents.items():
-            path = folder / (f"{name}.gz" if compress else name)
+    for part, numbers in (("train", np.arange(6)), ("t10k", np.arange(6, 9))):
+        images = (numbers[:, None, None] + pixels) % 256
+        for kind, content in (("images-idx3", idx(images)), ("labels-idx1", idx(numbers))):
+            path = folder / f"{part}-{kind}-ubyte{'.gz' if compress else ''}"
             path.write_bytes(gzip.compress(content) if compress else content)
-    return folder
 
 
-def mnist(root):
-    return load(DataSection(dataset="mnist", root=root), 0)
+def read(dataset, root=None):
+    return load(DataSection(dataset=dataset, root=root), 0)
 
 
 def test_importing_the_package_loads_none_of_the_slow_libraries():
@@ -63,20 +59,17 @@ def test_samples_takes_that_many_different_ones_and_the_seed_says_which():
     everything = load(DataSection(), 0)
     some, same, other = (load(DataSection(samples=100), seed) for seed in (1, 1, 2))
     rows = {row.tobytes(): label for row, label in zip(everything.x, everything.y, strict=True)}
-    assert len(some) == 100
-    assert len({row.tobytes() for row in some.x}) == 100
-    assert all(rows[row.tobytes()] == label for row, label in zip(some.x, some.y, strict=True))
+    assert len({row.tobytes() for row in some.x}) == len(some) == 100
+    assert [rows[row.tobytes()] for row in some.x] == some.y.tolist()
     assert np.array_equal(some.x, same.x)
     assert not np.array_equal(some.x, other.x)
-    with pytest.raises(DataError, match=r"^data\.samples is 2000, but digits holds 1797: 0 takes them all$"):
-        load(DataSection(samples=2000), 0)
 
 
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("place", [".", "MNIST/raw"])
 def test_mnist_is_found_plain_or_packed_in_the_folder_or_where_torchvision_puts_it(tmp_path, place, compress):
     write_mnist(tmp_path / place, compress=compress)
-    pool = mnist(tmp_path)
+    pool = read("mnist", tmp_path)
     assert (pool.x.shape, pool.y.tolist(), pool.outputs) == ((9, 1, 2, 3), list(range(9)), 10)
     inputs = pool.inputs(np.array([8]))
     assert inputs.dtype == np.float32
@@ -100,13 +93,13 @@ def test_a_damaged_file_is_refused(tmp_path, file, content, complaint):
     (tmp_path / file.removesuffix(".gz")).unlink()
     (tmp_path / file).write_bytes(content)
     with pytest.raises(DataError, match=complaint):
-        mnist(tmp_path)
+        read("mnist", tmp_path)
 
 
 def test_the_real_mnist_has_70000_images():
     if not (SHARED / "mnist").is_dir():
         pytest.skip(f"no MNIST files in {SHARED / 'mnist'}")
-    pool = mnist(SHARED / "mnist")
+    pool = read("mnist", SHARED / "mnist")
     assert pool.x.shape == (70000, 1, 28, 28)
     assert pool.x.dtype == np.uint8  # a quarter of the memory of floats
     # Published counts of the ten digits in the training and test parts together.
@@ -121,7 +114,7 @@ def test_without_files_or_network_one_line_says_what_to_put_where(tmp_path, monk
     monkeypatch.setattr(torchvision_datasets().CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
     monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path))
     with pytest.raises(DataError) as raised:
-        load(DataSection(dataset=dataset), 0)
+        read(dataset)
     line = str(raised.value)
     assert line.startswith(f'data.dataset = "{dataset}" could not be downloaded (')
     assert "without a network, set data.root to a folder with " in line
@@ -141,7 +134,7 @@ def test_a_download_is_read_from_the_cache_and_not_repeated(tmp_path, monkeypatc
     monkeypatch.setattr(torchvision_datasets(), "FashionMNIST", fetch)
     monkeypatch.setenv("SHEAFGOSSIP_CACHE", str(tmp_path / "cache"))
     for _ in range(2):
-        assert len(load(DataSection(dataset="fashion-mnist"), 0)) == 9
+        assert len(read("fashion-mnist")) == 9
     assert downloads == [tmp_path / "cache"]
 
 
@@ -160,26 +153,19 @@ class Trap:
 
 def write_batches(root, extra=None):
     """Two images a batch; every byte is drawn, every label its batch's number and then 9."""
-    folder = root / "cifar-10-batches-py"
+    folder, data = root / "cifar-10-batches-py", np.random.default_rng(0).integers(0, 256, (12, 3072), dtype=np.uint8)
     folder.mkdir()
-    rng = np.random.default_rng(0)
-    batches = []
     for number, name in enumerate(BATCHES):
-        batch = {"data": rng.integers(0, 256, (2, 3072), dtype=np.uint8), "labels": [number, 9], "extra": extra}
+        batch = {"data": data[2 * number : 2 * number + 2], "labels": [number, 9], "extra": extra}
         (folder / name).write_bytes(pickle.dumps(batch))
-        batches.append(batch["data"])
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
-    return np.concatenate(batches)
-
-
-def cifar10(root):
-    return load(DataSection(dataset="cifar10", root=root), 0)
+    return data
 
 
 def test_batches_with_another_checksum_are_refused_before_they_are_unpickled(tmp_path):
     write_batches(tmp_path, extra=Trap(tmp_path / "sprung"))
     with pytest.raises(DataError, match=r"^data\.root = .*corrupted[^\n]*$"):
-        cifar10(tmp_path)
+        read("cifar10", tmp_path)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -193,7 +179,7 @@ def test_pixels_arrive_as_channel_row_column(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "train_list", [[name, checksum(name)] for name in BATCHES[:5]])
     monkeypatch.setattr(reader, "test_list", [["test_batch", checksum("test_batch")]])
     monkeypatch.setattr(reader, "meta", {**reader.meta, "md5": checksum("batches.meta")})
-    pool = cifar10(tmp_path)
+    pool = read("cifar10", tmp_path)
     # The published layout of a row: 1024 red bytes, 1024 green, 1024 blue, each row by row.
     assert pool.x.shape == (12, 3, 32, 32)
     for channel, row, column in ((0, 0, 1), (1, 5, 7), (2, 31, 0)):
