@@ -58,6 +58,7 @@ class DriftTable(Section):
 
 Task = Literal["classification", "regression"]
 _InFiles = Literal["mnist", "fashion-mnist", "cifar10", "school", "har", "vehicle", "gleam", "sensors", "npz", "table"]
+_Partition = Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"]
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,7 @@ class DataSection(Section):
     """synthetic: how tasks and samples are drawn."""
     samples: Index = 0
     """Use only this many samples, drawn at random; 0 uses all."""
-    partition: Literal["auto", "even", "classes", "clusters", "dirichlet", "quantity", "overlapping", "natural"] = (
-        "auto"
-    )
+    partition: _Partition = "auto"
     """even: shuffled and split evenly; classes: a few classes a client; clusters: clusters of clients that share
     classes; dirichlet: class shares drawn from Dirichlet(beta); quantity: sizes follow a power law; overlapping: each
     client draws samples_each from all samples, so that several may hold the same one, and one client's test sample may

@@ -14,12 +14,10 @@ _PATH_KEYS += [("algorithm", key) for key in input_files()]
 
 
 def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:
-    """The runs that a configuration file describes: one, or one for each of its [[compare]] tables.
-
-    ``overrides`` are "key=value" texts; they win over the file, a [[compare]] table wins over them, and ``setting``,
-    {key with dots: value}, over all. Relative paths start at the file's folder, those in overrides and setting at the
-    current one. Raises ConfigError.
-    """
+    """The runs that a configuration file describes: one, or one for each of its [[compare]] tables. ``overrides`` are
+    "key=value" texts; they win over the file, a [[compare]] table wins over them, and ``setting``, {key with dots:
+    value}, over all. Relative paths start at the file's folder, those in overrides and setting at the current one.
+    Raises ConfigError."""
     tree = read(path)
     tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
     variants = tree.pop("compare", None) or []
@@ -83,10 +81,8 @@ def _require_use(wanted: set[str], below: dict[str, Any], variants: Sequence[dic
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
-    """The tables of a file on top of those of its ``base``, paths made absolute. Raises ConfigError.
-
-    ``above`` are the files that this one is the base of.
-    """
+    """The tables of a file on top of those of its ``base``, paths made absolute. Raises ConfigError. ``above`` are the
+    files that this one is the base of."""
     included = f" (the base of {above[0]})" if above else ""
     try:
         text = read_text(path)

@@ -196,10 +196,8 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def without_effect(config: RunConfig) -> dict[str, str]:
-    """{key with dots: a line that tells why}, of the keys that are written in the configuration of a run.
-
-    A key at its default does no harm in a table that is written in full, as all are in a run's own config.toml.
-    """
+    """{key with dots: a line that tells why}, of the keys that are written in the configuration of a run. A key at its
+    default does no harm in a table that is written in full, as all are in a run's own config.toml."""
     return dict([*_idle(config, "", config), *_idle_with_algorithm(config)])
 
 

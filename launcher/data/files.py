@@ -65,13 +65,22 @@ def _read_columns(source: Source) -> tuple["DataFrame", list[str]]:
     if not source.path.name.endswith(_TABLES):
         raise source.wrong(f"allowed are files that end in {', '.join(_TABLES)}")
     source.require_file()
-    arrays = _arrays(source) if source.path.suffix == ".npz" else None
+    columns: dict[str, np.ndarray] = {}
+    if source.path.suffix == ".npz":
+        with source.npz() as file:
+            columns = {name: source.array(file, name) for name in file.files}
+    for name, column in columns.items():
+        if column.ndim != 1:
+            raise source.wrong(f"{name} has shape {column.shape}; a column is (n,)")
+    if len(set(map(len, columns.values()))) > 1:
+        lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
+        raise source.wrong(f"its columns differ in length: {lengths}")
     import pandas
 
     told: list[str] = []
     try:
-        if arrays is not None:
-            frame = pandas.DataFrame(arrays)
+        if source.path.suffix == ".npz":
+            frame = pandas.DataFrame(columns)
         elif source.path.suffix == ".parquet":
             frame = pandas.read_parquet(source.path).rename(columns=str)
         else:
@@ -85,18 +94,6 @@ def _read_columns(source: Source) -> tuple["DataFrame", list[str]]:
     if frame.empty:
         raise source.wrong("it holds no rows")
     return frame, told
-
-
-def _arrays(source: Source) -> dict[str, np.ndarray]:
-    with source.npz() as file:
-        columns = {name: source.array(file, name) for name in file.files}
-    for name, column in columns.items():
-        if column.ndim != 1:
-            raise source.wrong(f"{name} has shape {column.shape}; a column is (n,)")
-    if len(set(map(len, columns.values()))) > 1:
-        lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
-        raise source.wrong(f"its columns differ in length: {lengths}")
-    return columns
 
 
 def _csv(source: Source) -> tuple["DataFrame", list[str]]:

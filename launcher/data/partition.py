@@ -9,9 +9,7 @@ from ...topology.randomness import generator
 from ..config.data import DataSection
 from .pool import DataError, Pool, some
 
-MINIMUM = 4
-"""Samples of the smallest client: three to train on and one to test with, at a quarter for testing."""
-
+MINIMUM = 4  # samples of the smallest client: three to train on and one to test with, at a quarter for testing
 Partition = list[np.ndarray]
 """Row numbers of the pool, one array a client; no row twice, except where clients may hold the same samples."""
 
@@ -22,10 +20,9 @@ def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partitio
     if section.min_samples and name != "natural":
         raise DataError.of("data.min_samples", section.min_samples, f"samples are split {name!r}, not by owner", 0)
     if name != "overlapping" and len(pool) < MINIMUM * clients:
-        raise DataError(
-            f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each), but data.dataset = "
-            f'"{section.dataset}" gives {len(pool)}; data.partition = "overlapping" lets clients hold the same samples'
-        )
+        needed = f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each)"
+        remedy = 'data.partition = "overlapping" lets clients hold the same samples'
+        raise DataError(f'{needed}, but data.dataset = "{section.dataset}" gives {len(pool)}; {remedy}')
     owned = _PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
     sizes = list(map(len, owned))
     if min(sizes) < MINIMUM:
@@ -50,11 +47,8 @@ def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generato
 
 def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
     """Each client holds ``classes_per_client`` classes; the holders of a class share its samples evenly, or in
-    proportion to weights drawn uniformly from [1 - imbalance, 1 + imbalance].
-
-    Numbers of holders of two classes differ by at most one. Classes are left out only where there are more of them
-    than clients * classes_per_client.
-    """
+    proportion to weights drawn uniformly from [1 - imbalance, 1 + imbalance]. Numbers of holders of two classes differ
+    by at most one. Classes are left out only where there are more of them than clients * classes_per_client."""
     rows_of_class = _rows_by_class(section, pool, rng)
     there, per_client = len(rows_of_class), section.classes_per_client
     if per_client > there:
@@ -79,8 +73,7 @@ def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
 def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
     """The classes, in a random order, are dealt to clusters: cluster c has those from place c (classes - overlap) on.
     Clusters that share a class have equal shares of its samples. A cluster's samples are shuffled and dealt to its
-    clients, evenly or in sizes by a power law; see ``cluster_of``.
-    """
+    clients, evenly or in sizes by a power law; see ``cluster_of``."""
     wanted, rows_of_class = section.clusters, _rows_by_class(section, pool, rng)
     count, stride, there = wanted.count, wanted.classes - wanted.overlap, len(rows_of_class)
     if count > clients:
@@ -198,10 +191,8 @@ def _deal(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
 
 
 def _top_up(owned: Partition, rng: np.random.Generator) -> Partition:
-    """Clients below MINIMUM are given what they lack, at random, by the largest client of the moment.
-
-    Drawing again instead until nobody is short hardly ever ends with many clients and a strong skew.
-    """
+    """Clients below MINIMUM are given what they lack, at random, by the largest client of the moment. Drawing again
+    instead until nobody is short hardly ever ends with many clients and a strong skew."""
     sizes = np.array([len(rows) for rows in owned])
     for poor in np.flatnonzero(sizes < MINIMUM):
         while sizes[poor] < MINIMUM:

@@ -28,10 +28,8 @@ _CIFAR_FOLDER = "the unchanged folder cifar-10-batches-py of cifar-10-python.tar
 
 
 def load(section: DataSection, seed: int, clients: int = 1) -> Pool:
-    """The chosen data set, or ``section.samples`` of it in their original order. Raises DataError.
-
-    What is drawn instead of read has a task for each of ``clients``.
-    """
+    """The chosen data set, or ``section.samples`` of it in their original order. Raises DataError. What is drawn
+    instead of read has a task for each of ``clients``."""
     drawn = section.dataset == "synthetic"
     pool = _draw_synthetic(section, seed, clients) if drawn else _LOADERS[section.dataset](section)
     if section.samples > len(pool):
@@ -124,10 +122,8 @@ def _find_mnist(root: Path, name: str) -> list[Path]:
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """A uint8 array, read-only, with the given number of dimensions. Unpacks .gz. Raises DataError.
-
-    Layout: two zero bytes, type, number of dimensions; the sizes as uint32; the entries in row-major order.
-    """
+    """A uint8 array, read-only, with the given number of dimensions. Unpacks .gz. Raises DataError. Layout: two zero
+    bytes, type, number of dimensions; the sizes as uint32; the entries in row-major order."""
     # Not torchvision's reader: it costs 5 seconds of imports, wants files unpacked, and lets an overlong file pass.
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -1,6 +1,6 @@
 """What one client alone may read: the samples that it trains on, and those that it is evaluated on, in a file each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,13 +15,17 @@ from .partition import Partition, chosen, cluster_of, owners_of, split
 from .pool import DataError, Pool
 from .sets import load
 
+_TARGETS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "classes": lambda y, classes: y,
+    "parity": lambda y, classes: y % 2,
+    "halves": lambda y, classes: (2 * y >= classes).astype(y.dtype),
+}
+
 
 @dataclass(frozen=True)
 class Shard:
-    """x float32; y int64 (n,) or, for regression, float32 (n, outputs).
-
-    "test" are the samples of the evaluation: with data.evaluate_on = "validation", training samples held out.
-    """
+    """x float32; y int64 (n,) or, for regression, float32 (n, outputs). "test" are the samples of the evaluation: with
+    data.evaluate_on = "validation", training samples held out."""
 
     x_train: np.ndarray
     y_train: np.ndarray
@@ -109,11 +113,9 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
 
 
 def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
-    """The shards of clients 0, 1, ..., each made when it is asked for. Raises DataError at once.
-
-    Client i belongs to rotation group i * groups // clients: contiguous blocks of clients. Samples in time order stay
-    in it: a client's latest are its test samples, and reduced training data is what comes right before them.
-    """
+    """The shards of clients 0, 1, ..., each made when it is asked for. Raises DataError at once. Client i belongs to
+    rotation group i * groups // clients: contiguous blocks of clients. Samples in time order stay in it: a client's
+    latest are its test samples, and reduced training data is what comes right before them."""
     _check(section, pool, clients)
     owned = split(section, pool, clients, seed)
     divided = _divisions(section, pool, owned, seed)
@@ -140,7 +142,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
                 seen = _standardize(*seen)
             return seen if features is None else [x.reshape(len(x), -1)[:, features] for x in seen]
 
-        y_train, y_test = (_of_task(task, pool.y[rows], pool.outputs) for rows in parts)
+        y_train, y_test = (_TARGETS[task](pool.y[rows], pool.outputs) for rows in parts)
         if section.standardize_targets:
             y_train, y_test = _standardize(y_train, y_test)
         x_train, x_test = inputs(section.rotations[block])
@@ -199,13 +201,6 @@ def _divide(rows: np.ndarray, test_fraction: float, share: float) -> tuple[np.nd
     return rows[tests : tests + trains], rows[:tests]
 
 
-def _of_task(task: str, y: np.ndarray, classes: int) -> np.ndarray:
-    """The targets of a task for samples of these classes."""
-    if task == "parity":
-        return y % 2
-    return (2 * y >= classes).astype(y.dtype) if task == "halves" else y
-
-
 def _masked(parts: list[np.ndarray], side: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Images (n, channels, height, width) without a square at one place, drawn here."""
     top, left = (int(rng.integers(length - side + 1)) for length in parts[0].shape[-2:])
@@ -224,10 +219,8 @@ def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> list[np.ndarray]:
 
 
 def write(shard: Shard, path: Path) -> None:
-    """A file that is there whole or not at all. One that is there already, and sound, stays as it is.
-
-    Raises DataError where it holds something else: what the run has learnt from is not to be had any more.
-    """
+    """A file that is there whole or not at all. One that is there already, and sound, stays as it is. Raises DataError
+    where it holds something else: what the run has learnt from is not to be had any more."""
     arrays = {name: getattr(shard, name) for name in ("x_train", "y_train", "x_test", "y_test")}
     if shard.drifted is not None:
         arrays |= dict(zip(("x_train_drifted", "x_test_drifted"), shard.drifted, strict=True))

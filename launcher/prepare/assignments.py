@@ -26,8 +26,7 @@ _SECTIONS = {field.name for field in fields(Assignment)} & {field.name for field
 @dataclass(frozen=True)
 class Host:
     """A machine that runs clients. ``memory`` are the bytes that it has free, ``address`` is where its clients' data
-    sockets are bound; "": at ``transport.host``.
-    """
+    sockets are bound; "": at ``transport.host``."""
 
     name: str
     address: str = ""
@@ -181,11 +180,8 @@ def chosen_hosts(section: PlacementSection, hosts: Sequence[Host]) -> Sequence[H
 def place(
     section: PlacementSection, graph: Graph, hosts: Sequence[Host], needs: Sequence[float], seed: int
 ) -> list[int]:
-    """The index of each client's host. ``needs`` are the bytes of memory that each client takes.
-
-    Hosts get clients in proportion to their cores, no more than their memory holds. Raises ConfigError where it does
-    not hold all.
-    """
+    """The index of each client's host. ``needs`` are the bytes of memory that each client takes. Hosts get clients in
+    proportion to their cores, no more than their memory holds. Raises ConfigError where it does not hold all."""
     shares = _shares(section, hosts, needs)
     if len(hosts) == 1:
         return [0] * graph.clients
@@ -205,10 +201,9 @@ def _shares(section: PlacementSection, hosts: Sequence[Host], needs: Sequence[fl
         most.append(math.floor(limit))
     if sum(most) < clients:
         held = ", ".join(f"{host.name} {count}" for host, count in zip(hosts, most, strict=True))
-        raise ConfigError(
-            f"clients = {clients}: the hosts hold fewer ({held}), at about {largest / 1e6:.0f} MB each; "
-            "use more hosts or fewer clients, or raise placement.clients_a_core and placement.memory_gb"
-        )
+        fewer = f"clients = {clients}: the hosts hold fewer ({held}), at about {largest / 1e6:.0f} MB each"
+        remedy = "use more hosts or fewer clients, or raise placement.clients_a_core and placement.memory_gb"
+        raise ConfigError(f"{fewer}; {remedy}")
     shares = [0] * len(hosts)
     for _ in range(clients):  # to the host that is then the least busy
         open_ = [index for index, count in enumerate(shares) if count < most[index]]

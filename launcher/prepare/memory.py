@@ -157,8 +157,11 @@ class Allowance:
 
 def allowances(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Iterator[Allowance]:
     """Every limit, of this user or this container, that holds for what this process starts."""
-    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if most != resource.RLIM_INFINITY and not _is_exempt(proc):
+    most, is_exempt = resource.getrlimit(resource.RLIMIT_NPROC)[0], os.getuid() == 0
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        capabilities = int((proc / "self/status").read_text().split("CapEff:")[1].split()[0], 16)
+        is_exempt = is_exempt or bool(capabilities & _ADMINISTRATES)
+    if most != resource.RLIM_INFINITY and not is_exempt:
         used, uid = 0, os.getuid()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -170,19 +173,9 @@ def allowances(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"
             yield Allowance(most, used, f"{folder / 'pids.max'} is {most}")
 
 
-def _is_exempt(proc: Path) -> bool:
-    if os.getuid() == 0:
-        return True
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return bool(int((proc / "self/status").read_text().split("CapEff:")[1].split()[0], 16) & _ADMINISTRATES)
-    return False
-
-
 def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:
-    """The folders of the control groups, of version 1 or 2, that limit this process; the nearest first.
-
-    In a container they may be those of the container though their names are those of the host.
-    """
+    """The folders of the control groups, of version 1 or 2, that limit this process; the nearest first. In a container
+    they may be those of the container though their names are those of the host."""
     with contextlib.suppress(OSError):
         for line in (proc / "self/cgroup").read_text().splitlines():
             _, controllers, name = line.split(":", 2)

@@ -45,10 +45,8 @@ def once_for_alike(calibrate: Calibrate) -> Calibrate:
 
 
 def prepare_run(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate | None = None) -> Prepared:
-    """Fills a run folder: shards, resolved configuration, plan, empty database. Raises UserError.
-
-    What is there already from an earlier preparation of the same run stays as it is.
-    """
+    """Fills a run folder: shards, resolved configuration, plan, empty database. Raises UserError. What is there already
+    from an earlier preparation of the same run stays as it is."""
     prepared = work_out(config, folder, site, calibrate)
     write_down(prepared).close()
     return prepared

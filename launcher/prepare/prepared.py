@@ -1,7 +1,6 @@
 """A run that is ready to start, and how it is written into its folder."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,21 +36,10 @@ class Prepared:
         learners = tuple(client.train_samples for client in self.data.clients)
         return learners + (0,) * (len(self.assignments) - len(learners))
 
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What table ``meta`` tells of its data."""
-        constant, owners = self.data.constant_metric, [client.owner for client in self.data.clients]
-        return {
-            "metric": "accuracy" if self.data.task == "classification" else "mse",
-            "groups": ",".join(str(client.group) for client in self.data.clients),
-            **({OWNERS: json.dumps(owners, ensure_ascii=False)} if any(owners) else {}),
-            **({} if constant is None else {CONSTANT_METRIC: repr(constant)}),
-        }
-
 
 def write_down(prepared: Prepared) -> Store:
     """Writes the plan, the configuration, and what table ``meta`` tells of the run; that is not committed yet."""
-    config, folder = prepared.config, prepared.folder
+    config, folder, data = prepared.config, prepared.folder, prepared.data
     schedules = prepared.plan.schedules if prepared.plan else ()
     for assignment, schedule in zip(prepared.assignments, schedules, strict=False):
         schedule.save(assignment.schedule)
@@ -64,7 +52,13 @@ def write_down(prepared: Prepared) -> Store:
     database = folder / "run.sqlite"
     has_digests = not database.exists() or not database.stat().st_size or CONFIG_DIGEST in facts(folder)
     store = Store(database)
-    store.describe(prepared.facts)
+    facts = {"metric": "accuracy" if data.task == "classification" else "mse"}
+    facts["groups"] = ",".join(str(client.group) for client in data.clients)
+    if any(owners := [client.owner for client in data.clients]):
+        facts[OWNERS] = json.dumps(owners, ensure_ascii=False)
+    if data.constant_metric is not None:
+        facts[CONSTANT_METRIC] = repr(data.constant_metric)
+    store.describe(facts)
     if has_digests:
         store.describe({CONFIG_DIGEST: digest_of_config(folder), CONFIG: config.to_toml()})
         store.describe(origin(), once=True)

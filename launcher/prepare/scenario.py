@@ -37,7 +37,11 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
         why = f"a scenario is planned message by message, and these rounds would have {messages:,}"
         allowed = f"as many as send {_MOST_MESSAGES:,}; use fewer rounds or links, or leave the scenario out"
         raise ConfigError.of("rounds", config.rounds, why, allowed)
-    star = _star(config, assignments)
+    star, server, rounds = None, assignments[-1], range(1, config.rounds + 1)
+    if isinstance(config.algorithm, ServerAlgorithm):
+        participants = tuple(frozenset(config.algorithm.participants(config, round)) for round in rounds)
+        receivers = tuple(frozenset(config.algorithm.receivers(config, round)) for round in rounds)
+        star = Star(participants, receivers, opening=len(link(config.algorithm, server, server.neighbours[0]).opens))
     plan = simulate(_scenario(config, graph, sent, [client.train_samples for client in data.clients], star))
     longest = _LONGEST_WAIT_S if config.time.clock == "wall" else sys.float_info.max
     if not plan.end_s <= longest:
@@ -45,17 +49,6 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
         raise ConfigError.of("time.clock", config.time.clock, f"this scenario ends after {plan.end_s:.3g} s", allowed)
     _require_tolerance(config, plan)
     return plan
-
-
-def _star(config: RunConfig, assignments: Sequence[Assignment]) -> Star | None:
-    algorithm, server, rounds = config.algorithm, assignments[-1], range(1, config.rounds + 1)
-    if not isinstance(algorithm, ServerAlgorithm):
-        return None
-    return Star(
-        participants=tuple(frozenset(algorithm.participants(config, round)) for round in rounds),
-        receivers=tuple(frozenset(algorithm.receivers(config, round)) for round in rounds),
-        opening=len(link(algorithm, server, server.neighbours[0]).opens),
-    )
 
 
 def _require_tolerance(config: RunConfig, plan: Plan) -> None:

@@ -13,7 +13,6 @@ from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.data.pool import DataError
 from sheafgossip.launcher.data.sets import load
 from sheafgossip.launcher.data.shards import cut, prepare
-from sheafgossip.node.model.architecture import Architecture, ArchitectureError
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 MATLAB = ("school", "vehicle", "gleam")
@@ -248,12 +247,9 @@ def test_the_array_of_owners_may_have_any_name(read):
     assert len(read("npz", parts(SERIES), client="subject").client) == 8
 
 
-def test_series_of_several_features_stay_series_and_a_gru_that_is_given_images_says_so(read):
+def test_series_of_several_features_stay_series(read):
     assert np.array_equal(read("npz", SERIES, series=True).inputs(np.arange(8)), SERIES["x"])
     assert read("npz", SERIES).input_shape == (1, 3, 2)
-    with pytest.raises(ArchitectureError, match=r"shape \(1, 128, 6\); data\.series = true reads them as series$"):
-        Architecture("gru", (1, 128, 6), 12, hidden=(4,))
-    assert Architecture("gru", (128, 6), 12, hidden=(4,)).series == (128, 6)
 
 
 # -- UCI HAR -----------------------------------------------------------------------------------------------------------
