@@ -52,13 +52,13 @@ def write_down(prepared: Prepared) -> Store:
     database = folder / "run.sqlite"
     has_digests = not database.exists() or not database.stat().st_size or CONFIG_DIGEST in facts(folder)
     store = Store(database)
-    facts = {"metric": "accuracy" if data.task == "classification" else "mse"}
-    facts["groups"] = ",".join(str(client.group) for client in data.clients)
+    about = {"metric": "accuracy" if data.task == "classification" else "mse"}
+    about["groups"] = ",".join(str(client.group) for client in data.clients)
     if any(owners := [client.owner for client in data.clients]):
-        facts[OWNERS] = json.dumps(owners, ensure_ascii=False)
+        about[OWNERS] = json.dumps(owners, ensure_ascii=False)
     if data.constant_metric is not None:
-        facts[CONSTANT_METRIC] = repr(data.constant_metric)
-    store.describe(facts)
+        about[CONSTANT_METRIC] = repr(data.constant_metric)
+    store.describe(about)
     if has_digests:
         store.describe({CONFIG_DIGEST: digest_of_config(folder), CONFIG: config.to_toml()})
         store.describe(origin(), once=True)
