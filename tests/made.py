@@ -1,5 +1,6 @@
-"""Records and run folders written by hand."""
+"""Records, run folders and damaged bytes made by hand."""
 
+import random
 from io import StringIO
 from pathlib import Path
 
@@ -43,3 +44,21 @@ def printed(*parts: object, width: int = 80) -> str:
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
     return console.file.getvalue()
+
+
+def damaged(draw: random.Random, data: bytes) -> bytes:
+    """Bytes with some bits flipped, the end cut off, more at the end, others altogether, or lists in lists in lists."""
+    match draw.randrange(5):
+        case 0:
+            changed = bytearray(data or b"\0")
+            for _ in range(draw.randint(1, 8)):
+                changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+            return bytes(changed)
+        case 1:
+            return data[: draw.randint(0, len(data))]
+        case 2:
+            return data + draw.randbytes(draw.choice((1, 4, 30, 300, 5000)))
+        case 3:
+            return draw.randbytes(draw.choice((0, 1, 21, 255, 256, 3000)))
+    nest = draw.choice((b"\x91", b"\x81\x01", b"\xdd\0\0\0\1", b"\xdd\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff"))
+    return nest * draw.choice((5, 60, 500))

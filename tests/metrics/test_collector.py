@@ -22,7 +22,7 @@ import pytest
 import zmq
 
 from chaos.records import Records
-from made import done, event, sent
+from made import damaged, done, event, sent
 from runs import until
 from sheafgossip.metrics import collector as collector_module
 from sheafgossip.metrics.collector import Collector
@@ -300,22 +300,7 @@ def mutated(draw: random.Random, number: int) -> bytes:
     ]
     batch = pack_batch(0, number, draw.choices(legal, k=draw.randint(1, 5)))
     for _ in range(draw.randint(1, 2)):
-        match draw.randrange(6):
-            case 0:
-                changed = bytearray(batch)
-                for _ in range(draw.randint(1, 8)):
-                    changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
-                batch = bytes(changed)
-            case 1:
-                batch = batch[: draw.randint(1, len(batch))]
-            case 2:
-                batch += draw.randbytes(draw.choice((1, 30, 3000)))
-            case 3:
-                batch = draw.randbytes(draw.choice((1, 30, 3000)))
-            case 4:
-                batch = draw.choice((b"\x91", b"\x81\x01", b"\xdd\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff")) * 500
-            case _:
-                batch = msgpack.packb(odd(draw))
+        batch = damaged(draw, batch) if draw.random() < 0.8 else msgpack.packb(odd(draw))
     return batch
 
 

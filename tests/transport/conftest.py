@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 
 import msgpack
+import numpy as np
 import pytest
 import zmq
 
@@ -16,14 +17,13 @@ from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Clock
 from sheafgossip.transport.connections import Identity, Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
-from sheafgossip.transport.endpoint import Endpoint, Message
+from sheafgossip.transport.endpoint import Endpoint, Message, SentBytes
 from sheafgossip.transport.kernel import KernelCounters
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
 from sheafgossip.transport.peers import Peers
 
 RUN = 77
-LONGEST_WAIT_S = 100.0
-"""Seconds after which a test gives up on something that takes milliseconds."""
+LONGEST_WAIT_S = 100.0  # after which a test gives up on something that takes milliseconds
 
 
 @dataclass
@@ -34,8 +34,13 @@ class Client:
     address: str
     control: Control
     launcher: Control
-    context: zmq.Context | None = None
-    """Its own, where it has keys."""
+    context: zmq.Context | None = None  # its own, where it has keys
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port."""
+        host, port = self.address.removeprefix("tcp://").split(":")
+        return host, int(port)
 
     def peers(
         self, channels: Mapping[int, Channel], *, round: int = 1, dtype="f4", timeout: float = 10, ahead=1, seed=5
@@ -44,6 +49,9 @@ class Client:
         peers = Peers(Clock(self.endpoint, Channels(self.endpoint.node, channels, dtype, seed), timeout, ahead=ahead))
         peers.clock.begin(round)
         return peers
+
+    def send(self, to: int, vector: np.ndarray, round: int = 1) -> SentBytes:
+        return self.endpoint.send([to], round=round, phase=0, tensors=(vector,))[to]
 
     def receive(self, seconds: float = LONGEST_WAIT_S) -> Message | None:
         """The next legal message, if one comes so soon."""
@@ -77,8 +85,7 @@ class Network:
         self.clients: list[Client] = []
         self.puppets: list[zmq.Socket] = []
         self._unnamed = count()
-        self.pairs = [KeyPair.make() for _ in range(5)]
-        """Those of clients 0 to 3, and an unknown peer's."""
+        self.pairs = [KeyPair.make() for _ in range(5)]  # those of clients 0 to 3, and an unknown peer's
 
     def client(
         self,

@@ -1,0 +1,132 @@
+"""What each process has for itself: times of the parts of its work, waits that stand still while it does, constants."""
+
+import contextlib
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from sheafgossip.transport import waiting
+from sheafgossip.transport.constants import VARIABLE, Constants, parse
+from sheafgossip.transport.stopwatch import Stopwatch
+
+
+def compute(seconds: float) -> None:
+    """Takes so much CPU time of this thread."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_the_parts_add_up_to_the_whole_and_a_part_within_a_part_has_its_own_time():
+    cpu, wall = time.thread_time(), time.perf_counter()
+    watch = Stopwatch("first")
+    with watch.during("outer"):
+        compute(0.02)
+        with watch.during("inner"):
+            compute(0.05)
+        compute(0.02)
+    watch.switch("last")
+    compute(0.01)
+    spent = watch.read()
+    cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+    assert spent.keys() == {"first", "outer", "inner", "last", "io"}
+    assert sum(part.cpu_s for name, part in spent.items() if name != "io") == pytest.approx(cpu, abs=1e-3)
+    assert sum(part.elapsed_s for part in spent.values()) == pytest.approx(wall, abs=1e-3)
+    for name, seconds in (("inner", 0.05), ("outer", 0.04), ("last", 0.01)):
+        assert spent[name].cpu_s == pytest.approx(seconds, abs=5e-3)
+
+
+def test_cpu_time_of_other_threads_is_io():
+    watch = Stopwatch("a")
+    thread = threading.Thread(target=compute, args=(0.05,))
+    thread.start()
+    thread.join()
+    spent = watch.read()
+    assert spent["io"] == (pytest.approx(0.05, rel=0.3), 0)
+    assert spent["a"].cpu_s < 0.03
+
+
+def test_a_watch_that_does_not_run_tells_nothing():
+    watch = Stopwatch("a", running=False)
+    watch.blocked_for(1.0)
+    assert watch.read() == {}
+
+
+def test_a_switch_takes_a_few_microseconds_at_most():
+    watch = Stopwatch("a")
+    start = time.thread_time()
+    for _ in range(1000):
+        watch.switch("b")
+    assert time.thread_time() - start < 0.01
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(waiting, "time", clock)
+    return clock
+
+
+def waited(clock: Clock, seconds: float, stops: dict[int, float], looks: tuple[int, ...] = ()) -> float:
+    """Seconds until the wait is over, where some parts of it (by number) take so much longer, and somebody looks with a
+    debugger in others."""
+    began = clock.now
+    for number, until in enumerate(waiting.parts_of(seconds)):
+        assert until > clock.now
+        with waiting.suspended() if number in looks else contextlib.nullcontext():
+            clock.now = until + stops.get(number, 0.0)
+    return clock.now - began
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.5, 60.0, 3600.5])
+def test_time_in_which_a_process_was_stopped_or_looked_at_does_not_count_and_all_other_does(clock, seconds):
+    assert waited(clock, seconds, {}) == pytest.approx(seconds, abs=0.02)
+    part = seconds / max(8, math.ceil(seconds))
+    stopped, looks = {1: 100.0, 3: 5000.0}, (0, 2, 5)
+    assert waited(clock, seconds, stopped, looks) == pytest.approx(seconds + 5100.0 + 5 * part, abs=0.02)
+
+
+def test_a_process_that_is_a_little_late_has_waited_all_the_same(clock):
+    assert waited(clock, 1.5, dict.fromkeys(range(100), 0.2)) < 1.5 + 0.4
+
+
+def test_a_debugger_that_is_left_before_a_part_has_ended_has_held_it_up_all_the_same(clock):
+    parts = waiting.parts_of(1.0)
+    for _ in range(100):
+        until = next(parts)
+        with waiting.suspended():
+            pass
+        clock.now = until
+
+
+def test_constants_are_those_that_a_test_chooses():
+    chosen = parse("window_bytes=4096,linger_s=0.1")
+    assert chosen == Constants(window_bytes=4096, linger_s=0.1)
+    assert isinstance(chosen.window_bytes, int)
+
+
+@pytest.mark.parametrize("text", ["linger_s", "burst=0.5", "linger_s=-1"])
+def test_what_is_no_constant_is_refused(text):
+    with pytest.raises(ValueError, match=r"must be a number .*, and not below 0"):
+        parse(text)
+
+
+def test_a_process_with_an_unknown_constant_does_not_start():
+    command = [sys.executable, "-c", "import sheafgossip.transport.constants"]
+    done = subprocess.run(command, env=os.environ | {VARIABLE: "windows=1"}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"error: {VARIABLE}: 'windows=1': no such constant; allowed are window_bytes")
