@@ -3,7 +3,6 @@ own; with one, clock_planned.py and clock_wall.py say."""
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -14,7 +13,7 @@ from .channel import Channels
 from .codecs import Tensors
 from .constants import CONSTANTS
 from .control import Waiting, WaitOver
-from .endpoint import Endpoint, Message, NeighbourTimeout, names_of
+from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, names_of
 from .schedule import Flow, Schedule, limit, tell_every
 from .waiting import parts_of
 from .wire import Rejected
@@ -32,39 +31,6 @@ NO_VECTOR = np.empty(0)
 
 _SHOWN = "shown_bytes"  # in a checkpoint: messages for evaluation to each neighbour, and their wire bytes
 _OUT_OF_TURN = "round or phase out of turn"
-
-
-class Traffic(NamedTuple):
-    """Messages to one neighbour in a round, and their bytes: the vectors alone, all frames, all with ZMTP framing."""
-
-    messages: int
-    payload_bytes: int
-    message_bytes: int
-    wire_bytes: int
-
-
-class Outgoing:
-    def __init__(self, endpoint: Endpoint):
-        self._endpoint = endpoint
-        self._sent: defaultdict[str, dict[int, tuple[int, int, int, int]]] = defaultdict(dict)  # by kind and neighbour
-
-    def send(self, nodes: Iterable[int], round: int, phase: int, tensors: Tensors = (), beside: str = "") -> None:
-        """``beside`` is the kind of a message that is no traffic of the round."""
-        sent = self._sent[beside]
-        for node, more in self._endpoint.send(nodes, round=round, phase=phase, tensors=tensors).items():
-            messages, payload, message, wire = sent.get(node, (0, 0, 0, 0))
-            sent[node] = messages + 1, payload + more.payload, message + more.message, wire + more.wire
-
-    def close_round(self) -> dict[int, Traffic]:
-        return {node: Traffic(*sent) for node, sent in sorted(self._sent.pop("", {}).items())}
-
-    def beside(self, kind: str) -> dict[int, tuple[int, int]]:
-        """{neighbour: messages of this kind sent to it beside the traffic, and their wire bytes}"""
-        return {node: (messages, wire) for node, (messages, _, _, wire) in sorted(self._sent[kind].items())}
-
-    def resume(self, kind: str, sent: Mapping[int, tuple[int, int]]) -> None:
-        """Goes on from what ``beside`` told."""
-        self._sent[kind] = {node: (messages, 0, 0, wire) for node, (messages, wire) in sent.items() if messages}
 
 
 class Use(NamedTuple):
@@ -96,7 +62,6 @@ class Clock:
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, *, ahead: int = 1):
         self.endpoint = endpoint
         self.channels = channels
-        self.outgoing = Outgoing(endpoint)
         self.neighbours = channels.neighbours
         self.round, self.begun_in = 0, 1
         self.sent = dict.fromkeys(self.neighbours, 0)
@@ -156,12 +121,14 @@ class Clock:
         return Waited()
 
     def state(self) -> dict[str, np.ndarray]:
-        shown = self.outgoing.beside(EVALUATION)
-        return {_SHOWN: np.array([shown.get(node, (0, 0)) for node in self.neighbours])} if shown else {}
+        shown, none = self.endpoint.sent[EVALUATION], Traffic()
+        tallies = [(sent.messages, sent.wire_bytes) for sent in (shown.get(node, none) for node in self.neighbours)]
+        return {_SHOWN: np.array(tallies)} if shown else {}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        if _SHOWN in state:
-            self.outgoing.resume(EVALUATION, dict(zip(self.neighbours, state[_SHOWN].tolist(), strict=False)))
+        for node, (messages, wire) in zip(self.neighbours, state.get(_SHOWN, np.empty((0, 2))).tolist(), strict=False):
+            if messages:
+                self.endpoint.sent[EVALUATION][node] = Traffic(messages, wire_bytes=wire)
 
     def memory_bytes(self) -> int:
         return sum(vector.nbytes for vector in self._inbox.values())
@@ -275,7 +242,7 @@ class ScheduledClock(Clock):
             phase = self.sent[node]
             self.sent[node] += 1
             for _ in range(self.clear_to_send(node, phase, ())):
-                self.outgoing.send([node], self.round, phase, beside=CONFIRMATION)
+                self.endpoint.send([node], self.round, phase, beside=CONFIRMATION)
         return quiet
 
     def _planned(self, array: np.ndarray, node: int, phase: int) -> int:
@@ -335,4 +302,4 @@ class ScheduledClock(Clock):
     def _taken_out(self, node: int) -> None:
         """A message of the neighbour takes no memory any more."""
         if self._rules.bounded and (count := self._flows[node].take()) and node in self._presence.linked:
-            self.outgoing.send([node], 0, count, beside=CONFIRMATION)
+            self.endpoint.send([node], 0, count, beside=CONFIRMATION)

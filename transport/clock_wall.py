@@ -86,10 +86,10 @@ class WallClock(ScheduledClock):
         """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
         for (other, phase), (round, tensors) in self._sent_last.items():
             if other == node:
-                self.outgoing.send([node], round, phase, tensors)
+                self.endpoint.send([node], round, phase, tensors)
                 self._flows[node].sent += 1
         if node in self._shown_last:
-            self.outgoing.send([node], *self._shown_last[node], EVALUATION)
+            self.endpoint.send([node], *self._shown_last[node], EVALUATION)
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         delay = float(self.schedule.delays[round - 1, phase, self._place[node]])

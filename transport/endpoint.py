@@ -4,9 +4,10 @@ import contextlib
 import math
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache, lru_cache, partial
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,24 +49,27 @@ class Message(NamedTuple):
         return self.round == self.phase == 0 and not self.tensors
 
 
-class SentBytes(NamedTuple):
-    """What one message weighed: its tensors, all its frames, and all its frames with ZMTP framing."""
+class Traffic(NamedTuple):
+    """Messages to one neighbour, and their bytes: the tensors alone, all frames, all with ZMTP framing."""
 
-    payload: int
-    message: int
-    wire: int
+    messages: int = 0
+    payload_bytes: int = 0
+    message_bytes: int = 0
+    wire_bytes: int = 0
 
 
 class Endpoint:
-    """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone. ``rejected`` counts
-    dropped messages by reason, since the start; ``heard`` collects the launcher's messages that are not for the
-    endpoint, ``hellos`` (neighbour, wire bytes) of the greetings sent since ``connect``."""
+    """Raises Stopped or ControlClosed from any blocking call when the launcher says so or is gone. ``sent`` counts what
+    was sent, by kind ("": a round's traffic) and neighbour, ``rejected`` the messages dropped, by reason; ``heard``
+    collects the launcher's messages that are not for the endpoint, ``hellos`` (neighbour, wire bytes) of the greetings
+    sent since ``connect``."""
 
     def __init__(self, context: zmq.Context, identity: Identity, control: Control, options: Options):
         self.node = identity.node
         self.presence = Presence(identity.node)
         self.heard: list[Any] = []
         self.hellos: list[tuple[int, int]] = []
+        self.sent: defaultdict[str, dict[int, Traffic]] = defaultdict(dict)
         self.rejected: Counter[str] = Counter()
         self.before_waiting: Callable[[], None] = lambda: None  # called where no message has come soon
         self.stopwatch = options.stopwatch or Stopwatch("start", running=False)
@@ -121,7 +125,7 @@ class Endpoint:
             self._hello(node)
 
     def _hello(self, node: int) -> None:
-        self.hellos += [(j, sent.wire) for j, sent in self.send([node], round=0, phase=0, tensors=()).items()]
+        self.hellos += [(node, sent.wire_bytes) for sent in self.send([node], 0, 0, beside="hello").values()]
 
     def _answer(self, greeting: Message) -> None:
         node, incarnation = greeting.src, greeting.incarnation
@@ -149,23 +153,23 @@ class Endpoint:
             self._link(place)
 
     def send(
-        self, to: Iterable[int], *, round: int, phase: int, tensors: tuple[np.ndarray, ...]
-    ) -> dict[int, SentBytes]:
-        """Sends the same tensors to each node; returns what each of these messages weighs. The tensors are copied once,
+        self, to: Iterable[int], round: int, phase: int, tensors: tuple[np.ndarray, ...] = (), beside: str = ""
+    ) -> dict[int, Traffic]:
+        """Sends the same tensors to each node; returns each of these messages' weight. The tensors are copied once,
         whatever the number of receivers, and may be changed after the call. A node whose connection is gone is left out
-        of the result and counted in ``rejected``."""
+        of the result and counted in ``rejected``. ``beside`` is the kind of messages that are no traffic of the round.
+        """
         layout = layout_of(tensors)
         end = pack_end(round, phase, layout)
         self._headers.expect(end, round, phase, layout)
         sizes = tuple([tensor.nbytes for tensor in tensors])
         frames = [_frame(tensor) for tensor in tensors]
-        sent, weights = {}, dict[int, SentBytes]()
+        sent, before = {}, self.sent[beside]
         for node in to:
             header = self._start_to(node) + end
             if self._put(self._route_to[node], header, frames):
-                if (length := len(header)) not in weights:
-                    weights[length] = _weigh(length, sizes, self._sealed)
-                sent[node] = weights[length]
+                sent[node] = one = _weigh(len(header), sizes, self._sealed)
+                before[node] = Traffic(*map(add, before[node], one)) if node in before else one
         return sent
 
     def _put(self, route: bytes, header: bytes, frames: Sequence[bytes | zmq.Frame]) -> bool:
@@ -282,9 +286,9 @@ class Endpoint:
 
 
 @lru_cache(maxsize=1024)
-def _weigh(header: int, sizes: tuple[int, ...], sealed: bool) -> SentBytes:
+def _weigh(header: int, sizes: tuple[int, ...], sealed: bool) -> Traffic:
     payload = sum(sizes)
-    return SentBytes(payload, header + payload, message_wire_bytes([header, *sizes], sealed=sealed))
+    return Traffic(1, payload, header + payload, message_wire_bytes([header, *sizes], sealed=sealed))
 
 
 def _frame(tensor: np.ndarray) -> bytes | zmq.Frame:

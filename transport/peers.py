@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .clock import EVALUATION, Clock, Traffic, Use
+from .clock import EVALUATION, Clock, Use
 from .codecs import Tensors
+from .endpoint import Traffic
 
 Vectors = Mapping[int, np.ndarray]
 """{neighbour: vector}"""
@@ -67,7 +68,7 @@ class Peers:
             for copy in range(clock.clear_to_send(node, phase, tensors)):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
         for (_, phase, _copy), (tensors, nodes) in shared.items():
-            clock.outgoing.send(nodes, round, phase, tensors)
+            clock.endpoint.send(nodes, round, phase, tensors)
 
     def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
@@ -100,7 +101,7 @@ class Peers:
                 if self.clock.clear_to_show(node, last + 1, tensors):
                     shared.setdefault((id(tensors[0]), last + 1, 0), (tensors, []))[1].append(node)
             for (_, phase, _copy), (tensors, nodes) in shared.items():
-                self.clock.outgoing.send(nodes, self.round, phase, tensors, EVALUATION)
+                self.clock.endpoint.send(nodes, self.round, phase, tensors, EVALUATION)
 
     def shown(self, node: int) -> np.ndarray | None:
         """The server's answer of this round, read-only, once it has been shown; None: it will not be. Raises
@@ -110,7 +111,8 @@ class Peers:
 
     def next_round(self) -> Exchanged:
         """Closes the current round, opens the next; returns what was exchanged in the one closed."""
-        return Exchanged(self.round, self.clock.outgoing.close_round(), self.clock.next_round())
+        sent = self.clock.endpoint.sent.pop("", {})
+        return Exchanged(self.round, dict(sorted(sent.items())), self.clock.next_round())
 
     def state(self) -> dict[str, np.ndarray]:
         """What a later process needs to go on: what codecs owe, and what has been counted so far."""

@@ -121,8 +121,8 @@ class Reporter:
             waits = f"{missed} wait{'s' if missed > 1 else ''} ended by the deadline"
             self._recorder.write(EventRecord(now, None, self._node, "timeout", waits))
         for kind in (CONFIRMATION, EVALUATION):
-            tallies = self._peers.clock.outgoing.beside(kind).items()
-            self._recorder.write(*(OverheadRecord(self._node, j, kind, *tally) for j, tally in tallies))
+            tallies = sorted(self._peers.clock.endpoint.sent[kind].items())
+            self._recorder.write(*(OverheadRecord(self._node, j, kind, t.messages, t.wire_bytes) for j, t in tallies))
         if early and self._measures:
             self._recorder.write(*self._measurements(now))
 

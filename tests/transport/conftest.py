@@ -17,7 +17,7 @@ from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Clock
 from sheafgossip.transport.connections import Identity, Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
-from sheafgossip.transport.endpoint import Endpoint, Message, SentBytes
+from sheafgossip.transport.endpoint import Endpoint, Message, Traffic
 from sheafgossip.transport.kernel import KernelCounters
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
 from sheafgossip.transport.peers import Peers
@@ -50,7 +50,7 @@ class Client:
         peers.clock.begin(round)
         return peers
 
-    def send(self, to: int, vector: np.ndarray, round: int = 1) -> SentBytes:
+    def send(self, to: int, vector: np.ndarray, round: int = 1) -> Traffic:
         return self.endpoint.send([to], round=round, phase=0, tensors=(vector,))[to]
 
     def receive(self, seconds: float = LONGEST_WAIT_S) -> Message | None:

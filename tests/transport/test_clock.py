@@ -67,9 +67,9 @@ def test_a_sender_waits_when_its_window_is_full_and_goes_on_when_half_of_it_is_c
     done, (woken, heard) = network.in_parallel(run_ahead, sleep_then_listen)
     assert heard == [ROUNDS]
     assert done > woken  # it could not have sent them all before
-    messages, wire_bytes = slow.clock.outgoing.beside(CONFIRMATION)[0]
-    assert messages == ROUNDS // 64
-    assert wire_bytes > 0
+    confirmations = second.endpoint.sent[CONFIRMATION][0]
+    assert confirmations.messages == ROUNDS // 64
+    assert confirmations.wire_bytes > 0
 
 
 def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(network):
@@ -97,7 +97,7 @@ def test_who_is_quiet_says_so_without_a_vector_and_may_hear_one_all_the_same(net
     )
     assert told == [({}, 0, [None]), ({1: [2]}, 0, [2]), ({1: [4]}, 1, [3])]
     assert told_there == [({}, 0, [None]), ({}, 1, [None]), ({0: [3]}, 1, [3])]
-    assert one.clock.outgoing.beside(CONFIRMATION)[1][0] == 2  # messages without a vector are no traffic
+    assert first.endpoint.sent[CONFIRMATION][1].messages == 2  # messages without a vector are no traffic
     assert one.memory_bytes() == other.memory_bytes() == 0
 
 

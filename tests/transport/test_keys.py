@@ -65,8 +65,8 @@ def test_hello_and_messages_weigh_what_the_kernel_sent(network, keys):
         for here, vector in ((0, np.zeros(size, np.float32)), (1, np.zeros(size, np.float64))):
             sent = (client, other)[here].send(1 - here, vector)
             header = len(msgpack.packb([1, 77, here, 1 - here, 1, 0, [[here, size]]]))
-            assert sent == (vector.nbytes, vector.nbytes + header, frame(header) + frame(vector.nbytes))
-            wire[here] += sent.wire
+            assert sent == (1, vector.nbytes, vector.nbytes + header, frame(header) + frame(vector.nbytes))
+            wire[here] += sent.wire_bytes
             (other, client)[here].receive()
     for here, ours in enumerate((client, other)):
         ours.endpoint.connections.note()

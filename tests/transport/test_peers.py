@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.transport.channel import Channel
-from sheafgossip.transport.clock import Traffic
-from sheafgossip.transport.endpoint import NeighbourTimeout
+from sheafgossip.transport.endpoint import NeighbourTimeout, Traffic
 from sheafgossip.transport.stopwatch import Stopwatch
 
 

@@ -25,7 +25,7 @@ from sheafgossip.transport.clock import Rules, ScheduledClock
 from sheafgossip.transport.clock_planned import PlannedClock
 from sheafgossip.transport.clock_wall import WallClock
 from sheafgossip.transport.connections import Presence
-from sheafgossip.transport.endpoint import Message, SentBytes
+from sheafgossip.transport.endpoint import Message, Traffic
 from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.stopwatch import Stopwatch
 
@@ -64,6 +64,7 @@ class Process:
     node: int
     incarnation: int
     presence: Presence
+    sent: dict = field(default_factory=dict)
     rejected: Counter = field(default_factory=Counter)
     queue: deque[Message] = field(default_factory=deque)
     wakes_at: float = -math.inf  # when it goes on, if no message comes before
@@ -73,7 +74,7 @@ class Process:
     peers: Peers | None = None
     most_under_way: Counter = field(default_factory=Counter)
 
-    def send(self, to, *, round, phase, tensors) -> dict[int, SentBytes]:
+    def send(self, to, round, phase, tensors=(), beside="") -> dict[int, Traffic]:
         nodes = list(to)
         for node in nodes:
             if (other := self.stage.there.get(node)) is not None:
@@ -84,7 +85,7 @@ class Process:
         if self.stage.random.random() < 0.05:  # perhaps others go on first
             self.wakes_at = self.stage.now
             self.stage.main.switch()
-        return dict.fromkeys(nodes, SentBytes(0, 0, 0))
+        return dict.fromkeys(nodes, Traffic())
 
     def receive(self, deadline: float) -> Message | None:
         if not (self.queue or self.spoken_to) and deadline > self.stage.now:
