@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .channel import Channels
+from .channel import Channels, Tensors
 from .clock import EVALUATION, Rules, ScheduledClock, Use, Waited, silence_of
-from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Endpoint
 from .schedule import Schedule, can_be_used, chosen_round, needed_round

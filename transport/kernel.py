@@ -4,7 +4,6 @@ import contextlib
 import socket
 import struct
 import sys
-from dataclasses import dataclass
 
 _TCP_INFO_BYTES = 240
 _PLACES = 128, 200, 208  # tcpi_bytes_received, tcpi_bytes_sent, tcpi_bytes_retrans in struct tcp_info, uint64 each
@@ -17,16 +16,6 @@ def counts_bytes() -> bool:
         return False
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         return len(_info(sock)) >= _PLACES[-1] + 8
-
-
-@dataclass(frozen=True, slots=True)
-class KernelCount:
-    """One end of a connection: "address:port" of both, and bytes in each direction; what was sent again counts once."""
-
-    local: str
-    peer: str
-    sent: int
-    received: int
 
 
 class KernelCounters:
@@ -50,7 +39,9 @@ class KernelCounters:
         if (sock := self._sockets.pop(self._latest.pop(descriptor, ("", "")), None)) is not None:
             sock.close()
 
-    def read(self) -> list[KernelCount]:
+    def read(self) -> list[tuple[str, str, int, int]]:
+        """Of each connection "address:port" of this end and of the other, and the bytes sent (what was sent again once)
+        and received."""
         counts = []
         for ends, sock in self._sockets.items():
             info = _info(sock)
@@ -58,13 +49,12 @@ class KernelCounters:
                 info = later
             received, sent, again = (struct.unpack_from("=Q", info, place)[0] for place in _PLACES)
             fin = info[0] in _FIN_HAS_COME  # the other end has closed; the kernel counts its FIN as a byte received
-            counts.append(KernelCount(*ends, sent - again, received - fin))
+            counts.append((*ends, sent - again, received - fin))
         return counts
 
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
-        self._sockets.clear()
 
 
 def _info(sock: socket.socket) -> bytes:

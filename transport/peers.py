@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .channel import Tensors
 from .clock import EVALUATION, Clock, Use
-from .codecs import Tensors
 from .endpoint import Traffic
 
 Vectors = Mapping[int, np.ndarray]

@@ -12,7 +12,7 @@ from ...node.algorithms import link
 from ...node.algorithms.server import ServerAlgorithm
 from ...node.assignment import Assignment
 from ...topology import Graph
-from ...transport.codecs import Format
+from ...transport.channel import Format
 from ...transport.wire import message_wire_bytes, pack_header
 from ..config.sections import ConfigError, RunConfig
 from ..data.shards import DataSummary

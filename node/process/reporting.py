@@ -30,7 +30,6 @@ from ...metrics.records import (
 )
 from ...transport.clock import CONFIRMATION, EVALUATION
 from ...transport.connections import identity_of
-from ...transport.kernel import KernelCount
 from ...transport.peers import Peers
 from ...transport.stopwatch import Stopwatch
 from ...transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
@@ -126,8 +125,8 @@ class Reporter:
         if early and self._measures:
             self._recorder.write(*self._measurements(now))
 
-    def tell_kernel(self, counts: Iterable[KernelCount]) -> None:
-        self._recorder.write(*(KernelRecord(self._node, c.local, c.peer, c.sent, c.received) for c in counts))
+    def tell_kernel(self, counts: Iterable[tuple[str, str, int, int]]) -> None:
+        self._recorder.write(*(KernelRecord(self._node, *count) for count in counts))
 
     def _edges(self, round: int) -> Iterator[Record]:
         maps, report = self._client.state.maps, self._client.report

@@ -98,7 +98,7 @@ def test_the_records_own_bytes_are_counted_with_their_framing_as_the_kernel_does
     if not keyed:
         assert recorder.wire_bytes == OPENING + (short + 2) + (long + 9)
     if counts_bytes():
-        assert kernel.read()[0].received == recorder.wire_bytes
+        assert kernel.read()[0][3] == recorder.wire_bytes
     kernel.close()
     recorder.close()
     pull.disable_monitor()

@@ -13,7 +13,7 @@ import pytest
 from sheafgossip.launcher.planner.plan import Plan, PlanError
 from sheafgossip.launcher.planner.scenario import Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
-from sheafgossip.transport.codecs import codec
+from sheafgossip.transport.channel import codec
 from sheafgossip.transport.schedule import limit
 
 from .played import Stage, Wire
