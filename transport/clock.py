@@ -17,17 +17,11 @@ from .schedule import Flow, Schedule, limit, tell_every
 from .waiting import parts_of
 from .wire import Rejected
 
-Key = tuple[int, int, int]
-"""Sender, round and phase of a message."""
+Key = tuple[int, int, int]  # sender, round and phase of a message
 
-CONFIRMATION: Final = "confirmation"
-"""Messages that carry no vector but tell what was taken, or that the sender is quiet."""
-EVALUATION: Final = "evaluation"
-"""Messages for evaluation only."""
-
-NO_VECTOR = np.empty(0)
-"""In place of the vector of a message that has none: its sender is quiet in this exchange."""
-
+CONFIRMATION: Final = "confirmation"  # messages that carry no vector but tell what was taken, or that one is quiet
+EVALUATION: Final = "evaluation"  # messages for evaluation only
+NO_VECTOR = np.empty(0)  # in place of the vector of a message that has none: its sender is quiet in this exchange
 _SHOWN = "shown_bytes"  # in a checkpoint: messages for evaluation to each neighbour, and their wire bytes
 _OUT_OF_TURN = "round or phase out of turn"
 
@@ -68,6 +62,7 @@ class Clock:
         self.timeout = timeout
         self._ahead = ahead
         self._inbox: dict[Key, np.ndarray] = {}
+        self._used: list[Use] = []
 
     def begin(self, round: int, begun_in: int | None = None) -> None:
         """The first round to come; 1, unless the client goes on from a checkpoint. ``begun_in`` is the first of this
@@ -79,7 +74,8 @@ class Clock:
         self.round += 1
         self.sent = dict.fromkeys(self.neighbours, 0)
         self.taken = dict.fromkeys(self.neighbours, 0)
-        return ()
+        used, self._used = self._used, []
+        return used
 
     def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
         """Waits until a message may leave; returns how often it is sent: 0 where it is lost or nobody is there."""
@@ -120,14 +116,14 @@ class Clock:
         return Waited()
 
     def state(self) -> dict[str, np.ndarray]:
-        shown, none = self.endpoint.sent[EVALUATION], Traffic()
-        tallies = [(sent.messages, sent.wire_bytes) for sent in (shown.get(node, none) for node in self.neighbours)]
+        shown = self.endpoint.sent[EVALUATION]
+        tallies = [(sent.messages, sent.wire_bytes) for sent in (shown.get(j, Traffic()) for j in self.neighbours)]
         return {_SHOWN: np.array(tallies)} if shown else {}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        for node, (messages, wire) in zip(self.neighbours, state.get(_SHOWN, np.empty((0, 2))).tolist(), strict=False):
-            if messages:
-                self.endpoint.sent[EVALUATION][node] = Traffic(messages, wire_bytes=wire)
+        if _SHOWN in state:
+            tallies = zip(self.neighbours, state[_SHOWN].tolist(), strict=True)
+            self.endpoint.sent[EVALUATION] |= {j: Traffic(n, wire_bytes=wire) for j, (n, wire) in tallies if n}
 
     def memory_bytes(self) -> int:
         return sum(vector.nbytes for vector in self._inbox.values())
@@ -227,12 +223,6 @@ class ScheduledClock(Clock):
         for node in self.neighbours:
             most = limit(channels[node].sent_in(1), size, int(schedule.backlog[self._place[node]]))
             self._flows[node] = Flow(most, tell_every(channels[node].received_in(1), size))
-        self._used: list[Use] = []
-
-    def next_round(self) -> Sequence[Use]:
-        super().next_round()
-        used, self._used = self._used, []
-        return used
 
     def tell_quiet(self, quiet: Collection[int]) -> Collection[int]:
         """The plan has a message of everyone in every exchange: one without a vector takes the place of what is not
@@ -253,7 +243,7 @@ class ScheduledClock(Clock):
         flow = self._flows[node]
         if self._rules.bounded:
             self._until(
-                lambda: flow.has_room(copies) or self._is_gone(node),
+                lambda: flow.sent - flow.confirmed + copies <= flow.limit or self._is_gone(node),
                 lambda: f"client {node} has taken nothing for {self.timeout:g} s, in round {self.round}",
             )
         flow.sent += copies
@@ -300,5 +290,9 @@ class ScheduledClock(Clock):
 
     def _taken_out(self, node: int) -> None:
         """A message of the neighbour takes no memory any more."""
-        if self._rules.bounded and (count := self._flows[node].take()) and node in self._presence.linked:
-            self.endpoint.send([node], 0, count, beside=CONFIRMATION)
+        flow = self._flows[node]
+        flow.taken += 1
+        if self._rules.bounded and flow.taken - flow.told >= flow.tell_every:
+            flow.told = flow.taken
+            if node in self._presence.linked:
+                self.endpoint.send([node], 0, flow.told, beside=CONFIRMATION)

@@ -59,9 +59,8 @@ class PlannedClock(ScheduledClock):
             sent = self.channels.sent(node, self.round, phase, tensors) if tensors else NO_VECTOR
             self.stored.add(node, self.round, phase, sent, self.round)
         copies = self._planned(self.schedule.copies, node, phase)
-        if copies and self._reach(node, self._planned(self.schedule.to_life, node, phase)):
-            return copies if self._make_room(node, copies) else 0
-        return 0
+        reached = copies and self._reach(node, self._planned(self.schedule.to_life, node, phase))
+        return copies if reached and self._make_room(node, copies) else 0
 
     def _reach(self, node: int, incarnation: int) -> bool:
         """Waits until this client is linked up with that incarnation of the neighbour; False if that dies before."""
@@ -75,14 +74,13 @@ class PlannedClock(ScheduledClock):
         return bool(np.isnan(self.schedule.compute[self.round - 1]))
 
     def receive(self, nodes: Sequence[int], *, bounded: bool = True) -> dict[int, np.ndarray]:
-        keys: list[Key] = []
+        taken, uses = self.taken, self.schedule.uses
+        keys = [(node, self._planned(uses, node, taken[node]), taken[node]) for node in nodes]
+        for key in keys:
+            if key[1]:
+                self._wait_for_one(key)
         for node in nodes:
-            phase = self.taken[node]
-            keys.append((node, self._planned(self.schedule.uses, node, phase), phase))
-            if keys[-1][1]:
-                self._wait_for_one(keys[-1])
-        for node in nodes:
-            self.taken[node] += 1
+            taken[node] += 1
         used = {key[0]: self._use(key) for key in keys}
         return {node: vector for node, vector in used.items() if vector is not None}
 

@@ -15,8 +15,7 @@ from .schedule import Schedule, can_be_used, chosen_round, needed_round
 
 LAST_WORDS_S = CONSTANTS.last_words_wall_s
 
-DEADLINES = "deadlines"
-"""In a checkpoint: how many waits of this incarnation a deadline has ended."""
+DEADLINES = "deadlines"  # in a checkpoint: how many waits of this incarnation a deadline has ended
 
 
 class Arrivals:
@@ -30,10 +29,6 @@ class Arrivals:
     @property
     def freshest(self) -> int:
         return max(self.there, default=0)
-
-    def add(self, round: int, vector: np.ndarray, arrival: float) -> None:
-        """A message does not overtake those before it."""
-        self.coming.append((max(arrival, self.coming[-1][0]) if self.coming else arrival, round, vector))
 
     def proceed(self, now: float, round: int, staleness: float) -> int:
         """Lets arrive what is due in this round; returns how many messages were removed, since they have come twice or
@@ -79,7 +74,8 @@ class WallClock(ScheduledClock):
         return copies if self._make_room(node, copies) else 0
 
     def _is_gone(self, node: int) -> bool:
-        return not self._presence.is_there(node)
+        here = self._presence
+        return node not in here.linked or node in here.died or node in here.left
 
     def _greeted(self, node: int) -> None:
         """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""
@@ -92,7 +88,9 @@ class WallClock(ScheduledClock):
 
     def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         delay = float(self.schedule.delays[round - 1, phase, self._place[node]])
-        self._arrivals[node, phase].add(round, vector, time.monotonic() + delay)
+        coming = self._arrivals[node, phase].coming
+        before = coming[-1][0] if coming else 0.0  # a message does not overtake those before it
+        coming.append((max(before, time.monotonic() + delay), round, vector))
 
     def _let_arrive(self) -> float:
         now = time.monotonic()

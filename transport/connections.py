@@ -4,7 +4,7 @@ in which incarnation, or has left or died."""
 import re
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,18 +13,7 @@ import zmq
 from .constants import CONSTANTS
 from .control import NeighbourCame, NeighbourDied, NeighbourFinished, NeighbourLeft
 from .kernel import KernelCounters
-from .keys import (
-    CLOSED,
-    HANDSHAKE_MS,
-    OPENED,
-    PROOF,
-    Ring,
-    ZapHandler,
-    authenticated_number,
-    dial_with,
-    listen_with,
-    next_event,
-)
+from .keys import CLOSED, HANDSHAKE_MS, OPENED, PROOF, Ring, ZapHandler, dial_with, listen_with, next_event
 from .stopwatch import Stopwatch
 from .wire import HANDSHAKE_FRAME, MAX_HEADER_BYTES, SEAL_BYTES, Rejected
 
@@ -61,13 +50,6 @@ class Presence:
         self.finished: dict[int, float] = {}  # have sent their last message, and when that was heard
         self.first_rounds: dict[int, int] = {}  # of neighbours that have come later than the others
         self.latecomers: frozenset[int] = frozenset()  # may connect after the others have met
-
-    def is_there(self, node: int) -> bool:
-        return node in self.linked and node not in self.died and node not in self.left
-
-    def expected(self, nodes: Iterable[int]) -> set[int]:
-        """Those of the nodes that have not ended."""
-        return set(nodes) - self.died.keys() - self.left.keys()
 
     def latecomer(self, identity: bytes) -> tuple[int, int]:
         """The neighbour that connects to this client after having been away, and its incarnation. Raises Rejected."""
@@ -164,10 +146,6 @@ class Connections:
         self.router.setsockopt(zmq.CONNECT_ROUTING_ID, route)
         self.router.connect(address)
 
-    def is_from(self, frame: zmq.Frame, node: int) -> bool:
-        """Whether a frame on a connection that was accepted is the node's, as far as keys can tell."""
-        return self.zap is None or authenticated_number(frame) == node
-
     def attend(self, ready: Container[Any]) -> None:
         if self._monitor in ready:
             self.note()
@@ -192,7 +170,8 @@ class Connections:
                 # ZeroMQ does not tell the two causes apart, and neighbours that may come late also go
                 self._rejected[f"connection closed by its peer, or for a frame over {self._max_frame} bytes"] += 1
 
-    def close(self, linger_s: float) -> None:
+    def close(self, linger_s: float = 0.0) -> None:
+        """What was sent and has not left yet gets ``linger_s`` seconds, while the context is terminated."""
         self.router.linger = int(linger_s * 1000)
         self.router.disable_monitor()
         self._monitor.close()

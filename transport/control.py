@@ -21,9 +21,6 @@ class ControlMessage:
         dataclass(frozen=True)(cls)
 
 
-# -- from the launcher to a client -------------------------------------------------------------------------------------
-
-
 class Place(ControlMessage):
     """Where a client's present process is found, and by which public key it is known (empty without keys)."""
 
@@ -68,9 +65,6 @@ class NeighbourCame(ControlMessage):
     first_round: int  # in which it takes part
 
 
-# -- from a client to the launcher -------------------------------------------------------------------------------------
-
-
 class Bound(ControlMessage):
     address: str
     key: str
@@ -107,9 +101,6 @@ class WaitOver(ControlMessage):
 
 class StepTimed(ControlMessage):
     seconds: float  # that a local step takes, where a process was forked to time it
-
-
-# -- between the launcher and the fork server --------------------------------------------------------------------------
 
 
 class Fork(ControlMessage):

@@ -16,6 +16,7 @@ import zmq
 from .connections import Connections, Identity, Options, Presence, identity_of
 from .constants import CONSTANTS
 from .control import Control, NeighbourCame, Place, Stop
+from .keys import authenticated_number
 from .stopwatch import Stopwatch
 from .waiting import parts_of
 from .wire import HeaderReader, Rejected, layout_of, message_wire_bytes, pack_end, pack_start, view_tensor
@@ -83,6 +84,7 @@ class Endpoint:
         self._waiting: list[Message] = []  # that came while this client was still linking up
         self._look_due = 0.0
         self.connections = Connections(context, identity, options, self.presence, self.rejected)
+        self.close = self.connections.close
         self._router = self.connections.router
         self._poller, self._aside = zmq.Poller(), zmq.Poller()  # the one for all, the other for all but messages
         self._poller.register(self._router, zmq.POLLIN)
@@ -99,7 +101,7 @@ class Endpoint:
             self._link(place)
         waiting = parts_of(deadline - time.monotonic())
         until = next(waiting, deadline)
-        while self.presence.expected(missing):
+        while missing - self.presence.died.keys() - self.presence.left.keys():
             message = self._next(min(until, time.monotonic() + _GLANCE_S), linking=True)
             if message is not None and message.src in missing:
                 self._answer(message)  # by now it may be another incarnation than the one that was told
@@ -240,7 +242,7 @@ class Endpoint:
             frames.append(frame.bytes)
         sender = self._peer_of.get(route)
         peer, incarnation = sender or self.presence.latecomer(route)
-        if self._sealed and peer < self.node and not self.connections.is_from(head, peer):
+        if self._sealed and peer < self.node and authenticated_number(head) != peer:
             raise Rejected("another client's name")
         round, phase, layout = self._headers.read(peer, head.bytes, len(frames))
         message = Message(peer, round, phase, tuple(map(view_tensor, frames, layout)), incarnation)
@@ -279,10 +281,6 @@ class Endpoint:
             elif isinstance(message, NeighbourCame):
                 self._rejoin(message.place)
         return True
-
-    def close(self, linger_s: float = 0.0) -> None:
-        """What was sent and has not left yet gets ``linger_s`` seconds, while the context is terminated."""
-        self.connections.close(linger_s)
 
 
 @lru_cache(maxsize=1024)

@@ -38,8 +38,6 @@ import numpy as np
 from .array_file import ArrayFile, read
 from .constants import CONSTANTS
 
-_QUEUE = 1000
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -122,17 +120,6 @@ class Flow:
     taken: int = 0
     told: int = 0
 
-    def has_room(self, copies: int) -> bool:
-        return self.sent - self.confirmed + copies <= self.limit
-
-    def take(self) -> int | None:
-        """One of the neighbour's messages is taken out; the number to tell it, where it is time for that."""
-        self.taken += 1
-        if self.taken - self.told < self.tell_every:
-            return None
-        self.told = self.taken
-        return self.told
-
 
 def limit(lengths: Collection[int], itemsize: int, backlog: int) -> int:
     """Messages that may be under way to a neighbour; lengths and item size are those of a round's messages."""
@@ -149,4 +136,4 @@ def tell_every(lengths: Collection[int], itemsize: int) -> int:
 def queue_for(schedule: Schedule) -> int:
     """Messages and confirmations that a queue of ZeroMQ's must hold, so that the limits above are what bounds it."""
     most = max(int(backlog.max(initial=0)) for backlog in (schedule.backlog, schedule.backlog_in))
-    return max(_QUEUE, 2 * (most + CONSTANTS.window_most))
+    return max(1000, 2 * (most + CONSTANTS.window_most))

@@ -132,7 +132,7 @@ def test_traffic_is_the_closed_form_of_what_was_sent(network, lengths, dtype, ro
             frames = [len(msgpack.packb([1, 77, 0, j, round, phase, [shape]])), numbers.nbytes]
             framing = sum(2 if size <= 255 else 9 for size in frames)
             expected[j] += (1, numbers.nbytes, sum(frames), sum(frames) + framing)
-    assert peers.next_round() == (round, {j: Traffic(*sent) for j, sent in expected.items()}, ())
+    assert peers.next_round() == (round, {j: Traffic(*sent) for j, sent in expected.items()}, [])
     assert peers.next_round().sent == {}
     for client in clients:
         network.end(client)
