@@ -1,8 +1,8 @@
 """The control line: whole messages, however the bytes come."""
 
 import socket
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from sheafgossip.transport import control as words
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, ControlClosed, Done, Failed, Go, Tally
 
-HOLDERS = {words.Tell, words.TellAll, words.FromClient, words.Fork}
-
 
 def messages(table: dict[str, type]) -> st.SearchStrategy:
     """Of one direction, with whatever their fields may hold."""
-    plain = st.one_of(*(st.builds(each) for each in set(table.values()) - HOLDERS))
+    holders = {words.Tell, words.TellAll, words.FromClient, words.Fork}
+    plain = st.one_of(*(st.builds(each) for each in set(table.values()) - holders))
     numbers, parts = st.integers(-5, 1 << 60), st.lists(st.dictionaries(st.text("abc"), st.integers()), max_size=2)
     if table is TO_LAUNCHER:
         return plain | st.builds(words.FromClient, numbers, plain)
-    held = st.builds(words.Tell, numbers, plain) | st.builds(words.TellAll, plain)
-    return plain | held | st.builds(words.Fork, parts, numbers)
+    return (
+        plain | st.builds(words.Tell, numbers, plain) | st.builds(words.TellAll, plain) | st.builds(words.Fork, parts)
+    )
 
 
 @pytest.fixture
@@ -35,23 +35,23 @@ def line() -> Iterator[tuple[Control, socket.socket]]:
 def heard_by(control: Control, count: int) -> list:
     heard = []
     while len(heard) < count:
-        heard += control.receive()
+        assert control.wait(5)
+        heard += control.receive_some()
     return heard
 
 
-@given(
-    st.lists(messages(FROM_LAUNCHER), min_size=1, max_size=4), st.lists(messages(TO_LAUNCHER), min_size=1, max_size=4)
-)
-def test_what_is_sent_comes_out_the_same_and_in_order(down, up):
+@pytest.mark.parametrize("table", [FROM_LAUNCHER, TO_LAUNCHER], ids=["from", "to"])
+@given(st.data())
+def test_what_is_sent_comes_out_the_same_and_in_order(table, data):
+    sent = data.draw(st.lists(messages(table), min_size=1, max_size=4))
     one, other = socket.socketpair()
     with one, other:
-        here, there = Control(one, TO_LAUNCHER), Control(other, FROM_LAUNCHER)
-        for source, target, sent in ((here, there, down), (there, here, up)):
-            for message in sent:
-                source.send(message)
-            received = heard_by(target, len(sent))
-            assert [*map(type, received)] == [*map(type, sent)]
-            assert [*map(words.encode, received)] == [*map(words.encode, sent)]  # a NaN is no other's equal
+        source, target = Control(one), Control(other, table)
+        for message in sent:
+            source.send(message)
+        received = heard_by(target, len(sent))
+    assert [*map(type, received)] == [*map(type, sent)]
+    assert [*map(words.encode, received)] == [*map(words.encode, sent)]  # a NaN is no other's equal
 
 
 @pytest.mark.parametrize("sent", [Go(1.0), words.FromClient(1, Go(1.0))])
@@ -111,15 +111,10 @@ def test_a_burst_in_both_directions_hangs_nobody():
                 there.send(message)
             heard_by(there, len(sent))
 
-        neighbour = threading.Thread(target=answer)
-        neighbour.start()
-        for message in sent:
-            here.send(words.Stop(message.text))
-        received: list[Failed] = []
-        while len(received) < len(sent):
-            assert here.wait(5)
-            received += here.receive_some()
-        neighbour.join(5)
-        assert not neighbour.is_alive()
-        assert received == sent
+        with ThreadPoolExecutor() as threads:
+            answered = threads.submit(answer)
+            for message in sent:
+                here.send(words.Stop(message.text))
+            assert heard_by(here, len(sent)) == sent
+            answered.result(5)
         assert not here.wait(0.01)

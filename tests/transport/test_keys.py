@@ -33,9 +33,6 @@ def sealed(length: int) -> int:
     return plain(len(b"\x07MESSAGE") + 8 + 16 + 1 + length)
 
 
-# -- meeting and talking -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("limit", "keys"), [(1000, False), (1, True), (256, True)])
 def test_a_frame_of_exactly_the_limit_is_taken_in(network, limit, keys):
     client, other = network.linked(2, [(0, 1)], keys=keys, max_frame=limit)
@@ -61,13 +58,17 @@ def test_hello_and_messages_weigh_what_the_kernel_sent(network, keys):
         wire[1] = GREETING_BYTES + (2 + 168) + (2 + 30 + properties) + hello  # WELCOME, READY
         added = [handshake_bytes(connects=True), handshake_bytes(connects=False)]
         assert added == [each - GREETING_BYTES - ready - hello for each in wire]
-    for size in (1, 50, 55, 56, 60, 63, 64, 20_000):  # frames of 222 bytes with keys, of 255 without, are short ones
+    total, sizes = np.zeros((2, 4), int), (1, 50, 55, 56, 60, 63, 64, 65_535, 65_536)
+    for size, round in zip(sizes, (1, 127, 128, 255, 256, 1, 65_535, 65_536, 2), strict=True):
         for here, vector in ((0, np.zeros(size, np.float32)), (1, np.zeros(size, np.float64))):
-            sent = (client, other)[here].send(1 - here, vector)
-            header = len(msgpack.packb([1, 77, here, 1 - here, 1, 0, [[here, size]]]))
+            sent = (client, other)[here].send(1 - here, vector, round)
+            header = len(msgpack.packb([1, 77, here, 1 - here, round, 0, [[here, size]]]))
             assert sent == (1, vector.nbytes, vector.nbytes + header, frame(header) + frame(vector.nbytes))
-            wire[here] += sent.wire_bytes
+            total[here] += sent
             (other, client)[here].receive()
+    for here, ours in enumerate((client, other)):
+        assert ours.endpoint.sent[""] == {1 - here: (*total[here],)}
+        wire[here] += total[here, -1]
     for here, ours in enumerate((client, other)):
         ours.endpoint.connections.note()
         [count] = kernel[here].read()
@@ -100,9 +101,6 @@ def test_the_key_of_an_earlier_incarnation_is_worth_nothing(network):
     other.receive_nothing_until(REFUSED)
 
 
-# -- who does not get in -----------------------------------------------------------------------------------------------
-
-
 def connect_and_send(client, data: bytes) -> None:
     with socket.create_connection(client.place) as unknown:
         unknown.sendall(data)
@@ -117,10 +115,6 @@ def test_one_with_a_neighbours_name_and_without_the_right_keys_is_refused_counte
     client, other = network.linked(2, [(0, 1)], keys=True)
     own, expected = (network.pairs[place] for place in keys or (0, 0))
     network.puppet(other, b"node-0000", keys=(own, expected.public) if keys else None)
-    assert_refused(client, other)
-
-
-def assert_refused(client, other) -> None:
     other.listen_until(lambda: other.endpoint.rejected)
     client.send(1, VECTOR)
     np.testing.assert_array_equal(other.receive().tensors[0], VECTOR)
@@ -212,9 +206,6 @@ def test_a_flood_of_unknown_peers_leaves_nothing_behind(network):
     if counts_bytes():
         assert len(kernel.read()) == 1  # those of unknown peers are not watched any more
     kernel.close()
-
-
-# -- the parts ---------------------------------------------------------------------------------------------------------
 
 
 def test_of_connections_under_way_those_that_did_not_succeed_are_taken_to_close():
