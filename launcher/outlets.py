@@ -14,6 +14,16 @@ class _Outlet(io.TextIOWrapper):
 
     lost: OSError | None = None
 
+    def __init__(self, stream: TextIO | None, descriptor: int):
+        file = io.FileIO(descriptor, "w", closefd=False)
+        super().__init__(
+            io.BufferedWriter(file),
+            encoding=stream.encoding if stream else "utf-8",
+            errors=stream.errors if stream else "backslashreplace",
+            line_buffering=file.isatty() or descriptor == 2,
+            write_through=bool(getattr(stream, "write_through", False)),
+        )
+
     def write(self, text: str) -> int:
         try:
             return super().write(text)
@@ -36,9 +46,6 @@ class _Outlet(io.TextIOWrapper):
         super().flush()
 
 
-_outlets: list[_Outlet] = []
-
-
 def secure() -> None:
     """Makes ``sys.stdout`` and ``sys.stderr`` such. Descriptors 0 to 2 that are closed lead nowhere from here on: the
     next files to be opened would get their numbers."""
@@ -48,23 +55,10 @@ def secure() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: PTH123, SIM115
-    sys.stdout, sys.stderr = _secured(sys.stdout, 1), _secured(sys.stderr, 2)
-
-
-def _secured(stream: TextIO | None, descriptor: int) -> TextIO:
-    file = io.FileIO(descriptor, "w", closefd=False)
-    outlet = _Outlet(
-        io.BufferedWriter(file),
-        encoding=stream.encoding if stream else "utf-8",
-        errors=stream.errors if stream else "backslashreplace",
-        line_buffering=file.isatty() or descriptor == 2,
-        write_through=bool(getattr(stream, "write_through", False)),
-    )
-    _outlets.append(outlet)
-    return outlet
+    sys.stdout, sys.stderr = _Outlet(sys.stdout, 1), _Outlet(sys.stderr, 2)
 
 
 def lost() -> str | None:
     """Why not all that was printed has arrived, where somebody may miss it."""
     sys.stdout.flush()
-    return next((outlet.lost.strerror for outlet in _outlets[:1] if outlet.lost), None)
+    return sys.stdout.lost.strerror if isinstance(sys.stdout, _Outlet) and sys.stdout.lost else None

@@ -6,22 +6,12 @@ import sqlite3
 import sys
 from pathlib import Path
 
+import pytest
+
 import made
 from sheafgossip.launcher import cli
-from sheafgossip.metrics.records import (
-    COLLECTOR,
-    LAUNCHER,
-    EdgeRecord,
-    KernelRecord,
-    NodeRecord,
-    OverheadRecord,
-    Record,
-    ResourceRecord,
-    RoundRecord,
-    TrafficRecord,
-    UsedRecord,
-    WorkRecord,
-)
+from sheafgossip.metrics import records as of
+from sheafgossip.metrics.records import COLLECTOR, LAUNCHER, Record
 
 CONFIG = 'name = "a run"\nseed = 3\nclients = 2\nrounds = 2\n[algorithm]\nname = "sheaf-fmtl"\n'
 
@@ -30,20 +20,20 @@ def make_run(path: Path, config: str = CONFIG) -> Path:
     """Two clients, two rounds, and a row in every table."""
     path.mkdir(parents=True)
     (path / "config.toml").write_text(config)
-    records: list[Record] = [NodeRecord(LAUNCHER, "launcher", "", 0, 0, 0, 0, "host", 99, "")]
-    for client in (0, 1):
-        other = 1 - client
-        records += [NodeRecord(client, "client", "logistic", 650, 30, 10, 1, "host", 100 + client, "")]
+    records: list[Record] = [of.NodeRecord(LAUNCHER, "launcher", "", 0, 0, 0, 0, "host", 99, "")]
+    for client, other in ((0, 1), (1, 0)):
+        records += [made.node(client, pid=100 + client), of.ResourceRecord(client, 2.0, 300, 200, 100, 400, 1.5, 60)]
         for number in (0, 1, 2):
             end_s = number + client / 2
-            records += [RoundRecord(client, number, 0.5, 0.4, 0.1 * number, 1.0, end_s, end_s, idle_s=0.1)]
-            records += [EdgeRecord(client, other, number, 0.1, 1.0 + client + number, 0.0)]
-            records += [TrafficRecord(client, other, number, 1, 1000, 1020, 1030)]
-            records += [UsedRecord(client, number, 0, other, number)]
-            records += [WorkRecord(client, end_s, "gradient", 0.1, 0.2, 1000)]
-        records += [ResourceRecord(client, 2.0, 300, 200, 100, 400, 1.5, 60, 10, 20, 25, 5)]
-        records += [OverheadRecord(client, other, "hello", 1, 50), KernelRecord(client, "a:1", "b:2", 1, 1)]
-    records += [OverheadRecord(0, COLLECTOR, "records", 2, 500), made.START]
+            records += [
+                of.RoundRecord(client, number, 0.5, 0.4, 0.1 * number, 1.0, end_s, end_s, idle_s=0.1),
+                of.EdgeRecord(client, other, number, 0.1, 1.0 + client + number, 0.0),
+                of.TrafficRecord(client, other, number, 1, 1000, 1020, 1030),
+                of.UsedRecord(client, number, 0, other, number),
+                of.WorkRecord(client, end_s, "gradient", 0.1, 0.2, 1000),
+            ]
+        records += [of.OverheadRecord(client, other, "hello", 1, 50), of.KernelRecord(client, "a:1", "b:2", 1, 1)]
+    records += [of.OverheadRecord(0, COLLECTOR, "records", 2, 500), made.START]
     records += [made.event(1, "timeout", 0.5, "2 waits", 0.5), made.event(0, "warning", 0.6, "hm")]
     return made.write(path, *records, made.event(LAUNCHER, "finish", 3.0), metric="accuracy", groups="0,1")
 
@@ -74,16 +64,23 @@ def change(database: Path):
     connection.close()
 
 
-def sheafgossip(*words: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command, in this process; an exception that is no exit comes through."""
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["sheafgossip", *map(str, words)]
-    code: object = 0
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+class _Written(io.StringIO):
+    in_terminal = False
+
+    def isatty(self) -> bool:
+        return self.in_terminal
+
+
+def sheafgossip(*words: object, terminal: bool = False) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command, in this process; an exception that is no exit comes through. With
+    ``terminal`` it takes its stderr for one."""
+    out, err, code = _Written(), _Written(), 0
+    err.in_terminal = terminal
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"argv": ["sheafgossip", *map(str, words)], "stdout": out, "stderr": err}.items():
+            patch.setattr(sys, name, value)
+        try:
             cli.main()
-    except SystemExit as exit:
-        code = exit.code
-    finally:
-        sys.argv = before
-    return (code if isinstance(code, int) else 0 if code is None else 1), out.getvalue(), err.getvalue()
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+    return code, out.getvalue(), err.getvalue()

@@ -1,4 +1,4 @@
-"""What the pages say can be checked: links, configurations, queries and tables."""
+"""What the pages say can be checked: links, configurations, queries and tables; and every example is valid."""
 
 import re
 from pathlib import Path
@@ -12,10 +12,7 @@ from sheafgossip.metrics.store import Store
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.toml") if path.name != "published.toml")
 
 
 @pytest.fixture
@@ -26,38 +23,30 @@ def records(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_within_the_repository_lead_somewhere(page):
-    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
+def test_what_a_page_links_configures_and_asks_is_there_valid_and_answered(page, tmp_path, records):
+    text = page.read_text()
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
     assert [target for target in targets if not (page.parent / target).exists()] == []
+    for language, block in re.findall(r"^```(toml|sql)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if language == "sql":
+            records.execute(block)
+            continue
+        (tmp_path / "block.toml").write_text(block)
+        assert load(tmp_path / "block.toml"), block
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_configurations_on_a_page_are_valid(page, tmp_path):
-    for text in blocks(page, "toml"):
-        (tmp_path / "block.toml").write_text(text)
-        assert load(tmp_path / "block.toml")
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_a_valid_configuration(path):
+    assert load(path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_queries_on_a_page_can_be_asked(page, records):
-    for query in blocks(page, "sql"):
-        records.execute(query)
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_every_column_of_a_run_is_described(table):
-    text = (ROOT / "docs" / "run-folder.md").read_text().partition(f"**`{table}`**:")[2].partition("**`")[0]
-    described = {
-        name for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
-    }
-    assert described == set(TABLES[table]._fields)
-
-
-def test_every_view_of_a_run_is_described(records):
-    text = (ROOT / "docs" / "run-folder.md").read_text()
-    described = re.findall(r"^\| `(\w+)` \|", text.partition("## Views")[2], re.MULTILINE)
-    views = records.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall()
-    assert sorted(described) == sorted(name for (name,) in views)
+def test_every_column_and_view_of_a_run_is_described(records):
+    tables, _, views = (ROOT / "docs" / "run-folder.md").read_text().partition("## Views")
+    for table, record in TABLES.items():
+        rows = re.findall(r"^\| (`.*?) \|", tables.partition(f"**`{table}`**:")[2].partition("**`")[0], re.MULTILINE)
+        assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(record._fields), table
+    found = records.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall()
+    assert sorted(re.findall(r"^\| `(\w+)` \|", views, re.MULTILINE)) == sorted(name for (name,) in found)
 
 
 def test_every_promise_names_the_test_that_holds_it():

@@ -145,40 +145,28 @@ def _erdos_renyi(spec: TopologySpec, clients: int, rng: np.random.Generator) -> 
         yield from ((i, j) for j in drawn if j != i)
 
 
-def _watts_strogatz(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
+def _by_networkx(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
     import networkx
 
-    if spec.k < 2 or spec.k % 2 or spec.k >= clients:
-        largest = (clients - 1) // 2 * 2
-        even = f"an even number from 2 to {largest}" if largest else "no k at all, it needs 3 clients or more"
-        raise _refusal(spec, "k", f"watts-strogatz with {clients} clients takes {even}")
-    return networkx.watts_strogatz_graph(clients, spec.k, spec.p, seed=_integer(rng)).edges
-
-
-def _barabasi_albert(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    import networkx
-
-    if spec.m >= clients:
-        raise _refusal(spec, "m", f"barabasi-albert with {clients} clients takes 1 to {clients - 1}")
-    return networkx.barabasi_albert_graph(clients, spec.m, seed=_integer(rng)).edges
-
-
-def _random_regular(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    import networkx
-
-    if spec.k >= clients:
-        raise _refusal(spec, "k", f"random-regular with {clients} clients takes 1 to {clients - 1}")
-    if spec.k * clients % 2:
+    seed = int(rng.integers(2**63))  # its generators are written for Python's random.Random
+    k, m, most, takes = spec.k, spec.m, clients - 1, f"{spec.kind} with {clients} clients takes"
+    if spec.kind == "watts-strogatz":
+        if k < 2 or k % 2 or k > most:
+            largest = most // 2 * 2
+            even = f"an even number from 2 to {largest}" if largest else "no k at all, it needs 3 clients or more"
+            raise _refusal(spec, "k", f"{takes} {even}")
+        return networkx.watts_strogatz_graph(clients, k, spec.p, seed=seed).edges
+    key, value = ("m", m) if spec.kind == "barabasi-albert" else ("k", k)
+    if value > most:
+        raise _refusal(spec, key, f"{takes} 1 to {most}")
+    if spec.kind == "barabasi-albert":
+        return networkx.barabasi_albert_graph(clients, m, seed=seed).edges
+    if k * clients % 2:
         raise _refusal(spec, "k", f"random-regular with an odd number of clients ({clients}) takes an even k")
     # Pairing stubs at random hardly ever ends on dense graphs; leaving out a sparse regular graph is the same draw.
-    sparse = spec.k <= (clients - 1) // 2
-    drawn = networkx.random_regular_graph(spec.k if sparse else clients - 1 - spec.k, clients, seed=_integer(rng))
-    return drawn.edges if sparse else networkx.complement(drawn).edges
-
-
-def _integer(rng: np.random.Generator) -> int:
-    """A seed for networkx, whose generators are written for Python's random.Random."""
-    return int(rng.integers(2**63))
+    is_dense = k > most // 2
+    drawn = networkx.random_regular_graph(most - k if is_dense else k, clients, seed=seed)
+    return networkx.complement(drawn).edges if is_dense else drawn.edges
 
 
 def _torus(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
@@ -214,9 +202,7 @@ def _hop(clients: int, hop: int) -> Pairs:
 
 _PAIRS: dict[str, Callable[[TopologySpec, int, np.random.Generator], Pairs]] = {
     "erdos-renyi": _erdos_renyi,
-    "watts-strogatz": _watts_strogatz,
-    "barabasi-albert": _barabasi_albert,
-    "random-regular": _random_regular,
+    **dict.fromkeys(("watts-strogatz", "barabasi-albert", "random-regular"), _by_networkx),
     "torus": _torus,
     "ring": lambda spec, clients, _: _hop(clients, 1) if spec.directed else _circle(range(clients)),
     "star": lambda _, clients, __: ((0, leaf) for leaf in range(1, clients)),

@@ -9,7 +9,7 @@ from ...metrics.export import ExportError, write_groups
 from ...metrics.export import export as write_tables
 from ...metrics.reader import runs_in
 from ...metrics.tables import render_comparison, render_summary
-from ...metrics.text import news, say, show, width
+from ...metrics.text import say, show, width
 from ..config.sections import ConfigError
 from ..run.folder import relative
 
@@ -47,8 +47,7 @@ def report(folders: Sequence[Path], out: Path | None, figures: Path | None) -> N
     if page.is_dir() or (out is None and (page.is_symlink() or (page.exists() and not page.is_file()))):
         raise ConfigError(f"{page}: is there, and no plain file; remove it, or name another page with --out")
     try:
-        with news() as tell:
-            files = write_report(_runs_of(folders), page, figures, tell)
+        files = write_report(_runs_of(folders), page, figures)
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written: {error.strerror}") from error
     show(f"report: {relative(page.resolve())}")

@@ -32,7 +32,7 @@ class _Case(NamedTuple):
         """Eight clients with four neighbours each, and a model that is just large enough for vectors of the length."""
         hidden = math.ceil((self.length - 10) / 75)  # units of a network with 75 h + 10 parameters
         small = self.length <= 650  # as many as logistic regression on digits has
-        parameters = 650 if small else 75 * hidden + 10
+        gamma = min(1.0, (self.length + 0.5) / (650 if small else 75 * hidden + 10))
         return validate(
             {
                 "name": f"{self.name}, {protocol}",
@@ -41,12 +41,7 @@ class _Case(NamedTuple):
                 "topology": {"kind": "random-regular", "k": 4},
                 "data": {"samples": 160},
                 "model": {"kind": "logistic"} if small else {"kind": "mlp", "hidden": [hidden]},
-                "algorithm": {
-                    "name": "sheaf-fmtl",
-                    "gamma": min(1.0, (self.length + 0.5) / parameters),
-                    "start": "orthogonal",
-                    "exchange": self.exchange,
-                },
+                "algorithm": {"name": "sheaf-fmtl", "start": "orthogonal", "gamma": gamma, "exchange": self.exchange},
                 "evaluation": {"every": 0},
                 "transport": {"protocol": protocol, "keys": self.keys},
                 "measuring": {"kernel": protocol == "tcp"},

@@ -1,7 +1,7 @@
 """A report as one HTML file: no network, no script, light and dark by the reader's own setting."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -12,7 +12,7 @@ from ...topology.picture import LOOK
 from ..config_file import config_text, differing, setting_of
 from ..reader import client_name, read_owners
 from ..tables import caption_of, columns_of, size_of, value_text
-from ..text import label, plain
+from ..text import label, news, plain
 from .charts import bytes_by_level, curves, memory_by_process, memory_over_time, spread
 from .drawn import Drawn, Method, methods_of, named
 from .network import graph, map_norms, waiting
@@ -25,21 +25,16 @@ _ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """No script and nothing from elsewhere, whatever a run's texts hold."""
 
 
-def write_report(
-    folders: Sequence[Path],
-    page_file: Path,
-    figures: Path | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-) -> list[Path]:
+def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None = None) -> list[Path]:
     """Writes the page, and into ``figures`` every figure as SVG, PNG, PDF and CSV. Returns the files.
 
-    ``tell`` is told what is at work. Raises RunFolderError, and OSError where it cannot be written.
+    Raises RunFolderError, and OSError where it cannot be written.
     """
     methods, files = methods_of(folders), [page_file]
     for folder in filter(None, (page_file.parent, figures)):
         folder.mkdir(parents=True, exist_ok=True)
-    tell(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
-    with matplotlib.rc_context(LOOK | {"axes.grid": True}):
+    with news() as tell, matplotlib.rc_context(LOOK | {"axes.grid": True}):
+        tell(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
         together = [drawn for draw in (curves, spread, bytes_by_level, memory_over_time) for drawn in draw(methods)]
         of_one = (graph, map_norms, waiting, memory_by_process)
         each = [(method, [drawn for draw in of_one for drawn in draw(method)]) for method in methods[:_ONE_BY_ONE]]
@@ -58,7 +53,7 @@ def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tu
     title = methods[0].name if len(methods) == 1 else f"{len(methods)} methods"
     parts = [_header(methods, title), _results(methods)]
     parts += [f"<section>{_figure(drawn, 'h2')}</section>" for drawn in together]
-    if rows := [_row(method.name, [text]) for method in methods if (text := worst_clients(method, _WORST))]:
+    if rows := [_row(escape(method.name), [text]) for method in methods if (text := worst_clients(method, _WORST))]:
         table = _table(["method", "client: test metric, the worst first"], rows)
         parts.append(f"<section><h3>Clients that fare worst</h3>{table}</section>")
     for method, figures in each:
@@ -95,8 +90,11 @@ def _header(methods: Sequence[Method], title: str) -> str:
 
 def _results(methods: Sequence[Method]) -> str:
     groups = [method.group for method in methods]
-    figures = columns_of(groups)
-    rows = [_row(method.name, (method.group.text(figure) for figure in figures.values()), method) for method in methods]
+    figures, rows = columns_of(groups), []
+    for method, group in zip(methods, groups, strict=True):
+        title = f'<i style="background:var(--c{method.number % 8})"></i>{escape(method.name)}'
+        title += f" ({escape(group.flaw)})" if group.flaw else ""
+        rows.append(_row(title, map(group.text, figures.values())))
     table = _table(["method", *(" ".join(title.split()) for title in figures)], rows, kind="")
     note = escape(caption_of(groups, figures.values())).replace("10^6", "10<sup>6</sup>").replace("\n", "<br>")
     return f"<section><h2>Results</h2>{table}<p class=note>{note}</p></section>"
@@ -118,12 +116,8 @@ def _table(head: Sequence[str], rows: Iterable[str], kind: str = " class=text") 
     return f"<div class=wide><table{kind}><thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
 
 
-def _row(name: str, cells: Iterable[str], method: Method | None = None) -> str:
-    """With ``method`` its colour stands before its name, and its flaw behind it."""
-    title = escape(name)
-    if method is not None:
-        title = f'<i style="background:var(--c{method.number % 8})"></i>{title}'
-        title += f" ({escape(method.group.flaw)})" if method.group.flaw else ""
+def _row(title: str, cells: Iterable[str]) -> str:
+    """``title`` is HTML, ``cells`` are text."""
     return f'<tr><th scope="row">{title}</th>{_cells(cells)}</tr>'
 
 
@@ -160,8 +154,8 @@ def _configuration(methods: Sequence[Method]) -> str:
     settings = [setting_of(method.reader.config) for method in methods]
     blocks = ""
     if keys := differing(settings):
-        named_settings = zip(methods, settings, strict=True)
-        rows = [_row(each.name, (value_text(own.get(key)) for key in keys)) for each, own in named_settings]
+        names = [escape(method.name) for method in methods]
+        rows = [_row(name, map(value_text, map(own.get, keys))) for name, own in zip(names, settings, strict=True)]
         blocks = f"<h3>Keys that differ</h3>{_table(['method', *keys], rows)}"
     for method in methods:
         seeds = ", ".join(str(run.seed) for run in method.group.runs)

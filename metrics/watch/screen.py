@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.console import Group
 from rich.text import Text
 
-from ..events import Event, who_of
+from ..events import who_of
 from ..text import UNKNOWN, clock, metric_text, short, size
 from .snapshot import Snapshot
 
@@ -74,13 +74,6 @@ def _title(snapshot: Snapshot) -> str:
     return "accuracy" if snapshot.metric_name == "accuracy" else "test MSE"
 
 
-def told(events: Sequence[Event]) -> list[tuple[float, str, str]]:
-    """(wall seconds, kind, text) of events that follow each other and differ only in the client or in a number: of the
-    latest, with how many others."""
-    runs = [list(group) for _, group in groupby(events, key=lambda event: event.pattern)]
-    return [(run[-1].wall_s, run[-1].kind, f"{who_of(run, run[-1])}: {run[-1].detail}") for run in runs]
-
-
 def draw(snapshot: Snapshot, place: Place, width: int, height: int, busy_with: str = "") -> Group:
     """Lines of at most ``width`` columns, fewer than ``height`` of them; what has no figure yet keeps its line."""
     width = min(width - 1, _WIDEST)  # in its last column a terminal may already wrap
@@ -89,11 +82,14 @@ def draw(snapshot: Snapshot, place: Place, width: int, height: int, busy_with: s
         lines.append(Text(f"{label:<{_LABEL}}", style=_QUIET).append_text(content))
     if busy_with:
         lines.append(Text(" " * _LABEL).append(busy_with, style=_STRONG))
-    if news := told(snapshot.events)[-min(_EVENTS, max(0, height - _FIXED_LINES)) :]:
+    # Of events that follow each other and differ only in the client or in a number, the latest
+    alike = [list(group) for _, group in groupby(snapshot.events, key=lambda event: event.pattern)]
+    if news := alike[-min(_EVENTS, max(0, height - _FIXED_LINES)) :]:
         lines.append(Text())
-    for wall_s, kind, text in news:
-        lines.append(Text(f"{clock(max(0.0, wall_s)):>7}  ", style=_QUIET))
-        lines[-1].append(f"{kind:<9}", style=_TROUBLE if kind in _TROUBLES else _STRONG).append(text.replace("\n", " "))
+    for events in news:
+        last, text = events[-1], f"{who_of(events, events[-1])}: {events[-1].detail}".replace("\n", " ")
+        lines.append(Text(f"{clock(max(0.0, last.wall_s)):>7}  ", style=_QUIET))
+        lines[-1].append(f"{last.kind:<9}", style=_TROUBLE if last.kind in _TROUBLES else _STRONG).append(text)
     for each in lines:
         each.no_wrap = True
         each.truncate(width, overflow="ellipsis")

@@ -1,19 +1,16 @@
 """Reports of real runs, as files and in a browser, and what is seen of their making."""
 
-import contextlib
-import io
 import re
 import shutil
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import matplotlib.image
 import pytest
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from foreign import sheafgossip
-from sheafgossip.launcher import cli
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 STRAGGLERS = """
@@ -28,29 +25,27 @@ stragglers = { kind = "fixed", fraction = 0.3, factor = 10.0 }
 faults = [{ kind = "crash", clients = [1], at_round = 6, restart_after = 2 }]
 checkpoints.every = 2
 """
-SEEDS = """
-clients = 5
-rounds = 6
-data = { samples = 300, rotations = [0, 90] }
-"""
+SEEDS = "clients = 5\nrounds = 6\ndata = { samples = 300, rotations = [0, 90] }\n"
+COMMANDS = {  # a scenario, and a sweep of two methods, one with a server, over two seeds
+    "stragglers": (STRAGGLERS, "run"),
+    "sweep": (SEEDS, "sweep", "--grid", "algorithm.name=d-psgd,fedavg", "--seeds", "2"),
+}
 OF_ALL = {"learning-accuracy", "clients-accuracy", "bytes", "memory", "graph-1", "processes-1"}
 FIGURES = {"stragglers": OF_ALL | {"maps-1", "waiting-1"}, "sweep": OF_ALL | {"graph-2", "processes-2"}}
+TOLD = {
+    "stragglers": ("Who waited for whom", "virtual time, s", "<td>crash</td>"),
+    "sweep": ("2 seeds", "standard error over runs with different seeds", "Seeds: 0, 1.", "[topology]", ">server<"),
+}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    """A scenario, and a sweep of two methods, one with a server, over two seeds."""
     root = tmp_path_factory.mktemp("reports")
-    (root / "stragglers.toml").write_text(STRAGGLERS)
-    (root / "seeds.toml").write_text(SEEDS)
-    commands = {
-        "stragglers": ["run", str(root / "stragglers.toml")],
-        "sweep": ["sweep", str(root / "seeds.toml"), "--grid", "algorithm.name=d-psgd,fedavg", "--seeds", "2"],
-    }
-    for name, words in commands.items():
-        assert sheafgossip(*words, "--quiet", "--out", root / name)[0] == 0
+    for name, (text, command, *options) in COMMANDS.items():
+        (root / f"{name}.toml").write_text(text)
+        assert sheafgossip(command, root / f"{name}.toml", *options, "--quiet", "--out", root / name)[0] == 0
         assert sheafgossip("report", root / name, "--out", root / f"{name}.html")[0] == 0
-    return {name: root / name for name in commands}
+    return {name: root / name for name in COMMANDS}
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -65,17 +60,7 @@ def test_a_report_is_one_file_that_needs_nothing_else(folders, name):
     assert set(re.findall(r'<figure id="([^"]+)">', page)) >= FIGURES[name]
     for svg in re.findall(r"<svg .*?</svg>", page, re.DOTALL):
         ElementTree.fromstring(svg)
-    told = {
-        "stragglers": ("Who waited for whom", "virtual time, s", "<td>crash</td>"),
-        "sweep": ("2 seeds", "standard error over runs with different seeds", "Seeds: 0, 1.", "[topology]", ">server<"),
-    }
-    for part in told[name]:
-        assert part in page
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+    assert [part for part in TOLD[name] if part not in page] == []
 
 
 def test_figures_come_in_three_formats_with_their_data_laid_out_once_and_a_terminal_shows_which(
@@ -84,19 +69,12 @@ def test_figures_come_in_three_formats_with_their_data_laid_out_once_and_a_termi
     laid_out = []
     execute = ConstrainedLayoutEngine.execute
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: laid_out.append(execute(*_)))
-    command = ["sheafgossip", "report", folders["stragglers"], "--out", tmp_path / "r.html", "--figures", tmp_path]
-    monkeypatch.setattr(sys, "argv", [str(word) for word in command])
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(Terminal()) as seen,
-        pytest.raises(SystemExit) as end,
-    ):
-        cli.main()
-    assert not end.value.code
-    count = len({path.stem for path in tmp_path.glob("*.png")})
-    assert len(laid_out) == count >= len(FIGURES["stragglers"])
-    assert f"writing figure {count} of {count}" in seen.getvalue()
-    assert seen.getvalue().endswith("\r\033[K")
+    words = "report", folders["stragglers"], "--out", tmp_path / "r.html", "--figures", tmp_path
+    code, _, seen = sheafgossip(*words, terminal=True)
+    count = len(list(tmp_path.glob("*.png")))
+    assert (code, len(laid_out)) == (0, count)
+    assert f"writing figure {count} of {count}" in seen
+    assert seen.endswith("\r\033[K")
     for name in FIGURES["stragglers"]:
         files = {path.suffix: path.read_bytes() for path in tmp_path.glob(f"{name}.*")}
         assert set(files) == {".svg", ".png", ".pdf", ".csv"}
@@ -108,15 +86,12 @@ def test_figures_come_in_three_formats_with_their_data_laid_out_once_and_a_termi
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the pages in")
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_browser_shows_every_figure_and_complains_of_nothing(folders, tmp_path, name):
-    import matplotlib.image
-
-    page = folders[name].with_suffix(".html")
     done = subprocess.run(
         [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
             f"--user-data-dir={tmp_path}", "--window-size=1180,4000", "--enable-logging=stderr",
-            f"--screenshot={tmp_path / 'page.png'}", "--dump-dom", page.as_uri(),
+            f"--screenshot={tmp_path / 'page.png'}", "--dump-dom", folders[name].with_suffix(".html").as_uri(),
         ],
         capture_output=True, text=True, timeout=100,
     )  # fmt: skip

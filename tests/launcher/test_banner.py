@@ -13,20 +13,17 @@ TABLE = "who;age;smokes;ill\n" + "".join(
     for name, rows in (("Ann", 9), ("Bo", 2), ("Cy", 8), ("Di", 3), ("Ed", 12))
     for age in range(rows)
 )
-CONFIG = """
+OWNED = """
 rounds = 3
-[topology]
-kind = "ring"
-[data]
-dataset = "table"
-root = "mine.csv"
-target = "ill"
-text = "one-hot"
+topology.kind = "ring"
+data = { dataset = "table", root = "mine.csv", target = "ill", text = "one-hot" }
 """
+SMALL = "clients = 5\ndata.samples = 200"
 
 
 @pytest.fixture
-def prepared(tmp_path):
+def prepared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text(TABLE)
 
     def prepared(text, *overrides, name="run"):
@@ -37,29 +34,27 @@ def prepared(tmp_path):
     return prepared
 
 
-def told(prepared):
-    return {line[:12].rstrip(): line[12:] for line in Banner().lines(prepared)}
+def told(prepared, banner=None):
+    return {line[:12].rstrip(): line[12:] for line in (banner or Banner()).lines(prepared)}
 
 
-def test_folder_clients_owners_split_local_work_and_model_are_told(prepared, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lines = told(prepared(CONFIG, "clients=2", "data.client=who", "data.min_samples=4", "seed=1"))
+def test_folder_clients_owners_split_local_work_and_model_are_told(prepared):
+    lines = told(prepared(OWNED, "clients=2", "data.client=who", "data.min_samples=4", "seed=1"))
+    clients, (split, _, _) = lines.pop("clients"), lines.pop("split").partition("a client has ")
+    assert clients.startswith("2 of 3 owners, drawn by the seed: ")
+    assert split == "each client has those of one owner; left out, with fewer than 4: Bo (2), Di (3); "
     assert lines == {
         "run folder": "run",
         "run": "sheaf-fmtl, 3 rounds, seed 1",
         "data": "table mine.csv: 34 samples, 3 features, classification; a semicolon stands between its columns; "
         "features: age, smokes=no, smokes=yes",
-        "clients": lines["clients"],
-        "split": "each client has those of one owner; left out, with fewer than 4: Bo (2), Di (3); "
-        f"a client has {lines['split'].partition('a client has ')[2]}",
         "local work": "one step on all training samples a round, alpha 0.1",
         "model": "logistic, 3 inputs, 2 outputs, 8 parameters",
     }
-    assert lines["clients"].startswith("2 of 3 owners, drawn by the seed: ")
 
 
 def test_an_even_split_for_want_of_owners_is_told(prepared):
-    lines = told(prepared(CONFIG, "clients=2", "data.client=''", "data.drop=['who']"))
+    lines = told(prepared(OWNED, "clients=2", "data.client=''", "data.drop=['who']"))
     assert lines["clients"] == "2"
     assert lines["split"].startswith(
         "shuffled and split evenly, as nobody owns them (data.client names owners); a client has 13 for training, 4 "
@@ -68,21 +63,21 @@ def test_an_even_split_for_want_of_owners_is_told(prepared):
 
 def test_what_local_work_means_is_told_and_of_the_next_run_only_what_differs(prepared):
     banner = Banner()
-    small = "clients = 5\n[data]\nsamples = 200"
-    banner.lines(prepared(small, "training.work=steps", "training.steps=5", name="a"))
+    told(prepared(SMALL, "training.work=steps", "training.steps=5", name="a"), banner)
     passes = "training.work=epochs", "training.batch_size=7", "training.l2=0.5"
     for name, overrides, text in (
         ("b", ("training.work=steps", "training.steps=3"), "3 mini-batches of 32 samples a round, alpha 0.1"),
         ("c", passes, "1 pass over the training samples in mini-batches of 7 a round, alpha 0.1, l2 0.5"),
     ):
-        _, news = banner.lines(prepared(small, *overrides, name=name))
-        assert (news[:12].rstrip(), news[12:]) == ("local work", text)
+        news = told(prepared(SMALL, *overrides, name=name), banner)
+        assert news == {"run folder": name, "local work": text}
 
 
-def test_owners_keep_their_names_in_the_records_and_who_has_none_is_not_given_one(prepared):
-    folder = prepared(CONFIG, "clients=all", "data.client=who", "data.min_samples=4").folder
-    assert read_owners(folder) == {0: "Ann", 1: "Cy", 2: "Ed"}
-    assert RunReader(folder).owner.values.tolist() == [[0, "Ann"], [1, "Cy"], [2, "Ed"]]
-    folder = prepared("clients = 5\n[data]\nsamples = 200", name="unnamed").folder
-    assert read_owners(folder) == {}
-    assert RunReader(folder).owner.empty
+@pytest.mark.parametrize(
+    ("text", "overrides", "owners"),
+    [(OWNED, ("clients=all", "data.client=who", "data.min_samples=4"), {0: "Ann", 1: "Cy", 2: "Ed"}), (SMALL, (), {})],
+)
+def test_owners_keep_their_names_in_the_records_and_who_has_none_is_not_given_one(prepared, text, overrides, owners):
+    folder = prepared(text, *overrides).folder
+    assert read_owners(folder) == owners
+    assert list(map(tuple, RunReader(folder).owner.values)) == list(owners.items())

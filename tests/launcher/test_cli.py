@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from foreign import sheafgossip
 from made import done, event, node, write
 from sheafgossip.metrics.records import LAUNCHER, TrafficRecord
 
-SCRIPT = Path(sys.executable).parent / "sheafgossip"
+SCENARIO = "clients = 6\nrounds = 5\ntopology.kind = 'ring'\ntime.clock = 'virtual'\ncompute.step_s = 0.5\n"
 
 
 @pytest.fixture
@@ -30,64 +31,47 @@ def config(folder):
     return write
 
 
-@pytest.mark.parametrize("words", [[], ["run"], ["encoder", "train"], ["topology", "show"], ["reproduce"]])
-def test_help_keeps_every_word_at_any_width(monkeypatch, words):
-    monkeypatch.setenv("COLUMNS", "80" if not words else "60")
-    code, shown, _ = sheafgossip(*words, "--help")
-    text = " ".join(shown.split())
-    expected = {
-        "run": "Override a key, e.g. --set algorithm.gamma=0.03.",
-        "encoder": "Train an encoder on the images of [data], and save it for algorithm.encoder of FLT.",
-        "topology": "Print figures of the configuration's graph, and save a picture of it if asked.",
-        "reproduce": "Our figures are printed beside those of the paper.",
-    }
-    assert code == 0
-    assert expected.get(words[0] if words else "", "in which every client is a real process.") in text
+@pytest.mark.parametrize(
+    ("words", "columns", "expected"),
+    [
+        ("", 80, "Decentralized federated learning in which every client is a real process."),
+        ("run", 60, "Override a key, e.g. --set algorithm.gamma=0.03."),
+        ("encoder train", 60, "Train an encoder on the images of [data], and save it for algorithm.encoder of FLT."),
+        ("topology show", 60, "Print figures of the configuration's graph, and save a picture of it if asked."),
+        ("reproduce", 60, "Our figures are printed beside those of the paper."),
+    ],
+)
+def test_help_keeps_every_word_at_any_width(monkeypatch, words, columns, expected):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, shown, _ = sheafgossip(*words.split(), "--help")
+    assert (code, expected in " ".join(shown.split())) == (0, True)
     assert words or not any(line.endswith("...") for line in shown.splitlines()[1:])
-    assert max(map(len, shown.splitlines())) <= (60 if words else 80)
+    assert max(map(len, shown.splitlines())) <= columns
 
 
 def test_the_version_is_told():
-    from importlib.metadata import version
-
     assert sheafgossip("--version") == (0, f"sheafgossip {version('sheafgossip')}\n", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_can_complete_commands_and_options(shell):
-    environment = {**os.environ, "_SHEAFGOSSIP_COMPLETE": f"complete_{shell}", "COMP_CWORD": "1"}
-    environment |= {
-        "COMP_WORDS": "sheafgossip su",
-        "_TYPER_COMPLETE_ARGS": "sheafgossip su",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    shown = subprocess.run([SCRIPT], capture_output=True, text=True, env=environment).stdout
+    environment = {"_SHEAFGOSSIP_COMPLETE": f"complete_{shell}", "COMP_CWORD": "1", "COMP_WORDS": "sheafgossip su"}
+    environment |= {"_TYPER_COMPLETE_ARGS": "sheafgossip su", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    script = Path(sys.executable).parent / "sheafgossip"
+    shown = subprocess.run([script], capture_output=True, text=True, env=os.environ | environment).stdout
     assert "summary" in shown
     assert "sweep" not in shown
-
-
-def test_the_console_script_ends_with_2_and_one_line_on_a_mistake(config):
-    result = subprocess.run([SCRIPT, "config", "show", config("clients = 0")], capture_output=True, text=True)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: clients = 0: must be greater than or equal to 1\n"
 
 
 def test_config_show_prints_the_resolved_configuration(config):
     code, shown, _ = sheafgossip("config", "show", config("rounds = 7"), "--set", "training.alpha=0.5")
     resolved = tomllib.loads(shown)
-    assert code == 0
-    assert (resolved["rounds"], resolved["training"]["alpha"], resolved["clients"]) == (7, 0.5, 20)
-
-
-SCENARIO = "clients = 6\nrounds = 5\ntopology.kind = 'ring'\ntime.clock = 'virtual'\ncompute.step_s = 0.5\n"
+    assert (code, resolved["rounds"], resolved["training"]["alpha"], resolved["clients"]) == (0, 7, 0.5, 20)
 
 
 @pytest.fixture
 def no_processes(monkeypatch):
-    def refuse(*_):
-        raise AssertionError("a fork server was started")
-
-    monkeypatch.setattr("sheafgossip.launcher.commands.plan.open_engine", refuse)
+    monkeypatch.delattr("sheafgossip.launcher.commands.plan.open_engine")
 
 
 def test_plan_shows_figures_and_timeline_and_leaves_nothing_behind(config, folder, no_processes):
@@ -101,9 +85,7 @@ def test_plan_shows_figures_and_timeline_and_leaves_nothing_behind(config, folde
     assert list(folder.iterdir()) == [folder / "run.toml"]
 
 
-def test_plan_shows_each_run_of_a_comparison_and_draws_it_but_passes_over_those_without_a_scenario(
-    config, folder, no_processes
-):
+def test_plan_shows_each_run_of_a_comparison_and_draws_those_with_a_scenario(config, folder, no_processes):
     compare = "[[compare]]\nname = 'One by one'\ncompute.step_s = 0.5\n[[compare]]\nname = 'plain'\n"
     code, shown, _ = sheafgossip("plan", config("clients = 4\nrounds = 2\n" + compare), "--picture", "plan.svg")
     assert code == 0
@@ -120,9 +102,7 @@ def test_topology_show_prints_figures_periods_and_arcs_and_saves_a_picture(confi
     assert (code, figures | expected) == (0, figures)
     assert "<svg" in (folder / "graph.svg").read_text()
     _, shown, _ = sheafgossip("topology", "show", config("clients = 6\ntopology.kind = 'one-peer-exponential'"))
-    figures = dict(line.split(maxsplit=1) for line in shown.splitlines())
-    assert (figures["periods"], figures["outdegree"]) == ("3, each of 1 round", "1 / 1.00 / 1")
-    assert figures["strongly"] == "connected            all periods together"
+    assert re.search(r"^strongly connected +all periods together$", shown, re.MULTILINE)
 
 
 def test_a_refused_run_leaves_the_empty_folder_it_was_given(config, folder):
@@ -136,45 +116,50 @@ def test_a_refused_run_leaves_the_empty_folder_it_was_given(config, folder):
 def finished(folder):
     """Writes the folder of a small finished run."""
 
-    def finish(name, accuracy, seed=0):
+    def finish(name, accuracy, config="seed = 0\nalgorithm.name = 'dfedu'"):
         path = folder / name
         path.mkdir(parents=True)
-        (path / "config.toml").write_text(f"seed = {seed}\n[algorithm]\nname = 'dfedu'\n")
-        of_clients = [
-            (node(client), done(client, 1, accuracy, 2.0), TrafficRecord(client, 1 - client, 1, 1, 500_000, 0, 700_000))
-            for client in (0, 1)
-        ]
-        return write(path, *of_clients[0], *of_clients[1], event(LAUNCHER, "finish", 2.0), metric="accuracy")
+        (path / "config.toml").write_text(config)
+        records = [event(LAUNCHER, "finish", 2.0)]
+        for client in (0, 1):
+            traffic = TrafficRecord(client, 1 - client, 1, 1, 500_000, 0, 700_000)
+            records += [node(client), done(client, 1, accuracy, 2.0), traffic]
+        return write(path, *records, metric="accuracy")
 
     return finish
+
+
+@pytest.fixture
+def seeds(finished):
+    """The folder of two runs that differ in their seed."""
+    for seed, accuracy in ((1, 0.7), (2, 0.9)):
+        path = finished(f"runs/seed-{seed}", accuracy, f"seed = {seed}\nalgorithm.name = 'dfedu'")
+    return path.parent
 
 
 def test_a_table_is_as_wide_as_the_terminal_and_in_a_file_as_it_needs(folder, finished, monkeypatch):
     monkeypatch.setattr(sys, "__stdout__", (folder / "file").open("w"))
     monkeypatch.delenv("COLUMNS", raising=False)
-    other = finished("other", 0.9)
-    (other / "config.toml").write_text(f"name = '{'a name ' * 20}'\n[algorithm]\nname = 'local'\n")
-    _, in_a_file, _ = sheafgossip("summary", finished("long", 0.7), other)
+    finished("long", 0.7)
+    finished("other", 0.9, f"name = '{'a name ' * 20}'\nalgorithm.name = 'local'")
+    _, in_a_file, _ = sheafgossip("summary", "long", "other")
     monkeypatch.setenv("COLUMNS", "60")
-    _, in_a_terminal, _ = sheafgossip("summary", "long", other)
+    _, in_a_terminal, _ = sheafgossip("summary", "long", "other")
     assert max(map(len, in_a_terminal.splitlines())) <= 60
     assert all(word in in_a_file for word in ("a name " * 20, "long", "accuracy", "wall"))
 
 
-def test_summary_tells_what_a_target_took_means_over_seeds_and_as_json_nothing_but_json(folder, finished):
-    runs = finished("runs/seed-1", 0.7, seed=1).parent
-    _, shown, _ = sheafgossip("summary", runs / "seed-1", "--target", "0.65")
+def test_summary_tells_what_a_target_took_means_over_seeds_and_as_json_nothing_but_json(seeds):
+    _, shown, _ = sheafgossip("summary", seeds / "seed-1", "--target", "0.65")
     assert dict(re.findall(r"│ (.*?65 %.*?) +│ +(\S+) │", shown)) == {
         "rounds to reach 65 %": "1",
         "payload to reach 65 %, MB": "1.00",
         "wire to reach 65 %, MB": "1.40",
         "wall time to reach 65 %, s": "2.0",
     }
-    finished("runs/seed-2", 0.9, seed=2)
-    _, shown, _ = sheafgossip("summary", runs)
-    assert "dfedu (2 seeds)" in shown
-    assert "80.0 ± 10.0" in shown
-    code, shown, error = sheafgossip("summary", runs, "--json", "--target", "0.8")
+    _, shown, _ = sheafgossip("summary", seeds)
+    assert re.search(r"dfedu \(2 seeds\).*80\.0 ± 10\.0", shown)
+    code, shown, error = sheafgossip("summary", seeds, "--json", "--target", "0.8")
     told = json.loads(shown)
     assert (code, error) == (0, "")
     assert [(run["seed"], run["final"]["mean"]) for run in told["runs"]] == [(1, 0.7), (2, 0.9)]
@@ -182,24 +167,19 @@ def test_summary_tells_what_a_target_took_means_over_seeds_and_as_json_nothing_b
     assert [group["mean"]["test_metric"] for group in told["seeds"]] == [pytest.approx(0.8)]
 
 
-def test_compare_and_export_write_files_that_are_not_there_yet(folder, finished):
-    finished("runs/seed-1", 0.7, seed=1)
-    finished("runs/seed-2", 0.9, seed=2)
-    other = finished("other", 0.3)
-    (other / "config.toml").write_text("[algorithm]\nname = 'local'\n")
-    code, shown, _ = sheafgossip("compare", "runs", other, "--target", "0.65", "--csv", "table.csv")
+def test_compare_and_export_write_files_that_are_not_there_yet(folder, finished, seeds):
+    finished("other", 0.3, "algorithm.name = 'local'")
+    code, shown, _ = sheafgossip("compare", seeds, "other", "--target", "0.65", "--csv", "table.csv")
     assert code == 0
     assert re.search(r"algorithm\.name +dfedu +local", shown)
     assert re.search(r"accuracy % ± s\.e\. +80\.0 ± 10\.0 \* +30\.0 ± 0\.0", shown)
     assert re.search(r"wire MB to 65 % +1\.40 +–", shown)
-    code, shown, _ = sheafgossip("export", other, "--to", "csv", "--out", "tables")
+    export = "export", "other", "--to", "csv", "--out", "tables"
+    code, shown, _ = sheafgossip(*export)
     assert (code, shown.endswith("files in tables\n")) == (0, True)
     written = {path: path.read_text() for path in (folder / "table.csv", folder / "tables" / "traffic.csv")}
     assert written[folder / "table.csv"].startswith("algorithm.name,run,")
-    for words in (
-        ("compare", "runs", other, "--csv", "table.csv"),
-        ("export", other, "--to", "csv", "--out", "tables"),
-    ):
+    for words in (("compare", seeds, "other", "--csv", "table.csv"), export):
         code, shown, error = sheafgossip(*words)
         assert (code, shown, len(error.splitlines()), "nothing is overwritten" in error) == (2, "", 1, True)
     assert written == {path: path.read_text() for path in written}
@@ -207,7 +187,5 @@ def test_compare_and_export_write_files_that_are_not_there_yet(folder, finished)
 
 def test_verify_says_so_where_the_kernel_counts_nothing(monkeypatch):
     monkeypatch.setattr("sheafgossip.launcher.commands.verify.counts_bytes", lambda: False)
-    code, shown, said = sheafgossip("verify")
-    assert (code, shown) == (2, "")
-    assert said.startswith("error: verify: the kernel of this system does not count the bytes of TCP connections")
-    assert said.count("\n") == 1
+    said = "error: verify: the kernel of this system does not count the bytes of TCP connections; use Linux\n"
+    assert sheafgossip("verify") == (2, "", said)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sheafgossip.metrics.events import Event
 from sheafgossip.metrics.text import clock, size
-from sheafgossip.metrics.watch.screen import Place, draw, line, sparkline, told
+from sheafgossip.metrics.watch.screen import Place, draw, line, sparkline
 from sheafgossip.metrics.watch.snapshot import Snapshot
 
 GOING = Snapshot(
@@ -58,11 +58,8 @@ def shown(snapshot: Snapshot, width: int = 80, height: int = 24, place: Place = 
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
-def test_everything_is_there_and_fits(width, height):
+def test_everything_is_there(width, height):
     picture = shown(GOING, width, height, Place(6, 7))
-    lines = picture.splitlines()
-    assert max(map(len, lines)) < width
-    assert len(lines) < height
     for part in (
         "rotating 0.1 · sheaf-fmtl · 6 of 7",
         "0:41 · about 1:01:40 left",
@@ -82,10 +79,10 @@ def test_everything_is_there_and_fits(width, height):
 
 
 @pytest.mark.parametrize("snapshot", [GOING, STARTING, replace(GOING, completed=(), state="failed")])
-@pytest.mark.parametrize(("width", "height"), [(20, 5), (40, 10), (80, 3), (1, 1)])
+@pytest.mark.parametrize(("width", "height"), [(200, 50), (80, 24), (20, 5), (40, 10), (80, 3), (1, 1)])
 def test_it_fits_into_any_terminal(snapshot, width, height):
     lines = shown(snapshot, width, height).splitlines()
-    assert max(map(len, lines)) <= width
+    assert max(map(len, lines)) <= max(1, width - 1)
     assert len(lines) <= max(1, height - 1)
 
 
@@ -100,7 +97,7 @@ def test_the_picture_is_as_high_at_the_start_as_later_and_a_failure_shows_its_ca
 
 def test_the_bar_tells_what_all_and_what_some_have_done_and_the_clients_stand_above_their_place_on_it():
     half = replace(GOING, rounds=100, completed=(25, 50))
-    bar = shown(half, width=80).splitlines()[4].split()[0]
+    bar = shown(half).splitlines()[4].split()[0]
     assert (bar.count("━"), bar.count("╍"), bar.count("─")) == (15, 16, 31)
     hill = shown(replace(GOING, rounds=100, completed=(50, *[100] * 7))).splitlines()[3][11:]
     assert (len(hill), hill[30], hill[61], hill.strip(" ▂█")) == (62, "▂", "█", "")
@@ -112,23 +109,17 @@ def test_without_colours_nothing_is_lost(monkeypatch):
     assert "━" in shown(GOING)
 
 
-def test_the_sparkline_goes_as_far_as_the_rounds_that_are_evaluated():
-    assert sparkline([(0, 0.0), (50, 1.0)], 100, 10) == "▁▁▁▁▁█"
-    assert sparkline([(0, 0.5), (100, 0.5)], 100, 10) == "▁" * 10
-    assert sparkline([(number, number) for number in range(1001)], 1000, 8) == "▁▂▃▄▅▆▇█"
-    assert sparkline([], 100, 10) == ""
-
-
-def test_alike_events_that_follow_each_other_are_told_once():
-    drops = [
-        Event(1.0, 3, "drop", "2 x wrong shape", "client 3"),
-        Event(2.0, 5, "drop", "7 x wrong shape", "client 5 (Ann)"),
-    ]
-    crash = Event(3.0, -2, "lost-records", "1 from sender 3", "the collector")
-    assert [text for _, _, text in told([*drops, crash])] == [
-        "client 5 (Ann) and 1 more: 7 x wrong shape",
-        "the collector: 1 from sender 3",
-    ]
+@pytest.mark.parametrize(
+    ("history", "rounds", "columns", "drawn"),
+    [
+        ([(0, 0.0), (50, 1.0)], 100, 10, "▁▁▁▁▁█"),
+        ([(0, 0.5), (100, 0.5)], 100, 10, "▁" * 10),
+        ([(number, number) for number in range(1001)], 1000, 8, "▁▂▃▄▅▆▇█"),
+        ([], 100, 10, ""),
+    ],
+)
+def test_the_sparkline_goes_as_far_as_the_rounds_that_are_evaluated(history, rounds, columns, drawn):
+    assert sparkline(history, rounds, columns) == drawn
 
 
 def test_a_line_tells_the_same_in_short():
@@ -145,12 +136,8 @@ def test_a_line_tells_the_same_in_short():
     )
 
 
-def test_sizes_have_three_digits():
+def test_sizes_have_three_digits_and_durations_are_read_at_a_glance():
     sizes = [0, 999, 1000, 9_994, 12_345, 999_499, 999_500, 1_234_000_000, 5e15]
-    assert list(map(size, sizes)) == [
-        "0 B", "999 B", "1.00 kB", "9.99 kB", "12.3 kB", "999 kB", "1.00 MB", "1.23 GB", "5000 TB"
-    ]  # fmt: skip
-
-
-def test_durations_are_read_at_a_glance():
+    told = "0 B, 999 B, 1.00 kB, 9.99 kB, 12.3 kB, 999 kB, 1.00 MB, 1.23 GB, 5000 TB"
+    assert ", ".join(map(size, sizes)) == told
     assert list(map(clock, (0, 59.9, 61, 3600, 36_061))) == ["0:00", "0:59", "1:01", "1:00:00", "10:01:01"]
