@@ -1,0 +1,263 @@
+"""What algorithms are given and may rely on, and what is said of them; what goes in and out of a client process, what
+it uses, and what it must load."""
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from sheafgossip.node.algorithms import ALGORITHMS, libraries_of, link
+from sheafgossip.node.algorithms.base import Edge, State
+from sheafgossip.node.assignment import AssignedIncarnation, Assignment, Period
+from sheafgossip.node.client import Client
+from sheafgossip.node.model.architecture import Architecture
+from sheafgossip.node.process.main import write_state
+from sheafgossip.node.process.reporting import Pace, sample
+from sheafgossip.node.settings import Transport
+
+PERIODS = Period((1,), {5: 0.5}), Period((5,), {1: 0.25})
+"""Client 3 sends to 1 and hears from 5, then the other way round."""
+
+
+class Learner:
+    """Its loss is 1/2 ||theta||^2, and it takes steps of 0.1."""
+
+    def __init__(self):
+        self.theta = np.array([1.0, -2.0, 0.5, 3.0])
+
+    def learn(self, pull: None, lam: float) -> float:
+        self.theta *= 0.9
+        return 0.0
+
+
+# -- a client ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_gradient_is_what_the_local_work_amounts_to_and_theta_stays_and_cannot_be_bound_anew(assignment):
+    client = Client(assignment, Learner())
+    start = client.theta.copy()
+    np.testing.assert_allclose(client.gradient(), start, rtol=1e-14)
+    np.testing.assert_array_equal(client.theta, start)
+    with pytest.raises(AttributeError, match=r"write client\.theta\[:\] = \.\.\."):
+        client.theta = client.theta + 1
+    client.theta += 1  # which is an assignment, too, of the array itself
+    client.theta[:] = client.theta / 2
+    np.testing.assert_allclose(client.theta, (start + 1) / 2)
+
+
+def test_each_round_has_the_graph_of_its_period_also_where_a_client_is_started_again(assignment):
+    own = replace(assignment, periods=PERIODS, run=replace(assignment.run, rounds_a_period=2))
+    client = Client(own, Learner())
+    for round, sends, hears, weight in (1, 1, 5, 0.5), (2, 1, 5, 0.5), (3, 5, 1, 0.25), (4, 5, 1, 0.25), (5, 1, 5, 0.5):
+        client.enter(round)
+        again = Client(replace(own, incarnation=AssignedIncarnation(first_round=round)), Learner())
+        for each in (client, again):
+            assert (list(each.successors), list(each.predecessors)) == ([sends], [hears])
+            assert {j: peer.weight for j, peer in each.neighbours.items()} == {hears: weight, sends: 0}
+    undirected = Client(assignment, Learner())
+    assert undirected.successors == undirected.predecessors == undirected.neighbours
+
+
+def test_a_state_keeps_arrays_and_dicts_of_them_and_refuses_what_it_would_lose():
+    state = State(psi=np.ones(2), reply={1: np.zeros(3)}, _told="text")
+    assert list(state.arrays()) == ["psi", "reply.1"]
+    assert state.nbytes() == 5 * 8
+    later = State(psi=np.zeros(2), reply={}, _told="")
+    later.load(state.arrays() | {"theta": np.ones(9)})
+    assert (later.psi.tolist(), later.reply[1].tolist(), later._told) == ([1, 1], [0, 0, 0], "")
+    with pytest.raises(TypeError, match=r"client\.state\.count is a int"):
+        State(count=3).arrays()
+
+
+# -- algorithms --------------------------------------------------------------------------------------------------------
+
+
+def test_pairwise_gossip_draws_its_matchings_evenly_and_the_same_at_every_client(assignment):
+    met, neighbours = [], tuple(replace(peer, facts={1: 0, 5: 2}[peer.node]) for peer in assignment.neighbours)
+    clients = [Client(replace(assignment, node=node, neighbours=neighbours, facts=3), Learner()) for node in (3, 0)]
+    for round in range(1, 301):
+        sent: list[list[int]] = []
+        peers = SimpleNamespace(round=round, exchange=lambda vectors, sent=sent: sent.append(list(vectors)) or {})
+        for client in clients:
+            ALGORITHMS["pairwise"]().round(client, peers)
+        assert sent[0] == sent[1]
+        met.append(sum(sent[0]))
+    assert min(Counter(met)[j] for j in (0, 1, 5)) > 70
+
+
+def test_pairwise_gossip_is_told_a_matching_of_each_edge_the_same_at_both_ends(run_facts):
+    facts = ALGORITHMS["pairwise"]().facts(run_facts([4] * 4, [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]))
+    assert all(facts.edges[i, j] == facts.edges[j, i] for i, j in facts.edges)
+    for i in range(4):
+        numbers = [number for (node, _), number in facts.edges.items() if node == i]
+        assert len(set(numbers)) == len(numbers)
+        assert max(numbers) < facts.nodes[i] == 3
+
+
+ANY_SIZE = {"local", "sheaf-fmtl", "fedavg-c", "fedsak"}
+KEEP_A_SUM = {"d2", "gradient-tracking", "push-sum"}
+SMALL_STEPS = {"local", "dfedu", "sheaf-fmtl"}
+EXACT = {
+    "sheaf-fmtl": [({}, ()), ({"exchange": "fused"}, (1,)), ({"exchange": "fused", "eta": 0}, ())],
+    "selective-sheaf": [({}, (1,)), ({"blocks": "head"}, (2,)), ({"seek": True}, (1, 2))],
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_who_keeps_a_sum_loses_nothing_who_takes_over_what_it_hears_no_entries_and_some_numbers_are_exact(name):
+    algorithm = ALGORITHMS[name]()
+    assert (algorithm.name, algorithm.traits.same_size) == (name, name not in ANY_SIZE)
+    may_drop = "nothing" if name in KEEP_A_SUM else "entries" if name in SMALL_STEPS else "digits"
+    assert algorithm.traits.codec_may_drop == may_drop
+    if name in KEEP_A_SUM:  # and no setting changes that
+        assert (algorithm.traits.tolerates, algorithm.traits.more_tolerant) == ("nothing", "")
+    model = Architecture("cnn", (1, 8, 8), 10, filters=(4,))
+    edge = Edge(0, 1, model.size, model.size, model, from_server=False, facts=())
+    for settings, expected in EXACT.get(name, [({}, ())]):
+        vectors = ALGORITHMS[name](**settings).messages(edge)
+        assert tuple(vector.exact for vector in vectors if vector.exact) == expected
+
+
+@pytest.mark.parametrize("settings", [{"eta": 0, "start": "shared", "rotate_every": 1}, {"exchange": "fused"}], ids=str)
+def test_maps_that_change_tolerate_rounding_but_no_entries_that_come_later(settings):
+    assert ALGORITHMS["sheaf-fmtl"](**settings).traits.codec_may_drop == "digits"
+
+
+@pytest.mark.parametrize(("remote", "expected"), [(False, "float16"), (True, "int8")])
+def test_edges_within_a_host_and_between_two_have_each_their_codec(assignment, remote, expected):
+    peer = replace(assignment.neighbours[0], remote=remote)
+    own = replace(assignment, transport=Transport(codec="float16", codec_between="int8"))
+    codec = link(ALGORITHMS["dfedu"](), own, peer).codec
+    assert (codec.name, codec.dtype) == (expected, np.dtype(own.dtype))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_survives_its_journey_as_json_but_for_what_is_no_plain_value(assignment):
+    cnn = Architecture("cnn", (1, 28, 28), 10, filters=(32, 64), hidden=(120,))
+    for sent in (assignment, replace(assignment, architecture=cnn, neighbours=(), periods=PERIODS)):
+        assert Assignment.from_json(json.loads(json.dumps(sent.to_json()))) == sent
+    with pytest.raises(TypeError):
+        replace(assignment, facts=object()).to_json()
+
+
+def test_the_files_of_a_client_lie_where_the_run_folder_promises(assignment):
+    places = assignment.shard, assignment.state(40), assignment.log
+    assert [str(place.relative_to(assignment.run.folder)) for place in places] == [
+        "shards/node-0003.safetensors",
+        "state/round-000040/node-0003.safetensors",
+        "log/node-0003.log",
+    ]
+
+
+def test_a_state_comes_out_as_it_was_written_or_stays_as_it_was_and_leaves_nothing_else_behind(tmp_path):
+    path = tmp_path / "state" / "round-000040" / "node-0003.safetensors"
+    arrays = {"theta": np.arange(5.0), "P.1": np.arange(6, dtype=np.float32).reshape(2, 3).T}
+    write_state(path, 39, {"theta": np.zeros(3)})
+    write_state(path, 40, arrays)
+    with pytest.raises(TypeError, match="object"):
+        write_state(path, 41, {"theta": np.array([object()])})
+    loaded = load_file(path)
+    assert set(loaded) == set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded[name], array, strict=True)
+    with safe_open(path, framework="np") as file:
+        assert file.metadata()["round"] == "40"
+    assert list(path.parent.iterdir()) == [path]
+
+
+# -- what a process uses -----------------------------------------------------------------------------------------------
+
+
+def test_a_sample_tells_the_memory_and_cpu_time_of_this_process_and_grows_with_them():
+    cpu = time.process_time()
+    before = sample(3, 1.5, (1, 20, 300, 4000))
+    assert (before.node, before.wall_s) == (3, 1.5)
+    assert 0 < before.uss <= before.pss <= before.rss
+    assert before.peak_rss > before.uss
+    assert cpu <= before.cpu_s <= time.process_time()
+    assert before[-5:] == (4321, 1, 20, 300, 4000)
+    held = mmap.mmap(-1, 32_000_000)  # new pages, and not what earlier tests have freed
+    held[:: mmap.PAGESIZE] = b"x" * -(-len(held) // mmap.PAGESIZE)
+    assert sample(3, 0.0).uss - before.uss == pytest.approx(len(held), rel=0.1)
+
+
+def test_a_sample_may_be_of_another_process_until_it_is_gone():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert sample(-3, 0.0, pid=child.pid).rss > 0
+    child.communicate(b"\n")
+    with pytest.raises(psutil.NoSuchProcess):
+        sample(-3, 0.0, pid=child.pid)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """CPU time of this thread that passes only when a test says so."""
+    now = [5.0]
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+    return now
+
+
+def test_samples_take_half_a_percent_of_the_cpu_time(clock):
+    pace, taken = Pace(every=0.0), 0.0
+    for wall in range(10_000):
+        clock[0] += 0.01
+        if pace.due(wall):
+            with pace.sampling(wall):
+                clock[0] += 0.004
+                taken += 0.004
+    assert taken / (clock[0] - 5.0) == pytest.approx(0.005, rel=0.02)
+
+
+def test_no_sample_is_due_before_its_time(clock):
+    pace = Pace(every=2.0)
+    for last in (0.0, 2.0):
+        clock[0] += 100
+        assert [pace.due(last + wall) for wall in (1.9, 2.0)] == [False, True]
+        with pace.sampling(last + 2.0):
+            pass
+
+
+# -- what a process loads: the launcher knows models and algorithms without torch --------------------------------------
+
+HEAVY = ("torch", "torchvision", "pydantic", "typer", "matplotlib", "sklearn", "networkx")
+WARMED_UP = (
+    "pathlib, tempfile, sheafgossip.node.process.warm_up as r; r.warm_up(pathlib.Path(tempfile.mkdtemp()) / 'r')"
+)
+KNOWN = [f"sheafgossip.node.{name}" for name in ("algorithms", "model.architecture", "assignment", "client")]
+(TORCH,) = libraries_of(ALGORITHMS["d-psgd"](), ["logistic", "cnn"])
+
+
+@pytest.mark.parametrize(
+    ("modules", "watched", "loaded"),
+    [
+        (", ".join(KNOWN), ("torch", "sheafgossip.node.model.learner"), set()),
+        ("sheafgossip.node.process.main", (*HEAVY, "sheafgossip.launcher", "sheafgossip.metrics.collector"), set()),
+        (WARMED_UP, (*HEAVY, "scipy"), set()),
+        (TORCH, HEAVY, {"torch"}),
+    ],
+    ids=["knowing algorithms", "a client process", "clients of linear models", "other models"],
+)
+def test_nothing_heavy_is_loaded_that_is_not_needed(modules, watched, loaded):
+    code = f"import sys, {modules}; print(*[name for name in {watched} if name in sys.modules])"
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as the fork server, which has no second thread
+    found = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
+    assert set(found.split()) == loaded
+
+
+def test_only_restriction_maps_that_change_need_scipy():
+    assert libraries_of(ALGORITHMS["dfedu"](), ["logistic", "linear"]) == ()
+    for algorithm in ("sheaf-fmtl", "selective-sheaf"):
+        assert "scipy.fft" in libraries_of(ALGORITHMS[algorithm](), ["linear"])
