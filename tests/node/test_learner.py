@@ -64,6 +64,12 @@ def test_gradient_loss_and_evaluation_are_the_closed_form_also_where_they_are_co
     expected_loss, expected = closed_form(architecture, theta, *numbers(assignment, "train"), l2)
     assert loss == pytest.approx(expected_loss, rel=tolerance)
     np.testing.assert_allclose(gradient, expected, rtol=tolerance, atol=tolerance)
+    x, y = numbers(assignment, "train")
+    if architecture is LOGISTIC:  # what pulls features moves no parameter
+        anchors, gradient = np.arange(12, dtype=dtype).reshape(3, 4), gradient.copy()
+        pulled, same = learner.gradient(pull=(anchors, 0.5))
+        np.testing.assert_array_equal(same, gradient)
+        assert pulled == pytest.approx(loss + 0.5 * ((x - anchors[y]) ** 2).sum(1).mean(), rel=tolerance)
     x, y = numbers(assignment, "test")
     z = scores(theta, x, architecture.outputs)
     metric = np.mean(z.argmax(axis=1) == y) if architecture is LOGISTIC else ((z - y) ** 2).mean()
@@ -92,16 +98,12 @@ def test_the_bits_of_a_linear_model_do_not_depend_on_where_in_memory_it_lies(tas
     architecture = Architecture("linear" if task == "regression" else "logistic", (features,), outputs)
     seen = set()
     for shift in range(16):
-
-        def moved(array, shift=shift):
-            space = np.empty(array.size + 16, array.dtype)[shift : shift + array.size].reshape(array.shape)
-            space[:] = array
-            return space
-
-        gradient = moved(np.zeros(d, "f4"))
-        model = LinearModel(architecture, task, moved(theta), gradient)
-        value = model.add_gradient(moved(x), moved(y), n)
-        seen.add((value, gradient.tobytes(), model.evaluate(moved(x), moved(y))))
+        moved = []
+        for array in (theta, np.zeros_like(theta), x, y):
+            moved.append(np.empty(array.size + 16, array.dtype)[shift : shift + array.size].reshape(array.shape))
+            moved[-1][:] = array
+        model = LinearModel(architecture, task, *moved[:2])
+        seen.add((model.add_gradient(*moved[2:], n), moved[1].tobytes(), model.evaluate(*moved[2:])))
     assert len(seen) == 1
 
 
@@ -114,18 +116,6 @@ def test_a_linear_model_adds_vectors_to_the_bit_as_torch_does(factor):
     np.testing.assert_array_equal(vector, expected)
 
 
-def test_what_pulls_features_moves_no_parameter_of_a_linear_model(with_shard):
-    assignment = with_shard(LOGISTIC, 40)
-    learner = Learner(assignment)
-    loss_alone, gradient = learner.gradient()
-    gradient = gradient.copy()
-    x, y = numbers(assignment, "train")
-    anchors = np.arange(12.0).reshape(3, 4)
-    pulled, same = learner.gradient(pull=(anchors, 0.5))
-    np.testing.assert_array_equal(same, gradient)
-    assert pulled == pytest.approx(loss_alone + 0.5 * ((x - anchors[y]) ** 2).sum(1).mean(), rel=1e-12)
-
-
 @pytest.mark.parametrize(("same_start", "key"), [(True, ()), (False, (3,))])
 def test_theta_starts_where_the_architecture_says(with_shard, same_start, key):
     learner = Learner(with_shard(LOGISTIC, 4, model={"same_start": same_start}))
@@ -135,48 +125,32 @@ def test_theta_starts_where_the_architecture_says(with_shard, same_start, key):
 # -- local work --------------------------------------------------------------------------------------------------------
 
 
-def numbered(assignment) -> Learner:
-    """A learner whose samples have their own numbers as their first feature."""
-    arrays = load_file(assignment.shard)
-    arrays["x_train"][:, 0] = np.arange(len(arrays["x_train"]))
-    save_file(arrays, assignment.shard)
-    return Learner(assignment)
-
-
-def drawn(learner: Learner, rounds: int = 1) -> list[list[int]]:
-    """The samples of each mini-batch."""
-    return [x[:, 0].astype(int).tolist() for _ in range(rounds) for x, _ in learner.batches()]
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(samples=st.integers(1, 30), size=st.integers(1, 40), epochs=st.integers(1, 3), seed=st.integers(0, 3))
-def test_an_epoch_covers_every_sample_once_in_ceil_n_over_b_batches_that_seed_and_client_decide(
-    with_shard, samples, size, epochs, seed
-):
-    work = {"work": "epochs", "epochs": epochs, "batch_size": size}
-    batches = drawn(numbered(with_shard(LOGISTIC, samples, training=work, run={"seed": seed})))
-    assert len(batches) == epochs * -(-samples // size)
-    assert batches == [batch_rows(seed, 3, samples, size, number).tolist() for number in range(len(batches))]
-    order = [sample for batch in batches for sample in batch]
-    for start in range(0, len(order), samples):
-        assert sorted(order[start : start + samples]) == list(range(samples))
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 12])
-def test_steps_go_on_across_rounds_pass_after_pass_however_they_are_divided_into_rounds(with_shard, steps):
-    work = {"work": "steps", "steps": steps, "batch_size": 4}
-    np.random.seed(steps)  # no other generator has a part in it
-    batches = drawn(numbered(with_shard(LOGISTIC, 10, training=work)), 12 // steps)
-    assert batches == [batch_rows(11, 3, 10, 4, number).tolist() for number in range(12)]  # 4 passes of 3 batches
-    assert len({tuple(batch) for batch in batches}) == 12  # shuffled anew
-
-
-@pytest.mark.parametrize(
-    ("samples", "work", "batches"), [(600, {}, 1), (3, {"work": "steps", "steps": 2, "batch_size": 100}, 2)]
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    samples=st.integers(1, 30),
+    size=st.integers(1, 40),
+    work=st.sampled_from(["full", "epochs", "steps"]),
+    times=st.integers(1, 12),
+    rounds=st.integers(1, 4),
+    seed=st.integers(0, 3),
 )
-def test_full_work_and_batches_larger_than_the_shard_take_all_samples(with_shard, samples, work, batches):
-    found = drawn(numbered(with_shard(LOGISTIC, samples, training=work)))
-    assert [sorted(batch) for batch in found] == [list(range(samples))] * batches
+def test_batches_are_those_that_seed_and_client_decide_pass_after_pass_and_round_after_round(
+    with_shard, samples, size, work, times, rounds, seed
+):
+    """ceil(n / b) a pass, in which every sample comes once. Each sample has its own number as its first feature."""
+    training = {"work": work} | ({} if work == "full" else {work: times, "batch_size": size})
+    assignment = with_shard(LOGISTIC, samples, training=training, run={"seed": seed})
+    arrays = load_file(assignment.shard)
+    arrays["x_train"][:, 0] = np.arange(samples)
+    save_file(arrays, assignment.shard)
+    np.random.seed(rounds)  # no other generator has a part in it
+    learner = Learner(assignment)
+    batches = [x[:, 0].astype(int).tolist() for _ in range(rounds) for x, _ in learner.batches()]
+    if work == "full":
+        assert batches == [list(range(samples))] * rounds
+        return
+    assert len(batches) == rounds * times * (-(-samples // min(size, samples)) if work == "epochs" else 1)
+    assert batches == [batch_rows(seed, 3, samples, size, number).tolist() for number in range(len(batches))]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
@@ -236,16 +210,14 @@ def test_samples_are_counted_evaluation_leaves_learning_alone_and_a_shard_is_nev
 
 
 def test_from_the_round_of_its_change_on_a_client_learns_and_is_tested_on_the_other_task(with_shard):
-    assignment = with_shard(LOGISTIC, 40, run={"drift_round": 4})
-    arrays = load_file(assignment.shard)
-    changed = {f"{name}_drifted": -arrays[name] for name in ("x_train", "x_test")}
-    save_file(arrays | changed, assignment.shard)
-    still = replace(assignment.run, drift_round=0)
-    learner, before = Learner(assignment), Learner(replace(assignment, run=still))
-    elsewhere = replace(assignment, run=replace(still, folder=assignment.run.folder / "elsewhere"))
-    elsewhere.shard.parent.mkdir(parents=True)
-    save_file(arrays | {name.removesuffix("_drifted"): array for name, array in changed.items()}, elsewhere.shard)
-    after = Learner(elsewhere)
+    """Whose samples are those of the first, negated."""
+    still = with_shard(LOGISTIC, 40)
+    before, arrays = Learner(still), load_file(still.shard)
+    negated = {name: -arrays[name] for name in ("x_train", "x_test")}
+    save_file(arrays | negated, still.shard)
+    after = Learner(still)
+    save_file(arrays | {f"{name}_drifted": array for name, array in negated.items()}, still.shard)
+    learner = Learner(replace(still, run=replace(still.run, drift_round=4)))
     for round in range(1, 8):
         learner.enter(round)
         expected = before if round < 4 else after
