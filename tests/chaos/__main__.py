@@ -32,24 +32,24 @@ def main() -> int:
 
 
 def _try_all(seeds: range, jobs: int) -> int:
-    began, resumed = time.monotonic(), 0
-    counts: Counter[str] = Counter()
-    wrong = []
+    began, cases = time.monotonic(), {seed: case_of(seed) for seed in seeds}
+    verdicts: dict[int, Verdict] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        cases = {seed: case_of(seed) for seed in seeds}
         tried = {pool.submit(trial, case, _KEPT / f"{seed}"): seed for seed, case in cases.items()}
         for future in as_completed(tried):
-            seed, verdict = tried[future], future.result()
-            counts[verdict.verdict] += 1
-            resumed += verdict.resumed
-            wrong += [seed] * (verdict.verdict == "wrong")
-            _tell(seed, cases[seed], verdict)
+            seed = tried[future]
+            verdicts[seed] = future.result()
+            _tell(seed, cases[seed], verdicts[seed])
+    counts, resumed = (
+        Counter(each.verdict for each in verdicts.values()),
+        sum(each.resumed for each in verdicts.values()),
+    )
     print(
         f"\n{len(seeds)} seeds in {(time.monotonic() - began) / 60:.1f} minutes: {counts['fine']} fine, "
         f"{counts['refused']} refused before the start, {counts['wrong']} wrong; {resumed} times resumed after a kill"
     )
-    if wrong:
-        print(f"wrong: {', '.join(map(str, sorted(wrong)))}; their folders are in {_KEPT}")
+    if wrong := [str(seed) for seed in seeds if verdicts[seed].verdict == "wrong"]:
+        print(f"wrong: {', '.join(wrong)}; their folders are in {_KEPT}")
     if too_many := counts["refused"] > REFUSED_AT_MOST * len(seeds) + 1:
         print(f"too many are refused: at most {REFUSED_AT_MOST:.0%} should be")
     return int(bool(wrong or too_many))
@@ -63,19 +63,20 @@ def _tell(seed: int, case: Case, verdict: Verdict) -> None:
 
 
 def _shrink(seed: int) -> int:
-    verdicts: dict[str, Verdict] = {}
+    wrong: list[tuple[Case, Verdict]] = []
 
     def is_wrong(case: Case) -> bool:
-        verdict = verdicts[case.toml] = trial(case)
+        verdict = trial(case)
         if verdict.verdict == "wrong":
+            wrong.append((case, verdict))
             print(f"wrong, {verdict.seconds:.1f} s ({case.title}): {verdict.problems[0][:200]}", flush=True)
         return verdict.verdict == "wrong"
 
-    if (case := simpler_case(seed, is_wrong)) is None:
+    if simpler_case(seed, is_wrong) is None:
         print(f"seed {seed} is not wrong")
         return 0
     print("\nThe simplest case that was wrong:\n")
-    _tell(seed, case, verdicts[case.toml])
+    _tell(seed, *wrong[-1])
     return 1
 
 

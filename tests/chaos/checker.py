@@ -6,7 +6,7 @@ Each check yields a line for every difference. Nothing here imports the product.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -31,19 +31,20 @@ class Checker:
         self.of_node = {
             node: (np.flatnonzero(~np.isnan(part["start"])) + 1).tolist() for node, part in self.plan.items()
         }
-        self.planned = {(node, round) for node, rounds in self.of_node.items() for round in rounds}
-        """(node, round) of all that is to be done."""
+        self.planned = {(node, round) for node, rounds in self.of_node.items() for round in rounds}  # to be done
         self.steady = not killed and self.virtual  # all that the plan says is so, to the byte
         self.comes_and_goes = bool(killed) or any(
             ((part["to_life"] != 1).any() or np.isnan(part["start"]).any()) for part in self.plan.values()
         )
 
     def differences(self) -> Iterator[str]:
-        for check in (self.end, self.done, self.moments, self.traffic, self.opened, self.used, self.fates, self.states):
+        checks = (self.end, self.done, self.opened, self.states)
+        if self.plan:
+            checks += (self.traffic, self.used, self.fates, *([self.moments] if self.virtual else []))
+        for check in checks:
             found = list(check())
-            yield from (f"{check.__name__}: {line}" for line in found[:_SHOWN])
-            if len(found) > _SHOWN:
-                yield f"{check.__name__}: and {len(found) - _SHOWN} more"
+            more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+            yield from (f"{check.__name__}: {line}" for line in found[:_SHOWN] + more)
 
     def cells(self, name: str) -> Iterator[tuple[int, int, int, int, int]]:
         """(node, round, phase, neighbour, value) of a part of the plan, in rounds that are to be done."""
@@ -58,12 +59,13 @@ class Checker:
         if ends[-1:] != ["finish"] or (len(ends) > 1 and not self.failed):
             yield f"the launcher's last words are {ends}"
         for node, kind, detail in events:
-            if (
-                kind == "host-lost"
-                or (kind == "lost-records" and not self.failed)
-                or (kind == "death" and node not in self.killed)
-                or (kind == "drop" and not (detail.endswith("is gone, message not sent") and self.comes_and_goes))
-            ):
+            may_be = {
+                "host-lost": False,
+                "lost-records": self.failed,
+                "death": node in self.killed,
+                "drop": detail.endswith("is gone, message not sent") and self.comes_and_goes,
+            }
+            if not may_be.get(kind, True):
                 yield f"{kind} of {node}: {detail}"
 
     # -- rounds --------------------------------------------------------------------------------------------------------
@@ -72,8 +74,7 @@ class Checker:
         """Who has completed which round, each once."""
         rows = self._rows("SELECT node, round, train_loss, theta_norm FROM round")
         found = {(node, round) for node, round, *_ in rows if round}
-        everything = {(node, round) for node in self.clients for round in range(1, self.rounds + 1)}
-        expected = self.planned if self.plan else everything
+        expected = self.planned if self.plan else set(product(self.clients, range(1, self.rounds + 1)))
         spared = {(node, round) for node, round in expected - found if node in self.killed}
         yield from _differ("rounds", expected - spared, found)
         for node in {node for node, _ in spared}:
@@ -93,8 +94,6 @@ class Checker:
 
     def moments(self) -> Iterator[str]:
         """On the virtual clock the records' times are the plan's."""
-        if not (self.plan and self.virtual):
-            return
         rows = self._rows("SELECT node, round, virtual_s, idle_s, waited_for, test_metric FROM round")
         for node, round, virtual_s, idle_s, whom, metric in rows:
             part, row, expected = self.plan[node], round - 1, (0.0, None, None)
@@ -109,8 +108,6 @@ class Checker:
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     def traffic(self) -> Iterator[str]:
-        if not self.plan:
-            return
         rows = self._rows("SELECT src, dst, round, messages, payload_bytes, message_bytes, wire_bytes FROM traffic")
         found = {row[:3]: wire.Weight(*row[3:]) for row in rows}
         hosts = dict(self._rows("SELECT node, host FROM node WHERE node >= 0"))
@@ -119,8 +116,7 @@ class Checker:
         for src, round, phase, dst, copies in self.cells("copies"):
             weight = wire.weigh(self.config, src, dst, round, phase, remote=hosts.get(src) != hosts.get(dst))
             of_one[src, dst, round] = weight
-            if copies:
-                expected[src, dst, round] += weight.times(copies)
+            expected[src, dst, round] += weight.times(copies)
         exact = self.steady and not self.quiet
         loose = self.has_server or self.comes_and_goes
         for key, weight in () if exact else found.items():
@@ -152,27 +148,24 @@ class Checker:
     # -- what was used -------------------------------------------------------------------------------------------------
 
     def used(self) -> Iterator[str]:
-        if not self.plan:
-            return
         found = {row[:4]: row[4] for row in self._rows("SELECT node, round, phase, neighbour, used_round FROM used")}
         planned = {tuple(cell): used or None for *cell, used in self.cells("uses")}
+        time = self.config["time"]
+        staleness = math.inf if time["staleness"] == "inf" else time["staleness"]
         for key in found.keys() - planned.keys():
             yield f"{key}: used {found[key]}, but is not planned at all"
         for key, expected in planned.items():
+            used, round = found.get(key), key[1]
             if key not in found:
                 if (expected or not self.has_server) and not (self.quiet or key[0] in self.killed):
                     yield f"{key}: not recorded, planned {expected}"
             elif self.steady and not self.quiet:
-                if found[key] != expected:
-                    yield f"{key}: used {found[key]}, planned {expected}"
-            elif found[key] is not None and not self._is_allowed(key[1], found[key]):
-                yield f"{key}: used {found[key]}, which is no round, too old, or ahead of a synchronous client"
-
-    def _is_allowed(self, round: int, used: int) -> bool:
-        time = self.config["time"]
-        staleness = math.inf if time["staleness"] == "inf" else time["staleness"]
-        fresh = used >= round - staleness and (staleness or used <= round)
-        return 1 <= used <= self.rounds and bool(fresh or time["silence"] == "stale")
+                if used != expected:
+                    yield f"{key}: used {used}, planned {expected}"
+            elif used is not None:
+                fresh = used >= round - staleness and (staleness or used <= round)
+                if not 1 <= used <= self.rounds or not (fresh or time["silence"] == "stale"):
+                    yield f"{key}: used {used}, which is no round, too old, or ahead of a synchronous client"
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -185,10 +178,9 @@ class Checker:
             told = sorted((_number_in(detail), kind, at_s) for other, kind, detail, at_s in events if other == node)
             ends = [(round, at_s) for round, kind, at_s in told if kind in ("crash", "leave")]
             begins = [(round, at_s) for round, kind, at_s in told if kind in ("restart", "join")]
-            yield from (f"client {node}: {line}" for line in self._gaps(node, dict(ends), dict(begins)))
-            yield from (f"client {node}: {line}" for line in self._counts(node, told))
-            if self.virtual:
-                yield from (f"client {node}: {line}" for line in self._times(node, ends, begins))
+            lines = [*self._gaps(node, dict(ends), dict(begins)), *self._counts(node, told)]
+            lines += self._times(node, ends, begins) if self.virtual else ()
+            yield from (f"client {node}: {line}" for line in lines)
         counts: Counter[int] = Counter()
         for node, detail in self._rows("SELECT node, detail FROM event WHERE kind = 'timeout'"):
             counts[node] += _number_in(detail)
@@ -198,19 +190,15 @@ class Checker:
 
     def _gaps(self, node: int, ends: dict, begins: dict) -> Iterator[str]:
         """Between two of a client's rounds that do not follow each other it ends, and begins again."""
-        rounds = self.of_node[node]
-        for before, after in pairwise([0, *rounds]):
-            if after != before + 1 and after not in begins:
+        for before, after in pairwise([0, *self.of_node[node], self.rounds + 1]):
+            if after != before + 1 and after <= self.rounds and after not in begins:
                 yield f"begins again in round {after}, and no event tells"
             if before and after != before + 1 and before + 1 not in ends:
                 yield f"ends before round {before + 1}, and no event tells"
-        if rounds and rounds[-1] < self.rounds and rounds[-1] + 1 not in ends:
-            yield f"ends before round {rounds[-1] + 1}, and no event tells"
 
     def _counts(self, node: int, told: list[tuple[int, str, float | None]]) -> Iterator[str]:
         """Each fault ends a client once, if it gets there; what ends comes back once at most."""
-        counts = Counter(kind for _, kind, _ in told)
-        last = max(self.of_node[node], default=0)
+        counts, last = Counter(kind for _, kind, _ in told), max(self.of_node[node], default=0)
         faults = [fault for fault in self.config.get("faults", ()) if node in fault.get("clients", ())]
         ends = [fault for fault in faults if fault["kind"] in ("crash", "leave")]
         due = [fault for fault in ends if fault.get("at_round", self.rounds + 1) <= last]
@@ -242,10 +230,8 @@ class Checker:
         """Checkpoints are there, whole, and are the models that the records tell of."""
         norms = {row[:2]: row[2:] for row in self._rows("SELECT node, round, theta_norm, test_metric FROM round")}
         every, folder = self.config["checkpoints"]["every"], self.records.path / "state"
-        found = {
-            (number_of(path), int(path.parent.name.partition("-")[2])): path
-            for path in folder.glob("round-*/node-*.safetensors")
-        }
+        files = folder.glob("round-*/node-*.safetensors")
+        found = {(number_of(path), int(path.parent.name.partition("-")[2])): path for path in files}
         due = {key for key in norms if key[1] in (0, self.rounds) or (every and key[1] % every == 0)}
         due, there = ({key for key in keys if key[0] not in self.killed} for keys in (due, found))
         yield from _differ("state files", due, there)
@@ -254,15 +240,15 @@ class Checker:
         shown = {dst for (dst,) in self._rows("SELECT dst FROM overhead WHERE kind = 'evaluation'")}
         size = wire.parameters(self.config)
         for node, round in there:
-            theta = load_file(found[node, round])["theta"].astype(float)
-            if theta.shape != (size,) or not np.isfinite(theta).all():
-                yield f"client {node}, round {round}: theta has shape {theta.shape}, not {size} finite numbers"
-                continue
+            theta, about = load_file(found[node, round])["theta"].astype(float), f"client {node}, round {round}"
             norm, metric = norms.get((node, round), (math.nan, None))
+            if theta.shape != (size,) or not np.isfinite(theta).all():
+                yield f"{about}: theta has shape {theta.shape}, not {size} finite numbers"
+                continue
             if not math.isclose(norm, np.linalg.norm(theta), rel_tol=1e-4, abs_tol=1e-6):
-                yield f"client {node}, round {round}: norm {norm} on record, {np.linalg.norm(theta)} in its state"
+                yield f"{about}: norm {norm} on record, {np.linalg.norm(theta)} in its state"
             if metric is not None and node not in shown and abs(metric - self._accuracy(node, theta, metric)) > 1e-6:
-                yield f"client {node}, round {round}: accuracy {metric} on record, not what its state has"
+                yield f"{about}: accuracy {metric} on record, not what its state has"
 
     def _accuracy(self, node: int, theta: np.ndarray, otherwise: float) -> float:
         """Of a linear model that is the client's own; of others, what is on record."""

@@ -53,19 +53,14 @@ _LARGE, _HUGE = 50_000, 500_000  # numbers
 
 
 @dataclass(frozen=True)
-class Kills:
-    """``moments`` are shares of the time that the run takes when it is left alone; after each it is resumed, unless
-    clients are killed: then the others go on."""
-
-    what: str = "nothing"
-    moments: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
 class Case:
+    """What is killed, if anything, and when: the moments are shares of the time that the run takes when it is left
+    alone. After each it is resumed, unless clients are killed: then the others go on."""
+
     config: Tree
     constants: dict[str, float] = field(default_factory=dict)
-    kills: Kills = Kills()
+    killed: str = "nothing"
+    moments: tuple[float, ...] = ()
 
     @property
     def variable(self) -> str:
@@ -75,16 +70,16 @@ class Case:
     def toml(self) -> str:
         """To be run as it is; what is no configuration stands above it."""
         lines = [f"# SHEAFGOSSIP_TEST_CONSTANTS={self.variable}"] if self.constants else []
-        kills = f"# kills: {self.kills.what} {', '.join(f'{moment:g}' for moment in self.kills.moments)}"
+        kills = f"# kills: {self.killed} {', '.join(f'{moment:g}' for moment in self.moments)}"
         return "\n".join([*lines, kills.rstrip(), tomli_w.dumps(self.config)])
 
     @property
     def title(self) -> str:
-        config, faults = self.config, "+".join(fault["kind"] for fault in self.config.get("faults", ()))
+        time, faults = self.config["time"], "+".join(fault["kind"] for fault in self.config.get("faults", ()))
         return (
-            f"{config['time']['clock']}, {config['clients']} clients, {config['rounds']} rounds, "
-            f"{config['algorithm']['name']}, staleness {config['time']['staleness']}"
-            f"{f', {faults}' if faults else ''}; kills {self.kills.what} {len(self.kills.moments) or ''}".rstrip()
+            f"{time['clock']}, {self.config['clients']} clients, {self.config['rounds']} rounds, "
+            f"{self.config['algorithm']['name']}, staleness {time['staleness']}{f', {faults}' if faults else ''}; "
+            f"kills {self.killed} {len(self.moments) or ''}".rstrip()
         )
 
 
@@ -118,10 +113,10 @@ def case_of(seed: int) -> Case:
 def simpler_case(seed: int, is_wrong: Callable[[Case], bool], seconds: float = 300) -> Case | None:
     """The simplest case found in that time which is as wrong as the seed's; None where that is not wrong."""
     choices = Choices(seed)
-    best = _case(choices)
+    best, taken = _case(choices), choices.taken
     if not is_wrong(best):
         return None
-    taken, place, end = choices.taken, 0, time.monotonic() + seconds
+    place, end = 0, time.monotonic() + seconds
     while place < len(taken) and time.monotonic() < end:
         tried = Choices([*taken[:place], 0, *taken[place + 1 :]])
         case = _case(tried)
@@ -152,10 +147,7 @@ def _case(choose: Choices) -> Case:
         "evaluation": {"every": choose(1, 0, 3)},
         "checkpoints": {"every": choose(3, 0, 1, 2, 7)},
         "transport": _transport(choose, kind),
-        "placement": {
-            "hosts": min(clients, choose(0, 0, 2, 3)),
-            "by": choose("round-robin", "random", "partition"),
-        },
+        "placement": {"hosts": min(clients, choose(0, 0, 2, 3)), "by": choose("round-robin", "random", "partition")},
         "measuring": {"every": choose(1.0, 0.01)},
         **_Scene(choose, kind, clock, clients, rounds).tables(numbers * (8 if model["dtype"] == "float64" else 4)),
     }
@@ -170,8 +162,7 @@ def _case(choose: Choices) -> Case:
     if killed == "clients":
         config["time"]["deaths"] = "continue"
     constants = {name: choose(*values) for name, values in CONSTANTS.items() if choose.one_in(2)}
-    config = {key: value for key, value in config.items() if value not in ({}, [])}
-    return Case(config, constants, Kills(killed, moments))
+    return Case({key: value for key, value in config.items() if value not in ({}, [])}, constants, killed, moments)
 
 
 def _model(choose: Choices, *, on_maps: bool) -> tuple[Tree, Tree, int]:
@@ -181,8 +172,7 @@ def _model(choose: Choices, *, on_maps: bool) -> tuple[Tree, Tree, int]:
     numbers = classes * (dimensions + 1)
     if choose(False, True):
         width = choose(4, 30, *() if on_maps else (900, 900, 5_000, 40_000))
-        if width > 1000:
-            dimensions = 20
+        dimensions = 20 if width > 1000 else dimensions
         model |= {"kind": "mlp", "hidden": [width]}
         numbers = width * (dimensions + 1) + classes * (width + 1)
     return model, {"samples": 12, "groups": 1, "dimensions": dimensions, "classes": classes}, numbers
@@ -190,10 +180,8 @@ def _model(choose: Choices, *, on_maps: bool) -> tuple[Tree, Tree, int]:
 
 def _topology(choose: Choices, clients: int) -> Tree:
     kinds: dict[str, Tree] = {"complete": {}, "star": {}, "erdos-renyi": {"p": 0.6}, "barabasi-albert": {"m": 1}}
-    if clients > 2:
-        kinds |= {"ring": {}, "watts-strogatz": {"k": 2}, "random-regular": {"k": 2}}
-    if clients in (4, 6, 8):
-        kinds["torus"] = {}
+    kinds |= {"ring": {}, "watts-strogatz": {"k": 2}, "random-regular": {"k": 2}} if clients > 2 else {}
+    kinds |= {"torus": {}} if clients in (4, 6, 8) else {}
     kind = choose(*kinds)
     return {"kind": kind, **kinds[kind]}
 
@@ -245,9 +233,7 @@ class _Scene:
             time["deadline_s"] = self._work(2, 0.5, 7, 30)
         if self._deadline or self._staleness == "inf":
             time["silence"] = self._choose("skip", "wait", *() if self._punctual or self._strict else ("stale",))
-        if self._virtual:
-            time["notice_s"] = self._work(0, 0.7, 5)
-        return time
+        return time | ({"notice_s": self._work(0, 0.7, 5)} if self._virtual else {})
 
     def _stragglers(self) -> Tree:
         kind = self._choose("none", "fixed", "lognormal", "exponential", "pareto", "on-off")
@@ -259,10 +245,8 @@ class _Scene:
 
     def _links(self, vector_bytes: int) -> Tree:
         long = (30, 100) if self._virtual or self._staleness == "inf" else ()
-        links: Tree = {
-            "latency": self._choose("fixed", "uniform", "lognormal"),
-            "latency_s": self._work(0, 0.3, 1, 3, *long),
-        }
+        links: Tree = {"latency": self._choose("fixed", "uniform", "lognormal")}
+        links["latency_s"] = self._work(0, 0.3, 1, 3, *long)
         if links["latency"] == "uniform":
             links["latency_high_s"] = 2 * links["latency_s"]
         for name in ("bandwidth", "uplink"):
@@ -286,11 +270,9 @@ class _Scene:
         if kind in ("crash", "leave", "join"):
             when = {"at_s": self._second()} if choose.one_in(4) else {"at_round": choose.between(1, self._rounds)}
             back = choose("never", "rounds", "seconds") if kind != "join" else "never"
-            after = {
-                "rounds": ("restart_after", choose(1, 2, 5)),
-                "seconds": ("restart_after_s", self._work(0, 0.5, 3, 10)),
-            }
-            return fault | struck | when | dict([after[back]] if back != "never" else [])
+            after = {"never": {}, "rounds": {"restart_after": choose(1, 2, 5)}}
+            after["seconds"] = {"restart_after_s": self._work(0, 0.5, 3, 10)}
+            return fault | struck | when | after[back]
         spans = [[choose.between(1, self._rounds) for _ in range(2)], [self._second() for _ in range(2)]]
         fault |= choose({"rounds": sorted(spans[0])}, {"seconds": sorted(spans[1])})
         if kind == "slow":
@@ -298,14 +280,10 @@ class _Scene:
         if kind == "partition":
             half = choose.between(1, self._clients - 1)
             return fault | {"groups": [list(range(half)), list(range(half, self._clients))]}
-        fault |= (
-            struck if self._server or choose(True, False) else {"edges": [[0, choose.between(1, self._clients - 1)]]}
-        )
-        if kind != "cut":
-            fault["probability"] = choose(1.0, 0.5, 0.1)
-        if kind in ("delay", "reorder"):
-            fault["delay_s"] = self._work(0.5, 2, *(20,) * self._virtual)
-        return fault
+        if not self._server and not choose(True, False):
+            struck = {"edges": [[0, choose.between(1, self._clients - 1)]]}
+        fault |= struck | ({"probability": choose(1.0, 0.5, 0.1)} if kind != "cut" else {})
+        return fault | ({"delay_s": self._work(0.5, 2, *(20,) * self._virtual)} if kind in ("delay", "reorder") else {})
 
     def _second(self) -> float:
         return self._work(*range(2 * self._rounds + 1))

@@ -1,14 +1,25 @@
-"""A run folder as another program finds it: TOML, safetensors and SQLite, nothing of ours."""
+"""A run folder as another program finds it: TOML, safetensors and SQLite, nothing of ours; and what differs in two."""
 
 import contextlib
 import sqlite3
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
+
+_REAL = {"node": {"pid", "address"}, "round": {"wall_s"}, "event": {"wall_s"}}
+"""Columns that are real time, or numbers of processes."""
+_OF_A_PROCESS = ("start", "finish", "failure", "interrupt")  # one for each time that the run was taken up
+_OF_THE_KILLED = ("lost-records",)  # what a client that is killed takes with it; its rounds are done again
+_GONE = "neighbour is gone, message not sent"
+"""A confirmation to one that has just ended, as planned, is a matter of moments; what counts is in table traffic."""
+_OPENED = ("greeting", "ready", "handshake", "hello")
+_SHOWN = 3
 
 
 class Records:
@@ -40,8 +51,7 @@ class Records:
     @property
     def planned_end_s(self) -> float:
         """In planned seconds; 0 without a scenario."""
-        ends = [part["end"][~np.isnan(part["end"])] for part in self.plan.values()]
-        return max((float(end.max()) for end in ends if len(end)), default=0.0)
+        return max((float(np.nan_to_num(part["end"]).max(initial=0.0)) for part in self.plan.values()), default=0.0)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(f"file:{self.path}/run.sqlite?mode=ro", uri=True)) as records:
@@ -67,3 +77,33 @@ def same_arrays(one: Path, other: Path) -> bool:
     return ours.keys() == theirs.keys() and all(
         ours[name].dtype == theirs[name].dtype and ours[name].tobytes() == theirs[name].tobytes() for name in ours
     )
+
+
+def differences(one: Records, other: Records, *, interrupted: bool) -> Iterator[str]:
+    """Two runs of one scenario must have left the same: every table but for what is real time or memory, every file.
+
+    ``interrupted``: the other one was taken up again, so it opened connections anew; where clients come and go, how
+    many are opened is a matter of moments, too.
+    """
+    left_out = _OF_A_PROCESS + (_OF_THE_KILLED if interrupted else ())
+    tables = dict.fromkeys(("node", "round", "traffic", "edge", "used"), "")
+    tables["event"] = f"WHERE kind NOT IN {left_out} AND detail NOT LIKE '%{_GONE}'"
+    tables["meta"] = "WHERE key NOT IN ('command', 'prepared')"
+    if not interrupted and not one.rows("SELECT 1 FROM event WHERE kind IN ('crash', 'leave', 'restart', 'join')"):
+        tables["overhead"] = f"WHERE kind IN {_OPENED}"
+    for table, where in tables.items():
+        columns = ", ".join(column for column in one.columns(table) if column not in _REAL.get(table, ()))
+        ours, theirs = (Counter(each.rows(f"SELECT {columns} FROM {table} {where}")) for each in (one, other))
+        for rows, which in ((ours - theirs, "first"), (theirs - ours, "second")):
+            if rows:
+                shown = sorted(rows, key=repr)[:_SHOWN]
+                yield f"table {table}: {rows.total()} rows only in the {which} run, such as {shown}"
+    for folder in ("shards", "plan", "state"):
+        ours, theirs = one.files(folder), other.files(folder)
+        for name in sorted(ours.keys() | theirs.keys()):
+            if name not in ours or name not in theirs:
+                yield f"{folder}/{name} is there only {'once' if name in ours else 'in the second run'}"
+            elif not same_arrays(ours[name], theirs[name]):
+                yield f"{folder}/{name} differs"
+    if one.config != other.config:
+        yield "config.toml differs"

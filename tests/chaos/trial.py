@@ -1,19 +1,168 @@
-"""A case, tried: run as it is, then once more or through its kills; and all that must hold of it."""
+"""A case, tried: run in processes of its own, then once more or through its kills; and all that must hold of it."""
 
+import contextlib
+import os
 import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .checker import Checker
-from .comparison import differences
-from .generator import Case
-from .records import Records
-from .runner import Going, Hung, Place, place_for
+import psutil
 
+from .checker import Checker
+from .generator import Case
+from .records import Records, differences
+
+ENDS_S = 20.0
+"""Processes whose launcher was killed have this long to end: they need two seconds, on a machine that is not busy."""
 LIMIT_S = 90.0
 """Beyond the planned end, on the wall clock."""
+
+
+class Hung(Exception):
+    """A run that did not end by itself; the text says where each process stood."""
+
+
+@dataclass
+class Place:
+    """Where a case runs: its folders, and the processes that belong to it, which all have this temporary folder."""
+
+    path: Path
+    environment: dict[str, str]
+    killed_at_once: int = 0  # how often everything was killed, so that nobody could clean up
+
+    @property
+    def temporary(self) -> Path:
+        return self.path / "t"
+
+    def processes(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                ours = process.environ().get("TMPDIR") == str(self.temporary)
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def left(self) -> list[str]:
+        """What is there, some time after the end, that should not be."""
+        deadline = time.monotonic() + ENDS_S
+        while True:
+            found = [f"process left: {_name_of(process)}" for process in self.processes()]
+            folders = [f"temporary folder left: {path.name}" for path in sorted(self.temporary.iterdir())]
+            found += folders if len(folders) > self.killed_at_once else []
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def place_for(case: Case) -> Iterator[Place]:
+    path = Path(tempfile.mkdtemp(prefix="chaos-"))
+    constants = {"SHEAFGOSSIP_TEST_CONSTANTS": case.variable, "PYTHONFAULTHANDLER": "1"}
+    place = Place(path, {"TMPDIR": str(path / "t")} | constants)
+    place.temporary.mkdir()
+    (path / "case.toml").write_text(case.toml)
+    try:
+        yield place
+    finally:
+        for process in place.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Going:
+    """A run in progress, or one that is taken up."""
+
+    def __init__(self, place: Place, folder: Path, *, again: bool = False, failpoints: str = ""):
+        self.place, self.folder = place, folder
+        words = ["resume", str(folder)] if again else ["run", str(place.path / "case.toml"), "--out", str(folder)]
+        self._said = place.path / f"said-{time.monotonic_ns()}"
+        with self._said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sheafgossip.launcher.cli", *words, "--quiet"],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                env=os.environ | place.environment | {"SHEAFGOSSIP_FAILPOINTS": failpoints},
+                start_new_session=True,
+            )
+        self.began = time.monotonic()
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text(errors="replace")
+
+    def end(self, seconds: float) -> int:
+        """The exit code. Raises Hung."""
+        if not self.ended_before(seconds):
+            raise Hung(f"no end after {seconds:g} s\n{self._autopsy()}")
+        return self.process.returncode
+
+    def ended_before(self, moment: float) -> bool:
+        """Waits until so many seconds after the start, unless it ends before."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, self.began + moment - time.monotonic()))
+        return self.process.poll() is not None
+
+    def kill(self, *, everything: bool) -> None:
+        """The launcher, or all at once."""
+        for process in [*(self._descendants() if everything else ()), psutil.Process(self.process.pid)][::-1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        self.place.killed_at_once += everything
+
+    def kill_client(self, share: float) -> int | None:
+        """A client at random, of those at work, ``share`` of the way through their numbers; None: there was none."""
+        pids = {process.pid for process in self._descendants()}
+        clients = [(node, pid) for node, pid in self.clients() if pid in pids]
+        if not clients or self.process.poll() is not None:
+            return None
+        node, pid = clients[min(int(share * len(clients)), len(clients) - 1)]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return node
+
+    def clients(self) -> list[tuple[int, int]]:
+        """(client, process) of those that have begun to learn."""
+        records = Records(self.folder)
+        return records.rows("SELECT node, pid FROM node WHERE role = 'client' ORDER BY node") if records.begun else []
+
+    def _descendants(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children(recursive=True)
+        return []
+
+    def _autopsy(self) -> str:
+        """Which processes there are, where each one stands, what each client has done last."""
+        processes = self.place.processes()
+        lines = [f"  {_name_of(process)}" for process in processes]
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGABRT)  # faulthandler says where it was
+        psutil.wait_procs(processes, 5)
+        for log in sorted((self.folder / "log").glob("*.log")):
+            stack = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.startswith("  File")]
+            lines += [f"  {log.stem}: {' < '.join(stack[:6])}"] if stack else []
+        with contextlib.suppress(sqlite3.Error):
+            rounds = Records(self.folder).rows("SELECT node, max(round) FROM round GROUP BY node")
+            lines.append("  last rounds: " + ", ".join(f"{node}: {round}" for node, round in rounds))
+        return "\n".join([*lines, *self.said.splitlines()[-5:]])
+
+
+def _name_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"{process.pid} {' '.join(process.cmdline())[-100:]}"
+    return f"{process.pid}"
 
 
 @dataclass(frozen=True)
@@ -21,8 +170,7 @@ class Verdict:
     verdict: Literal["fine", "refused", "wrong"]
     problems: tuple[str, ...] = ()
     seconds: float = 0.0
-    resumed: int = 0
-    """How often the run was taken up again."""
+    resumed: int = 0  # how often the run was taken up again
 
 
 def trial(case: Case, keep: Path | None = None) -> Verdict:
@@ -43,7 +191,7 @@ def trial(case: Case, keep: Path | None = None) -> Verdict:
 
 class _Trial:
     def __init__(self, case: Case, place: Place):
-        self._case, self._place, self._kills = case, place, case.kills
+        self._case, self._place = case, place
         self._on_wall_clock = case.config["time"]["clock"] == "wall"
         self.refused = False
         self.resumed = 0
@@ -51,7 +199,7 @@ class _Trial:
     def problems(self) -> list[str]:
         one, other = Records(self._place.path / "one"), Records(self._place.path / "other")
         going, killed = Going(self._place, one.path), frozenset[int]()
-        if self._kills.what == "clients":
+        if self._case.killed == "clients":
             killed = self._kill_clients(going)
         code = self._end(going)
         took = time.monotonic() - going.began
@@ -62,7 +210,7 @@ class _Trial:
                 return [f"refused with {len(lines)} lines: {going.said[-500:]}"]
             return [f"refused, and left {going.folder.name}"] if going.folder.exists() else self._place.left()
         problems = _of_end(code, going) or [*Checker(one, killed).differences(), *self._place.left()]
-        if problems or self._kills.what == "clients":
+        if problems or self._case.killed == "clients":
             return problems
         if not (problems := self._again(other, took)):
             problems = [f"the second run: {line}" for line in Checker(other).differences()]
@@ -73,10 +221,10 @@ class _Trial:
     def _again(self, other: Records, took: float) -> list[str]:
         """Runs the case once more, through its kills where it has some."""
         going = Going(self._place, other.path)
-        for moment in self._kills.moments:
+        for moment in self._case.moments:
             if going.ended_before(moment * took):
                 break
-            going.kill(everything=self._kills.what == "everything")
+            going.kill(everything=self._case.killed == "everything")
             if left := [line for line in self._place.left() if "process" in line]:
                 return [f"after the launcher was killed: {line}" for line in left]
             self.resumed += 1
@@ -92,7 +240,7 @@ class _Trial:
             if time.monotonic() - going.began > LIMIT_S:
                 going.end(0)
         begun, killed = time.monotonic() - going.began, set[int]()
-        for number, moment in enumerate(sorted(self._kills.moments)):
+        for number, moment in enumerate(sorted(self._case.moments)):
             if going.ended_before(begun + moment):
                 break
             if (node := going.kill_client((moment * 7 + number * 0.3) % 1)) is not None:

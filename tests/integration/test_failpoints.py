@@ -9,10 +9,9 @@ import re
 import pytest
 
 from chaos.checker import Checker
-from chaos.comparison import differences
 from chaos.generator import Case
-from chaos.records import Records
-from chaos.runner import Going, place_for
+from chaos.records import Records, differences
+from chaos.trial import Going, place_for
 from runs import ROOT, command
 from sheafgossip.transport.failpoints import parse
 
