@@ -10,7 +10,7 @@ from ...metrics.text import say, width
 from ...topology.picture import check_format
 from ..config.files import load
 from ..config.sections import ConfigError, RunConfig
-from ..planner.timeline import Timeline, draw, report
+from ..planner.timeline import draw, figures, lines_of
 from ..prepare.assignments import Site
 from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run
@@ -45,10 +45,13 @@ def _planned(config: RunConfig, calibrate: Callable, picture: Path | None, lines
     with tempfile.TemporaryDirectory(prefix="sheafgossip-plan-") as folder:
         prepared = prepare_run(config, Path(folder), Site(Path(folder), "ipc:///nowhere"), calibrate)
         need = need_of(prepared).text
-    assert prepared.plan
-    timeline = Timeline(prepared.plan)
-    told = [*report(prepared.config, timeline, min(100, width()), lines), f"{need} on this machine"]
+    plan = prepared.plan
+    assert plan
+    roughly = "" if config.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
+    told = [f"a local step takes {prepared.config.compute.step_s:.4g} s{roughly}", ""]
+    told += [f"{name:<36}{value}".rstrip() for name, value in figures(plan)]
+    told += ["", *lines_of(plan, min(100, width()), lines), f"{need} on this machine"]
     if picture is not None:
-        draw(prepared.plan, picture, f"{config.label}, {timeline.clients} clients")
+        draw(plan, picture, f"{config.label}, {plan.clients} clients")
         told.append(f"picture: {picture}")
     return "\n".join(told)

@@ -11,7 +11,7 @@ import numpy as np
 from ...topology.randomness import generator
 from ...topology.section import Fraction, Index, Needs, Section
 from .plan import PlanError
-from .scenario import Edge, Fault, Link, Scenario, Stragglers
+from .scenario import Edge, Fault, Link, Scenario
 
 _MOST_SPELLS = 50_000
 Shape = tuple[int, int]  # (rounds, phases)
@@ -38,23 +38,34 @@ class ComputeTimes:
     """Seconds that the local work of a client takes in a round."""
 
     def __init__(self, scenario: Scenario):
-        self._stragglers, self._seed = scenario.stragglers, scenario.seed
-        self.stragglers = frozenset(stragglers_of(scenario.stragglers, scenario.learners, scenario.seed))
-        steps, slowdown = (np.array(each or 1, float) for each in (scenario.steps, scenario.slowdown))
+        self._section, self._seed = section, seed = scenario.stragglers, scenario.seed
+        share = 0.0 if section.kind in ("none", "trace") else section.fraction
+        count = math.floor(share * scenario.learners + 0.5)
+        self.stragglers = frozenset(generator(seed, "stragglers").permutation(scenario.learners)[:count].tolist())
         factors = np.ones((scenario.clients, scenario.rounds))
         for i in self.stragglers:
-            factors[i] = _factors(scenario.stragglers, scenario.rounds, generator(self._seed, "straggler factors", i))
+            rng = generator(seed, "straggler factors", i)
+            match section.kind:
+                case "fixed":
+                    factors[i] = section.factor
+                case "lognormal":
+                    factors[i] = np.exp(section.sigma * rng.standard_normal(scenario.rounds))
+                case "exponential":
+                    factors[i] = 1 + rng.exponential(section.mean, scenario.rounds)
+                case "pareto":
+                    factors[i] = 1 + rng.pareto(section.shape, scenario.rounds)
         for (i, round), factor in scenario.trace.items():
             if i < scenario.learners and 1 <= round <= scenario.rounds:
                 factors[i, round - 1] = factor
+        steps, slowdown = (np.array(each or 1, float) for each in (scenario.steps, scenario.slowdown))
         self._seconds = np.broadcast_to(scenario.step_s * steps * slowdown, scenario.clients)[:, None] * factors
         self._faults = scenario.of_kind("slow")
         self._switches: dict[int, list[float]] = {}
 
     def __call__(self, client: int, round: int, now: float) -> float:
         seconds = float(self._seconds[client, round - 1])
-        if self._stragglers.kind == "on-off" and client in self.stragglers and self._is_on(client, now):
-            seconds *= self._stragglers.factor
+        if self._section.kind == "on-off" and client in self.stragglers and self._is_on(client, now):
+            seconds *= self._section.factor
         for fault in self._faults:
             if client in fault.clients and fault.active(round, now):
                 seconds *= fault.factor
@@ -62,7 +73,7 @@ class ComputeTimes:
 
     def _is_on(self, client: int, now: float) -> bool:
         """Periods off and on follow each other, with exponentially distributed lengths; the first is off."""
-        switches, on_s, off_s = self._switches.setdefault(client, [0.0]), self._stragglers.on_s, self._stragglers.off_s
+        switches, on_s, off_s = self._switches.setdefault(client, [0.0]), self._section.on_s, self._section.off_s
         while switches[-1] <= now:
             number = len(switches)
             if number > _MOST_SPELLS:
@@ -73,27 +84,6 @@ class ComputeTimes:
             rng = generator(self._seed, "on-off straggler", client, number)
             switches.append(switches[-1] + float(rng.exponential(off_s if number % 2 else on_s)))
         return bisect_right(switches, now) % 2 == 0
-
-
-def stragglers_of(stragglers: Stragglers, clients: int, seed: int) -> list[int]:
-    """The clients that straggle: the given fraction, rounded, drawn at random."""
-    if stragglers.kind in ("none", "trace"):
-        return []
-    count = math.floor(stragglers.fraction * clients + 0.5)
-    return sorted(generator(seed, "stragglers").permutation(clients)[:count].tolist())
-
-
-def _factors(stragglers: Stragglers, rounds: int, rng: np.random.Generator) -> np.ndarray | float:
-    match stragglers.kind:
-        case "fixed":
-            return stragglers.factor
-        case "lognormal":
-            return np.exp(stragglers.sigma * rng.standard_normal(rounds))
-        case "exponential":
-            return 1 + rng.exponential(stragglers.mean, rounds)
-        case "pareto":
-            return 1 + rng.pareto(stragglers.shape, rounds)
-    return 1.0
 
 
 @dataclass(frozen=True)

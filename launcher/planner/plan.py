@@ -65,6 +65,10 @@ class Plan:
         return self.asked is not None
 
     @property
+    def clients(self) -> int:
+        return len(self.schedules) - self.has_server
+
+    @property
     def has_late(self) -> bool:
         """Some client uses a message of another round than its own."""
         return any(

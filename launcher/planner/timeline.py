@@ -1,4 +1,5 @@
-"""A plan for the eye: its figures, what each client does when, as text for the terminal and as a picture."""
+"""A plan for the eye: its figures, what each client does when, as text for the terminal and as a picture. Seconds are
+virtual, and a server is no client."""
 
 import math
 import textwrap
@@ -12,12 +13,10 @@ import numpy as np
 
 from ...metrics.text import short
 from ...topology.picture import LOOK, RASTER_FROM, legend_below, literal, new_figure, save_picture
-from ..config.sections import RunConfig
 from .plan import Incarnation, Plan
 
-AGES = ("same round", "1 older", "2 to 4 older", "5 or more older", "newer", "none: goes without")
-"""How old the message is that a client uses, in rounds, against its own round."""
-_NAME_WIDTH = 36
+# How old the message is that a client uses, in rounds, against its own round
+_AGES = ("same round", "1 older", "2 to 4 older", "5 or more older", "newer", "none: goes without")
 _EVENTS_SHOWN, _NAMES_SHOWN, _AWAITED_SHOWN = 12, 3, 5
 _SHADES = "·░▒▓█"  # share of a moment that is local work, the rest being waiting: almost none, a quarter, ..., all
 _VERBS = {"crash": "crashes", "leave": "leaves", "join": "joins", "restart": "restarts"}
@@ -32,42 +31,6 @@ _LEGEND = (
 # Of Okabe and Ito's colours, told apart with every common colour blindness, and by their lightness too
 _BARS = {"computing": ("local work", "#0072B2"), "waiting": ("waiting", "#F5C26B"), "away": ("away", "#E2E2E2")}
 _MARKS = {"ends": ("crashes, leaves", "X", "#B23A00"), "returns": ("joins, is back", ">", "#007A5A")}
-
-
-class Timeline:
-    """The figures of a plan, seconds being virtual. A server is no client."""
-
-    def __init__(self, plan: Plan):
-        schedules = plan.schedules
-        self.plan = plan
-        self.clients = len(schedules) - plan.has_server
-        own, incarnations = schedules[: self.clients], plan.incarnations[: self.clients]
-        self.finishing = {  # {client: when it ends}, of those that complete the last round
-            client: each[-1].end_s for client, each in enumerate(incarnations) if each and each[-1].ending == "finish"
-        }
-        self.leaving = self.clients - len(self.finishing)  # they go for good, or never come
-        self.computing_s = tuple(float(np.nansum(schedule.compute)) for schedule in own)  # by client, as the next two
-        self.waiting_s = tuple(float(schedule.idle.sum()) for schedule in own)
-        self.away_s = tuple(sum(end - start for start, end in _away(each, plan.end_s)) for each in incarnations)
-        there = sum(self.computing_s) + sum(self.waiting_s)
-        self.waiting_share = sum(self.waiting_s) / there if there else 0.0  # of the time that clients are there
-        copies = np.array([message.copies for message in plan.messages])
-        self.sent = len(copies)  # messages that are given to a link; each counts once, sent twice or not
-        self.lost, self.doubled = int((copies == 0).sum()), int((copies > 1).sum())
-        # Neither lost nor ever used: a fresher one came before, or nobody was there to use it.
-        self.unused = sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in schedules)
-        self.ages = _ages(plan)  # {one of AGES: how often}
-        self.deadlines = sum(int(schedule.deadlines.sum()) for schedule in schedules)  # waits that the deadline ends
-        # Whom others wait for, a wait counting for the one that came last; with a server, whom it waits for.
-        waits = schedules[self.clients :] or schedules
-        seconds, rounds = np.zeros(len(schedules)), np.zeros(len(schedules), int)
-        for schedule in waits:
-            waited = schedule.waited_for >= 0
-            np.add.at(seconds, schedule.waited_for[waited], schedule.idle[waited])
-            np.add.at(rounds, schedule.waited_for[waited], 1)
-        order = sorted(range(len(schedules)), key=lambda client: (-seconds[client], client))
-        self.awaited = tuple((i, float(seconds[i]), int(rounds[i])) for i in order if rounds[i])  # client, s, rounds
-        self.awaited_s = float(sum(schedule.idle.sum() for schedule in waits))  # of all waits that these are of
 
 
 class Stretches(NamedTuple):
@@ -87,7 +50,7 @@ def stretches_of(plan: Plan) -> list[Stretches]:
     for message in plan.messages:
         if message.phase >= 1 - plan.has_server:  # with a server, the work comes first
             work_ends[message.src][message.round] = message.sent_s
-    return [_stretches(plan, client, work_ends[client]) for client in range(len(plan.schedules) - plan.has_server)]
+    return [_stretches(plan, client, work_ends[client]) for client in range(plan.clients)]
 
 
 def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
@@ -114,20 +77,6 @@ def _away(incarnations: Sequence[Incarnation], end_s: float) -> list[tuple[float
     return [(start, end) for start, end in zip(gone, back, strict=True) if end > start]
 
 
-def _ages(plan: Plan) -> dict[str, int]:
-    counts = np.zeros(len(AGES), int)
-    for client, schedule in enumerate(plan.schedules):
-        done = ~np.isnan(schedule.end)
-        used = schedule.uses[done]
-        older = (np.flatnonzero(done) + 1)[:, None, None] - used
-        if plan.asked is not None:
-            asked = plan.asked[client][done]
-            used, older = used[asked], older[asked]
-        kind = np.select([used == 0, older < 0, older == 0, older == 1, older <= 4], [5, 4, 0, 1, 2], default=3)
-        counts += np.bincount(kind.ravel(), minlength=len(AGES))
-    return dict(zip(AGES, counts.tolist(), strict=True))
-
-
 def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Seconds of the stretches that fall between each two of the edges, which ascend."""
     # Of the seconds before a moment: all that have begun, less what of the last one comes after it.
@@ -140,20 +89,83 @@ def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
 # -- as text -----------------------------------------------------------------------------------------------------------
 
 
-def report(config: RunConfig, timeline: Timeline, width: int, lines: int) -> Iterator[str]:
-    """Figures and lines of one run; ``width`` and ``lines`` as in ``lines_of``."""
-    clock = "" if config.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
-    yield f"a local step takes {config.compute.step_s:.4g} s{clock}"
-    yield ""
-    yield from figures(timeline)
-    yield ""
-    yield from lines_of(timeline.plan, width, lines)
+def figures(plan: Plan) -> Iterator[tuple[str, str]]:
+    """(name, value) of each; where several have one name, it is that of the first."""
+    yield from _times(plan)
+    yield from _messages(plan)
+    yield "waits ended by the deadline", f"{sum(int(schedule.deadlines.sum()) for schedule in plan.schedules):,}"
+    yield from _numbered("waited for most", _awaited(plan)[:_AWAITED_SHOWN])
+    events = [f"{_s(at)}: client {i} {_VERBS.get(kind, kind)} {detail}" for at, i, kind, detail in plan.events]
+    conditions = [text if at is None else f"{_s(at)}: {text}" for at, text in plan.conditions]
+    for name, entries in (("events", events), ("for a while", conditions)):
+        more = [f"and {len(entries) - _EVENTS_SHOWN} more"] if len(entries) > _EVENTS_SHOWN else []
+        yield from _numbered(name, entries[:_EVENTS_SHOWN] + more)
 
 
-def figures(timeline: Timeline) -> Iterator[str]:
-    """A line each."""
-    for name, value in _rows(timeline):
-        yield f"{name:<{_NAME_WIDTH}}{value}".rstrip()
+def _times(plan: Plan) -> Iterator[tuple[str, str]]:
+    own, incarnations = plan.schedules[: plan.clients], plan.incarnations[: plan.clients]
+    yield "clients, rounds", f"{plan.clients}, {len(plan.schedules[0].start)}"
+    yield "total time", _s(plan.end_s)
+    finishing = {i: each[-1].end_s for i, each in enumerate(incarnations) if each and each[-1].ending == "finish"}
+    if ends := finishing.values():
+        yield "clients end at (first/median/last)", " / ".join(map(_s, (min(ends), median(ends), max(ends))))
+        yield "last to end", _longest(finishing.items())
+    if leaving := plan.clients - len(finishing):  # they go for good, or never come
+        yield "clients that are gone by the end", str(leaving)
+    computing = [float(np.nansum(schedule.compute)) for schedule in own]
+    yield "most local work", _longest(enumerate(computing))
+    waiting = sum(float(schedule.idle.sum()) for schedule in own)
+    away = sum(sum(end - start for start, end in _away(each, plan.end_s)) for each in incarnations)
+    there = sum(computing) + waiting
+    share = waiting / there if there else 0.0
+    away_for = f", and away for {_s(away)}" if away else ""
+    yield "clients' time", f"{1 - share:.1%} local work, {share:.1%} waiting{away_for}"
+
+
+def _messages(plan: Plan) -> Iterator[tuple[str, str]]:
+    copies = np.array([message.copies for message in plan.messages])
+    # Neither lost nor ever used: a fresher one came before, or nobody was there to use it.
+    unused = sum(int(((schedule.copies > 0) & (schedule.needed == 0)).sum()) for schedule in plan.schedules)
+    parts = {"lost": int((copies == 0).sum()), "never used": unused, "sent twice": int((copies > 1).sum())}
+    of_sent = [f"{name} {n:,} ({n / len(copies):.1%})" if n else f"{name} 0" for name, n in parts.items()]
+    yield "messages sent", f"{len(copies):,}: {', '.join(of_sent if parts['sent twice'] else of_sent[:2])}"
+    if plan.withheld:
+        yield "messages not sent", f"{plan.withheld:,}: the link is cut, or the neighbour is away"
+    counts = np.zeros(len(_AGES), int)
+    for client, schedule in enumerate(plan.schedules):
+        done = ~np.isnan(schedule.end)
+        used = schedule.uses[done]
+        older = (np.flatnonzero(done) + 1)[:, None, None] - used
+        if plan.asked is not None:
+            asked = plan.asked[client][done]
+            used, older = used[asked], older[asked]
+        kind = np.select([used == 0, older < 0, older == 0, older == 1, older <= 4], [5, 4, 0, 1, 2], default=3)
+        counts += np.bincount(kind.ravel(), minlength=len(_AGES))
+    total = counts.sum()
+    yield "vectors that clients use, by age", f"{total:,}"
+    for age, count in zip(_AGES, counts.tolist(), strict=True):
+        if count:
+            yield f"  {age}", f"{count:>{len(f'{total:,}')},} {count / total:>6.1%} {'█' * round(30 * count / total)}"
+
+
+def _awaited(plan: Plan) -> list[str]:
+    """Whom others wait for, a wait counting for the one that came last; with a server, whom it waits for."""
+    waits = plan.schedules[plan.clients :] or plan.schedules
+    total = float(sum(schedule.idle.sum() for schedule in waits))
+    seconds, rounds = np.zeros(len(plan.schedules)), np.zeros(len(plan.schedules), int)
+    for schedule in waits:
+        waited = schedule.waited_for >= 0
+        np.add.at(seconds, schedule.waited_for[waited], schedule.idle[waited])
+        np.add.at(rounds, schedule.waited_for[waited], 1)
+    return [
+        f"client {i}: {_s(seconds[i])} ({seconds[i] / total:.1%}), in {rounds[i]} rounds of neighbours"
+        for i in np.argsort(-seconds, kind="stable").tolist()
+        if rounds[i]
+    ]
+
+
+def _numbered(name: str, entries: Iterable[str]) -> Iterator[tuple[str, str]]:
+    yield from (("" if number else name, entry) for number, entry in enumerate(entries))
 
 
 def lines_of(plan: Plan, width: int, lines: int) -> Iterator[str]:
@@ -170,41 +182,6 @@ def lines_of(plan: Plan, width: int, lines: int) -> Iterator[str]:
     yield from (line.replace("\xa0", " ") for line in textwrap.wrap(legend, width, break_long_words=False))
     if len(shown) < len(stretches):
         yield f"The first {len(shown)} of {len(stretches)} clients; --lines shows more."
-
-
-def _rows(timeline: Timeline) -> Iterator[tuple[str, str]]:
-    yield "clients, rounds", f"{timeline.clients}, {len(timeline.plan.schedules[0].start)}"
-    yield "total time", _s(timeline.plan.end_s)
-    if ends := timeline.finishing.values():
-        yield "clients end at (first/median/last)", " / ".join(map(_s, (min(ends), median(ends), max(ends))))
-        yield "last to end", _longest(timeline.finishing.items())
-    if timeline.leaving:
-        yield "clients that are gone by the end", str(timeline.leaving)
-    yield "most local work", _longest(enumerate(timeline.computing_s))
-    away = f", and away for {_s(sum(timeline.away_s))}" if sum(timeline.away_s) else ""
-    share = timeline.waiting_share
-    yield "clients' time", f"{1 - share:.1%} local work, {share:.1%} waiting{away}"
-    parts = {"lost": timeline.lost, "never used": timeline.unused}
-    parts |= {"sent twice": timeline.doubled} if timeline.doubled else {}
-    of_sent = [f"{name} {n:,} ({n / timeline.sent:.1%})" if n else f"{name} 0" for name, n in parts.items()]
-    yield "messages sent", f"{timeline.sent:,}: {', '.join(of_sent)}"
-    if withheld := timeline.plan.withheld:
-        yield "messages not sent", f"{withheld:,}: the link is cut, or the neighbour is away"
-    total = sum(timeline.ages.values())
-    yield "vectors that clients use, by age", f"{total:,}"
-    for age, count in timeline.ages.items():
-        if count:
-            yield f"  {age}", f"{count:>{len(f'{total:,}')},} {count / total:>6.1%} {'█' * round(30 * count / total)}"
-    yield "waits ended by the deadline", f"{timeline.deadlines:,}"
-    for number, (client, seconds, rounds) in enumerate(timeline.awaited[:_AWAITED_SHOWN]):
-        value = f"client {client}: {_s(seconds)} ({seconds / timeline.awaited_s:.1%}), in {rounds} rounds of neighbours"
-        yield "" if number else "waited for most", value
-    events = [f"{_s(at)}: client {i} {_VERBS.get(kind, kind)} {detail}" for at, i, kind, detail in timeline.plan.events]
-    conditions = [text if at is None else f"{_s(at)}: {text}" for at, text in timeline.plan.conditions]
-    for name, entries in (("events", events), ("for a while", conditions)):
-        more = [f"and {len(entries) - _EVENTS_SHOWN} more"] if len(entries) > _EVENTS_SHOWN else []
-        for number, entry in enumerate(entries[:_EVENTS_SHOWN] + more):
-            yield "" if number else name, entry
 
 
 def _longest(clients: Iterable[tuple[int, float]]) -> str:

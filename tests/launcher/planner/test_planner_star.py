@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sheafgossip.launcher.planner.plan import PlanError
 from sheafgossip.launcher.planner.scenario import Fault, Link, Star
 from sheafgossip.launcher.planner.simulation import simulate
-from sheafgossip.launcher.planner.timeline import Timeline, stretches_of
+from sheafgossip.launcher.planner.timeline import figures, stretches_of
 
 from .scenarios import scenario_of, small
 from .test_planner_laws import OF_EVERY_PATTERN, TOLERANCE, Played
@@ -111,23 +111,6 @@ def test_a_client_that_comes_back_only_listens_at_first():
     assert plan.schedules[2].end.tolist() == list(range(1, 8))  # nobody waits for it
 
 
-def test_who_does_not_take_part_is_not_waited_for_and_waits_until_it_is_called():
-    rounds = [{0}, {1}, {0}, {1}, {0}, {1}, {0}]
-    scenario = star_of(2, rounds, step_s=1.0, silence="skip", deadline_s=1.2)
-    plan = simulate(scenario)
-    assert plan.schedules[2].end.tolist() == list(range(1, 8))
-    assert [schedule.deadlines.sum() for schedule in plan.schedules] == [0, 0, 0]
-    assert np.flatnonzero(~np.isnan(plan.schedules[0].compute)).tolist() == [0, 2, 4, 6]
-
-
-def test_the_answer_may_go_to_those_who_have_just_taken_part():
-    rounds = tuple(map(frozenset, [{0}, {1}, {0}, {1}, {0}, {1}, {0}]))
-    scenario = dataclasses.replace(star_of(2, step_s=1.0), star=Star(rounds, rounds))
-    plan = simulate(scenario)
-    assert [(m.dst, m.round) for m in plan.messages if m.src == 2] == [(r % 2, r + 1) for r in range(7)]
-    assert plan.synchronous
-
-
 def test_an_upload_that_is_lost_without_a_deadline_is_refused():
     lost = Fault("loss", clients=(1,), rounds=(4, 4))
     with pytest.raises(PlanError, match=r"the server would wait for ever in round 4 for a message of client 1; set"):
@@ -137,16 +120,12 @@ def test_an_upload_that_is_lost_without_a_deadline_is_refused():
 def test_a_timeline_is_that_of_the_clients_and_tells_whom_the_server_waits_for():
     slow = Fault("slow", clients=(0,), rounds=(1, 7), factor=3.0)
     plan = simulate(star_of(3, step_s=1.0, faults=(slow,)))
-    timeline = Timeline(plan)
-    assert (timeline.clients, timeline.leaving, timeline.sent, timeline.plan.withheld) == (3, 0, 42, 0)
-    assert timeline.computing_s == (21, 7, 7)
-    assert timeline.waiting_s == (0, 14, 14)
-    assert timeline.awaited == ((0, 21.0, 7),)
-    assert timeline.awaited_s == 21
-    assert timeline.ages["same round"] == 42
-    assert timeline.ages["none: goes without"] == 0
-    straggler, other, *more = stretches_of(plan)
-    assert len(more) == 1
+    told = dict(figures(plan))
+    assert (told["clients, rounds"], told["messages sent"]) == ("3, 7", "42: lost 0, never used 0")
+    assert told["clients' time"] == "55.6% local work, 44.4% waiting"  # 21, 7 and 7 s of work; 14 and 14 s of waiting
+    assert told["waited for most"] == "client 0: 21.00 s (100.0%), in 7 rounds of neighbours"
+    assert told["  same round"].split()[0] == told["vectors that clients use, by age"] == "42"
+    straggler, other, _ = stretches_of(plan)
     assert other.computing.tolist() == [[3.0 * r, 3.0 * r + 1] for r in range(7)]
     assert other.waiting.tolist() == [[3.0 * r + 1, 3.0 * r + 3] for r in range(7)]
     assert not len(straggler.waiting)

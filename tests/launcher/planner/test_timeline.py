@@ -8,46 +8,49 @@ import pytest
 
 from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
-from sheafgossip.launcher.planner.timeline import AGES, Timeline, draw, figures, lines_of, shares, stretches_of
+from sheafgossip.launcher.planner.timeline import draw, figures, lines_of, shares, stretches_of
 
 from .scenarios import small
 
+SAME = "  same round"
+
 
 def plan_of(*faults, phases=1, rounds=2, loss=0.0, **more):
-    link = Link(loss=loss) if loss else None
-    return simulate(
-        small(nbytes=(100,) * phases, rounds=rounds, link=link, step_s=1.0, steps=(1, 3), faults=faults, **more)
-    )
+    more |= {"nbytes": (100,) * phases, "rounds": rounds, "link": Link(loss=loss) if loss else None}
+    return simulate(small(step_s=1.0, steps=(1, 3), faults=faults, **more))
 
 
-def ages(**counts):
-    return dict.fromkeys(AGES, 0) | {age.replace("_", " "): count for age, count in counts.items()}
+def counts(plan):
+    """{name: what its figure begins with}"""
+    return {name.strip(): value.split()[0] for name, value in figures(plan) if name}
 
 
 def test_the_fast_client_waits_for_the_slow_one():
-    timeline = Timeline(plan_of())
-    assert (timeline.plan.end_s, timeline.finishing, timeline.leaving) == (6.0, {0: 4.0, 1: 6.0}, 0)
-    assert (timeline.computing_s, timeline.waiting_s, timeline.away_s) == ((2.0, 6.0), (2.0, 0.0), (0.0, 0.0))
-    assert (timeline.awaited, timeline.waiting_share) == (((1, 2.0, 1),), pytest.approx(2 / 10))
-    assert (timeline.sent, timeline.lost, timeline.unused, timeline.deadlines) == (4, 0, 0, 0)
-    assert timeline.plan.withheld == 0
-    assert timeline.ages == ages(same_round=4)
-    assert "clients end at (first/median/last)  4.000 s / 5.000 s / 6.000 s" in list(figures(timeline))
+    assert dict(figures(plan_of())) == {
+        "clients, rounds": "2, 2",
+        "total time": "6.000 s",
+        "clients end at (first/median/last)": "4.000 s / 5.000 s / 6.000 s",
+        "last to end": "client 1 (6.000 s), client 0 (4.000 s)",
+        "most local work": "client 1 (6.000 s), client 0 (2.000 s)",
+        "clients' time": "80.0% local work, 20.0% waiting",
+        "messages sent": "4: lost 0, never used 0",
+        "vectors that clients use, by age": "4",
+        SAME: f"4 100.0% {'█' * 30}",
+        "waits ended by the deadline": "0",
+        "waited for most": "client 1: 2.000 s (100.0%), in 1 rounds of neighbours",
+    }
 
 
 def test_who_never_waits_uses_older_and_newer_messages_or_none():
-    timeline = Timeline(plan_of(staleness=math.inf, rounds=3))
     # Client 0 is done at 3 s, when client 1 begins its second round; messages arrive in the moment they are sent
-    assert (timeline.waiting_s, timeline.plan.end_s) == ((0.0, 0.0), 9.0)
-    assert timeline.ages == ages(same_round=2, newer=1) | {
-        "1 older": 1,
-        "2 to 4 older": 1,
-        "none: goes without": 1,  # client 0 at the very start: client 1 comes after it
-    }
-    assert timeline.unused == 3  # round 2 of client 0; rounds 2 and 3 of client 1
-    timeline = Timeline(plan_of(staleness=math.inf, loss=1.0))
-    assert (timeline.sent, timeline.lost, timeline.unused) == (4, 4, 0)
-    assert timeline.ages == ages() | {AGES[-1]: 4}
+    told = dict(figures(plan_of(staleness=math.inf, rounds=3)))
+    assert (told["total time"], told["clients' time"]) == ("9.000 s", "100.0% local work, 0.0% waiting")
+    ages = {"same round": "2", "1 older": "1", "2 to 4 older": "1", "newer": "1", "none: goes without": "1"}
+    assert ages.items() <= counts(plan_of(staleness=math.inf, rounds=3)).items()  # none: client 1 comes after client 0
+    assert told["messages sent"] == "6: lost 0, never used 3 (50.0%)"  # round 2 of client 0; rounds 2 and 3 of client 1
+    lost = plan_of(staleness=math.inf, loss=1.0)
+    assert dict(figures(lost))["messages sent"] == "4: lost 4 (100.0%), never used 0"
+    assert counts(lost)["none: goes without"] == "4"
 
 
 def test_waits_after_the_local_work_are_told_from_those_before():
@@ -58,34 +61,33 @@ def test_waits_after_the_local_work_are_told_from_those_before():
 
 def test_a_crash_and_the_return(tmp_path):
     plan = plan_of(Fault("crash", (1,), at_round=2, restart_after=1), rounds=3)
-    timeline, (fast, slow) = Timeline(plan), stretches_of(plan)
+    fast, slow = stretches_of(plan)
     assert [(client, kind) for _, client, kind, _ in plan.events] == [(1, "crash"), (1, "restart")]
     assert (slow.ends, slow.away.tolist()) == ((3.0,), [[3.0, slow.returns[0]]])
-    assert timeline.away_s == (0.0, slow.returns[0] - 3.0)
+    assert dict(figures(plan))["clients' time"].endswith(f"and away for {slow.returns[0] - 3:.3f} s")
     assert fast.ends == fast.returns == ()
     _, line, *_ = lines_of(plan, width=40, lines=20)
     assert line.count("×") == line.count("↑") == 1
     assert line.index("×") < line.index("╌") < line.index("↑")
     draw(plan, tmp_path / "plan.svg", "a plan for $")
     drawn = (tmp_path / "plan.svg").read_text()
-    assert all(
-        f">{label}<" in drawn for label in ("local work", "waiting", "away", "crashes, leaves", "joins, is back")
-    )
+    labels = ("local work", "waiting", "away", "crashes, leaves", "joins, is back")
+    assert all(f">{label}<" in drawn for label in labels)
 
 
 def test_who_crashes_for_good_or_joins_late_is_away_until_the_end_or_from_the_start():
     plan = plan_of(Fault("crash", (1,), at_round=2), rounds=9)
-    timeline = Timeline(plan)
-    assert (timeline.leaving, timeline.plan.withheld) == (1, 7)  # client 0 sends twice before it has gone
+    told = counts(plan)  # client 0 sends twice before client 1 has gone
+    assert (told["clients that are gone by the end"], told["messages not sent"]) == ("1", "7:")
     assert stretches_of(plan)[1].away.tolist() == [[3.0, plan.end_s]]
     (late, _) = stretches_of(plan_of(Fault("join", (0,), at_round=2), rounds=3))
     assert (late.away.tolist(), late.returns) == ([[0.0, 3.0]], (3.0,))
 
 
 def test_clients_that_exchange_nothing_have_a_timeline_too():
-    timeline = Timeline(simulate(Scenario(0, 2, ((), ()), {}, step_s=1.0)))
-    assert (timeline.sent, timeline.waiting_share, timeline.plan.end_s) == (0, 0.0, 2.0)
-    assert "messages sent" in "\n".join(figures(timeline))
+    told = dict(figures(simulate(Scenario(0, 2, ((), ()), {}, step_s=1.0))))
+    assert (told["messages sent"], told["total time"]) == ("0: lost 0, never used 0", "2.000 s")
+    assert told["clients' time"] == "100.0% local work, 0.0% waiting"
 
 
 def test_shares_add_up_to_the_stretches():
