@@ -1,25 +1,264 @@
 """Every accepted plan comes to its end, on both clocks, and nowhere are more messages under way than was reckoned.
 
+Plans are played without processes: the real peers of every client, each in a greenlet of its own, over queues instead
+of sockets and on a clock that jumps to the next moment at which something happens. Which client goes next is drawn at
+random, so any speed of any of them comes up. A run that cannot go on is told at once.
+
 Two hundred scenarios by default; `make liveness` plays 100,000. SHEAFGOSSIP_LIVENESS=7 or =0-999 chooses.
 """
 
 import dataclasses
 import os
 import random
+from collections import Counter, deque
+from collections.abc import Mapping
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from greenlet import GreenletExit, getcurrent, greenlet
 
-from sheafgossip.launcher.planner.plan import Plan, PlanError
+from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
 from sheafgossip.launcher.planner.scenario import Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
-from sheafgossip.transport.channel import codec
+from sheafgossip.transport import clock, clock_wall, connections, waiting
+from sheafgossip.transport.channel import Channel, Channels, codec
+from sheafgossip.transport.clock import Rules, ScheduledClock
+from sheafgossip.transport.clock_planned import PlannedClock
+from sheafgossip.transport.clock_wall import WallClock
+from sheafgossip.transport.connections import Presence
+from sheafgossip.transport.endpoint import Message, Traffic
+from sheafgossip.transport.peers import Peers
 from sheafgossip.transport.schedule import limit
+from sheafgossip.transport.stopwatch import Stopwatch
 
-from .played import Stage, Wire
 from .scenarios import STEP_S, scenario_of, small
 
 CHUNK = 100
+TIMEOUT_S = 1e4
+
+
+class _Weightless(np.ndarray):
+    """Copies of it take no memory either."""
+
+    def copy(self, order="C") -> np.ndarray:
+        return self
+
+
+@dataclasses.dataclass
+class Wire:
+    """What a run's messages look like: the lengths of a round's, both ways of every edge, and how they travel."""
+
+    lengths: tuple[int, ...]
+    opening: tuple[int, ...] = ()
+    dtype: str = "float64"
+    codec: object = None
+
+    def vector(self, phase: int, round: int) -> np.ndarray:
+        """Zeros that take no memory, however many they are."""
+        lengths = self.opening + self.lengths if round == 1 else self.lengths
+        return np.broadcast_to(np.zeros(1, self.dtype), (lengths[phase],)).view(_Weightless)
+
+
+class Stage:
+    """Plays a plan on one of the clocks. Raises what a client raises, and an error where nobody can go on."""
+
+    def __init__(self, scenario: Scenario, plan: Plan, wire: Wire, clock: str, seed: int):
+        self.scenario, self.plan, self.wire, self.on_wall_clock = scenario, plan, wire, clock == "wall"
+        self.evaluate_every = 1 + seed % 3
+        self.random, self.now, self.main = random.Random(seed), 0.0, getcurrent()
+        self.there: dict[int, Process] = {}
+        self.due: list[tuple[float, int, Incarnation]] = []
+        self.used: dict[tuple[int, int, int, int], int | None] = {}
+        self.most_under_way: Counter[tuple[int, int]] = Counter()
+        self._begun: list[Process] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def play(self) -> None:
+        here = [node for node, (first, *_) in self._incarnations() if (first.number, first.first) == (1, 1)]
+        for node, (first, *_) in self._incarnations():
+            self.due.append((first.start_s if self.on_wall_clock and node not in here else 0.0, node, first))
+        with ExitStack() as patched:
+            for module in (waiting, connections, clock, clock_wall):
+                patched.enter_context(patch.object(module, "time", self))
+            self._start_those_due(here)
+            try:
+                while self.there or self.due:
+                    self._start_those_due([])
+                    self._go_on()
+            finally:
+                for process in self._begun:
+                    process.turn.throw(GreenletExit)
+
+    def _incarnations(self):
+        return [(node, each) for node, each in enumerate(self.plan.incarnations) if each]
+
+    def _go_on(self) -> None:
+        working = [process for process in self.there.values() if not process.done]
+        ready = [p for p in self.there.values() if p.queue or p.spoken_to or p.wakes_at <= self.now]
+        if ready:
+            self.random.choice(ready).turn.switch()
+        elif not working and not self.due:
+            self.there.clear()
+        else:
+            assert self.on_wall_clock, f"in rounds {[p.peers.round for p in working]}"
+            moments = [due for due, _, _ in self.due] + [process.wakes_at for process in working]
+            self.now = max(self.now, min(moments))
+
+    def _start_those_due(self, together: list[int]) -> None:
+        """``together`` are those that meet before the run begins."""
+        due = [entry for entry in self.due if entry[0] <= self.now or not self.on_wall_clock]
+        self.due = [entry for entry in self.due if entry not in due]
+        for _, node, incarnation in due:
+            process = Process(self, node, incarnation)
+            for j in self.scenario.neighbours[node]:
+                if j in together or j in self.there:
+                    process.presence.linked[j] = 1 if j in together else self.there[j].incarnation
+                if j in self.there and node not in together:
+                    self.there[j].presence.first_rounds[node] = incarnation.first
+                    self.there[j].queue.append(Message(node, 0, 0, (), incarnation.number))
+            self.there[node] = process
+            self._begun.append(process)
+
+
+class Process:
+    """One incarnation of a client: its peers' endpoint, and what an algorithm makes of them, without learning."""
+
+    def __init__(self, stage: Stage, node: int, planned: Incarnation):
+        self.stage, self.node, self.planned, self.incarnation = stage, node, planned, planned.number
+        self.presence, self.rejected, self.stopwatch = Presence(node), Counter(), Stopwatch("start", running=False)
+        self.queue: deque[Message] = deque()
+        self.sent: dict = {}
+        self.wakes_at = stage.now  # when it goes on, if no message comes before
+        self.spoken_to = self.done = False
+        self.turn = greenlet(self.live, stage.main)
+
+    # -- as an endpoint ------------------------------------------------------------------------------------------------
+
+    def send(self, to, round, phase, tensors=(), beside="") -> dict[int, Traffic]:
+        nodes, most = list(to), self.stage.most_under_way
+        for node in nodes:
+            if (other := self.stage.there.get(node)) is not None:
+                other.queue.append(Message(self.node, round, phase, tuple(tensors), self.incarnation))
+                flow = self.clock._flows[node]
+                most[self.node, node] = max(most[self.node, node], flow.sent - flow.confirmed)
+        if self.stage.random.random() < 0.05:  # perhaps others go on first
+            self.wakes_at = self.stage.now
+            self.stage.main.switch()
+        return dict.fromkeys(nodes, Traffic())
+
+    def receive(self, deadline: float) -> Message | None:
+        if not (self.queue or self.spoken_to) and deadline > self.stage.now:
+            self.wakes_at = deadline
+            self.stage.main.switch()
+        self.spoken_to = False
+        return self.queue.popleft() if self.queue else None
+
+    def welcome(self, message: Message) -> bool:
+        return message.is_greeting and self.presence.welcome(message.src, message.incarnation)
+
+    def reject(self, rejected: Exception) -> None:
+        raise AssertionError(f"client {self.node} has rejected a message: {rejected}")
+
+    # -- as a client ---------------------------------------------------------------------------------------------------
+
+    def _clock(self) -> ScheduledClock:
+        stage, scenario, wire, first = self.stage, self.stage.scenario, self.stage.wire, self.planned.first
+        is_server = scenario.star is not None and self.node == scenario.learners
+        lengths = wire.lengths, wire.lengths, wire.opening, wire.opening
+        is_shown = scenario.star is not None and not is_server
+        each = {j: Channel(*lengths, codec=wire.codec, is_shown=is_shown) for j in scenario.neighbours[self.node]}
+        channels = Channels(self.node, each, wire.dtype)
+        rules = Rules(
+            silence=scenario.silence if scenario.star is None or is_server else "skip",
+            bounded=stage.on_wall_clock or not stage.plan.synchronous,
+        )
+        if not stage.on_wall_clock:
+            return PlannedClock(self, channels, TIMEOUT_S, stage.plan.schedules[self.node], rules)
+        anew = scenario.star is not None and first > 1 and self.planned.state_round != first - 1
+        rules = dataclasses.replace(
+            rules, staleness=scenario.staleness, deadline_s=scenario.deadline_s, is_server=is_server,
+            listens_in=first if anew else 0,
+        )  # fmt: skip
+        return WallClock(self, channels, TIMEOUT_S, stage.plan.schedules[self.node], rules)
+
+    def live(self) -> None:
+        stage, planned = self.stage, self.planned
+        self.clock = self._clock()  # knows whom it is linked with
+        self.peers = Peers(self.clock)
+        self._play()
+        neighbours = [j for j in stage.scenario.neighbours[self.node] if j in stage.there]
+        if planned.ending == "finish":
+            self.done = True
+            for j in neighbours if stage.on_wall_clock else ():
+                stage.there[j].presence.finished.setdefault(self.node, stage.now)
+                stage.there[j].spoken_to = True
+            while True:
+                self.clock.listen(stage.now + 1)
+        del stage.there[self.node]
+        for j in neighbours:
+            stage.there[j].presence.left[self.node] = self.incarnation
+            stage.there[j].spoken_to = True
+        for following in stage.plan.incarnations[self.node][planned.number : planned.number + 1]:
+            pause = following.start_s - planned.end_s if stage.on_wall_clock else 0.0
+            stage.due.append((stage.now + max(0.0, pause), self.node, following))
+
+    def _play(self) -> None:
+        self.clock.begin(self.planned.first)
+        star = self.stage.scenario.star
+        for round in range(self.planned.first, self.planned.last + 1):
+            if star is None:
+                self._exchanges(round)
+            else:
+                self._with_server(round)
+                if round % self.stage.evaluate_every == 0:
+                    self._evaluates(round)
+            for use in self.peers.next_round().used:
+                self.stage.used[self.node, round, use.phase, use.neighbour] = use.used
+        if self.planned.ending != "finish" and not self.stage.on_wall_clock:
+            self.clock.drain(self.incarnation, 0)
+
+    def _vectors(self, phase: int, round: int, nodes=None) -> Mapping[int, np.ndarray]:
+        return dict.fromkeys(self.peers.neighbours if nodes is None else nodes, self.stage.wire.vector(phase, round))
+
+    def _exchanges(self, round: int) -> None:
+        for phase in range(len(self.stage.wire.lengths)):
+            self.peers.exchange(self._vectors(phase, round))
+            if phase == 0:
+                self.clock.sleep(0.0)
+
+    def _with_server(self, round: int) -> None:
+        star, peers = self.stage.scenario.star, self.peers
+        senders, receivers = star.participants[round - 1], star.receivers[round - 1]
+        opening = star.opening if round == 1 else 0
+        if self.node == self.stage.scenario.learners:
+            for phase in range(opening):
+                peers.send(self._vectors(phase, round))
+                peers.receive()
+            peers.receive(sorted(senders))
+            peers.send(self._vectors(opening, round, sorted(receivers)))
+            return
+        for phase in range(opening):
+            peers.receive()
+            peers.send(self._vectors(phase, round))
+        takes_part = self.node in senders and not peers.left_out()
+        if takes_part:
+            self.clock.sleep(0.0)
+            peers.send(self._vectors(opening, round))
+        if self.node in receivers:
+            peers.receive(bounded=takes_part)
+
+    def _evaluates(self, round: int) -> None:
+        star, peers, server = self.stage.scenario.star, self.peers, self.stage.scenario.learners
+        answered, phase = star.receivers[round - 1], star.opening if round == 1 else 0
+        if self.node == server:
+            lacking = [j for j in peers.neighbours if peers.lacks_answer(j, answered=j in answered)]
+            peers.show(self._vectors(phase, round, lacking))
+        elif peers.lacks_answer(server, answered=self.node in answered):
+            peers.shown(server)
 
 
 def chosen() -> list[range]:
