@@ -11,35 +11,26 @@ from runs import WHAT_A_PLAN_FIXES, assert_same, assert_same_states, run_here_ag
 
 STRAGGLERS = """
 clients = 12
-rounds = {rounds}
-[topology]
-p = 0.3
-[data]
-samples = 600
-rotations = [0, 90]
-[time]
-clock = "virtual"
-{time}
-[compute]
-step_s = 0.05
-[stragglers]
-kind = "fixed"
-fraction = 0.25
-[links]
-latency = "lognormal"
-latency_s = 0.02
-{links}
-[checkpoints]
-every = 5
-[algorithm]
-name = "sheaf-fmtl"
-gamma = 0.05
-start_scale = 0.1
+topology.p = 0.3
+data = {samples = 600, rotations = [0, 90]}
+algorithm = {name = "sheaf-fmtl", gamma = 0.05, start_scale = 0.1}
+checkpoints.every = 5
+time.clock = "virtual"
+compute.step_s = 0.05
+stragglers = {kind = "fixed", fraction = 0.25}
+links.latency = "lognormal"
+links.latency_s = 0.02
 """
-ASYNCHRONOUS = STRAGGLERS.format(
-    rounds=24,
-    time='staleness = 4\nsilence = "stale"\ndeadline_s = 2.0',
-    links='loss = 0.05\n[[faults]]\nkind = "crash"\nclients = [7]\nat_round = 8\nrestart_after = 6',
+ASYNCHRONOUS = (
+    STRAGGLERS
+    + """
+rounds = 24
+time.staleness = 4
+time.silence = "stale"
+time.deadline_s = 2.0
+links.loss = 0.05
+faults = [{kind = "crash", clients = [7], at_round = 8, restart_after = 6}]
+"""
 )
 
 
@@ -60,9 +51,8 @@ def test_an_asynchronous_scenario_repeats_to_the_bit_under_load_and_is_taken_up_
 
 def test_a_synchronous_scenario_learns_the_same_as_no_scenario(run_in_threads):
     """Time is only told: slow clients and slow links change no bit where everyone waits for everyone."""
-    text = STRAGGLERS.format(rounds=10, time="", links="")
-    timed = run_in_threads(text)
-    plain = run_in_threads(text.partition("[time]")[0] + "[checkpoints]" + text.partition("[checkpoints]")[2])
+    timed = run_in_threads(STRAGGLERS, "rounds=10")
+    plain = run_in_threads(STRAGGLERS.partition("time.clock")[0], "rounds=10")
     assert timed.payload() == plain.payload()
     assert timed.thetas(10).tobytes() == plain.thetas(10).tobytes()
     assert plain.rows("SELECT count(*) FROM round WHERE virtual_s IS NOT NULL") == [(0,)]
@@ -72,9 +62,9 @@ def test_a_synchronous_scenario_learns_the_same_as_no_scenario(run_in_threads):
 @pytest.mark.parametrize(("clock", "last"), [("virtual", 60), ("wall", 25)])
 def test_the_others_finish_all_rounds_when_a_client_is_killed_that_should_not_die(start, clock, last, monkeypatch):
     monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", "state renamed@node-0004:2=kill")  # in its checkpoint of round 5
-    time = 'silence = "skip"\ndeadline_s = 0.5\ndeaths = "continue"'
-    options = ("--set", f"time.clock={clock}", "--set", "compute.step_s=0.005")
-    going = start(STRAGGLERS.format(rounds=last, time=time, links=""), *options)
+    time = ("time.silence=skip", "time.deadline_s=0.5", "time.deaths=continue", f"time.clock={clock}")
+    options = [word for value in (*time, "compute.step_s=0.005", f"rounds={last}") for word in ("--set", value)]
+    going = start(STRAGGLERS, *options)
     code, said = going.end(120)
     assert code == 0, said
     rounds = dict(going.folder.rows("SELECT node, max(round) FROM round GROUP BY node"))
@@ -85,7 +75,7 @@ def test_the_others_finish_all_rounds_when_a_client_is_killed_that_should_not_di
 
 
 def test_a_step_is_timed_on_this_machine_where_none_is_given_and_written_down(run):
-    folder = run(STRAGGLERS.format(rounds=2, time="", links="").replace("step_s = 0.05", ""))
+    folder = run(STRAGGLERS.replace("compute.step_s = 0.05", "rounds = 2"))
     step_s = folder.config["compute"]["step_s"]
     assert 1e-5 < step_s < 0.1
     ((end_s,),) = folder.rows("SELECT max(virtual_s) FROM round")

@@ -2,20 +2,19 @@
 
 import dataclasses
 import math
-import random
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, Rates, draw_faults, latencies, strikes
 from sheafgossip.launcher.planner.scenario import Fault, Link, Stragglers
 from sheafgossip.launcher.planner.simulation import simulate
 
-from .scenarios import scenario_of, small
+from .scenarios import small
 
 KINDS = ("none", "fixed", "lognormal", "exponential", "pareto", "on-off", "trace")
 RING = ((1, 4), (0, 2), (1, 3), (2, 4), (0, 3))
@@ -41,16 +40,6 @@ def parts(plan, clients):
     arrays = [getattr(plan.schedules[i], each.name) for i in clients for each in dataclasses.fields(plan.schedules[i])]
     told = [[dataclasses.astuple(each) for each in plan.incarnations[i]] for i in clients]
     return [each.tobytes() for each in arrays], repr(told), [m for m in plan.messages if m.src in clients]
-
-
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
-@given(st.randoms(use_true_random=False), st.booleans())
-def test_the_same_scenario_has_the_same_plan(rng: random.Random, server: bool):
-    drawn = scenario_of(rng, calm=False, server=server)
-    first, second = simulate(drawn), simulate(drawn)
-    everyone = range(drawn.clients)
-    assert parts(first, everyone) == parts(second, everyone)
-    assert (first.events, first.conditions) == (second.events, second.conditions)
 
 
 @settings(deadline=None, max_examples=15)
@@ -136,9 +125,8 @@ def test_on_off_stragglers_are_on_for_their_share_of_the_time():
 
 
 def test_latencies_have_the_distribution_of_their_kind():
-    fixed, uniform, lognormal = (
-        latencies(Link(kind, 0.1, 0.3, 0.5), (10_000, 2), 0, 1, 2) for kind in ("fixed", "uniform", "lognormal")
-    )
+    kinds = ("fixed", "uniform", "lognormal")
+    fixed, uniform, lognormal = (latencies(Link(kind, 0.1, 0.3, 0.5), (10_000, 2), 0, 1, 2) for kind in kinds)
     assert (fixed == 0.1).all()
     assert ((uniform >= 0.1) & (uniform < 0.3)).all()
     assert uniform.mean() == pytest.approx(0.2, rel=0.01)
@@ -152,10 +140,8 @@ def test_random_faults_are_as_frequent_as_their_rates_and_come_in_an_order_in_wh
     assert [counts[kind] for kind in ("join", "crash", "leave")] == pytest.approx([800, 2000, 400], rel=0.15)
     assert {fault.restart_after for fault in faults} == {None, 4}
     assert sum(fault.restart_after == 4 for fault in faults) == pytest.approx(1000, rel=0.1)
+    order = ("join", "crash", "leave", "slow")
     for client in range(200):
-        own = [fault for fault in faults if fault.clients == (client,)]
-        assert [fault.kind for fault in own] == [
-            kind for kind in ("join", "crash", "leave", "slow") if kind in {fault.kind for fault in own}
-        ]
-        moments = [fault.at_round for fault in own[:-1]]
-        assert moments == sorted(moments)
+        own = [(order.index(fault.kind), fault.at_round or 40) for fault in faults if fault.clients == (client,)]
+        assert [kind for kind, _ in own] == sorted({kind for kind, _ in own})
+        assert [at_round for _, at_round in own] == sorted(at_round for _, at_round in own)

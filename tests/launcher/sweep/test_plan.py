@@ -55,12 +55,9 @@ def test_runs_have_their_values_and_a_grid_wins_over_everything(sweep):
     assert "algorithm.name" in sweep(COMPARED).keys
 
 
-def test_settings_of_one_name_are_refused(sweep):
+def test_settings_of_one_name_and_steps_of_different_lengths_are_refused(sweep):
     with pytest.raises(ConfigError, match="would share the folder a-b-seed-0"):
         sweep("[[compare]]\nname = 'a b'\n[[compare]]\nname = 'a-b'\n")
-
-
-def test_a_scenario_needs_a_time_of_a_step_that_all_runs_share(sweep):
     with pytest.raises(ConfigError, match=r"compute\.step_s is not set"):
         sweep("time.clock = 'virtual'")
     assert sweep("time.clock = 'virtual'\ncompute.step_s = 0.1").runs
@@ -151,15 +148,19 @@ def test_a_sweep_can_grow_and_shrink(sweep):
     assert sweep("", "rounds=4").missing() == []
 
 
-def test_the_folder_of_another_sweep_is_refused(sweep):
+@pytest.mark.parametrize(
+    ("text", "grids", "why"),
+    [
+        ("clients = 5", ["rounds=3,4"], "holds a run of another configuration"),
+        ("clients = 5", ["rounds=5"], "is no part of this sweep"),
+        ("", ["rounds=3,4", "training.alpha=0.1"], "is no part of this sweep"),
+    ],
+)
+def test_the_folder_of_another_sweep_is_refused(sweep, text, grids, why):
     for run in sweep("", "rounds=3,4").runs:
         write(run, "finish")
-    with pytest.raises(ConfigError, match="rounds-3-seed-0: holds a run of another configuration"):
-        sweep("clients = 5", "rounds=3,4").missing()
-    with pytest.raises(ConfigError, match="rounds-3-seed-0 is no part of this sweep"):
-        sweep("clients = 5", "rounds=5").missing()
-    with pytest.raises(ConfigError, match="rounds-3-seed-0 is no part of this sweep"):
-        sweep("", "rounds=3,4", "training.alpha=0.1").missing()
+    with pytest.raises(ConfigError, match=f"rounds-3-seed-0:? {why}"):
+        sweep(text, *grids).missing()
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "config.toml", "runs.csv"])
