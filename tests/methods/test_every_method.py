@@ -19,66 +19,55 @@ seed = 3
 data = {{ samples = 360, partition = "classes", classes_per_client = 8 }}
 training = {{ work = "steps", steps = 2, alpha = 0.3, momentum = MOMENTUM }}
 checkpoints.every = 3
-[algorithm]
-name = "NAME"
+algorithm = {{ KEYS }}
 """
-HYPERNETWORK = "fraction = 0.5\neta = 0.01\nhidden = 16\nembedding = 4"
-MLP = '[model]\nkind = "mlp"\nhidden = [16]'
-STRAGGLERS = '[time]\nclock = "virtual"\n[compute]\nstep_s = 0.1\n[stragglers]\nkind = "pareto"\n'
+HYPERNETWORK = "fraction = 0.5, eta = 0.01, hidden = 16, embedding = 4"
+MLP = 'model = { kind = "mlp", hidden = [16] }'
+STRAGGLERS = 'time.clock = "virtual"\ncompute.step_s = 0.1\nstragglers.kind = "pareto"'
+FAULTS = """
+time = { clock = "virtual", staleness = 2, silence = "stale", deadline_s = 0.5 }
+compute = { step_s = 0.05, slowdown = [1.0, 4.0] }
+links = { latency_s = 0.02, loss = 0.1 }
+faults = [{ kind = "crash", clients = [2], at_round = 3, restart_after = 1 }]
+"""
 WITH_SERVER = {
-    "fedavg": "fraction = 0.5",
-    "fedavg, with stragglers": f"fraction = 0.2\n{STRAGGLERS}",
-    "ditto": "fraction = 0.5",
-    "pfedme": "fraction = 0.5\nlam = 1.5\neta = 0.3",
-    "per-fedavg": "fraction = 0.5\nalpha = 0.2",
-    "flt": 'fraction = 0.5\nembedding = 8\nmanifold = "pca"\ncase = "related"\ncentroids = 2',
-    "fedsak": "fraction = 0.5",
-    "fedavg-c": f'fraction = 0.5\nshare = "head"\n{MLP}',
-    "sfmtl-graph": f"fraction = 0.5\nlam = 0.5\n{MLP}",
-    "pfedhn": HYPERNETWORK,
-    "ghn": f"{HYPERNETWORK}\nembedding_rounds = 4",
-    "shn": f"{HYPERNETWORK}\nembedding_rounds = 3",
+    "fedavg": ("fraction = 0.5", ""),
+    "fedavg, with stragglers": ("fraction = 0.2", STRAGGLERS),
+    "ditto": ("fraction = 0.5", ""),
+    "pfedme": ("fraction = 0.5, lam = 1.5, eta = 0.3", ""),
+    "per-fedavg": ("fraction = 0.5, alpha = 0.2", ""),
+    "flt": ('fraction = 0.5, embedding = 8, manifold = "pca", case = "related", centroids = 2', ""),
+    "fedsak": ("fraction = 0.5", ""),
+    "fedavg-c": ('fraction = 0.5, share = "head"', MLP),
+    "sfmtl-graph": ("fraction = 0.5, lam = 0.5", MLP),
+    "pfedhn": (HYPERNETWORK, ""),
+    "ghn": (f"{HYPERNETWORK}, embedding_rounds = 4", ""),
+    "shn": (f"{HYPERNETWORK}, embedding_rounds = 3", ""),
 }
-WITHOUT_SERVER = {
-    "local": "",
-    "d-psgd": '[transport]\nprotocol = "tcp"',
-    "d2": "",
-    "gradient-tracking": "[topology]\np = 0.6\nredraw_every = 2",
-    "push-sum": "[topology]\np = 0.4\ndirected = true",
-    "pairwise": "",
-    "dfedu": '[transport]\ncodec = "top-k"',
-    "sheaf-fmtl": 'start_scale = 0.1\n[model]\nkind = "cnn"\nfilters = [4]',
-    "sheaf-fmtl, fused": 'exchange = "fused"\nstorage = "factored"\nstart = "orthogonal"\nlam = 0.05',
-    "sheaf-fmtl, rotating": 'start = "shared"\neta = 0.0\nrotate_every = 2',
-    "selective-sheaf": 'listen = 2\nblocks = "head"\n[model]\nkind = "mlp"\nhidden = [9]\n[transport]\ncodec = "int8"',
-    "selective-sheaf, seeking": "listen = 1\nprobe_every = 2\nseek = true",
-    "d-psgd, with faults": """
-[time]
-clock = "virtual"
-staleness = 2
-silence = "stale"
-deadline_s = 0.5
-[compute]
-step_s = 0.05
-slowdown = [1.0, 4.0]
-[links]
-latency_s = 0.02
-loss = 0.1
-[[faults]]
-kind = "crash"
-clients = [2]
-at_round = 3
-restart_after = 1
-""",
+METHODS = WITH_SERVER | {
+    "local": ("", ""),
+    "d-psgd": ("", 'transport.protocol = "tcp"'),
+    "d2": ("", ""),
+    "gradient-tracking": ("", "topology = { p = 0.6, redraw_every = 2 }"),
+    "push-sum": ("", "topology = { p = 0.4, directed = true }"),
+    "pairwise": ("", ""),
+    "dfedu": ("", 'transport.codec = "top-k"'),
+    "sheaf-fmtl": ("start_scale = 0.1", 'model = { kind = "cnn", filters = [4] }'),
+    "sheaf-fmtl, fused": ('exchange = "fused", storage = "factored", start = "orthogonal", lam = 0.05', ""),
+    "sheaf-fmtl, rotating": ('start = "shared", eta = 0.0, rotate_every = 2', ""),
+    "selective-sheaf": ('listen = 2, blocks = "head"', f'{MLP}\ntransport.codec = "int8"'),
+    "selective-sheaf, seeking": ("listen = 1, probe_every = 2, seek = true", ""),
+    "d-psgd, with faults": ("", FAULTS),
 }
-METHODS = WITH_SERVER | WITHOUT_SERVER
 SHOWN = "SELECT src, dst, messages, wire_bytes FROM overhead WHERE kind = 'evaluation' ORDER BY dst"
 FIGURES = "SELECT node, test_loss, test_metric, global_metric FROM round WHERE"
 
 
 def text_of(method):
+    keys, more = METHODS[method]
     momentum = "0.5" if method in ("fedavg", "fedsak", "sheaf-fmtl", "d-psgd") else "0.0"
-    return CONFIG.replace("MOMENTUM", momentum).replace("NAME", method.partition(",")[0]) + METHODS[method]
+    keys = ", ".join(filter(None, [f'name = "{method.partition(",")[0]}"', keys]))
+    return CONFIG.replace("MOMENTUM", momentum).replace("KEYS", keys) + more
 
 
 def figures(folder, round):
