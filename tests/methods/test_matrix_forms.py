@@ -1,5 +1,6 @@
 """Methods without a server against the network's matrix form: the whole computation once more, with no messages."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -66,12 +67,12 @@ model.dtype = "float64"
 evaluation.every = 0
 """
 GRAPHS = {
-    "static": ("p = 0.5", TopologySpec(p=0.5)),
-    "redrawn": ("p = 0.5\nredraw_every = 3", TopologySpec(p=0.5, redraw_every=3)),
-    "directed": ("p = 0.4\ndirected = true", TopologySpec(p=0.4, directed=True)),
-    "both": ("p = 0.4\ndirected = true\nredraw_every = 2", TopologySpec(p=0.4, directed=True, redraw_every=2)),
-    "directed ring": ('kind = "ring"\ndirected = true', TopologySpec("ring", directed=True)),
-    "one peer": ('kind = "one-peer-exponential"', TopologySpec("one-peer-exponential")),
+    "static": {"p": 0.5},
+    "redrawn": {"p": 0.5, "redraw_every": 3},
+    "directed": {"p": 0.4, "directed": True},
+    "both": {"p": 0.4, "directed": True, "redraw_every": 2},
+    "directed ring": {"kind": "ring", "directed": True},
+    "one peer": {"kind": "one-peer-exponential"},
 }
 
 
@@ -79,9 +80,9 @@ class Network:
     """Row i of ``theta`` is the start of client i; a message has so many vectors of that size, and numbers more."""
 
     def __init__(self, run, algorithm, graph="static", vectors=1, more=0):
-        text, spec = GRAPHS[graph]
-        self.folder = run(f"{CONFIG}[topology]\n{text}\n[algorithm]\n{algorithm}")
-        self.graphs = draw_sequence(spec, CLIENTS, seed=SEED, rounds=ROUNDS)
+        topology = [f"topology.{key}={json.dumps(value)}" for key, value in GRAPHS[graph].items()]
+        self.folder = run(CONFIG, *topology, *(f"algorithm.{setting}" for setting in algorithm))
+        self.graphs = draw_sequence(TopologySpec(**GRAPHS[graph]), CLIENTS, seed=SEED, rounds=ROUNDS)
         self.theta, self.shards, self.edges = self.folder.thetas(0), self.folder.shards(), self.folder.edges()
         self.message = 1, 8 * (vectors * self.theta.shape[1] + more)
         assert self.edges == sorted(self.graphs.union.edges)
@@ -155,12 +156,12 @@ def push_sum(network, x):
 @pytest.mark.parametrize(
     ("form", "algorithm", "graphs", "message"),
     [
-        (dfedu, 'name = "dfedu"\nlam = 0.1', ["static"], {}),
-        (d_psgd, 'name = "d-psgd"', ["static", "redrawn", "directed ring", "one peer"], {}),
-        (gradient_tracking, 'name = "gradient-tracking"', ["static", "redrawn"], {"vectors": 2}),
-        (d2, 'name = "d2"\nlazy = false', ["static"], {}),
-        (partial(d2, lazy=True), 'name = "d2"\nlazy = true', ["static"], {}),
-        (push_sum, 'name = "push-sum"', ["static", "directed", "both"], {"more": 1}),
+        (dfedu, ["name=dfedu", "lam=0.1"], ["static"], {}),
+        (d_psgd, ["name=d-psgd"], ["static", "redrawn", "directed ring", "one peer"], {}),
+        (gradient_tracking, ["name=gradient-tracking"], ["static", "redrawn"], {"vectors": 2}),
+        (d2, ["name=d2", "lazy=false"], ["static"], {}),
+        (partial(d2, lazy=True), ["name=d2", "lazy=true"], ["static"], {}),
+        (push_sum, ["name=push-sum"], ["static", "directed", "both"], {"more": 1}),
     ],
     ids=["dfedu", "d-psgd", "gradient tracking", "d2", "lazy d2", "push-sum"],
 )
@@ -176,7 +177,7 @@ def test_it_equals_its_matrix_form_and_sends_one_message_an_arc(run, form, algor
 
 @pytest.mark.parametrize("order", ["random", "cyclic"])
 def test_pairwise_gossip_halves_the_distance_between_the_pairs_that_the_traffic_tells(run, order):
-    network = Network(run, f'name = "pairwise"\norder = "{order}"')
+    network = Network(run, ["name=pairwise", f"order={order}"])
     sent = network.folder.sent()
     assert set(sent.values()) == {network.message}
     theta, met = network.theta, set()

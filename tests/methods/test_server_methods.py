@@ -7,7 +7,7 @@ import torch
 
 import oracles
 
-from .plain import CLIENTS, CONFIG, ROUNDS, SERVER, TRAINING, Loop, played
+from .plain import CLIENTS, ROUNDS, SERVER, TRAINING, Loop, played
 
 
 class FedAvg(Loop):
@@ -188,20 +188,6 @@ def test_a_method_that_shares_layers_is_what_its_paper_says(run, loop, share, fr
         assert (start[1][1] == start[3][1]).all() == (OWN_START not in changes)
 
 
-def test_the_stacked_layers_lose_rank_under_the_trace_norm(run):
-    spectra, even = [], CONFIG.replace(', partition = "classes", classes_per_client = 4', "")
-    changes = ("clients=10", "rounds=40", "seed=7", "data.samples=400", "training.alpha=0.3", "evaluation.every=0")
-    for lam in (0.0, 1.0):
-        folder = run(
-            even, *MLP, OWN_START, *changes, "algorithm.name=fedsak", "algorithm.eta=0.1", f"algorithm.lam={lam}"
-        )
-        stacked = folder.thetas(40)[:10, : 64 * 12]  # the hidden layer, unfolded along the clients
-        spectra.append(np.linalg.svd(stacked, compute_uv=False))
-    ranks = [int((singular > 0.1 * spectra[0][0]).sum()) for singular in spectra]
-    assert ranks[0] == 10
-    assert 0 < ranks[1] <= 5, ranks
-
-
 # -- when things go wrong ----------------------------------------------------------------------------------------------
 
 MANY, LONG = 7, 14
@@ -224,17 +210,19 @@ faults = [
 FEDAVG = ("algorithm.name=fedavg", "model.dtype=float64")
 
 
-class InTrouble(FedAvg):
-    seed = 3
-
-    def __init__(self, folder, settings):
-        super().__init__(folder, settings)
-        self.theta, self.drawn = [self.w] * MANY, [0] * MANY  # also of the client that joins
+def assert_used_as_planned(folder):
+    used = folder.rows(f"SELECT round, phase, neighbour, used_round FROM used WHERE node = {MANY}")
+    assert sum(of != round for round, _, _, of in used) > 3
+    found = np.zeros_like(folder.plan[MANY]["uses"])
+    for round, phase, i, of in used:
+        found[round - 1, phase, i] = of or 0
+    assert np.array_equal(found, folder.plan[MANY]["uses"])
 
 
 def test_fedavg_averages_the_uploads_that_the_plan_lets_through(run):
     folder = run(TROUBLE, *FEDAVG)
-    plan, server, loop = folder.plan, folder.plan[MANY], InTrouble(folder, {})
+    plan, server, loop = folder.plan, folder.plan[MANY], FedAvg(folder, {})
+    loop.seed, loop.theta, loop.drawn = 3, [loop.w] * MANY, [0] * MANY  # also of the client that joins
     written = {0: (list(loop.theta), list(loop.drawn))}  # what a client that comes back goes on from
     away = [0] * MANY
     for row, round in enumerate(range(1, LONG + 1)):
@@ -267,8 +255,7 @@ def test_fedavg_averages_the_uploads_that_the_plan_lets_through(run):
     assert missing[5:8, 2].all()
     assert (~np.isnan(plan[5]["end"]) & np.isnan(plan[5]["compute"])).any()
     assert server["deadlines"].sum() > 2
-    used = folder.rows(f"SELECT round, neighbour FROM used WHERE node = {MANY} AND used_round = round")
-    assert set(used) == {(row + 1, i) for row, i in np.argwhere(~missing).tolist()}
+    assert_used_as_planned(folder)
     assert folder.rows(f"SELECT max(virtual_s) FROM round WHERE node = {MANY}") == [(server["end"][-1],)]
 
 
@@ -290,13 +277,7 @@ def test_each_method_with_a_server_tolerates_a_crash_losses_and_a_straggler(run,
     kinds = folder.rows("SELECT kind FROM event WHERE kind IN ('crash', 'restart', 'join') ORDER BY 1")
     assert kinds == [("crash",), ("join",), ("restart",)]
     assert all(np.isfinite(theta).all() for theta in folder.theta(LONG).values())
-    used = folder.rows(f"SELECT round, phase, neighbour, used_round FROM used WHERE node = {MANY}")
-    assert sum(of != round for round, _, _, of in used) > 3
-    planned = folder.plan[MANY]["uses"]
-    found = np.zeros_like(planned)
-    for round, phase, i, of in used:
-        found[round - 1, phase, i] = of or 0
-    assert np.array_equal(found, planned)
+    assert_used_as_planned(folder)
 
 
 def test_on_the_wall_clock_the_server_goes_on_at_the_deadline(run):
