@@ -328,7 +328,9 @@ def extended(was: Prepared, will: Prepared) -> Prepared:
 def _common(there: list[int], was: Prepared, will: Prepared) -> tuple[list[int], str]:
     """Those of the rounds after which the longer run would be where this one was, and why the others are none."""
     rounds, algorithm = was.config.rounds, was.config.algorithm
-    ends_otherwise = isinstance(algorithm, ServerAlgorithm) and algorithm.last_round_differs  # all clients download
+    ends_otherwise = isinstance(algorithm, ServerAlgorithm) and (  # after the last round all clients download
+        algorithm.receivers(was.config, rounds) != algorithm.receivers(will.config, rounds)
+    )
     common = [round for round in there if not (ends_otherwise and round == rounds)]
     if was.plan and will.plan:
         if not same_comings_and_goings(was.plan, will.plan):

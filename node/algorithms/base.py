@@ -133,7 +133,7 @@ class Cost:
 class State(SimpleNamespace):
     """What a client keeps from round to round beside theta: ``State(psi=...)`` keeps ``client.state.psi``.
 
-    Arrays, and {neighbour: array}, are saved in checkpoints under their names, and found again by a client that goes on
+    Arrays, {neighbour: array} and restriction maps are saved in checkpoints, and found again by a client that goes on
     from one. Names that begin with an underscore are not saved. Whatever is more than that writes these methods itself.
     """
 
@@ -141,18 +141,23 @@ class State(SimpleNamespace):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What a later process needs to go on exactly here."""
+        return self._numbers() | ({} if self.maps is None else self.maps.state())
+
+    def _numbers(self) -> dict[str, np.ndarray]:
         found = {}
         for name, value in vars(self).items():
             if isinstance(value, np.ndarray):
                 found[name] = value
             elif isinstance(value, dict):
                 found |= {f"{name}.{key}": array for key, array in value.items()}
-            elif not name.startswith("_"):
+            elif not name.startswith("_") and name != "maps":
                 raise TypeError(f"client.state.{name} is a {type(value).__name__}: arrays are kept, and dicts of them")
         return found
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Goes on from what ``arrays`` gave, in which other arrays may stand, too."""
+        if self.maps is not None:
+            self.maps.load(arrays)
         for name, value in list(vars(self).items()):
             if isinstance(value, np.ndarray):
                 setattr(self, name, arrays[name].copy())
@@ -161,7 +166,8 @@ class State(SimpleNamespace):
                 setattr(self, name, {int(key): arrays[f"{name}.{key}"].copy() for _, _, key in saved})
 
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays().values())
+        maps = 0 if self.maps is None else self.maps.state_bytes()
+        return maps + sum(array.nbytes for array in self._numbers().values())
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Hypernetwork(State):
         self._models = None
 
     def nbytes(self) -> int:
-        return super().nbytes() + self._gradient.numpy().nbytes
+        return sum(array.nbytes for array in self.arrays().values()) + self._gradient.numpy().nbytes
 
 
 class GraphHypernetwork(Hypernetwork):

@@ -212,7 +212,8 @@ class SelectiveState(State):
         self.introductions.load(arrays)
 
     def nbytes(self) -> int:
-        return self.maps.state_bytes() + self.theta0.nbytes + super().nbytes()
+        numbers = [self.theta0, *self.arrays().values()]
+        return self.maps.state_bytes() + sum(array.nbytes for array in numbers)
 
 
 def sampled_cosine(mine: np.ndarray, theirs: np.ndarray, n_mine: float, n_theirs: float, size: int) -> float:

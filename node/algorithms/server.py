@@ -138,11 +138,6 @@ class ServerAlgorithm(Algorithm):
         """Who downloads at the end of a round."""
         return self.participants(run, round + (self.answers == "next"))
 
-    @property
-    def last_round_differs(self) -> bool:
-        """Whether in a run's last round others download than in the same round of a longer run."""
-        return self.answers == "next" and self.fraction < 1
-
 
 def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
     """sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""

@@ -79,24 +79,6 @@ class StabilityWatch:
         report.cause_of_divergence = self.cause()
 
 
-class SheafState(State):
-    """The restriction maps, which are saved, and what warns of divergence."""
-
-    maps: Maps
-
-    def __init__(self, maps: Maps):
-        super().__init__(maps=maps, stability=StabilityWatch(), period=0)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self.maps.state()
-
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.maps.load(arrays)
-
-    def nbytes(self) -> int:
-        return self.maps.state_bytes()
-
-
 class SheafAlgorithm(Algorithm):
     """Descends on the objective (8) with maps of one kind or another; by itself with fixed ones."""
 
@@ -120,7 +102,8 @@ class SheafAlgorithm(Algorithm):
         raise NotImplementedError
 
     def begin(self, client: Client) -> State:
-        return SheafState(self.restriction_maps(client.node, client.seed, client.theta, client.neighbours))
+        maps = self.restriction_maps(client.node, client.seed, client.theta, client.neighbours)
+        return State(maps=maps, _stability=StabilityWatch(), _period=0)
 
     def round(self, client: Client, peers: Peers) -> None:
         mine = client.state.maps.project(client.theta)
@@ -146,7 +129,7 @@ class SheafAlgorithm(Algorithm):
             of_theta = norm(before - theta) / client.alpha
             of_maps = lam**2 * squared * theta_squared if self.eta else 0.0
             report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
-        client.state.stability.tell(client, lam, pull, squared, maps=self.eta * lam * theta_squared)
+        client.state._stability.tell(client, lam, pull, squared, maps=self.eta * lam * theta_squared)
 
 
 @dataclass(frozen=True)
@@ -279,8 +262,8 @@ class SheafFMTL(SheafAlgorithm):
             self._fused_round(client, peers)
             return
         period = (peers.round - 1) // self.rotate_every if self.rotate_every else 0
-        if period != state.period:  # both ends draw new rows
-            state.period = period
+        if period != state._period:  # both ends draw new rows
+            state._period = period
             maps.start.choose(shared_rows(client.seed, client.node, maps.stacking.rows, theta.size, period))
 
         mine = maps.project(theta)
