@@ -24,11 +24,9 @@ class _Heard:
 
 
 def handle(*, lasting: bool = False) -> None:
-    """From here on; raises KeyboardInterrupt for what came while it was deferred.
-
-    ``lasting``: the process is to end with the first of them. An exception that a handler raises can get lost, where it
-    interrupts the import of a module or the end of an object: then ``check`` raises it anew.
-    """
+    """From here on; raises KeyboardInterrupt for what came while it was deferred. ``lasting``: the process is to end
+    with the first of them. An exception that a handler raises can get lost, where it interrupts the import of a module
+    or the end of an object: then ``check`` raises it anew."""
     _Heard.lasting |= lasting
     if lasting:  # tells of a lost exception, unless it is raised anew anyhow
         tell = sys.__unraisablehook__

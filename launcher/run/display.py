@@ -16,10 +16,8 @@ from ...metrics.watch.snapshot import Follower, Snapshot
 if TYPE_CHECKING:
     from rich.live import Live
 
-_MOVING_S = 0.4
-_PLAIN_S = 10.0
-_ALL_S = 60.0
-_SOME_S, _MORE_S = 0.01, 0.1
+_EVERY_S = {"picture": 0.4, "lines": 10.0}
+_SOME_S, _MORE_S, _ALL_S = 0.01, 0.1, 60.0
 
 Style = Literal["picture", "lines", "silent"]
 
@@ -34,10 +32,8 @@ def style(*, quiet: bool = False, plain: bool = False) -> Style:
 
 
 class Display:
-    """Call it often: it looks at the records only when something is to be shown, and never for long.
-
-    Leaving it as a context gives the terminal back as it was, whatever happened.
-    """
+    """Call it often: it looks at the records only when something is to be shown, and never for long. Leaving it as a
+    context gives the terminal back as it was, whatever happened."""
 
     def __init__(self, style: Style):
         self._style = style
@@ -53,7 +49,7 @@ class Display:
         """From here on it shows the run in ``folder``, the one at ``place``; ``anew`` as in Follower."""
         self._follower, self._place = Follower(folder, anew=anew), place
         self._told.clear()
-        self._due = time.monotonic() + (_PLAIN_S if self._style == "lines" else 0.0)
+        self._due = time.monotonic() + (_EVERY_S["lines"] if self._style == "lines" else 0.0)
 
     def __call__(self, news: str = "") -> None:
         """``news``: what the run is busy with, other than its rounds."""
@@ -73,12 +69,8 @@ class Display:
         now = time.monotonic()
         if self._style == "silent" or (now < self._due and not at_once):
             return
-        if self._style == "picture":
-            self._due = now + _MOVING_S
-            self._draw(snapshot)
-        else:
-            self._due = now + _PLAIN_S
-            self._write(snapshot)
+        self._due = now + _EVERY_S[self._style]
+        (self._draw if self._style == "picture" else self._write)(snapshot)
 
     def look(self, seconds: float = _SOME_S) -> Snapshot:
         """Takes about so many seconds of CPU time. Raises RunFolderError."""

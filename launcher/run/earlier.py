@@ -5,6 +5,7 @@ A run can be given more rounds than it began with: from where it can go on as if
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -61,11 +62,8 @@ class PlannedRun:
 
 def missing_of(runs: Sequence[PlannedRun], *, accept_diverged: bool = False) -> list[PlannedRun]:
     """Returns those that have not finished, and changes nothing. With ``accept_diverged`` a run that diverged counts as
-    finished: it would only diverge again. Raises ConfigError where a folder holds something else, RunFolderError where
-    a run still goes on.
-
-    Where the seconds of a local step were measured when a run began, it keeps them: runs are compared on the same ones.
-    """
+    finished: it would only diverge again. Where the seconds of a local step were measured when a run began, it keeps
+    them: runs are compared on the same ones. Raises as ``stage`` does."""
     missing = []
     for run, found in [(run, stage(run.config, run.folder)) for run in runs]:
         if found != "finished" and not (accept_diverged and found == "begun" and has_diverged(run.folder)):
@@ -98,11 +96,8 @@ def _is_measured(config: RunConfig) -> bool:
 
 
 def stage(config: RunConfig, folder: Path) -> Literal["missing", "begun", "finished"]:
-    """How far this very run is, in this folder.
-
-    Raises ConfigError where the folder holds something else, RunFolderError where the run still goes on, or its
-    collector is not done in time.
-    """
+    """How far this very run is, in this folder. Raises ConfigError where the folder holds something else,
+    RunFolderError where the run still goes on, or its collector is not done in time."""
     if not folder.exists():
         return "missing"
     there = configuration(folder)
@@ -126,27 +121,23 @@ def stage(config: RunConfig, folder: Path) -> Literal["missing", "begun", "finis
 
 def configuration(folder: Path) -> RunConfig | None:
     """None where there is none that this program understands."""
-    try:
+    with suppress(UserError):
         return _read_config(folder)
-    except UserError:
-        return None
+    return None
 
 
 def is_finished(folder: Path) -> bool:
     """False, too, where its records cannot be read."""
-    try:
+    with suppress(RunFolderError):
         return summarize(folder).status == "finished"
-    except RunFolderError:
-        return False
+    return False
 
 
 def has_diverged(folder: Path) -> bool:
-    try:
-        with open_records(folder, check=("event",)) as records:
-            failures = records.execute("SELECT detail FROM event WHERE kind = 'failure'").fetchall()
-    except RunFolderError:
-        return False
-    return any("is not finite" in (detail or "") for (detail,) in failures)
+    failures = "SELECT count(*) FROM event WHERE kind = 'failure' AND detail LIKE '%is not finite%'"
+    with suppress(RunFolderError), open_records(folder, check=("event",)) as records:
+        return records.execute(failures).fetchone()[0] > 0
+    return False
 
 
 def still_going_on(folder: Path) -> RunFolderError:
@@ -165,7 +156,7 @@ def read_run(folder: Path, rounds: int | None = None) -> RunConfig:
         raise RunFolderError(
             f"{folder}: this run is finished; there is nothing to resume (--rounds N gives it more rounds)"
         )
-    config = _as_it_began(folder, _read_config(folder), rounds)
+    config = _as_it_began(folder, rounds)
     if rounds is not None and rounds < (least := config.rounds + finished):
         raise RunFolderError(f"{folder}: --rounds {rounds}: the run has {config.rounds}; allowed is {least} or more")
     return config
@@ -176,10 +167,10 @@ def _has_finished(folder: Path) -> bool:
         return status_of(records) == "finished"
 
 
-def _as_it_began(folder: Path, config: RunConfig, rounds: int | None) -> RunConfig:
-    """The configuration that the run began with. Raises RunFolderError where ``config`` is now another, but for the
-    number of rounds where that is what is wanted."""
-    recorded = facts(folder)
+def _as_it_began(folder: Path, rounds: int | None) -> RunConfig:
+    """The configuration that the run began with. Raises RunFolderError where it is now another, but for the number of
+    rounds where that is what is wanted."""
+    config, recorded = _read_config(folder), facts(folder)
     if recorded.get(CONFIG_DIGEST) in (None, digest_of_config(folder)):
         return config
     changed = f"{folder}: config.toml was changed since the run began"
@@ -224,11 +215,9 @@ def require_sound_records(folder: Path) -> None:
 
 
 def taken_up(prepared: Prepared) -> Prepared:
-    """The run, to go on after the last round that every client has completed, written down and recorded.
-
-    What was half written when it was interrupted is removed, and so is what was recorded of the rounds after that one:
-    they are done again, and until then the records would tell of two runs at once. Raises RunFolderError.
-    """
+    """The run, to go on after the last round of which all is there and sound. What was half written when it was
+    interrupted is removed, and so is what was recorded of later rounds: they are done again, and until then the records
+    would tell of two runs at once. Raises RunFolderError."""
     folder = prepared.folder
     for path in unfinished_files(folder):
         path.unlink()
@@ -301,8 +290,7 @@ def _wall_s_after(round: int, folder: Path) -> float:
 def extended(was: Prepared, will: Prepared) -> Prepared:
     """``will``: the same run with more rounds. It is written down, with a round to go on after; what is recorded of
     later ones is forgotten. Raises RunFolderError, and leaves all as it was, where none of its checkpoints is one of
-    the longer run, too.
-    """
+    the longer run, too."""
     folder, rounds = was.folder, was.config.rounds
     there = _checkpoints(was, at_its_end=True)
     fitting, why_not = _common(there, was, will)

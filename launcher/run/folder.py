@@ -35,11 +35,9 @@ _UNFINISHED = re.compile(r"(.*/)?(node|sent)-\d{4,}(\.\d+)?\.(safetensors\.)?par
 
 
 class Claim:
-    """A folder that this process alone works in, until it leaves this as a context. It is made where it is missing.
-
-    Raises ``taken`` where another is at work in it for longer than ``wait_s``, or OSError. Folders that it made and
-    that hold nothing when it leaves go again.
-    """
+    """A folder that this process alone works in, until it leaves this as a context. Where it is missing it is made, and
+    goes again if nothing is in it then. Raises ``taken`` where another is at work in it for longer than ``wait_s``, or
+    OSError."""
 
     def __init__(self, folder: Path, taken: Exception, wait_s: float = MOMENT_S):
         self.folder = folder

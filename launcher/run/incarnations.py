@@ -51,8 +51,7 @@ class Incarnations:
 
     def files(self, completed: np.ndarray) -> Iterator[Path]:
         """What it takes to go on from the round at which the run is taken up: the state of each client in it; of who is
-        away, what it had sent before; and what those begin from who come later. ``completed`` is that of rounds_of.
-        """
+        away, what it had sent before; and what those begin from who come later. ``completed`` is that of rounds_of."""
         resumed_at = self._resumed_at
         for assignment, rounds, left in zip(self._prepared.assignments, completed, self.left, strict=True):
             if rounds[resumed_at]:
