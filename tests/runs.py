@@ -31,6 +31,21 @@ from sheafgossip.launcher.studies.runner import Finished, Means, resume, run_all
 ROOT = Path(__file__).parents[1]
 CLI = [sys.executable, "-m", "sheafgossip.launcher.cli"]
 
+
+def small(
+    *lines: str,
+    clients: int = 4,
+    rounds: int = 3,
+    samples: int = 100,
+    topology: str = "ring",
+    algorithm: str = "d-psgd",
+) -> str:
+    """The configuration of a small run; ``lines`` say more. Those that are "" or 0 have their defaults."""
+    keys = {"clients": clients, "rounds": rounds, "data.samples": samples}
+    keys |= {"topology.kind": topology, "algorithm.name": algorithm}
+    return "\n".join([*(f"{key} = {value!r}" for key, value in keys.items() if value), *lines, ""])
+
+
 # -- looking at a run --------------------------------------------------------------------------------------------------
 
 WHAT_A_PLAN_FIXES = {

@@ -6,18 +6,11 @@ import pytest
 
 from chaos.wire import frame, header
 from oracles import both_directions
+from runs import small
 
 ROUNDS, D = 4, 650
-CONFIG = f"""
-clients = 8
-rounds = {ROUNDS}
-[topology]
-p = 0.4
-[data]
-samples = 320
-[evaluation]
-every = 0
-"""
+CONFIG = small("evaluation.every = 0", clients=8, rounds=ROUNDS, samples=320, topology="", algorithm="")
+RANDOM = f"{CONFIG}topology.p = 0.4\n"
 FLOAT32, INT32, INT8 = 0, 3, 6
 BYTES = {FLOAT32: 4, INT32: 4, INT8: 1}
 K = math.ceil(0.05 * D)
@@ -34,7 +27,7 @@ CASES = {  # lines of a configuration, messages a round, code and length of the 
 @pytest.mark.parametrize("case", CASES)
 def test_every_row_follows_from_the_sizes(run_in_threads, case):
     lines, phases, tensors = CASES[case]
-    folder = run_in_threads(f"{CONFIG}[algorithm]\n{lines}")
+    folder = run_in_threads(f"{RANDOM}[algorithm]\n{lines}")
     sizes = [BYTES[code] * length for code, length in tensors]
     expected = {}
     for i, j in both_directions(folder.edges()) if phases else ():
@@ -48,7 +41,7 @@ def test_every_row_follows_from_the_sizes(run_in_threads, case):
 
 def test_vectors_between_different_models_follow_the_smaller_one(run_in_threads):
     model = '[model]\nkind = "mlp"\nhidden = [12]\nmix = [{ kind = "logistic" }]'
-    folder = run_in_threads(f"{CONFIG}[algorithm]\n{CASES['sheaf-fmtl'][0]}\n{model}")
+    folder = run_in_threads(f"{RANDOM}[algorithm]\n{CASES['sheaf-fmtl'][0]}\n{model}")
     sizes = dict(folder.rows("SELECT node, parameters FROM node WHERE role = 'client'"))
     assert set(sizes.values()) == {D, 64 * 12 + 12 + 12 * 10 + 10}
     for (i, j, _), row in folder.sent().items():
@@ -56,7 +49,7 @@ def test_vectors_between_different_models_follow_the_smaller_one(run_in_threads)
 
 
 def test_connections_hellos_records_and_control_lines_are_rows_of_their_own(run):
-    folder = run(CONFIG + '[algorithm]\nname = "dfedu"')
+    folder = run(RANDOM + '[algorithm]\nname = "dfedu"')
     rows = folder.rows("SELECT src, dst, kind, messages, wire_bytes FROM overhead")
     overhead = {(src, dst, kind): size for src, dst, kind, _, size in rows}
     for src, dst in both_directions(folder.edges()):
@@ -87,7 +80,7 @@ def test_planned_time_is_that_of_the_bytes_really_sent(run_in_threads):
     ends = {}
     for codec in ("none", "int8"):
         small = ("clients=2", "topology.kind=ring", "data.samples=100", f"transport.codec={codec}")
-        folder = run_in_threads(timed + CONFIG.replace("p = 0.4", ""), *small)
+        folder = run_in_threads(timed + CONFIG, *small)
         (wire,) = {row[3] for row in folder.payload().values()}
         ((ends[codec],),) = folder.rows("SELECT max(virtual_s) FROM round")
         assert ends[codec] == pytest.approx(4 * (1 + wire / 1000), rel=1e-6)
@@ -96,7 +89,7 @@ def test_planned_time_is_that_of_the_bytes_really_sent(run_in_threads):
 
 def test_both_ends_of_a_fused_edge_follow_the_same_disagreement_also_of_coded_vectors(run_in_threads):
     coded = ("rounds=30", "data.rotations=[0, 90]", "transport.codec=int8")
-    folder = run_in_threads(f'{CONFIG}[algorithm]\n{CASES["sheaf-fmtl"][0]}\nexchange = "fused"', *coded)
+    folder = run_in_threads(f'{RANDOM}[algorithm]\n{CASES["sheaf-fmtl"][0]}\nexchange = "fused"', *coded)
     found = {(i, j, k): r for i, j, k, r in folder.rows("SELECT node, neighbour, round, disagreement FROM edge")}
     assert found
     for (i, j, k), r in found.items():

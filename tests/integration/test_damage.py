@@ -13,25 +13,20 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from foreign import sheafgossip
-from runs import RunFolder, assert_same_states
+from runs import RunFolder, assert_same_states, small
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.processes.engine import open_engine
 from sheafgossip.launcher.studies.runner import take_up
 from sheafgossip.metrics.store import RunFolderError
 
 ROUNDS, LAST = 12, 10
-CONFIG = f"""
-clients = 3
-rounds = {ROUNDS}
-topology.kind = "ring"
-data.samples = 60
+SCENARIO = """
 compute.step_s = 0.01
-time = {{clock = "virtual", staleness = 2}}
+time = {clock = "virtual", staleness = 2}
 links.latency_s = 0.02
-checkpoints.every = 4
-algorithm.name = "d-psgd"
-faults = [{{kind = "crash", clients = [1], at_round = 7, restart_after = 3}}]
+faults = [{kind = "crash", clients = [1], at_round = 7, restart_after = 3}]
 """
+CONFIG = small("checkpoints.every = 4", SCENARIO, clients=3, rounds=ROUNDS, samples=60)
 
 
 @pytest.fixture(scope="module")

@@ -5,21 +5,11 @@ import re
 import pytest
 
 from foreign import sheafgossip
-from runs import RunFolder
+from runs import RunFolder, small
 
-LINEAR = """
-clients = 4
-rounds = 12
-data = {dataset = "synthetic", task = "regression"}
-model.kind = "linear"
-algorithm.name = "local"
-"""
-CODED = """
-clients = 4
-rounds = 30
-data.samples = 200
-evaluation.every = 0
-"""
+SYNTHETIC = 'data = {dataset = "synthetic", task = "regression"}'
+LINEAR = small(SYNTHETIC, 'model.kind = "linear"', rounds=12, samples=0, algorithm="local")
+CODED = small("evaluation.every = 0", rounds=30, samples=200, topology="", algorithm="")
 MAPS = 'algorithm = {name = "sheaf-fmtl", gamma = 0.1, start_scale = 1e6, eta = 0.0}\ntransport.codec = "float16"'
 FAST = 'algorithm.name = "fedavg"\ntraining.alpha = 1e38\nmodel = {kind = "mlp", hidden = [8]}\ntransport.codec = '
 PULLED = 'algorithm = {name = "dfedu", lam = 1e6}\nmodel = {kind = "mlp", hidden = [8]}'

@@ -5,25 +5,17 @@ import resource
 import socket
 import sqlite3
 import struct
-import subprocess
 import sys
 
 import psutil
 import pytest
 
-from runs import assert_same_states
+from runs import assert_same_states, small
 
 from .test_keys import dial
 
-CONFIG = """
-clients = 4
-rounds = 150
-topology.kind = "ring"
-data.samples = 100
-algorithm.name = "d-psgd"
-transport.protocol = "tcp"
-checkpoints.every = 1
-"""
+CONFIG = small("checkpoints.every = 1", 'transport.protocol = "tcp"', rounds=150, algorithm="added")
+ENDLESS = small('transport.protocol = "tcp"', "transport.keys = false", rounds=100_000)
 WAITING = """
 import os, time
 while client.node == 0 and peers.round == 2 and not os.path.exists("all are connected"):
@@ -37,8 +29,7 @@ def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, s
     """As many connections as can be opened, to one client, while another holds the run up."""
     few = 1000  # open files a process may have: less than there are connections
     options = {"cwd": tmp_path, "env": with_round(WAITING)}
-    config = CONFIG.replace("d-psgd", "added")
-    going = start(config, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
+    going = start(CONFIG, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few)), **options)
 
     def address() -> str:
         with contextlib.suppress(sqlite3.Error, ValueError):  # there is no database yet, or no client in it
@@ -55,26 +46,13 @@ def test_peers_who_say_nothing_leave_a_run_the_files_that_it_needs(with_round, s
             peer.connect_ex((host, int(port)))
         (tmp_path / "all are connected").touch()
         going.ends(0, seconds=150)
-    quiet = start(config, "--set", "transport.protocol=ipc", "--engine", "threads", **options)
+    quiet = start(CONFIG, "--set", "transport.protocol=ipc", "--engine", "threads", **options)
     quiet.ends(0, seconds=150)
     assert_same_states(going.folder, quiet.folder, 150)
 
 
-LISTENING = """
-import zmq
-from sheafgossip.transport.limits import bound_memory
-socket = zmq.Context().socket(zmq.ROUTER)
-socket.maxmsgsize = 100_000
-socket.bind("tcp://127.0.0.1:*")
-bound_memory(100 << 20)
-print(socket.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
-while True:
-    socket.poll(None)
-"""
-
-
-def of_endless_frames(address: str) -> socket.socket:
-    """A connection by hand that has sent its greeting and READY, and is about to send a message: ZMTP 3.0, NULL."""
+def about_to_send(address: str) -> socket.socket:
+    """A connection by hand that has sent its greeting and READY: ZMTP 3.0, NULL."""
     peer = dial(address)
     peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER\x08Identity" + struct.pack(">I", 0)
@@ -87,28 +65,9 @@ def of_endless_frames(address: str) -> socket.socket:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system does not bound the memory of a process")
-@pytest.mark.parametrize("size", [1, 50_000])
-def test_a_message_of_endlessly_many_frames_ends_its_connection_or_the_process_not_the_machine(size):
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", LISTENING], **pipes) as process:
-        try:
-            address = process.stdout.readline().strip()
-            frame = (bytes([1, size]) if size < 256 else b"\x03" + struct.pack(">Q", size)) + bytes(size)
-            many, most = frame * max(1, (1 << 19) // len(frame)), 0
-            with of_endless_frames(address) as peer, contextlib.suppress(ConnectionError):
-                while most < 300 << 20:
-                    peer.sendall(many)
-                    with contextlib.suppress(psutil.Error):
-                        most = max(most, psutil.Process(process.pid).memory_info().rss)
-            assert most < 300 << 20
-        finally:
-            process.kill()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="this system does not bound the memory of a process")
-def test_a_client_that_such_a_message_ends_is_told_in_one_line(start):
-    endless = CONFIG.replace("rounds = 150", "rounds = 100000").replace("every = 1", "every = 0")
-    going = start(endless, "--set", "transport.keys=false")
+@pytest.mark.parametrize("frame", [b"\1\1x", b"\3" + struct.pack(">Q", 2000) + bytes(2000)], ids=["short", "long"])
+def test_a_client_that_a_message_of_endlessly_many_frames_ends_is_told_in_one_line(start, frame):
+    going = start(ENDLESS)
     going.until_round(3)
     [(pid, address)] = going.folder.rows("SELECT pid, address FROM node WHERE node = 1")
     client = psutil.Process(pid)
@@ -116,9 +75,10 @@ def test_a_client_that_such_a_message_ends_is_told_in_one_line(start):
     assert 1 << 30 <= limit < 4 << 30
     fewer = client.memory_info().data + (50 << 20)  # a GiB takes its time
     client.rlimit(psutil.RLIMIT_DATA, (fewer, -1))
-    with of_endless_frames(address) as peer, contextlib.suppress(ConnectionError):
+    many = frame * ((1 << 19) // len(frame))
+    with about_to_send(address) as peer, contextlib.suppress(ConnectionError):
         while True:
-            peer.sendall(b"\1\1x" * (1 << 16))
+            peer.sendall(many)
     printed = going.ends(1)
     assert "client 1 died in round " in printed
     assert "killed by SIGABRT, for what came in took all the memory that it may have" in printed

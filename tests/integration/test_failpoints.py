@@ -5,6 +5,7 @@ A few of the points by default; ``make failpoints`` takes them all.
 
 import os
 import re
+import tomllib
 
 import pytest
 
@@ -12,7 +13,7 @@ from chaos.checker import Checker
 from chaos.generator import Case
 from chaos.records import Records, differences
 from chaos.trial import Going, place_for
-from runs import ROOT, command
+from runs import ROOT, command, small
 from sheafgossip.transport.failpoints import parse
 
 ENDS_S = 90
@@ -28,20 +29,17 @@ _EVERY = bool(os.environ.get("SHEAFGOSSIP_EVERY_FAILPOINT"))
 _SHORT = ("go@launcher", "forked@fork server", "commit@collector", "state renamed@node-0001")
 _TRIED = [f"{point}@{process}" for process, points in POINTS.items() for point in points] if _EVERY else _SHORT
 
-CASE = Case(
-    {
-        "clients": 4,
-        "rounds": 8,
-        "topology": {"kind": "ring"},
-        "data": {"dataset": "synthetic", "synthetic": {"samples": 12, "groups": 1}},
-        "algorithm": {"name": "d-psgd"},
-        "checkpoints": {"every": 2},
-        "transport": {"timeout": 30.0},
-        "time": {"clock": "virtual", "staleness": 1},
-        "compute": {"step_s": 0.1},
-        "faults": [{"kind": "crash", "clients": [2], "at_round": 4, "restart_after": 2}],
-    }
+TEXT = small(
+    'data = {dataset = "synthetic", synthetic = {samples = 12, groups = 1}}',
+    "checkpoints.every = 2",
+    "transport.timeout = 30.0",
+    'time = {clock = "virtual", staleness = 1}',
+    "compute.step_s = 0.1",
+    'faults = [{kind = "crash", clients = [2], at_round = 4, restart_after = 2}]',
+    rounds=8,
+    samples=0,
 )
+CASE = Case(tomllib.loads(TEXT))
 
 
 @pytest.fixture(scope="module")

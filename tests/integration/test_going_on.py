@@ -5,22 +5,14 @@ import shutil
 import pytest
 
 import foreign
-from runs import RunFolder, assert_same_states
+from runs import RunFolder, assert_same_states, small
 
-RUN = """
-clients = 3
-rounds = 8
-topology.kind = "ring"
-data.samples = 60
-checkpoints.every = 2
-compare = [
-    {name = "first", algorithm.name = "local"},
-    {name = "second", algorithm.name = "d-psgd"},
-    {name = "third", algorithm.name = "dfedu"},
-]
-"""
+ALGORITHMS = {"first": "local", "second": "d-psgd", "third": "dfedu"}
+COMPARED = [f'{{name = "{name}", algorithm.name = "{algorithm}"}}' for name, algorithm in ALGORITHMS.items()]
+RUN = small(
+    "checkpoints.every = 2", f"compare = [{', '.join(COMPARED)}]", clients=3, rounds=8, samples=60, algorithm=""
+)
 TIMED = 'compute.slowdown = [1.0, 2.0, 1.0]\ntime.clock = "virtual"\n'
-NAMES = ("first", "second", "third")
 
 
 def sheafgossip(*words: object, code: int = 0) -> str:
@@ -53,12 +45,12 @@ def test_the_same_command_makes_the_runs_that_are_missing_to_the_same_bits(finis
     said = sheafgossip("run", config, "--out", out)
     assert "1 of 3 runs finished before" in said
     assert "second: going on after round 4" in said
-    for name in NAMES:
+    for name in ALGORITHMS:
         assert_same_states(RunFolder(out / name), RunFolder(whole / name), 8)
         assert name in said  # in one table
         assert (out / name / "config.toml").read_text() == (whole / name / "config.toml").read_text()
     starts = "SELECT count(*) FROM event WHERE kind = 'start'"
-    assert [RunFolder(out / name).rows(starts)[0][0] for name in NAMES] == [1, 2, 1]
+    assert [RunFolder(out / name).rows(starts)[0][0] for name in ALGORITHMS] == [1, 2, 1]
     assert "3 of 3 runs finished before" in sheafgossip("run", config, "--out", out)
 
 

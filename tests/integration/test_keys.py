@@ -5,6 +5,7 @@ import os
 import socket
 import stat
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from runs import RunFolder, assert_same_states, until
+from runs import RunFolder, assert_same_states, small, until
 from sheafgossip.launcher.config.sections import ConfigError, validate
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import prepare_run
@@ -38,41 +39,26 @@ def engine() -> Iterator[LocalEngine]:
             yield engine
 
 
-@contextlib.contextmanager
-def meanwhile(work: Callable[..., object], *about: object) -> Iterator[None]:
-    """Lets a thread do this; the event that it gets last is set at the end."""
-    over = threading.Event()
-    thread = threading.Thread(target=work, args=[*about, over])
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 @pytest.fixture(scope="module")
 def run(engine, tmp_path_factory) -> Callable[..., RunFolder]:
     def run(
-        records: str = TCP, attack: Callable[[Run, threading.Event], None] | None = None, **transport: object
+        records: str = TCP, attack: Callable[[Run, threading.Event], object] | None = None, **transport: object
     ) -> RunFolder:
-        config = validate(
-            {
-                "clients": 5,
-                "rounds": ROUNDS,
-                "data": {"samples": 100},
-                "topology": {"kind": "ring"},
-                "algorithm": {"name": "d-psgd"},
-                "training": {"work": "steps", "steps": 5},
-                "transport": {"protocol": "tcp", "timeout": 30.0} | transport,
-                "evaluation": {"every": 0},
-                "checkpoints": {"every": ROUNDS // 6 if attack else 0},
-            }
-        )
+        """What the thread of an ``attack`` gets last is set when the run is over."""
+        text = small('training = {work = "steps", steps = 5}', "evaluation.every = 0", clients=5, rounds=ROUNDS)
+        more = {"checkpoints": {"every": ROUNDS // 6 if attack else 0}}
+        more["transport"] = {"protocol": "tcp", "timeout": 30.0} | transport
+        config = validate(tomllib.loads(text) | more)
         sockets, folder = engine.folder_for_run(), tmp_path_factory.mktemp("run") / "run"
         started = Run(prepare_run(config, folder, Site(sockets, records)), engine, lambda *_: None)
-        with meanwhile(attack, started) if attack else contextlib.nullcontext():
+        over = threading.Event()
+        thread = threading.Thread(target=attack or (lambda *_: None), args=(started, over))
+        thread.start()
+        try:
             outcome = started()
+        finally:
+            over.set()
+            thread.join()
         log = (folder / "log" / "collector.log").read_text()
         assert outcome.status == "finish", (outcome, log)
         return RunFolder(folder)
@@ -104,37 +90,35 @@ def attack(run: Run, over: threading.Event) -> None:
             forger.close()
 
 
-def wrong_keys(of_server: str) -> list[tuple[KeyPair, str] | None]:
-    return [None, (KeyPair.make(), of_server), (KeyPair.make(), KeyPair.make().public)]
-
-
 def forgers_at_a_client(context: zmq.Context, run: Run, node: int, address: str) -> Iterator[zmq.Socket]:
     assignment, poison = run.prepared.assignments[node], np.full(650, 1e6, np.float32).tobytes()
     for peer in assignment.neighbours:
         headers = [[1, assignment.run.number, peer.node, node, round, 0, [[0, 650]]] for round in range(1, ROUNDS + 1)]
         messages = [[msgpack.packb(header), poison] for header in headers]
-        for keys in wrong_keys(run.clients.keys[node]):
-            yield forger(context, zmq.DEALER, address, keys, messages, b"node-%04d" % peer.node)
+        yield from forgers(context, zmq.DEALER, address, run.clients.keys[node], messages, b"node-%04d" % peer.node)
 
 
 def forgers_at_the_collector(context: zmq.Context, run: Run) -> Iterator[zmq.Socket]:
     deployment = run.prepared.assignments[0].deployment
     messages = [[pack_batch(0, 0, [EventRecord(0.0, None, 0, "forged", "")])], [pack_end({})]]
-    for keys in wrong_keys(deployment.records_key):
-        yield forger(context, zmq.PUSH, deployment.records, keys, messages)
+    yield from forgers(context, zmq.PUSH, deployment.records, deployment.records_key, messages)
 
 
-def forger(context, kind: int, address: str, keys: tuple | None, messages, name: bytes = b"unknown") -> zmq.Socket:
-    socket = context.socket(kind)
-    socket.linger, socket.reconnect_ivl, socket.identity = 0, 2, name
-    socket.sndtimeo = 5  # ms: all ports are to be tried before the run is over
-    if keys:
-        dial_with(socket, *keys)
-    socket.connect(address)
-    with contextlib.suppress(zmq.Again):  # one that has been refused may have no way to send any more
-        for message in messages:
-            socket.send_multipart(message)
-    return socket
+def forgers(
+    context: zmq.Context, kind: int, address: str, key: str, messages: list[list[bytes]], name: bytes = b"unknown"
+) -> Iterator[zmq.Socket]:
+    """Without keys, with keys of their own, and for one who has another key than the server's."""
+    for keys in ((), (KeyPair.make(), key), (KeyPair.make(), KeyPair.make().public)):
+        socket = context.socket(kind)
+        socket.linger, socket.reconnect_ivl, socket.identity = 0, 2, name
+        socket.sndtimeo = 5  # ms: all ports are to be tried before the run is over
+        if keys:
+            dial_with(socket, *keys)
+        socket.connect(address)
+        with contextlib.suppress(zmq.Again):  # one that has been refused may have no way to send any more
+            for message in messages:
+                socket.send_multipart(message)
+        yield socket
 
 
 def dial(address: str) -> socket.socket:

@@ -5,28 +5,26 @@ from collections.abc import Callable
 
 import pytest
 
-from runs import RunFolder, command, run_here_again
+from runs import RunFolder, command, run_here_again, small
 from sheafgossip.metrics.store import RunFolderError
 from sheafgossip.metrics.summary import summarize
 
-CONFIG = """
-clients = 4
-rounds = {rounds}
-data.samples = 80
-checkpoints.every = {every}
+PLAIN = 'topology.kind = "ring"\nalgorithm.name = "d-psgd"\n'
+CODED = 'topology.kind = "ring"\nalgorithm.name = "sheaf-fmtl"\ntransport.codec = "float16"\n'
+REDRAWN = 'algorithm.name = "d-psgd"\ntopology = {kind = "erdos-renyi", p = 0.6, redraw_every = 2}\n'
+FEDAVG = 'algorithm = {name = "fedavg", fraction = 0.5}\ntraining.work = "epochs"\n'
+LATE = f"""{PLAIN}
+compute = {{step_s = 0.01, slowdown = [1.0, 1.0, 1.0, SLOW]}}
+time = {{clock = "virtual", staleness = STALENESS, silence = "stale", deadline_s = 0.1}}
+links = {{latency = "lognormal", latency_s = 0.02}}
+faults = [{{kind = "crash", clients = [1], at_round = 3, restart_after = 2}}]
 """
-RING = CONFIG + 'topology.kind = "ring"\n'
-PLAIN = RING + 'algorithm.name = "d-psgd"\n'
-CODED = RING + 'algorithm.name = "sheaf-fmtl"\ntransport.codec = "float16"\n'
-REDRAWN = CONFIG + 'algorithm.name = "d-psgd"\ntopology = {{kind = "erdos-renyi", p = 0.6, redraw_every = 2}}\n'
-FEDAVG = CONFIG + 'algorithm = {{name = "fedavg", fraction = 0.5}}\ntraining.work = "epochs"\n'
-SLOW = PLAIN + "compute = {{step_s = 0.01, slowdown = [1.0, 1.0, 1.0, SLOW]}}\n"
-LATE = SLOW + 'time = {{clock = "virtual", staleness = STALENESS, silence = "stale", deadline_s = 0.1}}\n'
-LATE += 'links = {{latency = "lognormal", latency_s = 0.02}}\n'
-LATE += '[[faults]]\nkind = "crash"\nclients = [1]\nat_round = 3\nrestart_after = 2\n'
 STALE = LATE.replace("SLOW", "2.0").replace("STALENESS", "2")
 AHEAD = LATE.replace("SLOW", "4.0").replace("STALENESS", '"inf"')
-SKIPPING = SLOW.replace("SLOW", "8.0") + 'time = {{clock = "virtual", silence = "skip", deadline_s = 0.02}}\n'
+SKIPPING = f"""{PLAIN}
+compute = {{step_s = 0.01, slowdown = [1.0, 1.0, 1.0, 8.0]}}
+time = {{clock = "virtual", silence = "skip", deadline_s = 0.02}}
+"""
 
 
 @pytest.fixture
@@ -34,7 +32,8 @@ def run(run_in_threads, tmp_path) -> Callable[..., RunFolder]:
     """A run of so many rounds, of one's own."""
 
     def run(text: str, *, rounds: int, every: int = 0) -> RunFolder:
-        return run_in_threads(text.format(rounds=rounds, every=every)).copy(tmp_path / f"{rounds}-rounds")
+        text = small(f"checkpoints.every = {every}", text, rounds=rounds, samples=80, topology="", algorithm="")
+        return run_in_threads(text).copy(tmp_path / f"{rounds}-rounds")
 
     return run
 
@@ -93,7 +92,7 @@ def test_an_interrupted_run_can_be_given_more_rounds_and_goes_on_from_its_former
     [
         (FEDAVG, "in round 6 all clients download"),
         (AHEAD, "clients would have used other messages"),
-        (SKIPPING + "[chaos]\ncut = 0.9\n", "faults are drawn for the number"),
+        (SKIPPING + "chaos.cut = 0.9\n", "faults are drawn for the number"),
     ],
 )
 def test_a_run_whose_beginning_would_have_been_another_is_refused_in_one_line_and_left_as_it_was(run, text, why):
@@ -145,7 +144,7 @@ def test_a_run_tells_what_computes_it_and_where_and_a_later_resume_what_is_other
 
 
 def test_the_command_line_is_on_record_and_more_rounds_can_be_asked_for_there(start):
-    going = start(PLAIN.format(rounds=2, every=0), "--set", "training.alpha=0.2")
+    going = start(small(rounds=2), "--set", "training.alpha=0.2")
     assert going.end()[0] == 0
     ((line,),) = going.folder.rows("SELECT value FROM meta WHERE key = 'command'")
     assert re.fullmatch(r"sheafgossip run \S+ --out \S+ --set training.alpha=0.2", line)

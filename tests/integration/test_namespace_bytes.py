@@ -16,17 +16,12 @@ import sys
 
 import pytest
 
-from runs import CLI, RunFolder
+from runs import CLI, RunFolder, small
 
 PACKET, SYN, REFUSAL = 20 + 32, 8, -12
 
-CONFIG = """
-clients = 8
-rounds = 4
-data.samples = 160
-topology = { kind = "random-regular", k = 4 }
-transport.protocol = "tcp"
-"""
+REGULAR = 'topology = {kind = "random-regular", k = 4}'
+CONFIG = small(REGULAR, 'transport.protocol = "tcp"', clients=8, rounds=4, samples=160, topology="", algorithm="")
 ALGORITHMS = {
     "whole models": 'algorithm = { name = "d-psgd" }',
     "whole models, without keys": 'algorithm = { name = "d-psgd" }\ntransport.keys = false',

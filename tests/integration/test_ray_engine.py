@@ -1,17 +1,21 @@
-"""Runs on a Ray cluster of three nodes, which this machine plays: what is left of a run there, and that it is the same
-run as on one machine."""
+"""Runs on a Ray cluster of three nodes, which this machine plays, and on one of two hosts with addresses of their own:
+what is left of a run there, and that it is the same run as on one machine."""
 
+import contextlib
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from foreign import sheafgossip
-from runs import alive, assert_same_states, until
+from runs import CLI, RunFolder, alive, assert_same_states, small, until
 from sheafgossip.launcher.processes.engine import open_engine
 from sheafgossip.metrics.verification import compare_with_kernel
 from sheafgossip.transport.keys import KeyPair
@@ -20,31 +24,20 @@ pytest.importorskip("pymetis", reason="needs pymetis, of the extra ray")
 ray = pytest.importorskip("ray", reason="needs ray, of the extra ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs ray, of the extra ray")
 
-SMALL_WORLD = """
-clients = 30
-rounds = 4
-topology.kind = "watts-strogatz"
-data = {samples = 1200, rotations = [0, 90, 180, 270]}
-training.work = "steps"
-algorithm = {name = "sheaf-fmtl", gamma = 0.05}
-transport.protocol = "tcp"
-"""
-LONG = """
-clients = 9
-rounds = 100000
-topology.kind = "ring"
-data.samples = 300
-algorithm.name = "dfedu"
-checkpoints.every = 50
-"""
+STEPS = 'training.work = "steps"', 'transport.protocol = "tcp"'
+SMALL_WORLD = small(
+    *STEPS, "data.rotations = [0, 90, 180, 270]", "algorithm.gamma = 0.05",
+    clients=30, rounds=4, samples=1200, topology="watts-strogatz", algorithm="sheaf-fmtl",
+)  # fmt: skip
+RING = small(*STEPS, "training.steps = 5", "evaluation.every = 0", clients=8, rounds=20, samples=400)
+LONG = small("checkpoints.every = 50", clients=9, rounds=100_000, samples=300, algorithm="dfedu")
 
 
 @pytest.fixture(scope="module")
 def cluster(ray_folder):
     """The address of a cluster whose three nodes have a fork server's and ten clients' memory each."""
-    nodes = cluster_utils.Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "memory": 10**9, "include_dashboard": False}
-    )
+    head = {"num_cpus": 1, "memory": 10**9, "include_dashboard": False}
+    nodes = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         nodes.add_node(num_cpus=1, memory=10**9)
     yield nodes.address
@@ -83,19 +76,23 @@ def test_agents_wait_for_a_launcher_that_has_much_to_prepare_and_ray_carries_no_
     assert not [told for told in carried if made[0].secret.encode() in told or b"KeyPair" in told]
 
 
-def test_three_hosts_give_the_bits_and_bytes_of_one(run_in_threads, begun):
-    here, going = run_in_threads(SMALL_WORLD), begun(SMALL_WORLD, "--set", "measuring.kernel=true")
-    assert going.end(150)[0] == 0
-    there = going.folder
-    hosts = there.rows("SELECT host, count(*) FROM node WHERE node >= 0 GROUP BY host")
-    assert [count for _, count in hosts] == [10, 10, 10]
-    for round in (0, 4):
-        assert_same_states(there, here, round)
-    assert there.payload() == here.payload()
-    assert len(there.payload()) == 30 * 4 * 4
+def assert_same_run(there: RunFolder, here: RunFolder, *, connections: int) -> None:
+    assert_same_states(there, here)
+    assert there.payload() == here.payload() != {}
+    rounds = "SELECT node, round, theta_norm, train_loss FROM round ORDER BY 1, 2"
+    assert there.rows(rounds) == here.rows(rounds)
     comparison = compare_with_kernel(there.path)
-    assert comparison.connections == 60
+    assert comparison.connections == connections
     assert comparison.differing == comparison.loose_ends == ()
+    assert there.rows("SELECT * FROM event WHERE kind = 'drop'") == []
+
+
+def test_three_hosts_give_the_bits_and_bytes_of_one(run_in_threads, begun):
+    going = begun(SMALL_WORLD, "--set", "measuring.kernel=true")
+    assert going.end(150)[0] == 0
+    hosts = going.folder.rows("SELECT host, count(*) FROM node WHERE node >= 0 GROUP BY host")
+    assert [count for _, count in hosts] == [10, 10, 10]
+    assert_same_run(going.folder, run_in_threads(SMALL_WORLD), connections=60)
 
 
 def test_a_killed_agent_ends_the_run_and_its_checkpoints_are_here(begun):
@@ -114,16 +111,14 @@ def test_survivors_go_on_without_a_lost_host(begun):
     ending = ("rounds=150", "checkpoints.every=0", "time.deaths=continue", "compute.step_s=0.01")
     going = begun(LONG, *(word for key in ending for word in ("--set", key)))
     going.until_round(20)
-    lost = set(
-        going.folder.rows("SELECT a.node FROM node a JOIN node b USING (host) WHERE b.node = -6 AND a.node >= 0")
-    )
+    there = "SELECT a.node FROM node a JOIN node b USING (host) WHERE b.node = -6 AND a.node >= 0"
+    lost = {node for (node,) in going.folder.rows(there)}
     os.kill(going.pid(-6), signal.SIGKILL)
     code, printed = going.end(seconds=60)
     assert code == 0, printed
-    done = set(going.folder.rows("SELECT node FROM round WHERE round = 150"))
-    assert done == {(node,) for node in range(9)} - lost
-    assert len(done) == 6
-    assert set(going.folder.rows("SELECT node FROM event WHERE kind = 'death'")) == lost
+    assert len(lost) == 3
+    for survivors, query in (({*range(9)} - lost, "round WHERE round = 150"), (lost, "event WHERE kind = 'death'")):
+        assert {node for (node,) in going.folder.rows(f"SELECT node FROM {query}")} == survivors
 
 
 def test_hosts_have_the_shards_of_their_own_clients_and_nothing_once_the_launcher_was_killed(begun):
@@ -152,3 +147,78 @@ def test_no_cluster_is_told_in_a_line(tmp_path):
     assert (code, said.count("\n")) == (2, 1)
     assert "error: --engine ray --address 127.0.0.1:1: no Ray cluster there; start one with `ray start" in said
     assert not (tmp_path / "run").exists()
+
+
+# -- two hosts with addresses of their own: network namespaces with a cable between them -------------------------------
+
+FIRST, SECOND = "10.77.14.1", "10.77.14.2"
+HOW_MANY = (
+    f"import ray; ray.init('{FIRST}:6379', log_to_driver=False, logging_level='ERROR', _node_ip_address='{FIRST}');"
+    "print(sum(node['Alive'] for node in ray.nodes()))"
+)
+
+
+def on(namespace: str, *command: object) -> list[str]:
+    return ["ip", "netns", "exec", namespace, *map(str, command)]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[dict[str, str]]:
+    """{address: network namespace}"""
+    names = {FIRST: f"sg{os.getpid()}a", SECOND: f"sg{os.getpid()}b"}
+    commands = [f"netns add {name}" for name in names.values()]
+    commands += [f"link add eth0 netns {names[FIRST]} type veth peer name eth0 netns {names[SECOND]}"]
+    for address, name in names.items():
+        commands += [f"-n {name} address add {address}/24 dev eth0"]
+        commands += [f"-n {name} link set {device} up" for device in ("lo", "eth0")]
+    try:
+        for command in commands:
+            try:
+                subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                pytest.skip(f"no network namespaces here: {error}")
+        yield names
+    finally:
+        for name in names.values():
+            with contextlib.suppress(OSError):
+                subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def far_cluster(hosts, ray_folder) -> Iterator[str]:
+    """The address of a Ray cluster of the two."""
+    ray = [Path(sys.executable).parent / "ray", "start", "--num-cpus", "2", "--memory", "2000000000"]
+    ray += ["--disable-usage-stats", "--block"]
+    head = [*ray, "--head", "--port", "6379", "--node-ip-address", FIRST, "--include-dashboard", "false"]
+    second = [*ray, "--address", f"{FIRST}:6379", "--node-ip-address", SECOND]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    dial = f"import socket; print(bool(socket.create_connection(('{FIRST}', 6379))))"
+
+    def says(question: str, answer: str) -> bool:
+        asked = on(hosts[FIRST], sys.executable, "-c", question)
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip() == answer
+
+    nodes = [subprocess.Popen(on(hosts[FIRST], *head), **quiet)]
+    try:
+        until(lambda: says(dial, "True"), seconds=60)
+        nodes.append(subprocess.Popen(on(hosts[SECOND], *second), **quiet))
+        until(lambda: says(HOW_MANY, "2"), seconds=90)
+        yield f"{FIRST}:6379"
+    finally:
+        for node in nodes:
+            for process in (*psutil.Process(node.pid).children(recursive=True), node):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            node.wait()
+
+
+def test_a_run_spans_two_hosts_with_the_bits_and_bytes_of_one(run_in_threads, hosts, far_cluster, tmp_path):
+    there = RunFolder(tmp_path / "run")
+    (tmp_path / "config.toml").write_text(RING)
+    words = ["run", tmp_path / "config.toml", "--out", there.path, "--engine", "ray", "--address", far_cluster]
+    command = on(hosts[FIRST], *CLI, *words, "--set", "measuring.kernel=true")
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    where = [address for (address,) in there.rows("SELECT address FROM node WHERE node >= 0")]
+    assert [sum(f"//{host}:" in address for address in where) for host in (FIRST, SECOND)] == [4, 4]
+    assert_same_run(there, run_in_threads(RING), connections=8)

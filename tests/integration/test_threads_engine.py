@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import signal
 import subprocess
 from collections.abc import Callable
 
@@ -11,12 +10,11 @@ import psutil
 import pytest
 
 from foreign import sheafgossip
-from runs import Going, assert_same, run_here_again
+from runs import Going, assert_same, run_here_again, small
 
 from .test_repeats_to_the_bit import LOGISTIC
 
 THREADS = ("--engine", "threads")
-SMALL = 'clients = 4\nrounds = {rounds}\ntopology.kind = "ring"\nalgorithm.name = "added"'
 ROUND = """
 client.learn()
 answer = 40
@@ -44,7 +42,7 @@ def debug(begin, tmp_path, with_round) -> Callable[..., Going]:
 
     def debug(body: str, rounds: int = 3, **options: object) -> Going:
         environment = with_round(ROUND.format(body=body))
-        (tmp_path / "mine.toml").write_text(SMALL.format(rounds=rounds))
+        (tmp_path / "mine.toml").write_text(small(rounds=rounds, algorithm="added"))
         pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": False} | options
         return begin("run", "mine.toml", "--out", "run", *THREADS, cwd=tmp_path, env=environment, **pipes)
 
@@ -55,16 +53,16 @@ def debug(begin, tmp_path, with_round) -> Callable[..., Going]:
     ("body", "said"),
     [
         (
-            "answer = answer / (client.node - 2)",
-            [b"client 2 failed in round 1: Traceback", b"answer = answer / (client.node - 2)", b"ZeroDivisionError"],
+            "answer /= client.node - 2",
+            rb"client 2 failed in round 1: Traceback(.|\n)*answer /= (.|\n)*ZeroDivision",
         ),
-        ("client.node == 2 and exit(5)", [b"client 2 ended in round 1 with exit status 1"]),
+        ("client.node == 2 and exit(5)", rb"client 2 ended in round 1 with exit status 1"),
     ],
 )
 def test_an_exception_is_told_with_its_cause_and_ends_the_run_with_1(debug, body, said):
     code, printed = debug(body).end()
     assert code == 1, printed
-    assert [text for text in said if text not in printed] == []
+    assert re.search(said, printed)
 
 
 def test_a_debugger_stops_one_client_after_the_other_and_takes_its_commands_from_a_pipe(debug, tmp_path):
@@ -84,46 +82,33 @@ def test_who_leaves_the_debugger_ends_the_run_as_ctrl_c_does(debug, last):
     assert b"Traceback" not in said
 
 
-class Terminal:
-    """What a user sees and types."""
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_in_a_terminal_a_client_is_looked_at_and_goes_on_or_ctrl_c_ends_the_run(debug, is_interrupted):
+    ours, theirs = pty.openpty()
+    terminal = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    going = debug("client.node == 3 and __import__('pdb').set_trace()", **terminal)
+    os.close(theirs)
+    said = b""
 
-    def __init__(self, debug: Callable[..., Going], body: str):
-        self.ours, theirs = pty.openpty()
-        self.going = debug(body, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
-        os.close(theirs)
-        self.said = b""
+    def until(text: bytes) -> bytes:
+        nonlocal said
+        while text not in said:
+            said += os.read(ours, 1 << 16)  # at its end OSError
+        _, _, said = said.partition(text)
 
-    def until(self, text: bytes) -> None:
-        while text not in self.said:
-            self.said += os.read(self.ours, 1 << 16)  # at its end OSError: what was awaited has not come
-        self.said = self.said.partition(text)[2]
-
-    def to_the_end(self) -> int:
-        try:
-            while more := os.read(self.ours, 1 << 16):
-                self.said += more
-        except OSError:  # nobody has it open any more
-            pass
-        os.close(self.ours)
-        return self.going.process.wait(timeout=100)
-
-
-def test_in_a_terminal_a_client_is_looked_at_and_goes_on(debug):
-    terminal = Terminal(debug, "client.node == 3 and __import__('pdb').set_trace()")
-    terminal.until(b"(Pdb client 3) ")
-    os.write(terminal.ours, b"p client.theta.size\n")
-    terminal.until(b"650")
-    os.write(terminal.ours, b"c\n")
-    assert terminal.to_the_end() == 0
-    assert b"finished" in terminal.said
-
-
-def test_ctrl_c_in_the_debugger_ends_the_run_and_leaves_the_terminal_as_it_was(debug):
-    terminal = Terminal(debug, "client.node == 3 and breakpoint()")
-    terminal.until(b"(Pdb client 3) ")
-    processes = terminal.going.processes()
-    terminal.going.signal(signal.SIGINT)
-    assert terminal.to_the_end() == 130
+    until(b"(Pdb client 3) ")
+    processes = going.processes()
+    if is_interrupted:
+        going.signal()
+    else:
+        os.write(ours, b"p client.theta.size\n")
+        until(b"650")
+        os.write(ours, b"c\n")
+        until(b"finished")
+    with pytest.raises(OSError, match="Input/output error"):
+        until(b"nobody has it open any more")
+    os.close(ours)
+    assert going.process.wait(timeout=100) == (130 if is_interrupted else 0)
     assert psutil.wait_procs(processes, timeout=10)[1] == []
 
 
@@ -156,7 +141,7 @@ def test_a_run_of_processes_is_taken_up_by_threads_and_ends_with_the_same_bits(r
 )
 def test_what_only_a_process_has_is_refused_in_a_line(tmp_path, monkeypatch, options, variable, cause):
     monkeypatch.setenv("SHEAFGOSSIP_FAILPOINTS", variable)
-    (tmp_path / "mine.toml").write_text(SMALL.format(rounds=1).replace("added", "local"))
+    (tmp_path / "mine.toml").write_text(small(algorithm="local"))
     code, _, said = sheafgossip("run", tmp_path / "mine.toml", "--out", tmp_path / "run", *THREADS, *options)
     assert (code, said.count("\n")) == (2, 1)
     assert cause in said

@@ -6,13 +6,13 @@ from contextlib import suppress
 
 import pytest
 
-from runs import Going, RunFolder
+from runs import Going, RunFolder, small
 
 ROUND = """
 client.learn()
 next_, before = (client.node + 1) % client.clients, (client.node - 1) % client.clients
 """
-SMALL = 'clients = 4\nrounds = 3\ntopology.kind = "ring"\nalgorithm.name = "added"\ntransport.timeout = 300.0\n'
+SMALL = small("transport.timeout = 300.0", algorithm="added")
 TO_ONE_ONLY = "peers.exchange({next_: client.theta})"
 ONE_IS_FORGOTTEN = "client.node == 2 and peers.receive([before])"
 ONE_IS_LATE = "client.node == 1 and __import__('time').sleep(600); peers.exchange({next_: client.theta}, [before])"

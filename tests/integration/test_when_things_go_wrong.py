@@ -15,16 +15,10 @@ import numpy as np
 import pytest
 import zmq
 
-from runs import alive, assert_same_states, until
+from runs import alive, assert_same_states, small, until
 
-LONG = """
-clients = 6
-rounds = 100000
-topology.kind = "ring"
-data.samples = 300
-algorithm.name = "dfedu"
-"""
-WITH_SERVER = LONG.replace("dfedu", "fedavg").replace('topology.kind = "ring"\n', "")
+LONG = small(clients=6, rounds=100_000, samples=300, algorithm="dfedu")
+WITH_SERVER = small(clients=6, rounds=100_000, samples=300, topology="", algorithm="fedavg")
 
 
 def test_nothing_of_a_run_is_left_two_seconds_after_its_launcher_was_killed(start):
@@ -56,12 +50,13 @@ def test_a_killed_client_ends_the_run_and_is_named_with_its_round(start, text, n
     assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == max(6, node + 1)
 
 
-@pytest.mark.parametrize("victim", ["metrics.collector", "launcher.processes.forkserver"])
-def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, victim):
+@pytest.mark.parametrize(
+    ("module", "name"), [("metrics.collector", "the collector"), ("launcher.processes.forkserver", "the fork server")]
+)
+def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, module, name):
     going = start(LONG)
     going.until_round(3)
-    printed = going.ends(1, going.process_of(f"sheafgossip.{victim}").kill, seconds=15)
-    assert {"collector": "the collector", "forkserver": "the fork server"}[victim.rpartition(".")[2]] in printed
+    assert name in going.ends(1, going.process_of(f"sheafgossip.{module}").kill, seconds=15)
 
 
 def test_ctrl_c_stops_cleanly_and_keeps_the_records(start):
@@ -72,16 +67,6 @@ def test_ctrl_c_stops_cleanly_and_keeps_the_records(start):
     assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == 6
 
 
-def test_ctrl_c_while_clients_start_leaves_nothing_behind(start):
-    going = start(LONG.replace("clients = 6", "clients = 40"))
-    going.until(lambda: len(going.processes()) >= 8)
-    going.ends(130, going.signal, seconds=8)
-
-
-MOMENTS = [0.0, 0.05, 0.2, 0.5, 0.8, 2.0]
-"""Seconds after signals are handled."""
-
-
 def handles_all(pid: int) -> bool:
     """Whether a process has a handler of its own for SIGHUP, the last to get one."""
     caught = Path(f"/proc/{pid}/status").read_text().split("SigCgt:")[1].split()[0]
@@ -89,9 +74,16 @@ def handles_all(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells when a signal is handled by /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_at_any_moment_of_the_start_ends_a_run_with_130_and_no_process_left(start, tmp_path, number):
-    for moment in MOMENTS if number == signal.SIGTERM else MOMENTS[::2]:
+@pytest.mark.parametrize(
+    ("number", "moments"),
+    [
+        (signal.SIGTERM, (0.0, 0.05, 0.2, 0.5, 0.8, 2.0)),  # seconds after signals are handled
+        (signal.SIGINT, (0.0, 0.2, 0.8)),
+        (signal.SIGHUP, (0.0, 0.2, 0.8)),
+    ],
+)
+def test_a_signal_at_any_moment_of_the_start_ends_a_run_with_130_and_no_process_left(start, tmp_path, number, moments):
+    for moment in moments:
         going = start(LONG, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL)
         until(partial(handles_all, going.process.pid), going.process, every_s=0.001)
         time.sleep(moment)
@@ -102,7 +94,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_a_run_with_130_and_no_process_
 
 def test_a_run_under_nohup_goes_on_when_its_terminal_is_lost(start):
     ignored = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
-    going = start(LONG.replace("rounds = 100000", "rounds = 300"), **ignored)
+    going = start(LONG, "--set", "rounds=300", **ignored)
     going.until((going.folder.path / "run.sqlite").exists)
     for each in going.processes():
         each.send_signal(signal.SIGHUP)
@@ -117,8 +109,7 @@ def test_an_exception_in_a_client_shows_its_traceback(start):
             (going.folder.path / "state" / f"round-{round:06d}").open("x").close()
     code, printed = going.end()
     assert code == 1
-    assert re.search(r"failed in round \d+: Traceback", printed)
-    assert "FileExistsError" in printed
+    assert re.search(r"failed in round \d+: Traceback(.|\n)*FileExistsError", printed)
 
 
 def test_a_silent_client_fails_its_neighbours_after_the_timeout(start):
@@ -131,10 +122,10 @@ def test_a_silent_client_fails_its_neighbours_after_the_timeout(start):
 
 def test_poison_is_dropped_and_shown_and_the_run_is_unharmed(start, run_in_threads, monkeypatch):
     """The same run with and without an attacker that is sent to a client's socket."""
-    config = LONG.replace("rounds = 100000", "rounds = 800") + "[checkpoints]\nevery = 100\n"
+    keys = ("rounds=800", "checkpoints.every=100")
     with monkeypatch.context() as patch:
         patch.setenv("SHEAFGOSSIP_FAILPOINTS", "state renamed@node-0000=delay 0.5")  # longer than the attack takes
-        going = start(config)
+        going = start(LONG, *(word for key in keys for word in ("--set", key)))
     going.until_round(2)
     ((address,),) = going.folder.rows("SELECT address FROM node WHERE node = 3")
     header = [1, 1 << 62, 2, 3, 50, 0]
@@ -147,7 +138,6 @@ def test_poison_is_dropped_and_shown_and_the_run_is_unharmed(start, run_in_threa
         [b"x"] * 50,
         [b"x", bytes(100_000_000)],
     ]
-
     with zmq.Context() as context:
         for poison in poisons:
             socket = context.socket(zmq.DEALER)
@@ -164,7 +154,7 @@ def test_poison_is_dropped_and_shown_and_the_run_is_unharmed(start, run_in_threa
     dropped = str(going.folder.rows("SELECT detail FROM event WHERE kind = 'drop' AND node = 3"))
     assert "unknown peer" in dropped
     assert "over 2600 bytes" in dropped
-    calm = run_in_threads(config)
+    calm = run_in_threads(LONG, *keys)
     assert_same_states(calm, going.folder, 800)
     assert calm.payload() == going.folder.payload()
 
@@ -173,26 +163,26 @@ def test_a_run_that_is_frozen_for_longer_than_its_timeout_goes_on_with_the_same_
     start, run_in_threads, monkeypatch
 ):
     """With and without a clock. Client 0 stands at its second checkpoint then, so that nobody is at the end."""
-    plain = LONG.replace("rounds = 100000", "rounds = 40") + "checkpoints.every = 10\n"
-    clocked = plain + 'time.clock = "virtual"\ntime.staleness = 1\n'
+    plain = small("checkpoints.every = 10", "transport.timeout = 4.0", clients=6, rounds=40, samples=300)
+    texts = plain, plain + 'time = {clock = "virtual", staleness = 1}\n'
     with monkeypatch.context() as patch:
         patch.setenv("SHEAFGOSSIP_FAILPOINTS", "state renamed@node-0000:2=delay 2")
-        both = [start(text, "--set", "transport.timeout=4.0") for text in (plain, clocked)]
+        both = [start(text) for text in texts]
     for going in both:
         going.until((going.folder.path / "state/round-000010/node-0000.safetensors").exists)
         for process in going.processes():
             process.suspend()
     time.sleep(5)
-    for going, text in zip(both, (plain, clocked), strict=True):
+    for going, text in zip(both, texts, strict=True):
         assert not (going.folder.path / "state/round-000040").exists()
         for process in going.processes():
             process.resume()
         going.ends(0, seconds=60)
-        assert_same_states(run_in_threads(text, "transport.timeout=4.0"), going.folder, 40)
+        assert_same_states(run_in_threads(text), going.folder, 40)
 
 
 def test_a_run_waits_while_its_records_are_locked_and_none_is_lost(start):
-    going = start(LONG.replace("rounds = 100000", "rounds = 400"))
+    going = start(LONG, "--set", "rounds=400")
     going.until_round(2)
     with contextlib.closing(sqlite3.connect(going.folder.path / "run.sqlite", timeout=30)) as somebody:
         somebody.execute("BEGIN IMMEDIATE")

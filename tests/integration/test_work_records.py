@@ -4,17 +4,12 @@ import math
 
 import pytest
 
-from runs import assert_same_states
+from runs import assert_same_states, small
 
 ROUNDS = 12
 D, D_IJ, DEGREE = 650, 65, 2  # logistic regression on digits, gamma 0.1, three clients who all know each other
 HEIGHT = DEGREE * D_IJ
-CONFIG = f"""
-clients = 3
-rounds = {ROUNDS}
-topology.kind = "complete"
-data.samples = 300
-"""
+CONFIG = small(clients=3, rounds=ROUNDS, samples=300, topology="complete", algorithm="")
 MAPS = ("algorithm.name=sheaf-fmtl", "algorithm.gamma=0.1", "algorithm.start_scale=0.1")
 PARTS = {"start", "gradient", "maps", "exchange", "waiting", "evaluation", "records", "io"}
 
