@@ -20,8 +20,7 @@ def ended(tmp_path):
     def ended(text: str, name: str, code: int) -> str:
         """What is said of a run that must end with this code."""
         (tmp_path / "config.toml").write_text(text)
-        words = ("run", tmp_path / "config.toml", "--out", tmp_path / name, "--engine", "threads")
-        found, out, err = sheafgossip(*words)
+        found, out, err = sheafgossip("run", tmp_path / "config.toml", "--out", tmp_path / name, "--engine", "threads")
         assert found == code, err
         assert "Traceback" not in err
         assert code or ("finished, but diverged" in out) == ("finished, but diverged: " in err)

@@ -9,9 +9,8 @@ from runs import RunFolder, assert_same_states, small
 
 ALGORITHMS = {"first": "local", "second": "d-psgd", "third": "dfedu"}
 COMPARED = [f'{{name = "{name}", algorithm.name = "{algorithm}"}}' for name, algorithm in ALGORITHMS.items()]
-RUN = small(
-    "checkpoints.every = 2", f"compare = [{', '.join(COMPARED)}]", clients=3, rounds=8, samples=60, algorithm=""
-)
+COMPARE = f"checkpoints.every = 2\ncompare = [{', '.join(COMPARED)}]"
+RUN = small(COMPARE, clients=3, rounds=8, samples=60, algorithm="")
 TIMED = 'compute.slowdown = [1.0, 2.0, 1.0]\ntime.clock = "virtual"\n'
 
 

@@ -28,22 +28,18 @@ collector.main()
 
 
 def prepared(folder: Path, records: str, *, keyed: bool = False) -> SimpleNamespace:
-    return SimpleNamespace(
-        assignments=[SimpleNamespace(deployment=SimpleNamespace(records=records))],
-        keyed_records=keyed,
-        folder=folder,
-        config=SimpleNamespace(measuring=SimpleNamespace(enabled=False)),
-    )
+    (folder / "log").mkdir()
+    assignment = SimpleNamespace(deployment=SimpleNamespace(records=records))
+    config = SimpleNamespace(measuring=SimpleNamespace(enabled=False))
+    return SimpleNamespace(assignments=[assignment], keyed_records=keyed, folder=folder, config=config)
 
 
 @pytest.fixture
 def slow(tmp_path, monkeypatch) -> Iterator[collector_module.CollectorProcess]:
     """A collector that takes 0.3 s to store a batch, whom nobody waits for when it does nothing for 1 s."""
     (tmp_path / "slow.py").write_text(SLOW)
-    (tmp_path / "log").mkdir()
-    monkeypatch.setattr(collector_module, "_COLLECTOR", (str(tmp_path / "slow.py"),))
-    monkeypatch.setattr(collector_module, "_STANDSTILL_S", 1.0)
-    monkeypatch.setattr(collector_module, "_GRACE_S", 0.3)
+    for name, value in {"_COLLECTOR": (f"{tmp_path}/slow.py",), "_STANDSTILL_S": 1.0, "_GRACE_S": 0.3}.items():
+        monkeypatch.setattr(collector_module, name, value)
     with collector_module.CollectorProcess(prepared(tmp_path, f"ipc://{tmp_path}/records")) as collector:
         write(collector, 1)
         while collector.stored() < 1:  # it may take its time to start
@@ -93,7 +89,6 @@ def test_a_key_may_begin_with_a_dash(tmp_path, monkeypatch):
     while not (pair := KeyPair.make()).public.startswith("-"):
         continue
     monkeypatch.setattr(collector_module.KeyPair, "make", lambda: pair)
-    (tmp_path / "log").mkdir()
     with collector_module.CollectorProcess(prepared(tmp_path, "tcp://127.0.0.1:*", keyed=True)) as collector:
         write(collector, 3)
         assert collector.end({}, lambda _: None, lambda: False) is None

@@ -2,6 +2,8 @@
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -80,9 +82,8 @@ def test_anything_but_files_and_folders_of_a_run_is_refused_in_one_line(run_fold
     place = run_folder / name
     if place.exists():
         place.rename(tmp_path / "moved")
-    {"link": lambda: place.symlink_to(tmp_path / "moved"), "pipe": lambda: os.mkfifo(place), "folder": place.mkdir}[
-        put
-    ]()
+    make = {"pipe": os.mkfifo, "folder": Path.mkdir, "link": lambda place: place.symlink_to(tmp_path / "moved")}
+    make[put](place)
     with pytest.raises(RunFolderError, match=rf"^\S+: {name} is {what}; [^\n]*$"):
         require_plain(run_folder)
 
@@ -97,11 +98,9 @@ def test_many_that_begin_at_once_get_a_folder_each(tmp_path, monkeypatch):
             (folder / "config.toml").touch()
             got.append(folder.name)
 
-    threads = [threading.Thread(target=begin) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(16):
+            pool.submit(begin)
     assert sorted(got) == sorted({"mine", *(f"mine-{number}" for number in range(2, 17))})
 
 

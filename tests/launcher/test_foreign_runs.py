@@ -18,9 +18,8 @@ from sheafgossip.metrics.store import RunFolderError
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)> $\\\\frac$ $"
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202egpj\x9b31m"
-READERS = (
-    ["summary"], ["summary", "--json"], ["compare"], ["report"], ["export", "--to", "json"], ["watch"], ["theory"],
-)  # fmt: skip
+COMMANDS = "summary", "summary --json", "compare", "report", "export --to json", "watch", "theory"
+READERS = list(map(str.split, COMMANDS))
 
 
 @pytest.fixture
@@ -108,6 +107,16 @@ def test_clients_of_any_number_and_edges_to_nobody_are_drawn(folder):
     assert sheafgossip("report", folder)[0] == 0
 
 
+def spoil(file, damage):
+    if damage == "pipe":
+        os.mkfifo(file)
+    elif damage == "text":
+        file.write_text("no arrays")
+    elif damage != "missing":
+        arrays = {"shape": np.zeros((0, 3)), "infinite": np.full((3, 3), np.inf), "name": np.zeros(3)}
+        save_file({"theta" if damage == "name" else "x_train": arrays[damage].astype(np.float32)}, file)
+
+
 @pytest.mark.parametrize("damage", ["missing", "pipe", "text", "shape", "infinite"])
 def test_a_shard_that_cannot_be_read_is_one_line(folder, damage):
     (folder / "config.toml").write_text('clients = 2\nrounds = 2\n[algorithm]\nname = "dfedu"\n')
@@ -115,15 +124,7 @@ def test_a_shard_that_cannot_be_read_is_one_line(folder, damage):
         connection.execute("UPDATE round SET objective = 1.0, gradient_norm = 1.0")
     shard = folder / "shards" / "node-0000.safetensors"
     shard.parent.mkdir()
-    match damage:
-        case "pipe":
-            os.mkfifo(shard)
-        case "text":
-            shard.write_text("no shard")
-        case "shape":
-            save_file({"x_train": np.zeros((0, 3), np.float32)}, shard)
-        case "infinite":
-            save_file({"x_train": np.full((3, 3), np.inf, np.float32)}, shard)
+    spoil(shard, damage)
     assert_one_line("theory", folder, said=r"node-0000\.safetensors: cannot be read as the shard of a client: ")
 
 
@@ -149,13 +150,7 @@ def test_a_configuration_that_cannot_be_read_is_one_line_where_a_run_is_taken_up
 def test_a_state_that_cannot_be_read_is_refused(folder, damage):
     place = folder / "state" / "round-000001"
     place.mkdir(parents=True)
-    match damage:
-        case "pipe":
-            os.mkfifo(place / "node-0000.safetensors")
-        case "text":
-            (place / "node-0000.safetensors").write_text("no state")
-        case "name":
-            save_file({"theta": np.zeros(3)}, place / "node-x.safetensors")
+    spoil(place / f"node-{'x' if damage == 'name' else '0000'}.safetensors", damage)
     with pytest.raises(RunFolderError, match="cannot be read as the state of a client"):
         open_run(folder).theta(1)
 

@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 import stat
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sheafgossip.launcher import ONE_THREAD
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.prepare import memory
 from sheafgossip.launcher.prepare.memory import Allowance, Need, allowances, check_resources
@@ -51,9 +51,8 @@ def test_limits_of_control_groups_are_found_up_to_the_root(tmp_path, groups, lim
 
 
 def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monkeypatch):
-    monkeypatch.setattr(
-        memory, "allowances", lambda: [Allowance(9000, 10, "wide"), Allowance(500, 20, "ulimit -u 500")]
-    )
+    found = [Allowance(9000, 10, "wide"), Allowance(500, 20, "ulimit -u 500")]
+    monkeypatch.setattr(memory, "allowances", lambda: found)
     text = (
         r"^1000 clients need about 3033 processes and threads, and 480 more are allowed here "
         r"\(ulimit -u 500, 20 are in use\); raise that, or use at most 149 clients$"
@@ -64,35 +63,26 @@ def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monke
     check_resources([LARGE], force=False)
 
 
-def as_nobody(limit: int, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command of a user who may have so many processes and threads, in a folder of theirs."""
+def as_nobody(limit: int, program: str) -> subprocess.CompletedProcess[str]:
+    """A program of a user who may have so many processes and threads, in a folder of theirs."""
 
     def become_nobody() -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         os.setgid(NOBODY)
         os.setuid(NOBODY)
 
-    folder = tempfile.mkdtemp()  # pytest's own are for their owner only
-    try:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are for their owner only
         os.chown(folder, NOBODY, NOBODY)
-        return subprocess.run(
-            [sys.executable, *command],
-            preexec_fn=become_nobody,
-            cwd=folder,
-            env=os.environ | {"HOME": folder, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    finally:
-        shutil.rmtree(folder)
+        options = {"cwd": folder, "env": os.environ | ONE_THREAD | {"HOME": folder}, "preexec_fn": become_nobody}
+        words = [sys.executable, "-c", program]
+        return subprocess.run(words, **options, capture_output=True, text=True, timeout=60)
 
 
 def may_be_anybody() -> bool:
     """Whether this test may become another user, who can read this program."""
     places = Path(sys.executable).absolute(), Path(sys.executable).resolve(), Path(__file__).resolve()
     readable = all(folder.stat().st_mode & stat.S_IXOTH for place in places for folder in place.parents)
-    return os.getuid() == 0 and readable and as_nobody(100, "-c", "pass").returncode == 0
+    return os.getuid() == 0 and readable and as_nobody(100, "pass").returncode == 0
 
 
 needs_nobody = pytest.mark.skipif(not may_be_anybody(), reason="no limit holds for root, and only root can be another")
@@ -109,7 +99,7 @@ sys.argv[1:] = ["run", "c.toml", "--out", "r", "-q"]
 
 @needs_nobody
 def test_a_run_under_a_limit_of_its_user_is_refused_in_one_line():
-    ended = as_nobody(100, "-c", f"{PROGRAM}main()")
+    ended = as_nobody(100, f"{PROGRAM}main()")
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith("error: 40 clients need about 153 processes and threads, and ")
     assert len(ended.stderr.splitlines()) == 1
@@ -120,7 +110,7 @@ def test_a_run_under_a_limit_of_its_user_is_refused_in_one_line():
 def test_clients_for_whom_there_is_no_process_or_no_thread_end_the_run_in_a_line_each(limit):
     """Where others have taken what was free when the run was checked."""
     unchecked = "from sheafgossip.launcher.prepare import memory; memory.allowances = lambda: []\n"
-    ended = as_nobody(limit, "-c", f"{PROGRAM}{unchecked}main()")
+    ended = as_nobody(limit, f"{PROGRAM}{unchecked}main()")
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     for said in ("error: client", "Resource temporarily unavailable", "ulimit -u"):
