@@ -1,7 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP: each asks the program to end, and is heard as a KeyboardInterrupt.
-
-SIGHUP comes when the terminal is lost; where it is ignored from the start, as under nohup, it stays so.
-"""
+"""Ctrl-C, SIGTERM and SIGHUP, which comes when the terminal is lost: each asks the program to end, and is heard as a
+KeyboardInterrupt. Where SIGHUP is ignored from the start, as under nohup, it stays so."""
 
 import contextlib
 import signal

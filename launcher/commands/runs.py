@@ -21,7 +21,7 @@ from ..prepare.memory import need_of
 from ..prepare.prepared import Prepared
 from ..processes.engine import EngineName
 from ..run.banner import Banner
-from ..run.display import Display, style
+from ..run.display import Display
 from ..run.earlier import PlannedRun, begin_anew, is_finished, missing_of
 from ..run.folder import relative
 from ..run.run import Outcome
@@ -82,7 +82,7 @@ def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, engine: E
 
 
 def _display(quiet: bool, plain: bool, engine: EngineName) -> Display:
-    return Display(style(quiet=quiet, plain=plain or engine == "threads"))  # what threads print comes in between
+    return Display(quiet=quiet, plain=plain or engine == "threads")  # what threads print comes in between
 
 
 class _Follower(Observer):
@@ -146,7 +146,7 @@ def watch(folder: Path, plain: bool) -> int:
     """
     folders, code, cause = runs_in(folder), _FINISHED, ""
     try:
-        with Display(style(plain=plain)) as display:
+        with Display(plain=plain) as display:
             for number, each in enumerate(folders, 1):
                 display.follow(each, Place(number, len(folders)))
                 ended = _follow(folders, display)
@@ -241,7 +241,7 @@ def reproduce(
     changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
     parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=changed))
     runs = {part.stem: planned(part, seeds, out.resolve()) for part in parts}
-    with Display(style(quiet=quiet)) as display:
+    with Display(quiet=quiet) as display:
         follower = _OneByOne(display)
         ended = run_missing([run for each in runs.values() for run in each], follower, accept_diverged=True)
     for result in ended:

@@ -1,10 +1,6 @@
-"""One host's end of an engine that spans several: it keeps a fork server, and passes words and files both ways.
-
-All that a run writes on this host lies in a private folder, which goes when the agent ends. The agent ends when it is
-told to, when its fork server does, and when it has not heard of the launcher for a few seconds.
-
-What travels between the launcher and an agent: JSON objects, control messages, files in pieces.
-"""
+"""One host's end of an engine that spans several: it keeps a fork server, and passes control messages, objects of its
+own and files both ways. All that a run writes on this host lies in a private folder, which goes when the agent ends:
+when it is told to, when its fork server does, and when it has not heard of the launcher for a few seconds."""
 
 import contextlib
 import os

@@ -37,14 +37,11 @@ class HostLost:
 
 
 class Engine(ABC):
-    """One launcher, one or several hosts with a fork server each. A context manager: leaving it ends every process that
-    it has started.
-
-    Messages from clients and about them are those of the fork server, FromClient and Exited. An engine of several
-    hosts adds the number of the client's fork server as ``parent``, and tells HostLost. Every method that talks to the
-    processes raises ControlClosed when the last host is gone. ``sockets`` is a private folder on the launcher's host
-    for its Unix sockets; it goes with the engine.
-    """
+    """One launcher, one or several hosts with a fork server each. Leaving it as a context ends every process that it
+    has started. Messages from clients and about them are those of the fork server, FromClient and Exited; an engine of
+    several hosts adds the number of the client's fork server as ``parent``, and tells HostLost. Every method that talks
+    to the processes raises ControlClosed when the last host is gone. ``sockets`` is a private folder on the launcher's
+    host; it goes with the engine."""
 
     sockets: Path
     spans_hosts = False  # whether its hosts may be machines of their own

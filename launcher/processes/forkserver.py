@@ -1,12 +1,9 @@
-"""The fork server: one process that has everything loaded, and forks the clients off itself.
+"""The fork server: one process that has everything loaded, and forks the clients off itself. They share its memory and
+are ready within milliseconds. It holds a line to the launcher and one to each client, passes messages on both ways, and
+tells when a client has ended.
 
-A forked client shares the loaded libraries' memory with all others and is ready within milliseconds. The launcher holds
-one control line to the fork server, whatever the number of clients; the fork server holds one to each client, passes
-messages on both ways, and tells when a client has ended.
-
-Forking is safe here because this process has no second thread of ours when it forks: libraries are limited to one
-thread before they are loaded, and the threads of the warm-up have ended. An allocator that comes with a library may
-keep one (jemalloc, where scikit-learn finds pyarrow), and sees to it itself when a process forks.
+Forking is safe because this process has no second thread of ours then: libraries are limited to one, and those of the
+warm-up have ended. An allocator that keeps one (jemalloc, where scikit-learn finds pyarrow) sees to it itself.
 """
 
 import contextlib
@@ -27,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Self
@@ -42,16 +39,11 @@ from .. import ONE_THREAD, interrupts
 
 _PREFIX, _LOCK = "sheafgossip-", "lock"
 
-Live = Callable[[Assignment, Control], int]
-"""The life of a client, which ends with the exit status of its process; minus a signal that is to end it."""
-
 
 class ForkServer:
-    """The launcher's handle. A context manager: leaving it ends the fork server and every client it still has.
-
-    ``sockets`` is a private folder for the run's Unix sockets; it goes when the fork server ends, however that happens.
-    ``libraries`` are modules that it had better load before it is asked to fork.
-    """
+    """The launcher's handle. A context manager: leaving it ends the fork server and every client it still has. Runs
+    have their Unix sockets in ``sockets``, a private folder. ``libraries`` are modules that it loads before it is asked
+    to fork."""
 
     def __init__(self, libraries: Iterable[str] = ()) -> None:
         with interrupts.deferred():
@@ -102,11 +94,8 @@ def in_batches(assignments: Iterable[dict[str, Any]], calibrate: int) -> Iterato
 
 def private_folder() -> tuple[Path, int]:
     """A private folder for Unix sockets that goes with the processes that use it, however they end; and the descriptor
-    that keeps it, to be passed on to each of them.
-
-    It holds a file that is locked for as long as one of them lives. Where all of them were killed at once nobody is
-    left to remove it: the next one to make such a folder does.
-    """
+    that keeps it, to be passed on to each of them. Where all of them were killed at once, the next one to make such a
+    folder removes it: a file in it is locked for as long as one of them lives."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # most of all where somebody keeps it
             found = folder.lstat()
@@ -132,9 +121,8 @@ def private_folder() -> tuple[Path, int]:
 
 
 class _Server:
-    def __init__(self, launcher: Control, live: Live):
-        self._launcher, self._live = launcher, live
-        self._pid = os.getpid()
+    def __init__(self, launcher: Control):
+        self._launcher, self._pid = launcher, os.getpid()
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, Control] = {}
         self._nodes: dict[int, tuple[int, Control]] = {}  # pid -> client, and its line even when that is closed
@@ -188,7 +176,7 @@ class _Server:
             for part, (_, theirs) in zip(parts, lines, strict=True):
                 pid = _fork()
                 if pid == 0:
-                    _become_client(part, theirs, self._pid, self._live, calibrate)
+                    _become_client(part, theirs, self._pid, calibrate)
                 pids.append(pid)
         except OSError as error:  # what is to be done about the others is the launcher's to say
             text = f"no process could be made for it: {error.strerror}"
@@ -260,7 +248,7 @@ def _fork() -> int:
     return pid
 
 
-def _become_client(assignment: Assignment, line: socket.socket, server: int, live: Live, calibrate: int) -> None:
+def _become_client(assignment: Assignment, line: socket.socket, server: int, calibrate: int) -> None:
     """Turns the forked copy of the server into a client, or into one that only times its steps; never returns."""
     status = 1
     this_is(name_of(assignment.node))
@@ -276,9 +264,10 @@ def _become_client(assignment: Assignment, line: socket.socket, server: int, liv
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all the other clients' lines
         launcher = Control(socket.socket(fileno=own), control.FROM_LAUNCHER)
         failpoint("born")
-        if calibrate:
-            from ...node.model.learner import time_of_a_step
+        from ...node.model.learner import time_of_a_step
+        from ...node.process.main import live
 
+        if calibrate:
             launcher.send(control.StepTimed(time_of_a_step(assignment, calibrate)))
             status = 0
         else:
@@ -305,7 +294,6 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     signal.signal(signal.SIGTERM, end)
     end_with_parent(parent)
     allow_open_files()  # one for every client
-    from ...node.process.main import live
     from ...node.process.warm_up import warm_up
 
     _load(libraries)
@@ -316,7 +304,7 @@ def main(line: int, parent: int, folder: Path, libraries: Iterable[str]) -> None
     gc.collect()
     gc.freeze()
     failpoint("loaded")
-    _Server(Control(socket.socket(fileno=line), control.FROM_LAUNCHER), live).serve()
+    _Server(Control(socket.socket(fileno=line), control.FROM_LAUNCHER)).serve()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""The engine for debugging: clients are threads of the launcher's own process.
-
-They are what they are as processes: the same sockets between them, the same bits. What they print comes out at once,
-and Python's debugger can stop in them. What belongs to a process cannot be told of one of them, and is not.
-"""
+"""The engine for debugging: clients are threads of the launcher's own process, with the same sockets between them and
+the same bits. What they print comes out at once, and Python's debugger can stop in them. What belongs to a process
+cannot be told of one of them, and is not."""
 
 import contextlib
 import importlib
@@ -172,10 +170,8 @@ class _Client(threading.Thread):
 
 class _Console:
     """As long as it is there, ``breakpoint()`` and ``pdb.set_trace()`` in clients lead to it, and they print whole
-    lines. One client at a time stops there; while one does, the others' waits for their neighbours do not count.
-
-    The terminal is the main thread's own, so it asks the user: when ``asked`` is readable, it is to ``answer``.
-    """
+    lines. One client at a time stops there; while one does, the others' waits for their neighbours do not count. The
+    terminal is the main thread's own: when ``asked`` is readable, that is to ``answer``."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

@@ -5,7 +5,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from ...metrics.events import Event
 from ...metrics.store import RunFolderError
@@ -19,24 +19,16 @@ if TYPE_CHECKING:
 _EVERY_S = {"picture": 0.4, "lines": 10.0}
 _SOME_S, _MORE_S, _ALL_S = 0.01, 0.1, 60.0
 
-Style = Literal["picture", "lines", "silent"]
-
-
-def style(*, quiet: bool = False, plain: bool = False) -> Style:
-    """What was asked for, and suits the place that stderr leads to."""
-    if quiet:
-        return "silent"
-    encoding = (sys.stderr.encoding or "").lower().replace("-", "")
-    able = sys.stderr.isatty() and encoding == "utf8" and os.environ.get("TERM", "dumb") != "dumb"
-    return "picture" if able and not plain else "lines"
-
 
 class Display:
     """Call it often: it looks at the records only when something is to be shown, and never for long. Leaving it as a
     context gives the terminal back as it was, whatever happened."""
 
-    def __init__(self, style: Style):
-        self._style = style
+    def __init__(self, *, quiet: bool = False, plain: bool = False):
+        """Shows nothing if ``quiet``, and lines where those are asked for or stderr leads to no able terminal."""
+        encoding = (sys.stderr.encoding or "").lower().replace("-", "")
+        able = sys.stderr.isatty() and encoding == "utf8" and os.environ.get("TERM", "dumb") != "dumb"
+        self._style = "silent" if quiet else "picture" if able and not plain else "lines"
         self._follower: Follower | None = None
         self._place = Place()
         self._live: Live | None = None

@@ -1,7 +1,5 @@
-"""Runs from before: how far each is, and how one is taken up, from the last round of which all is there and sound.
-
-A run can be given more rounds than it began with: from where it can go on as if it had had them from the start.
-"""
+"""Runs from before: how far each is, and how one is taken up, from the last round of which all is there and sound, or
+given more rounds than it began with, from where it can go on as if it had had them from the start."""
 
 import time
 from collections.abc import Iterable, Sequence

@@ -57,8 +57,13 @@ class Run:
             failpoint("collector started")
             outcome = self._attempt()
             with interrupts.deferred() as impatient:  # what follows must not be cut, but it may be asked to hurry
-                if self.clients.running:
-                    self._stop_clients(outcome.status)
+                deaths = self.clients.deaths.copy()  # those who end from here on are no cause of anything
+                with suppress(ControlClosed):
+                    for message in (TellAll(Stop(outcome.status)), Kill()):
+                        if self.clients.running:
+                            self._engine.send(message)
+                            self._listen(CONSTANTS.stop_grace_s)
+                self.clients.deaths = deaths
                 if absent := self._engine.bring_home():
                     self._journal.event("warning", f"not all that clients wrote on {', '.join(absent)} is here")
                 for path in unfinished_files(self.prepared.folder):  # of clients that were killed
@@ -126,18 +131,6 @@ class Run:
             for message in self._engine.receive():
                 self.clients.take(message)
         return came
-
-    def _stop_clients(self, reason: str) -> None:
-        deaths = dict(self.clients.deaths)  # those who end from here on are no cause of anything
-        try:
-            for message in (TellAll(Stop(reason)), Kill()):
-                self._engine.send(message)
-                self._listen(CONSTANTS.stop_grace_s)
-                if not self.clients.running:
-                    break
-        except ControlClosed:
-            self.clients.running.clear()
-        self.clients.deaths = deaths
 
 
 class Clients:

@@ -1,8 +1,5 @@
-"""Who waits for whom: what clients say of their long waits, told once for each cause.
-
-A client waits until it has a message of everyone that it exchanges with. Where clients wait in a circle, each for what
-the next has not sent, none of them ever will. Who waits for one at work may only have to be patient.
-"""
+"""Who waits for whom: what clients say of their long waits, told once for each cause. Where clients wait in a circle,
+each for what the next has not sent, none ever gets it. Who waits for one at work may only have to be patient."""
 
 from collections import defaultdict
 from collections.abc import Callable, Set
