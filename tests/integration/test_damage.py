@@ -90,7 +90,7 @@ ALL = os.environ.get("SHEAFGOSSIP_DAMAGE") == "all"
 
 
 @pytest.mark.parametrize("part", ["config.toml", "run.sqlite*", "shards/*", "plan/*", "state/*/*", "log/*"])
-def test_what_is_damaged_ends_with_the_same_bits_or_in_one_line(interrupted, take_it_up, tmp_path, part):
+def test_damaged_files_change_no_bit_or_are_told_in_one_line(interrupted, take_it_up, tmp_path, part):
     files = [path.relative_to(interrupted.path) for path in sorted(interrupted.path.glob(part))]
     every = [(file, kind) for file in files for kind in DAMAGES]
     some = [(file, DAMAGES[(number + len(part)) % len(DAMAGES)]) for number, file in enumerate(files)]
@@ -101,7 +101,7 @@ def test_what_is_damaged_ends_with_the_same_bits_or_in_one_line(interrupted, tak
     assert files
 
 
-def test_where_a_checkpoint_is_damaged_a_run_goes_on_from_the_one_before(interrupted, folder, take_it_up, tmp_path):
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(interrupted, folder, take_it_up, tmp_path):
     assert take_it_up(folder) == 8
     for file in sorted((interrupted.path / "state" / "round-000008").iterdir()):
         damaged = interrupted.copy(tmp_path / file.stem)

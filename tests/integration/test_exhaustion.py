@@ -66,7 +66,7 @@ def about_to_send(address: str) -> socket.socket:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system does not bound the memory of a process")
 @pytest.mark.parametrize("frame", [b"\1\1x", b"\3" + struct.pack(">Q", 2000) + bytes(2000)], ids=["short", "long"])
-def test_a_client_that_a_message_of_endlessly_many_frames_ends_is_told_in_one_line(start, frame):
+def test_a_client_that_such_a_message_ends_is_told_in_one_line(start, frame):
     going = start(ENDLESS)
     going.until_round(3)
     [(pid, address)] = going.folder.rows("SELECT pid, address FROM node WHERE node = 1")
