@@ -20,8 +20,7 @@ from ..config.files import load
 from ..prepare.memory import need_of
 from ..prepare.prepared import Prepared
 from ..processes.engine import EngineName
-from ..run.banner import Banner
-from ..run.display import Display
+from ..run.display import Banner, Display
 from ..run.earlier import PlannedRun, begin_anew, is_finished, missing_of
 from ..run.folder import relative
 from ..run.run import Outcome

@@ -1,17 +1,20 @@
-"""The launcher's own records of a run: its events, and how it ended and why."""
+"""The launcher's own records of a run: its events, who waits for whom, and how it ended and why."""
 
 import os
 import socket
 import sqlite3
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import Literal
 
 from ...metrics.records import LAUNCHER, EventRecord, NodeRecord, Record
 from ...metrics.store import RunFolderError, Store, is_locked
 from ...transport.constants import CONSTANTS
+from ...transport.control import Waiting
 from ...transport.failpoints import failpoint
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
@@ -78,3 +81,87 @@ class Journal:
             except (RunFolderError, sqlite3.Error) as error:
                 if not is_locked(error) or impatient() or time.monotonic() > deadline:
                     return Outcome("failure", (*outcome.causes, f"the end of this run could not be recorded: {error}"))
+
+
+_SETTLED_S = CONSTANTS.tell_wait_s / 5
+"""Nothing is concluded before all has been as it is for so long: word of the end of a wait may be under way."""
+
+_NAMED = 6
+News = tuple[int, str] | None  # who waits, and a text about it
+
+
+class Waits:
+    """What clients say of their long waits, told once for each cause. Where clients wait in a circle, each for what the
+    next has not sent, none ever gets it; who waits for one at work may only have to be patient. ``name`` is how a
+    client is called."""
+
+    def __init__(self, name: Callable[[int], str]):
+        self._name = name
+        self._waits: dict[int, Waiting] = {}
+        self._changed = self._told_s = 0.0
+        self.hopeless: News = None  # a wait of which nothing can come any more
+
+    def note(self, node: int, wait: Waiting, now: float) -> None:
+        before = self._waits.get(node)
+        if before is None or replace(before, seconds=wait.seconds) != wait:
+            self._changed = now
+        self._waits[node] = wait
+
+    def over(self, node: int) -> None:
+        self._waits.pop(node, None)
+
+    def news(self, done: Set[int], now: float) -> News:
+        """What there is to tell now, if anything; ``done`` are those that have completed all their rounds."""
+        if not self._waits or self.hopeless or now < self._changed + _SETTLED_S:
+            return None
+        self.hopeless = self._circle() or self._for_one_of(done)
+        seconds = max(wait.seconds for wait in self._waits.values())
+        if self.hopeless or seconds < 2 * self._told_s:  # who learns slowly does so in every round
+            return self.hopeless
+        news = self._at_work(seconds)
+        self._told_s = seconds if news else self._told_s
+        return news
+
+    def _circle(self) -> News:
+        """Of those that wait themselves, and have not sent what the one before waits for."""
+        owing = {}
+        for node in sorted(self._waits):
+            wanted = self._waits[node].wanted
+            owing[node] = sorted(other for other, *message in wanted if self._has_not_sent(other, node, *message))
+        try:
+            TopologicalSorter(owing).prepare()
+        except CycleError as error:
+            circle = error.args[1][::-1]
+            pairs = [f"{self._name(i)} for {self._name(j)}" for i, j in pairwise(circle)]
+            more = f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else ""
+            text = "waits in a circle where nobody sends what the other waits for, in round"
+            return circle[0], f"{text} {self._waits[circle[0]].round}: {', '.join(pairs[:_NAMED])}{more}"
+        return None
+
+    def _has_not_sent(self, node: int, to: int, round: int, phase: int) -> bool:
+        """False, too, where that is not known: it may be under way."""
+        if (wait := self._waits.get(node)) is None:
+            return False
+        return wait.round < round or (wait.round == round and dict(wait.sent).get(to, 0) <= phase)
+
+    def _for_one_of(self, done: Set[int]) -> News:
+        for node in sorted(self._waits):
+            wait = self._waits[node]
+            for whom in done & {whom for whom, *_ in wait.wanted}:
+                text = f"waits for {self._name(whom)} in round {wait.round}, which has completed all its rounds"
+                return node, text
+        return None
+
+    def _at_work(self, seconds: float) -> News:
+        """Tells for whom most wait, among those who wait for nobody."""
+        waiting = defaultdict[int, list[tuple[int, int]]](list)
+        for node in sorted(self._waits):
+            for whom, round, _ in self._waits[node].wanted:
+                if whom not in self._waits:
+                    waiting[whom].append((node, round))
+        if not waiting:
+            return None
+        whom, nodes = max(waiting.items(), key=lambda item: len(item[1]))
+        node, round = nodes[0]
+        others = f", and so do {len(nodes) - 1} more" if len(nodes) > 1 else ""
+        return node, f"waits for {self._name(whom)} in round {round}, for {seconds:.0f} s so far{others}"

@@ -26,8 +26,7 @@ from ..processes.collector import CollectorProcess
 from ..processes.engine import Engine, EngineError, HostLost
 from .folder import unfinished_files
 from .incarnations import Incarnations, beginning, ending
-from .journal import Journal, Outcome
-from .waits import Waits
+from .journal import Journal, Outcome, Waits
 
 _LISTEN_S = 0.25
 

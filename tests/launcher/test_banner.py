@@ -5,7 +5,7 @@ import pytest
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.prepare.assignments import Site
 from sheafgossip.launcher.prepare.preparation import prepare_run
-from sheafgossip.launcher.run.banner import Banner
+from sheafgossip.launcher.run.display import Banner
 from sheafgossip.metrics.reader import RunReader, read_owners
 
 TABLE = "who;age;smokes;ill\n" + "".join(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sheafgossip.launcher.run.waits import Waits
+from sheafgossip.launcher.run.journal import Waits
 from sheafgossip.transport.control import Waiting
 
 SETTLED = 100.0
