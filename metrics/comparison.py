@@ -158,30 +158,27 @@ class Comparison:
         return marks
 
     def difference(self, figure: str, number: int, other: int) -> Estimate | None:
-        """None unless each run or client of one group has its like in the other."""
-        found = [one - another for one, another in self._pairs(figure, number, other)]
-        known = len(found) > 1 and all(map(math.isfinite, found))
-        return Estimate(mean(found), standard_error(found)) if known else None
-
-    def _pairs(self, figure: str, number: int, other: int) -> list[tuple[float, float]]:
-        """Returns the figure in runs of the same seed; of single runs, the test metric of the same client. Clients are
-        the same where seed and data are: all that is drawn of them follows from these."""
+        """Estimates it from the figure in runs of the same seed; of single runs, from the test metric of the same
+        client: clients are the same where seed and data are, for all that is drawn of them follows from these. None
+        where runs or clients of one group have not their like in the other."""
         data, other_data = (
             {key: value for key, value in self.settings[group].items() if key == "clients" or key.startswith("data.")}
             for group in (number, other)
         )
         ours, theirs = ({run.seed: run for run in self.groups[group].runs} for group in (number, other))
         if data != other_data or "clients" not in data or ours.keys() != theirs.keys():
-            return []
+            return None
+        values: list[dict[int, float | None]] = []
         if len(ours) > 1:
-            values = [(AVERAGED[figure].of(run), AVERAGED[figure].of(theirs[seed])) for seed, run in ours.items()]
-            return [(x, y) for x, y in values if x is not None and y is not None]
-        if figure != "test_metric":
-            return []
-        metrics = []
-        for run in (*ours.values(), *theirs.values()):
-            with open_records(run.folder, check=("round",)) as records:
-                found = records.execute(f"SELECT node, test_metric FROM last_test_metric WHERE {CLIENTS}")
-                metrics.append(dict(found))
-        one, another = metrics
-        return [(one[client], another[client]) for client in one] if one.keys() == another.keys() else []
+            values = [{seed: AVERAGED[figure].of(run) for seed, run in runs.items()} for runs in (ours, theirs)]
+        elif figure == "test_metric":
+            for run in (*ours.values(), *theirs.values()):
+                with open_records(run.folder, check=("round",)) as records:
+                    last = records.execute(f"SELECT node, test_metric FROM last_test_metric WHERE {CLIENTS}")
+                    values.append(dict(last))
+        if not values or values[0].keys() != values[1].keys():
+            return None
+        pairs = [(value, values[1][key]) for key, value in values[0].items()]
+        found = [one - another for one, another in pairs if one is not None and another is not None]
+        known = len(found) > 1 and all(map(math.isfinite, found))
+        return Estimate(mean(found), standard_error(found)) if known else None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from .summary import RunSummary
-from .text import UNKNOWN, metric_number, metric_text, short
+from .text import UNKNOWN, metric_text, short
 
 Values = Callable[[RunSummary], float | None]  # None: the run has no such figure
 
@@ -107,7 +107,7 @@ def _vectors(name: str) -> Values:
 
 
 def plus_minus(metric: str, mean: float, error: float) -> str:
-    return metric_number(metric, mean) + ("" if math.isnan(error) else f" ± {metric_number(metric, error)}")
+    return metric_text(metric, mean, "") + ("" if math.isnan(error) else f" ± {metric_text(metric, error, '')}")
 
 
 def _with_error(run: RunSummary, mean: float) -> str:

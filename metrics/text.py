@@ -46,14 +46,9 @@ def short(number: float, digits: int = 3) -> str:
     return f"{number:,.{max(0, digits - 1 - math.floor(math.log10(abs(number))))}f}"
 
 
-def metric_number(metric: str, value: float) -> str:
+def metric_text(metric: str, value: float, unit: str = " %") -> str:
     """Returns an accuracy in percent, any other metric as it is."""
-    return f"{100 * value:.1f}" if metric == "accuracy" else f"{value:.4g}"
-
-
-def metric_text(metric: str, value: float) -> str:
-    """Returns the same with its unit."""
-    return metric_number(metric, value) + (" %" if metric == "accuracy" else "")
+    return f"{100 * value:.1f}{unit}" if metric == "accuracy" else f"{value:.4g}"
 
 
 def size(count: float) -> str:
