@@ -16,7 +16,7 @@ from sheafgossip.metrics.report.page import page, worst_clients
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.tables import render_comparison, render_summary
 
-CONFIG = 'seed = {seed}\nname = "{name}"\n[algorithm]\nname = "sheaf-fmtl"\ngamma = {gamma}\n[training]\nalpha = 0.1\n'
+CONFIG = 'seed = {seed}\nname = ""\n[algorithm]\nname = "sheaf-fmtl"\ngamma = {gamma}\n[training]\nalpha = 0.1\n'
 SAME_CLIENTS = 'seed = {seed}\nclients = 2\n[data]\ndataset = "{data}"\n[algorithm]\nname = "{name}"\n'
 
 
@@ -25,17 +25,11 @@ def compare(make_run):
     """Of settings {gamma: test metrics of its seeds, each the same for both clients}."""
 
     def compare(settings, *, target=None, payloads=None, **how):
-        folders = [
-            make_run(
-                f"{gamma}-{seed}",
-                ((0.0, 0.0), (value, value)),
-                config=CONFIG.format(seed=seed, gamma=gamma, name=""),
-                payload=(payloads or {}).get(gamma, 1_000_000),
-                **how,
-            )
-            for gamma, values in settings.items()
-            for seed, value in enumerate(values)
-        ]
+        folders = []
+        for gamma, values in settings.items():
+            for seed, value in enumerate(values):
+                how |= {"config": CONFIG.format(seed=seed, gamma=gamma), "payload": (payloads or {}).get(gamma, 10**6)}
+                folders.append(make_run(f"{gamma}-{seed}", ((0.0, 0.0), (value, value)), **how))
         return Comparison(summarize_all(folders, target))
 
     return compare
@@ -86,7 +80,7 @@ def test_bytes_are_best_where_they_are_few_and_known_from_one_run_that_has_finis
     assert comparison.marks("payload_bytes") == comparison.marks("wire_bytes") == ["", "best"]
     assert comparison.marks("flops") == ["", ""]  # where all are equal nobody is
     assert comparison.marks("worst_10") == ["", ""]  # of single runs it is not known how lucky they were
-    failed = make_run(config=CONFIG.format(seed=0, gamma=0.3, name=""), payload=1, status="failure")
+    failed = make_run(config=CONFIG.format(seed=0, gamma=0.3), payload=1, status="failure")
     groups = [*summarize_all([failed]), *comparison.groups]
     assert Comparison(groups).marks("payload_bytes") == ["", "", "best"]
 
@@ -111,7 +105,10 @@ def test_many_groups_stand_one_below_the_other_unless_a_key_is_too_many_for_line
     assert rows[-1][2:6] == ["82.0", "±", "2.0", "*"]
     assert all(len(line) <= 80 for line in text.splitlines()[:-4])
     long = "".join(f'a_key_with_a_long_name_{number} = "{{gamma}}"\n' for number in range(4))
-    configs = [CONFIG.format(seed=0, gamma=gamma, name=f"run {gamma}") + long.format(gamma=gamma) for gamma in range(6)]
+    configs = [
+        CONFIG.replace('""', f'"run {gamma}"').format(seed=0, gamma=gamma) + long.format(gamma=gamma)
+        for gamma in range(6)
+    ]
     beside = shown(Comparison(summarize_all([make_run(f"r{at}", config=each) for at, each in enumerate(configs)])))
     wanted = ["training.a_key_with_a_long_name_3", *(f"run {gamma}" for gamma in range(6))]
     assert [word for word in wanted if word not in beside] == []
@@ -132,7 +129,7 @@ def test_csv_has_a_line_a_group_with_standard_errors(compare, tmp_path):
 
 
 def test_csv_of_runs_has_figures_only_of_those_that_finished(make_run, tmp_path):
-    config = CONFIG.format(seed=3, gamma=0.1, name="")
+    config = CONFIG.format(seed=3, gamma=0.1)
     folders = [make_run("a", config=config), make_run("b", config=config, status="failure"), tmp_path / "c"]
     write_runs(tmp_path / "runs.csv", folders, ["algorithm.gamma"])
     columns = ("folder", "algorithm.gamma", "seed", "status", "test_metric")
@@ -156,15 +153,11 @@ ONE_SEED = [[(0.3, 0.8)], [(0.31, 0.82)]]
 )
 def test_what_two_methods_have_in_common_is_compared_one_by_one(make_run, metrics, data, seeds, marks):
     """``metrics`` are those of both clients, for each method and seed."""
-    folders = [
-        make_run(
-            f"{name}-{seed}",
-            ((0.0, 0.0), values),
-            config=SAME_CLIENTS.format(seed=seeds[name] + seed, data=data[name], name=name),
-        )
-        for name, of_seeds in enumerate(metrics)
-        for seed, values in enumerate(of_seeds)
-    ]
+    folders = []
+    for name, of_seeds in enumerate(metrics):
+        for seed, values in enumerate(of_seeds):
+            config = SAME_CLIENTS.format(seed=seeds[name] + seed, data=data[name], name=name)
+            folders.append(make_run(f"{name}-{seed}", ((0.0, 0.0), values), config=config))
     comparison = Comparison(summarize_all(folders))
     assert comparison.marks("test_metric") == marks
     if marks == ["", "best"]:
@@ -220,12 +213,10 @@ def test_a_loss_that_has_grown_a_hundredfold_is_told_and_marked_in_every_table(l
 
 def test_of_several_seeds_it_is_told_how_many_diverged_and_they_are_best_in_nothing(learned):
     ends = {"local": (0.5, 0.6), "dfedu": (0.7, 0.8), "d2": (900, 0.4)}
-    folders = [
-        learned(f"{name}-{seed}", (2.0, loss), seed=seed)
-        for name, losses in ends.items()
-        for seed, loss in enumerate(losses)
-    ]
-    comparison = Comparison(summarize_all(folders))
+    runs = [(name, seed, loss) for name, losses in ends.items() for seed, loss in enumerate(losses)]
+    comparison = Comparison(
+        summarize_all([learned(f"{name}-{seed}", (2.0, loss), seed=seed) for name, seed, loss in runs])
+    )
     assert comparison.marks("test_metric") == ["best", "", ""]
     assert "(2 seeds, 1 diverged)" in printed(render_summary(comparison.groups))
 

@@ -65,14 +65,6 @@ def test_the_names_of_frames_are_those_of_tables_and_views(make_run):
         _ = run.round
 
 
-def test_cumulative_bytes_are_running_sums_of_the_rounds(make_run):
-    found = open_run(make_run(payload=7)).round_cumulative
-    assert found.payload_bytes.tolist() == [0, 14, 28]
-    assert found.wire_bytes.tolist() == [0, 74, 148]
-    assert found.mean_test_metric.tolist() == pytest.approx([0.2, 0.6, 0.9])
-    assert found.wall_s.tolist() == [0.5, 1.5, 2.5]
-
-
 def test_a_run_in_progress_is_read_anew_and_exported_and_a_query_cannot_change_it(make_run):
     folder = make_run()
     run = open_run(folder)
@@ -106,8 +98,9 @@ def test_theta_of_every_client_comes_from_the_state_files(make_run):
 
 
 def test_the_target_is_reached_in_the_first_round_that_is_good_enough_and_evaluated_by_all(make_run):
-    reached = Reached(round=1, payload_bytes=200, message_bytes=240, wire_bytes=260, wall_s=1.5)
-    assert bytes_to_reach(make_run(payload=100), 0.6) == reached
+    run = make_run(payload=100)
+    assert bytes_to_reach(run, 0.6) == Reached(1, payload_bytes=200, message_bytes=240, wire_bytes=260, wall_s=1.5)
+    assert bytes_to_reach(run, 0.9) == Reached(2, payload_bytes=400, message_bytes=480, wire_bytes=520, wall_s=2.5)
     assert bytes_to_reach(make_run("some", ((0.1, 0.1), (0.9, None), (0.7, 0.9))), 0.8).round == 2
     falling = make_run("mse", ((9.0, 7.0), (5.0, 3.0), (2.0, 2.0)), metric="mse")
     assert bytes_to_reach(falling, 4.0).round == 1

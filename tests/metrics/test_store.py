@@ -13,12 +13,6 @@ from sheafgossip.metrics.store import RunFolderError, Store
 from sheafgossip.metrics.summary import summarize
 
 
-@pytest.fixture
-def store(tmp_path):
-    with contextlib.closing(Store(tmp_path / "run.sqlite")) as store:
-        yield store
-
-
 def query(folder, sql: str) -> list[tuple]:
     with open_records(folder) as records:
         return records.execute(sql).fetchall()
@@ -33,13 +27,6 @@ def test_a_record_is_read_back_as_it_was_written_with_nan_as_null_and_in_the_ord
     for name, record_class in TABLES.items():
         assert [row[1] for row in query(tmp_path, f"PRAGMA table_info({name})")] == list(record_class._fields)
     assert [path.name for path in tmp_path.iterdir()] == ["run.sqlite"]  # reading it makes no file beside it
-
-
-def test_nothing_is_seen_before_it_is_committed(store, tmp_path):
-    store.write([node(0)])
-    assert (store.uncommitted, query(tmp_path, "SELECT node FROM node")) == (True, [])
-    store.commit()
-    assert (store.uncommitted, query(tmp_path, "SELECT node FROM node")) == (False, [(0,)])
 
 
 def test_a_run_can_be_taken_up_again_and_a_repetition_replaces_rows_and_adds_events(tmp_path):
@@ -84,15 +71,16 @@ def test_a_file_that_is_no_database_of_a_run_or_of_another_version_is_refused(tm
         opened(path)
 
 
-def test_later_rounds_can_be_forgotten_with_events_of_a_round_that_is_not_on_record_yet(store, tmp_path):
+def test_later_rounds_can_be_forgotten_with_events_of_a_round_that_is_not_on_record_yet(tmp_path):
     """A round is stored last; what ended with an earlier incarnation of the client stays."""
-    store.write(
-        [done(0, number, wall_s=number) for number in range(3)] + [sent(0, 1, number, 9) for number in range(4)]
-    )
-    store.write([event(1, "warning", 1.0, "kept"), event(1, "warning", 1.5, "comes again"), done(1, 1, wall_s=1.0)])
-    store.write([event(0, "warning", 2.0, "comes again"), event(1, "timeout", 2.0, "2 waits")])
-    store.forget_after(1)
-    store.commit()
+    write(
+        tmp_path,
+        *(done(0, number, wall_s=number) for number in range(3)), *(sent(0, 1, number, 9) for number in range(4)),
+        event(1, "warning", 1.0, "kept"), event(1, "warning", 1.5, "comes again"), done(1, 1, wall_s=1.0),
+        event(0, "warning", 2.0, "comes again"), event(1, "timeout", 2.0, "2 waits"),
+    )  # fmt: skip
+    with contextlib.closing(Store(tmp_path / "run.sqlite")) as store:
+        store.forget_after(1)
     for table in ("round", "traffic"):
         assert query(tmp_path, f"SELECT max(round) FROM {table}") == [(1,)]
     assert query(tmp_path, "SELECT detail FROM event ORDER BY kind") == [("2 waits",), ("kept",)]
