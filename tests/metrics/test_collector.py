@@ -1,6 +1,5 @@
 """The collector as a real process behind real sockets; also with what is no batch of records, in great number and
-variety: ``make fuzz`` feeds 100,000 messages; SHEAFGOSSIP_FUZZ is their number.
-"""
+variety: ``make fuzz`` feeds 100,000 messages; SHEAFGOSSIP_FUZZ is their number."""
 
 import contextlib
 import json
@@ -25,18 +24,16 @@ from chaos.records import Records
 from made import damaged, done, event, sent
 from runs import until
 from sheafgossip.metrics import collector as collector_module
-from sheafgossip.metrics.collector import Collector
 from sheafgossip.metrics.records import (
     COLLECTOR,
     LAUNCHER,
     MAX_BATCH_BYTES,
     TABLES,
-    EdgeRecord,
     MalformedRecords,
     pack_batch,
     pack_end,
     unpack,
-)  # fmt: skip
+)
 from sheafgossip.metrics.store import Store
 from sheafgossip.transport.keys import KeyPair, dial_with
 
@@ -45,8 +42,8 @@ AT_ONCE = 200
 GROWTH = 8 << 20  # bytes of memory that may come and go
 
 
-def command(folder, *options: str, endpoint: str = "", database: str = "run.sqlite") -> list[str]:
-    where = ["--endpoint", endpoint or f"ipc://{folder}/records", "--database", str(folder / database)]
+def command(folder, *options: str) -> list[str]:
+    where = ["--endpoint", f"ipc://{folder}/records", "--database", str(folder / "run.sqlite")]
     return [sys.executable, "-m", "sheafgossip.metrics.collector", *where, *options]
 
 
@@ -55,14 +52,14 @@ def batch(sender: int, sequence: int) -> bytes:
 
 
 class RunningCollector(Records):
-    def __init__(self, folder, context: zmq.Context, endpoint: str = "", keys: dict[int, KeyPair] | None = None):
-        """``keys``: of the writers; its own public one is in ``key``."""
+    def __init__(self, folder, context: zmq.Context, keys: dict[int, KeyPair] | None = None):
+        """``keys``: of the writers, over tcp; its own public one is in ``key``."""
         super().__init__(folder)
         self._context = context
         options = ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
-        options += [f"--launcher-key={keys[LAUNCHER].public}"] if keys else []
+        options += [f"--launcher-key={keys[LAUNCHER].public}", "--endpoint=tcp://127.0.0.1:*"] if keys else []
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command(folder, *options, endpoint=endpoint), **pipes, text=True)
+        self.process = subprocess.Popen(command(folder, *options), **pipes, text=True)
         for node, pair in (keys or {}).items():
             self.process.stdin.write(json.dumps([node, pair.public]) + "\n")
         self.process.stdin.close()
@@ -70,15 +67,15 @@ class RunningCollector(Records):
         assert word == "ready"
         self.key = "".join(key)
 
-    def push(self, keys: tuple[KeyPair, str] | None = None) -> zmq.Socket:
+    def push(self, own: KeyPair | None = None) -> zmq.Socket:
         socket = self._context.socket(zmq.PUSH)
-        if keys:
-            dial_with(socket, *keys)
+        if own:
+            dial_with(socket, own, self.key)
         socket.connect(self.endpoint)
         return socket
 
     def send(self, *messages: bytes, own: KeyPair | None = None) -> None:
-        with self.push((own, self.key) if own else None) as socket:
+        with self.push(own) as socket:
             for message in messages:
                 socket.send(message)
 
@@ -157,7 +154,7 @@ def collected(tmp_path, context, monkeypatch):
         ours, theirs = socket.socketpair()
 
         def collect() -> None:
-            Collector(receiver, store(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
+            collector_module.Collector(receiver, store(tmp_path / "run.sqlite"), time.monotonic()).run(theirs)
 
         with receiver, sender, ours, theirs:
             receiver.bind("inproc://records")
@@ -230,28 +227,18 @@ def test_waiting_costs_no_cpu_once_records_are_committed_without_further_message
     assert process.num_ctx_switches().voluntary - switches <= 20
 
 
-@pytest.fixture
-def keys() -> dict[int, KeyPair]:
-    return {node: KeyPair.make() for node in (LAUNCHER, 0, 1)}
-
-
-@pytest.fixture
-def keyed(tmp_path, context, keys):
-    with contextlib.closing(RunningCollector(tmp_path, context, "tcp://127.0.0.1:*", keys)) as collector:
-        yield collector
-
-
-def test_with_keys_each_writer_is_heard_under_its_own_number_only(keyed, keys):
-    second_start = 1_000_001
-    keyed.send(batch(0, 0), batch(0, 1), own=keys[0])
-    # a connection that closes while another one's handshake is under way may be taken for that one
-    until(lambda: keyed.count() == 2)
-    keyed.send(batch(1, 0), batch(second_start, 0), batch(0, 2), pack_end({}), own=keys[1])
-    until(keyed.drops)
-    keyed.send(pack_end({0: 2, 1: 1, second_start: 1}), own=keys[LAUNCHER])
-    assert keyed.process.wait(100) == 0
-    assert keyed.count() == 4
-    assert keyed.drops() == {"messages under another's number": 2}
+def test_with_keys_each_writer_is_heard_under_its_own_number_only(tmp_path, context):
+    keys, second_start = {node: KeyPair.make() for node in (LAUNCHER, 0, 1)}, 1_000_001
+    with contextlib.closing(RunningCollector(tmp_path, context, keys)) as collector:
+        collector.send(batch(0, 0), batch(0, 1), own=keys[0])
+        # a connection that closes while another one's handshake is under way may be taken for that one
+        until(lambda: collector.count() == 2)
+        collector.send(batch(1, 0), batch(second_start, 0), batch(0, 2), pack_end({}), own=keys[1])
+        until(collector.drops)
+        collector.send(pack_end({0: 2, 1: 1, second_start: 1}), own=keys[LAUNCHER])
+        assert collector.process.wait(100) == 0
+        assert collector.count() == 4
+        assert collector.drops() == {"messages under another's number": 2}
 
 
 def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
@@ -275,16 +262,15 @@ def test_the_death_of_its_parent_ends_it_with_all_committed(tmp_path, context):
 
 
 @pytest.mark.parametrize(
-    ("where", "options", "complaint"),
+    ("option", "complaint"),
     [
-        ({}, ("--parent", "1"), "the parent process 1 has ended"),
-        ({"endpoint": "ipc:///no/such/folder/records"}, (), "cannot listen"),
-        ({"database": "no/run.sqlite"}, (), "cannot be opened"),
+        ("--parent=1", "the parent process 1 has ended"),
+        ("--endpoint=ipc:///no/such/folder/records", "cannot listen"),
+        ("--database=no/run.sqlite", "cannot be opened"),
     ],
-    ids=["parent", "endpoint", "database"],
 )
-def test_what_it_cannot_start_with_is_told_in_one_line(tmp_path, where, options, complaint):
-    ended = subprocess.run(command(tmp_path, *options, **where), capture_output=True, text=True, timeout=100)
+def test_what_it_cannot_start_with_is_told_in_one_line(tmp_path, option, complaint):
+    ended = subprocess.run(command(tmp_path, option), capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
     assert complaint in ended.stderr
@@ -296,7 +282,7 @@ def mutated(draw: random.Random, number: int) -> bytes:
         done(0, number, wall_s=number / 10),
         sent(0, 1, number, 2),
         event(0, "warning", 0.5, "wröng"),
-        EdgeRecord(0, 1, number, 0.5, 1.0, 0.0),
+        event(0, "", virtual_s=1.5),
     ]
     batch = pack_batch(0, number, draw.choices(legal, k=draw.randint(1, 5)))
     for _ in range(draw.randint(1, 2)):
