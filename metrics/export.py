@@ -10,7 +10,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..topology.errors import UserError, install
 from .comparison import Comparison, Estimate
@@ -20,9 +20,6 @@ from .reader import RunReader, metric_of, open_records, read_frame, relations, r
 from .records import TABLES
 from .store import CLIENTS, RunFolderError
 from .summary import mean, summarize, worst
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 EVENT_FILE = "events.out.tfevents.sheafgossip"  # TensorBoard opens files with "tfevents" in their name
 _NEEDED = {"csv": None, "parquet": "pyarrow", "json": None, "tensorboard": "tensorboard"}  # the package that writes it
@@ -82,7 +79,7 @@ def _export_together(run_folder: Path, to: str, folder: Path) -> list[Path]:
 
 
 def _tables(
-    to: str, names: Iterable[str], rows: Callable[[str], Rows], frame: "Callable[[str], DataFrame]", figures: Any
+    to: str, names: Iterable[str], rows: Callable[[str], Rows], frame: Callable[[str], Any], figures: Any
 ) -> dict[str, Callable[[Path], object]]:
     """Returns {file: what writes it}, each table read when its file is written."""
     writers: dict[str, Callable[[str, Path], object]] = {
@@ -152,7 +149,7 @@ def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[
     """Yields (round, wall seconds, {tag: value})."""
     tags = ("test_metric", "train_loss", "disagreement")
     accuracy = metric_of(records) == "accuracy"
-    payload = dict(records.execute("SELECT round, sum(payload_bytes) FROM traffic GROUP BY round").fetchall())
+    payload = dict(records.execute("SELECT round, sum(payload_bytes) FROM traffic GROUP BY round"))
     memory = f"SELECT wall_s, node, pss FROM resource WHERE {CLIENTS} ORDER BY wall_s, resource.rowid"
     samples, pss = records.execute(memory).fetchall()[::-1], dict[int, int]()  # of each client the latest
     query = f"SELECT round, node, wall_s, {', '.join(tags)} FROM round WHERE {CLIENTS} ORDER BY round, node"
@@ -169,8 +166,8 @@ def _scalars(records: sqlite3.Connection) -> Iterator[tuple[int, float, Mapping[
         if round in payload:
             scalars["sum/payload_bytes"] = payload[round]
         while samples and samples[-1][0] <= last_s:
-            _, node, bytes_ = samples.pop()
-            pss[node] = bytes_
+            _, node, size = samples.pop()
+            pss[node] = size
         if pss:
             scalars["sum/pss"] = sum(pss.values())
         yield round, last_s, scalars

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config_file import differing, flat, read_config, require_plain_file
 from .records import COLLECTOR, COLUMNS, FORK_SERVER, LARGEST_NODE, LAUNCHER, TABLES
-from .store import PREPARED, PRIMARY_KEYS, VIEWS, RunFolderError, create_views, require_version
+from .store import CREATE_VIEWS, PREPARED, PRIMARY_KEYS, VIEWS, RunFolderError, require_version
 from .text import label
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def open_records(
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             if bounded:
                 connection.set_progress_handler(lambda: next(steps, None) is None, _AT_ONCE)  # True ends the reading
-            create_views(connection)
+            # our views, for this connection alone, hide what the file has under the same names
+            connection.executescript(CREATE_VIEWS.replace("CREATE VIEW IF NOT EXISTS", "CREATE TEMP VIEW"))
             connection.execute("PRAGMA query_only = ON")
             connection.execute("BEGIN")
             _require_tables(connection, path)

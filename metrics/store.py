@@ -41,7 +41,7 @@ def _of_traffic(form: str) -> str:
     return ", ".join(form.format(column) for column in ("messages", "payload_bytes", "message_bytes", "wire_bytes"))
 
 
-_VIEWS = f"""
+CREATE_VIEWS = f"""
 CREATE VIEW IF NOT EXISTS round_total AS
 SELECT round, clients, mean_test_metric, min_test_metric, max_test_metric, {_of_traffic("{}")}
 FROM (SELECT round, count(*) AS clients, avg(test_metric) AS mean_test_metric,
@@ -111,7 +111,7 @@ SELECT node, neighbour, count(*) AS exchanges, coalesce(sum(used_round = round),
        sum(used_round IS NULL) AS missing, max(round - used_round) AS oldest
 FROM used GROUP BY node, neighbour;
 """
-VIEWS = tuple(re.findall(r"CREATE VIEW IF NOT EXISTS (\w+)", _VIEWS))
+VIEWS = tuple(re.findall(r"CREATE VIEW IF NOT EXISTS (\w+)", CREATE_VIEWS))
 _INDICES = """
 CREATE INDEX IF NOT EXISTS resource_of_node ON resource(node);
 CREATE INDEX IF NOT EXISTS work_of_node ON work(node, part);
@@ -141,11 +141,6 @@ def require_version(connection: sqlite3.Connection, path: object) -> None:
         raise RunFolderError(f"{path}: schema version {version}, but this program reads version {VERSION}")
 
 
-def create_views(connection: sqlite3.Connection) -> None:
-    """Ours, for this connection alone; they hide what the file has under the same names."""
-    connection.executescript(_VIEWS.replace("CREATE VIEW IF NOT EXISTS", "CREATE TEMP VIEW"))
-
-
 class Store:
     """What is committed survives the death of the process at any moment; what is not, is gone as a whole. Creates what
     is missing and leaves the rest. Raises RunFolderError if the file is something else than the database of a run."""
@@ -167,7 +162,7 @@ class Store:
                 BEGIN;
                 CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
                 INSERT OR IGNORE INTO meta VALUES ('schema', '{VERSION}');
-                {"".join(tables)} {_INDICES} {_VIEWS}
+                {"".join(tables)} {_INDICES} {CREATE_VIEWS}
                 COMMIT;
             """)
         except sqlite3.Error as error:
