@@ -43,6 +43,7 @@ TEXTS = {
     "long-name.toml": f'name = "{"x" * 300}"',
     "nested.toml": f"name = {'[' * 5000}",
     "large.toml": "#" * 5_000_000,
+    "penguins.csv": "species,island,bill,sex\nAdelie,Dream,39.1,male\nGentoo,Biscoe,,female\nGentoo,Dream,46,male\n",
     "good.csv": "a,b,target\n" + "1,2,0\n3,4,1\n" * 20,
     "empty.csv": "",
     "header.csv": "a,b,target\n",
@@ -84,6 +85,7 @@ NO_TEXT = b"\xff\xfe\x00"
 _X, _Y = np.arange(120.0).reshape(40, 3), np.arange(40) % 2
 ARRAYS = {
     "good": {"x": _X, "y": _Y},
+    "oblong": {"x": _X[:, :, None], "y": _Y},
     "no-y": {"x": _X},
     "no-x": {"y": _Y},
     "nothing": {},

@@ -146,23 +146,6 @@ def test_texts_of_which_there_are_very_many_and_columns_without_a_name_are_no_fe
     assert said == 'no name above column 1: write data.drop = ["Unnamed: 0"]'
 
 
-@pytest.mark.parametrize(
-    ("keys", "complaint"),
-    [
-        ({"features": ("bil",)}, 'there is no column "bil" (data.features)'),
-        ({"drop": ("bil",)}, 'there is no column "bil" (data.drop)'),
-        ({"drop": ("species",)}, 'data.drop names "species", which is data.target'),
-        ({"drop": ("sex",), "features": ("bill",)}, "both set"),
-        ({"drop": ("island", "bill", "sex", "date")}, "it has no column of features"),
-        ({"task": "regression"}, 'species is text (such as "Adelie"); write data.task = "classification"'),
-        ({"target": "bill"}, 'bill holds 39.1 in row 0; allowed are whole numbers, or data.task = "regression"'),
-    ],
-)
-def test_columns_that_do_not_fit_are_refused_with_what_would(read, keys, complaint):
-    given = {"target": "species", "missing": "drop", "text": "one-hot"} | keys
-    assert complaint in refusal(read, "table", PENGUINS, **given)
-
-
 def test_owners_with_few_samples_are_named_and_left_out_and_the_others_keep_their_names(tmp_path, read):
     keys = {"target": "ill", "client": "who"}
     section, pool = DataSection(dataset="table", root=tmp_path / "mine.csv", **keys), read("table", OWNED, **keys)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sheafgossip.launcher.config.data import ClustersTable, DataSection
 from sheafgossip.launcher.data.partition import split
-from sheafgossip.launcher.data.pool import DataError, Pool
+from sheafgossip.launcher.data.pool import Pool
 
 SEEDS = st.integers(0, 2**32)
 
@@ -167,23 +167,3 @@ def test_clusters_with_an_exponent_have_sizes_by_a_power_law(exponent, seed):
         assert np.ptp(growth[2:]) < 0.15 * growth.mean()
         assert members.min() >= 20
         assert (np.diff(members) >= -1).all()
-
-
-TARGETS = Pool(np.zeros((100, 2)), np.zeros((100, 1), np.float32), "regression", outputs=1)
-FIVE = {"partition": "clusters", "clusters": ClustersTable(count=5, classes=4, overlap=1)}
-
-
-@pytest.mark.parametrize(
-    ("keys", "samples", "complaint"),
-    [
-        ({"partition": "classes"}, TARGETS, "= 'classes': .*no classes; allowed: even"),
-        ({"partition": "dirichlet"}, TARGETS, "= 'dirichlet': .*no classes; allowed: even"),
-        ({"partition": "natural"}, pool(44, client=np.arange(44) % 3), "has 3 clients, the run has 11; .* are 1 to 3"),
-        ({"partition": "classes", "classes_per_client": 1}, pool(44, labels=22), "client 0 with 2 samples: .* needed$"),
-        (FIVE, pool(1000, labels=10), "5 clusters of 4 classes, 1 of them shared"),
-    ],
-)
-def test_what_cannot_be_is_refused(keys, samples, complaint):
-    """The others are in bad_inputs.txt."""
-    with pytest.raises(DataError, match=complaint):
-        split(DataSection(**keys), samples, 11, 0)
