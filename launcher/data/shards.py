@@ -23,33 +23,31 @@ _TARGETS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 
 @dataclass(frozen=True)
+class ClientSummary:
+    """What is known of a client's samples without opening its shard."""
+
+    train_samples: int
+    test_samples: int
+    outputs: int  # of its model
+    group: int
+    """Which rotation its images have and which task is its own, or the group that the data set puts it in."""
+    features: tuple[int, ...] | None  # the input features that it sees, ascending; None for all
+    classes: tuple[int, ...]  # classification: those of its training samples, ascending
+    owner: str  # who owns its samples, where somebody with a name does
+
+
+@dataclass(frozen=True)
 class Shard:
     """x float32; y int64 (n,) or, for regression, float32 (n, outputs). "test" are the samples of the evaluation: with
     data.evaluate_on = "validation", training samples held out."""
 
+    about: ClientSummary
     x_train: np.ndarray
     y_train: np.ndarray
     x_test: np.ndarray
     y_test: np.ndarray
-    task: Task
-    outputs: int
-    group: int
-    """Which rotation this client's images have and which task is its own, or the group that the data set puts it in."""
-    features: tuple[int, ...] | None = None  # the input features that this client sees, ascending; None for all
     drifted: Sequence[np.ndarray] | None = None
     """x_train and x_test as they are once the task has changed; None where it never does."""
-    owner: str = ""  # who owns its samples, where somebody with a name does
-
-
-@dataclass(frozen=True)
-class ClientSummary:
-    train_samples: int
-    test_samples: int
-    group: int
-    features: tuple[int, ...] | None
-    outputs: int
-    classes: tuple[int, ...] = ()  # classification: those of its training samples, ascending
-    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,11 +91,9 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
     folder.mkdir(parents=True, exist_ok=True)
     summaries, targets = [], []
     for client, shard in enumerate(shards):
-        write(shard, shard_path(folder, client))
+        write(shard, pool.task, shard_path(folder, client))
         targets.append((shard.y_train, shard.y_test))
-        classes = tuple(np.unique(shard.y_train).tolist()) if pool.task == "classification" else ()
-        sizes = len(shard.x_train), len(shard.x_test)
-        summaries.append(ClientSummary(*sizes, shard.group, shard.features, shard.outputs, classes, shard.owner))
+        summaries.append(shard.about)
     return DataSummary(
         samples=len(pool),
         partition=partition,
@@ -148,8 +144,10 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
         x_train, x_test = inputs(section.rotations[block])
         drifted = None if section.drift is None else inputs(section.drift.rotations[block])
         outputs = pool.outputs if task == "classes" else 2
+        classes = tuple(np.unique(y_train).tolist()) if pool.task == "classification" else ()
         owner = pool.owner(owned[client]) if natural and pool.owners is not None else ""
-        return Shard(x_train, y_train, x_test, y_test, pool.task, outputs, group, features, drifted, owner)
+        about = ClientSummary(len(x_train), len(x_test), outputs, group, features, classes, owner)
+        return Shard(about, x_train, y_train, x_test, y_test, drifted)
 
     return map(shard, range(clients))
 
@@ -218,13 +216,13 @@ def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> list[np.ndarray]:
     return [((x - mean) / deviation).astype(np.float32) for x in (x_train, x_test)]
 
 
-def write(shard: Shard, path: Path) -> None:
+def write(shard: Shard, task: Task, path: Path) -> None:
     """A file that is there whole or not at all. One that is there already, and sound, stays as it is. Raises DataError
     where it holds something else: what the run has learnt from is not to be had any more."""
     arrays = {name: getattr(shard, name) for name in ("x_train", "y_train", "x_test", "y_test")}
     if shard.drifted is not None:
         arrays |= dict(zip(("x_train_drifted", "x_test_drifted"), shard.drifted, strict=True))
-    file = ArrayFile(arrays, {"task": shard.task, "outputs": str(shard.outputs), "group": str(shard.group)})
+    file = ArrayFile(arrays, {"task": task, "outputs": str(shard.about.outputs), "group": str(shard.about.group)})
     there = None
     with suppress(FileNotFoundError, DamagedFile):
         there = digest_of(path)

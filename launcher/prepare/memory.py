@@ -134,29 +134,17 @@ def check_resources(needs: Sequence[Need], *, force: bool) -> None:
         remedy = f"raise it (ulimit -Hn {files}, as an administrator, or LimitNOFILE of the service)"
         raise ConfigError(f"{told}; {remedy}, or use at most {max(1, most - _FILES_BESIDE)} clients")
     largest = max(needs, key=lambda need: need.tasks)
-    for allowance in allowances():
-        if largest.tasks > allowance.free:
-            told = f"{largest.clients} clients need about {largest.tasks} processes and threads, and {allowance.free}"
-            here = f"more are allowed here ({allowance.where}, {allowance.used} are in use)"
-            fewer = max(0, (allowance.free - _TASKS_BESIDE) // _TASKS_OF_A_CLIENT - 1)
-            raise ConfigError(f"{told} {here}; raise that, or use at most {fewer} clients")
+    for most, used, where in allowances():
+        if largest.tasks > (left := max(0, most - used)):
+            told = f"{largest.clients} clients need about {largest.tasks} processes and threads"
+            here = f"{left} more are allowed here ({where}, {used} are in use)"
+            fewer = max(0, (left - _TASKS_BESIDE) // _TASKS_OF_A_CLIENT - 1)
+            raise ConfigError(f"{told}, and {here}; raise that, or use at most {fewer} clients")
 
 
-@dataclass(frozen=True)
-class Allowance:
-    """``most`` processes and threads, of which so many are ``used``; ``where`` it is set, for people."""
-
-    most: int
-    used: int
-    where: str
-
-    @property
-    def free(self) -> int:
-        return max(0, self.most - self.used)
-
-
-def allowances(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Iterator[Allowance]:
-    """Every limit, of this user or this container, that holds for what this process starts."""
+def allowances(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Iterator[tuple[int, int, str]]:
+    """Every limit on processes and threads, of this user or this container, that holds for what this process starts;
+    how many there are, and where it is set, for people."""
     most, is_exempt = resource.getrlimit(resource.RLIMIT_NPROC)[0], os.getuid() == 0
     with contextlib.suppress(OSError, IndexError, ValueError):
         capabilities = int((proc / "self/status").read_text().split("CapEff:")[1].split()[0], 16)
@@ -166,11 +154,11 @@ def allowances(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 used += process.num_threads() if process.uids().real == uid else 0
-        yield Allowance(most, used, f"ulimit -u {most}")
+        yield most, used, f"ulimit -u {most}"
     for folder in _groups(proc, cgroups):
         with contextlib.suppress(OSError, ValueError):  # "max", or no limit here
             most, used = (int((folder / name).read_text()) for name in ("pids.max", "pids.current"))
-            yield Allowance(most, used, f"{folder / 'pids.max'} is {most}")
+            yield most, used, f"{folder / 'pids.max'} is {most}"
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:

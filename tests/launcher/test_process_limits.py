@@ -13,7 +13,7 @@ import pytest
 from sheafgossip.launcher import ONE_THREAD
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.prepare import memory
-from sheafgossip.launcher.prepare.memory import Allowance, Need, allowances, check_resources
+from sheafgossip.launcher.prepare.memory import Need, allowances, check_resources
 
 LARGE = Need(memory=1e6, seconds=10, files=340, clients=1000)
 NOBODY = 54321  # who has no other process
@@ -25,14 +25,14 @@ NOBODY = 54321  # who has no other process
         (
             "0::/a/b\n",
             {"cgroup/a/b": ("max", 3), "cgroup/a": ("500", 20), "cgroup": ("max", 90), "cgroup/a/c": ("1", 1)},
-            {"cgroup/a/pids.max": (500, 20, 480)},
+            {"cgroup/a/pids.max": (500, 20)},
         ),
         (
             "8:cpu,cpuacct:/x\n7:pids:/docker/abc\n0::/y\n",
             {"cgroup/pids/docker/abc": ("64", 10), "cgroup/unified/y": ("100", 5), "cgroup/cpu/x": ("1", 1)},
-            {"cgroup/pids/docker/abc/pids.max": (64, 10, 54), "cgroup/unified/y/pids.max": (100, 5, 95)},
+            {"cgroup/pids/docker/abc/pids.max": (64, 10), "cgroup/unified/y/pids.max": (100, 5)},
         ),
-        ("0::/docker/abc\n", {"cgroup": ("64", 80)}, {"cgroup/pids.max": (64, 80, 0)}),
+        ("0::/docker/abc\n", {"cgroup": ("64", 80)}, {"cgroup/pids.max": (64, 80)}),
         ("", {}, {}),
     ],
     ids=["version 2", "version 1 beside it", "in a container that does not see its name", "none"],
@@ -45,21 +45,19 @@ def test_limits_of_control_groups_are_found_up_to_the_root(tmp_path, groups, lim
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "pids.max").write_text(f"{most}\n")
         (tmp_path / name / "pids.current").write_text(f"{used}\n")
-    told = [each for each in allowances(tmp_path, tmp_path / "cgroup") if "pids.max" in each.where]
-    expected = {f"{tmp_path}/{name} is {most}": (most, used, free) for name, (most, used, free) in found.items()}
-    assert {each.where: (each.most, each.used, each.free) for each in told} == expected
+    told = [each for each in allowances(tmp_path, tmp_path / "cgroup") if "pids.max" in each[2]]
+    assert told == [(most, used, f"{tmp_path}/{name} is {most}") for name, (most, used) in found.items()]
 
 
 def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monkeypatch):
-    found = [Allowance(9000, 10, "wide"), Allowance(500, 20, "ulimit -u 500")]
-    monkeypatch.setattr(memory, "allowances", lambda: found)
+    monkeypatch.setattr(memory, "allowances", lambda: [(9000, 10, "wide"), (500, 20, "ulimit -u 500")])
     text = (
         r"^1000 clients need about 3033 processes and threads, and 480 more are allowed here "
         r"\(ulimit -u 500, 20 are in use\); raise that, or use at most 149 clients$"
     )
     with pytest.raises(ConfigError, match=text):
         check_resources([LARGE], force=True)
-    monkeypatch.setattr(memory, "allowances", lambda: [Allowance(3053, 20, "ulimit -u 3053")])
+    monkeypatch.setattr(memory, "allowances", lambda: [(3053, 20, "ulimit -u 3053")])
     check_resources([LARGE], force=False)
 
 

@@ -49,11 +49,9 @@ def test_every_key_outside_tables_is_described_and_no_table_is_among_them():
 @pytest.mark.parametrize(
     ("table", "key", "bounds"),
     [
-        ("[topology]", "p", "number at least 0, at most 1 · default `0.2`"),
         ("[data]", "test_fraction", "number above 0, below 1 · default `0.25`"),
         ("[data]", "beta", 'number above 0 · default `0.5` · only with `partition` = `"dirichlet"`'),
         ("[transport]", "protocol", 'one of `"ipc"`, `"tcp"` · default `"ipc"`'),
-        ("[[faults]]", "rounds", "list of at most 2, each entry: whole number at least 1 · default `[]`"),
         ("[[links.edges]]", "between", "list of 2, each entry: whole number at least 0 · required"),
         ("[links]", "edges", "list, each entry: `[[links.edges]]` table"),
     ],

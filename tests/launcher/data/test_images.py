@@ -85,12 +85,10 @@ def test_mnist_is_found_plain_or_packed_in_the_folder_or_where_torchvision_puts_
         ("train-images-idx3-ubyte", b"\0\0\x08\x03" + b"\xff" * 12, "announces"),
         ("train-images-idx3-ubyte", idx(np.zeros((5, 2, 3))), "has 5 images, .* has 6 labels"),
         ("train-labels-idx1-ubyte", idx(np.arange(6) + 5), "holds label 10: labels are 0 to 9"),
-        ("train-images-idx3-ubyte.gz", gzip.compress(idx(np.zeros((6, 2, 3))), mtime=0)[:-10], "can't be read"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, file, content, complaint):
     write_mnist(tmp_path)
-    (tmp_path / file.removesuffix(".gz")).unlink()
     (tmp_path / file).write_bytes(content)
     with pytest.raises(DataError, match=complaint):
         read("mnist", tmp_path)

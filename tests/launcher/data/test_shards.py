@@ -1,7 +1,6 @@
 """What ends up in the shard of a client."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from safetensors import safe_open
 
 from sheafgossip.launcher.config.data import ClustersTable, DataSection, DriftTable
 from sheafgossip.launcher.data.pool import Pool
-from sheafgossip.launcher.data.shards import constant_metric, cut, prepare, shard_path, write
+from sheafgossip.launcher.data.shards import constant_metric, cut, prepare, shard_path
 
 
 def numbered(samples, *, shape=(1,), client=None, classes=2):
@@ -67,11 +66,11 @@ def test_samples_are_shuffled_before_they_are_split_whatever_other_clients_there
 
 def test_groups_of_equal_size_turn_their_images_counter_clockwise():
     shards = shards_of(corners(80), 8, rotations=(0, 90, 180, 270))
-    assert [shard.group for shard in shards] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [shard.about.group for shard in shards] == [0, 0, 1, 1, 2, 2, 3, 3]
     turned = [[0, 1], [2, 3]], [[1, 3], [0, 2]], [[3, 2], [1, 0]], [[2, 0], [3, 1]]
     for shard in shards:
-        assert np.all(shard.x_train == turned[shard.group])
-        assert np.all(shard.x_test == turned[shard.group])
+        assert np.all(shard.x_train == turned[shard.about.group])
+        assert np.all(shard.x_test == turned[shard.about.group])
     (oblong,) = shards_of(OBLONG, 1, rotations=(180,))
     assert oblong.x_train.shape == (30, 1, 2, 3)
 
@@ -136,15 +135,15 @@ def test_standardizing_uses_a_clients_own_training_samples_and_only_shifts_what_
 def test_tasks_are_dealt_in_turn_and_answer_the_same_samples_differently():
     samples, images = numbered(200, classes=10), replace(corners(80), y=np.arange(80) % 10, outputs=10)
     shards = shards_of(samples, 6, tasks=("classes", "parity", "halves"))
-    assert [(shard.outputs, shard.group) for shard in shards] == [(10, 0), (2, 1), (2, 2)] * 2
+    assert [(shard.about.outputs, shard.about.group) for shard in shards] == [(10, 0), (2, 1), (2, 2)] * 2
     for client, shard in enumerate(shards):
         seen = shard.x_train[:, 0].astype(int) % 10
         assert np.array_equal(shard.y_train, [seen, seen % 2, seen >= 5][client % 3])
         assert shard.y_train.dtype == np.int64
     twice = shards_of(samples, 6, tasks=("parity", "parity", "classes"))
-    assert [(shard.outputs, shard.group) for shard in twice] == [(2, 0), (2, 0), (10, 1)] * 2
+    assert [(shard.about.outputs, shard.about.group) for shard in twice] == [(2, 0), (2, 0), (10, 1)] * 2
     turned = shards_of(images, 8, rotations=(0, 90), tasks=("classes", "parity"))  # groups of both
-    assert [shard.group for shard in turned] == [0, 1, 0, 1, 2, 3, 2, 3]
+    assert [shard.about.group for shard in turned] == [0, 1, 0, 1, 2, 3, 2, 3]
     options = {"partition": "classes", "classes_per_client": 3}
     alone, mixed = (shards_of(samples, 4, **options, **more) for more in ({}, {"tasks": TWO_TASKS}))
     assert all(np.array_equal(one.x_train, other.x_train) for one, other in zip(alone, mixed, strict=True))
@@ -155,9 +154,9 @@ def test_the_group_of_a_client_is_that_of_its_owner_or_its_cluster():
     pool = replace(numbered(30, client=owner), groups=np.array([0, 1, 0, 1, 2, 2]))
     for seed in range(5):  # only some owners take part
         for shard in shards_of(pool, 3, seed):
-            assert shard.group == pool.groups[owner[min(ids(shard.x_train))]]
+            assert shard.about.group == pool.groups[owner[min(ids(shard.x_train))]]
     shards = shards_of(numbered(120, classes=6), 6, partition="clusters", clusters=ClustersTable(count=3))
-    assert [shard.group for shard in shards] == [0, 0, 1, 1, 2, 2]
+    assert [shard.about.group for shard in shards] == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_mask_blanks_one_square_of_all_images_of_a_client_at_a_place_of_its_own_however_they_are_turned():
@@ -172,19 +171,6 @@ def test_a_mask_blanks_one_square_of_all_images_of_a_client_at_a_place_of_its_ow
         assert (len(rows), np.ptp(rows), np.ptp(columns)) == (4, 1, 1)
         places.add((rows.min(), columns.min()))
     assert len(places) > 3
-
-
-def test_a_shard_that_fails_to_be_written_leaves_the_old_one(tmp_path, monkeypatch):
-    def disk_full(path, target):
-        raise OSError("disk full")
-
-    path = tmp_path / "shard.safetensors"
-    path.write_bytes(b"old")
-    monkeypatch.setattr(Path, "replace", disk_full)
-    with pytest.raises(OSError, match="disk full"):
-        write(shards_of(corners(40), 4)[0], path)
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_prepare_writes_a_file_a_client_and_says_what_is_in_them(tmp_path):

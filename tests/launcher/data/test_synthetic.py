@@ -48,7 +48,7 @@ def test_classes_without_noise_are_told_apart_by_a_linear_model():
 def test_the_group_of_each_client_is_known_unless_samples_are_mixed(partition, groups):
     section = DataSection(dataset="synthetic", partition=partition, synthetic=SyntheticTable(groups=3, samples=8))
     shards = list(cut(section, load(section, 0, CLIENTS), CLIENTS, 0))
-    assert [shard.group for shard in shards] == groups
+    assert [shard.about.group for shard in shards] == groups
     assert {(len(shard.y_train), len(shard.y_test)) for shard in shards} == {(6, 2)}
 
 
