@@ -6,6 +6,7 @@ stand keys and values of one command, below [config show] files, below [] whole 
 
 from __future__ import annotations
 
+import os
 import shlex
 import sqlite3
 from collections.abc import Iterator
@@ -130,6 +131,8 @@ def write(folder: Path) -> None:
         (folder / name).write_bytes(NO_TEXT)
     for name, arrays in ARRAYS.items():
         np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    for ending in ("toml", "npz", "csv", "parquet", "mat", "graphml", "txt"):
+        os.mkfifo(folder / f"pipe.{ending}")
     with (folder / "npy.npz").open("wb") as file:
         np.save(file, _X)
     make_run(folder / "run")
