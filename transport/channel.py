@@ -14,8 +14,7 @@ from .wire import Layout, Rejected, layout_of
 
 CodecName = Literal["none", "float16", "bfloat16", "int8", "top-k"]
 Tensors = tuple[np.ndarray, ...]
-Draws = Callable[[], np.random.Generator]
-"""Makes the generator of one message."""
+Draws = Callable[[], np.random.Generator]  # makes the generator of one message
 
 _LARGEST = float(np.finfo("f4").max)
 _LARGEST_SCALE = _LARGEST / 128
@@ -218,8 +217,7 @@ class Channel:
     may_be_quiet: bool = False  # whether an exchange may pass without a vector
     codec: Codec | None = None
     exact: tuple[int, ...] = ()  # message by message, numbers at the end that the codec leaves as they are; or none
-    is_shown: bool = False
-    """Whether one message more may come in a round, like the last one: a server's answer to be evaluated only."""
+    is_shown: bool = False  # whether one message more may come in a round: a server's answer to be evaluated only
 
     def sent_in(self, round: int) -> tuple[int, ...]:
         return self.opens + self.sends if round == 1 else self.sends

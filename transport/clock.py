@@ -14,7 +14,7 @@ from .constants import CONSTANTS
 from .control import Waiting, WaitOver
 from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, names_of
 from .schedule import Flow, Schedule, limit, tell_every
-from .waiting import parts_of
+from .stopwatch import parts_of
 from .wire import Rejected
 
 Key = tuple[int, int, int]  # sender, round and phase of a message
@@ -254,9 +254,14 @@ class ScheduledClock(Clock):
         return node in self._presence.died
 
     def _store(self, message: Message) -> None:
-        node, round, phase, tensors, _ = message
+        node, round, phase, tensors, incarnation = message
         if round == 0 and not tensors:
-            self._note_greeting_or_confirmation(message)
+            flow = self._flows[node]
+            if phase and incarnation == self._presence.linked.get(node):  # those of an earlier one may come late
+                flow.confirmed = max(flow.confirmed, min(flow.sent, phase))  # so many were taken so far
+            elif not phase and self.endpoint.welcome(message):
+                flow.sent = flow.confirmed = flow.taken = flow.told = 0
+                self._greeted(node)
             return
         is_shown = self.channels.is_shown(node, round, phase)
         try:
@@ -267,25 +272,12 @@ class ScheduledClock(Clock):
         except Rejected as rejected:
             self.endpoint.reject(rejected)
         else:
-            (self._take_in_shown if is_shown else self._take_in)(node, round, phase, vector)
-
-    def _note_greeting_or_confirmation(self, message: Message) -> None:
-        """Both have round 0; a confirmation's phase is the number of messages that were taken so far."""
-        node, flow = message.src, self._flows[message.src]
-        if message.phase:
-            if message.incarnation == self._presence.linked.get(node):  # confirmations of an earlier one may come late
-                flow.confirmed = max(flow.confirmed, min(flow.sent, message.phase))
-        elif self.endpoint.welcome(message):
-            flow.sent = flow.confirmed = flow.taken = flow.told = 0
-            self._greeted(node)
+            self._take_in((node, round, phase), vector, is_shown=is_shown)
 
     def _greeted(self, node: int) -> None:
         """A neighbour has come late, or again."""
 
-    def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+    def _take_in(self, key: Key, vector: np.ndarray, *, is_shown: bool) -> None:
         raise NotImplementedError
 
     def _taken_out(self, node: int) -> None:

@@ -11,8 +11,6 @@ from .constants import CONSTANTS
 from .endpoint import Endpoint, names_of
 from .schedule import Schedule
 
-LAST_WORDS_S = CONSTANTS.last_words_s
-
 
 class StoredMessages:
     """Own messages that neighbours will use after a checkpoint to come: they are part of it."""
@@ -87,7 +85,7 @@ class PlannedClock(ScheduledClock):
     def _wait_for_one(self, key: Key) -> None:
         """Until the message is there; a neighbour that has died may have sent it just before."""
         died = self._presence.died
-        self._wait_for({key}, lambda: died.get(key[0], math.inf) + LAST_WORDS_S)
+        self._wait_for({key}, lambda: died.get(key[0], math.inf) + CONSTANTS.last_words_s)
 
     def _use(self, key: Key) -> np.ndarray | None:
         """The vector, or what takes its place; it is thrown away unless the plan has a further use for it."""
@@ -113,10 +111,12 @@ class PlannedClock(ScheduledClock):
         last = self.schedule.keep[round - 1, phase, self._place[node]]
         return bool(last > self.round or (last == self.round and phase >= self.taken[node]))
 
-    def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        self._came[node] += 1
-        if self._is_needed(node, round, phase) and (node, round, phase) not in self._inbox:
-            self._inbox[node, round, phase] = vector
+    def _take_in(self, key: Key, vector: np.ndarray, *, is_shown: bool) -> None:
+        node, round, _ = key
+        self._came[node] += not is_shown
+        is_needed = round >= self.round and self._shows(node, round) if is_shown else self._is_needed(*key)
+        if is_needed and key not in self._inbox:
+            self._inbox[key] = vector
         else:
             self._taken_out(node)  # a fresher one is used instead, or it has come twice
 
@@ -148,12 +148,6 @@ class PlannedClock(ScheduledClock):
     def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
         incarnation = self._shows(node, self.round)
         return incarnation > 0 and self._reach(node, incarnation) and self._make_room(node, 1)
-
-    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        if round >= self.round and self._shows(node, round):
-            self._inbox[node, round, phase] = vector
-        else:
-            self._taken_out(node)
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         key = node, self.round, phase

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .channel import Channels, Tensors
-from .clock import EVALUATION, Rules, ScheduledClock, Use, Waited, silence_of
+from .clock import EVALUATION, Key, Rules, ScheduledClock, Use, Waited, silence_of
 from .constants import CONSTANTS
 from .endpoint import Endpoint
 from .schedule import Schedule, can_be_used, chosen_round, needed_round
 
-LAST_WORDS_S = CONSTANTS.last_words_wall_s
-
+_LAST_WORDS_S = CONSTANTS.last_words_wall_s
 DEADLINES = "deadlines"  # in a checkpoint: how many waits of this incarnation a deadline has ended
 
 
@@ -86,11 +85,17 @@ class WallClock(ScheduledClock):
         if node in self._shown_last:
             self.endpoint.send([node], *self._shown_last[node], EVALUATION)
 
-    def _take_in(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        delay = float(self.schedule.delays[round - 1, phase, self._place[node]])
-        coming = self._arrivals[node, phase].coming
-        before = coming[-1][0] if coming else 0.0  # a message does not overtake those before it
-        coming.append((max(before, time.monotonic() + delay), round, vector))
+    def _take_in(self, key: Key, vector: np.ndarray, *, is_shown: bool) -> None:
+        node, round, phase = key
+        if not is_shown:
+            coming = self._arrivals[node, phase].coming
+            before = coming[-1][0] if coming else 0.0  # a message does not overtake those before it
+            delay = float(self.schedule.delays[round - 1, phase, self._place[node]])
+            coming.append((max(before, time.monotonic() + delay), round, vector))
+        elif round >= self.round:  # a client far behind stores two: the next one that it needs, and the latest
+            self._shown[round] = vector
+            for between in sorted(self._shown)[1:-1]:
+                del self._shown[between]
 
     def _let_arrive(self) -> float:
         now = time.monotonic()
@@ -98,7 +103,7 @@ class WallClock(ScheduledClock):
             for _ in range(arrivals.proceed(now, self.round, self._rules.staleness)):
                 self._taken_out(node)
         coming = (arrivals.coming[0][0] for arrivals in self._arrivals.values() if arrivals.coming)
-        return min((now + LAST_WORDS_S, *coming))
+        return min((now + _LAST_WORDS_S, *coming))
 
     def left_out(self) -> bool:
         """The first round of a client that comes back, or late; and rounds that the server has closed already."""
@@ -138,7 +143,7 @@ class WallClock(ScheduledClock):
 
     def _is_silent(self, node: int) -> bool:
         """Whether nothing more is to be expected of it."""
-        return self._is_gone(node) or time.monotonic() - self._presence.finished.get(node, math.inf) > LAST_WORDS_S
+        return self._is_gone(node) or time.monotonic() - self._presence.finished.get(node, math.inf) > _LAST_WORDS_S
 
     def _choose(self, node: int, phase: int) -> np.ndarray | None:
         self.taken[node] += 1
@@ -160,13 +165,6 @@ class WallClock(ScheduledClock):
         if self._comes_later[self._place[node]]:
             self._shown_last[node] = self.round, phase, tuple(tensor.copy() for tensor in tensors)
         return not self._is_gone(node)
-
-    def _take_in_shown(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
-        """A client far behind stores two: the next one that it needs, and the latest."""
-        if round >= self.round:
-            self._shown[round] = vector
-            for between in sorted(self._shown)[1:-1]:
-                del self._shown[between]
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         """The answer of this round, or the first one after it, be it shown or come too late to be used."""

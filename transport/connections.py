@@ -98,12 +98,11 @@ class Options:
 
 
 class Connections:
-    def __init__(
-        self, context: zmq.Context, identity: Identity, options: Options, presence: Presence, rejected: Counter[str]
-    ):
-        """``rejected`` counts the connections that were refused, or closed by the other end."""
+    """``rejected`` counts those that were refused, or closed by the other end."""
+
+    def __init__(self, context: zmq.Context, identity: Identity, options: Options):
+        self.presence, self.rejected = Presence(identity.node), Counter[str]()
         self._keys, self._kernel = keys, kernel = options.keys, options.kernel
-        self._presence, self._rejected = presence, rejected
         self._max_frame = most = max(options.max_frame, MAX_HEADER_BYTES)
         self.router = router = context.socket(zmq.ROUTER)
         router.setsockopt(zmq.IDENTITY, identity_of(identity.node, identity.incarnation))
@@ -154,7 +153,7 @@ class Connections:
 
     def note(self) -> None:
         """Takes notice of connections that were opened or closed since the last look."""
-        come_and_go = bool(self._presence.latecomers)
+        come_and_go = bool(self.presence.latecomers)
         for _ in range(_EVENTS_A_LOOK):
             if not self._monitor.poll(0):
                 return
@@ -163,12 +162,12 @@ class Connections:
             if self._kernel is not None and kind & OPENED:
                 self._kernel.watch(descriptor)
             if refused:
-                self._rejected["connection without the right key"] += 1
+                self.rejected["connection without the right key"] += 1
                 if self._kernel is not None:
                     self._kernel.forget(descriptor)
             elif kind & (zmq.EVENT_DISCONNECTED if self.zap else CLOSED) and not come_and_go:
                 # ZeroMQ does not tell the two causes apart, and neighbours that may come late also go
-                self._rejected[f"connection closed by its peer, or for a frame over {self._max_frame} bytes"] += 1
+                self.rejected[f"connection closed by its peer, or for a frame over {self._max_frame} bytes"] += 1
 
     def close(self, linger_s: float = 0.0) -> None:
         """What was sent and has not left yet gets ``linger_s`` seconds, while the context is terminated."""

@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache, lru_cache, partial
 from operator import add
@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
-from .connections import Connections, Identity, Options, Presence, identity_of
+from .connections import Connections, Identity, Options, identity_of
 from .constants import CONSTANTS
 from .control import Control, NeighbourCame, Place, Stop
 from .keys import authenticated_number
-from .stopwatch import Stopwatch
-from .waiting import parts_of
+from .stopwatch import Stopwatch, parts_of
 from .wire import HeaderReader, Rejected, layout_of, message_wire_bytes, pack_end, pack_start, view_tensor
 
 _send: Callable[..., None] = zmq.backend.Socket.send  # socket, frame, flags, whether to copy a frame of bytes
@@ -67,11 +66,12 @@ class Endpoint:
 
     def __init__(self, context: zmq.Context, identity: Identity, control: Control, options: Options):
         self.node = identity.node
-        self.presence = Presence(identity.node)
+        self.connections = Connections(context, identity, options)
+        self.presence, self.rejected = self.connections.presence, self.connections.rejected
+        self.close = self.connections.close
         self.heard: list[Any] = []
         self.hellos: list[tuple[int, int]] = []
         self.sent: defaultdict[str, dict[int, Traffic]] = defaultdict(dict)
-        self.rejected: Counter[str] = Counter()
         self.before_waiting: Callable[[], None] = lambda: None  # called where no message has come soon
         self.stopwatch = options.stopwatch or Stopwatch("start", running=False)
         self.control = control
@@ -83,8 +83,6 @@ class Endpoint:
         self._addresses: dict[int, str] = {}
         self._waiting: list[Message] = []  # that came while this client was still linking up
         self._look_due = 0.0
-        self.connections = Connections(context, identity, options, self.presence, self.rejected)
-        self.close = self.connections.close
         self._router = self.connections.router
         self._poller, self._aside = zmq.Poller(), zmq.Poller()  # the one for all, the other for all but messages
         self._poller.register(self._router, zmq.POLLIN)

@@ -46,8 +46,7 @@ def allow_open_files(count: int | None = None) -> None:
 
 
 def bound_connections(count: int) -> None:
-    """Limits connections to so many, and some of unauthenticated peers, from now on: to be called when all else that
-    others need is open."""
+    """Limits connections to so many, and some of unauthenticated peers: to be called when all else is open."""
     lowest = os.dup(0)
     os.close(lowest)
     allow_open_files(lowest + count + _UNAUTHENTICATED)

@@ -9,19 +9,15 @@ from .channel import Tensors
 from .clock import EVALUATION, Clock, Use
 from .endpoint import Traffic
 
-Vectors = Mapping[int, np.ndarray]
-"""{neighbour: vector}"""
-Shared = dict[tuple[int, int, int], tuple[Tensors, list[int]]]
+Vectors = Mapping[int, np.ndarray]  # {neighbour: vector}
+_Shared = dict[tuple[int, int, int], tuple[Tensors, list[int]]]
 """What is sent, and to whom, by its vector, phase and copy: one vector for many neighbours is copied once."""
 
 
 class Exchanged(NamedTuple):
-    """What a client exchanged in a round, with each neighbour that something was sent to; ``used`` where a scenario
-    decides which messages are."""
-
     round: int
-    sent: dict[int, Traffic]
-    used: Sequence[Use]
+    sent: dict[int, Traffic]  # with each neighbour that something was sent to
+    used: Sequence[Use]  # where a scenario decides that
 
 
 class Peers:
@@ -60,7 +56,7 @@ class Peers:
     def _send(self, vectors: Vectors) -> None:
         clock = self.clock
         round, sent = clock.round, clock.sent
-        shared: Shared = {}
+        shared: _Shared = {}
         for node, vector in vectors.items():
             phase = sent[node]
             tensors = self._channels.encode(node, round, phase, vector)
@@ -94,7 +90,7 @@ class Peers:
     def show(self, vectors: Vectors) -> None:
         """Sends clients the answers of this round that they lack, for evaluation only: this is no traffic of it."""
         with self._stopwatch.during("evaluation"):
-            shared: Shared = {}
+            shared: _Shared = {}
             for node, vector in vectors.items():
                 last = len(self._channels[node].sent_in(self.round)) - 1  # encoded as the answer would be
                 tensors = self._channels.encode(node, self.round, last, vector)

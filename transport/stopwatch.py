@@ -1,12 +1,18 @@
-"""Where a process's time goes, part by part."""
+"""Time: where that of a process goes, part by part, and waits by a clock that stands still while the process does."""
 
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import NamedTuple
 
 WAITING, IO = "waiting", "io"
+
+_suspensions = Counter[str]()  # of this process's waits, so far and going on: a debugger holds up all threads
+_PART_S = 1.0
+_PARTS = 8  # at least
+_STOPPED_S = 0.5  # later than this is not for want of a processor alone
 
 
 class Spent(NamedTuple):
@@ -31,15 +37,15 @@ class Stopwatch:
         self._alone = alone
         self._cpu: defaultdict[str, int] = defaultdict(int)  # nanoseconds
         self._wall: defaultdict[str, int] = defaultdict(int)
-        self._cpu_mark = time.thread_time_ns()
-        self._wall_mark = time.perf_counter_ns()
-        self._others = time.process_time_ns() - self._cpu_mark
+        self._cpu_mark = thread_time_ns()
+        self._wall_mark = perf_counter_ns()
+        self._others = process_time_ns() - self._cpu_mark
 
     def switch(self, part: str) -> str:
         """Time is ``part``'s from now on; returns the part that it was until now."""
         before = self._part
         if self._running:
-            cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
+            cpu, wall = thread_time_ns(), perf_counter_ns()
             self._cpu[before] += cpu - self._cpu_mark
             self._wall[before] += wall - self._wall_mark
             self._cpu_mark, self._wall_mark = cpu, wall
@@ -67,5 +73,34 @@ class Stopwatch:
             return {}
         self.switch(self._part)
         spent = {part: Spent(self._cpu[part] / 1e9, wall / 1e9) for part, wall in self._wall.items()}
-        others = time.process_time_ns() - time.thread_time_ns() - self._others
+        others = process_time_ns() - thread_time_ns() - self._others
         return spent | ({IO: Spent(max(others, 0) / 1e9, 0.0)} if self._alone else {})
+
+
+def parts_of(seconds: float, tell: Callable[[float], None] = lambda waited: None) -> Iterator[float]:
+    """A wait of ``seconds`` in parts: when the part that begins now ends (time.monotonic() seconds).
+
+    A part that took far longer than it should does not count: this process was stopped meanwhile (SIGSTOP, a machine
+    that was suspended), and those it waits for are likely to have been so, too. Nor does one in which the clock was
+    ``suspended``. After a part that counts, ``tell`` is told how long that makes.
+    """
+    part = min(_PART_S, seconds / _PARTS)
+    left = seconds
+    while left > 1e-6:
+        began, before = time.monotonic(), _suspensions["so far"]
+        yield began + min(part, left)
+        took = time.monotonic() - began
+        if took < part + _STOPPED_S and before == _suspensions["so far"] and not _suspensions["going on"]:
+            left -= max(took, 0.01)
+            tell(seconds - left)
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Where somebody looks at one thread of this process with a debugger, all others wait. For one thread at a time."""
+    _suspensions["so far"] += 1
+    _suspensions["going on"] += 1
+    try:
+        yield
+    finally:
+        _suspensions["going on"] -= 1

@@ -8,21 +8,15 @@ from functools import cache, lru_cache
 import msgpack
 import numpy as np
 
-GREETING_BYTES = 64
-"""Each end of a new connection opens with a greeting (signature, version, security mechanism, filler)."""
-SEAL_BYTES = 8 + 8 + 16 + 1
-"""What keys add to each frame, which then is the box of a MESSAGE command: its name, a nonce, a tag, flags."""
-HANDSHAKE_FRAME = 512
-"""What a frame must be allowed to have for a connection with keys to open: INITIATE has 257 bytes and an identity."""
-PUSH_READY_BYTES = 2 + (1 + 5) + (1 + 11 + 4 + 4)
-"""The READY command of a PUSH socket: Socket-Type = PUSH, and no Identity (see ``ready_bytes``)."""
+GREETING_BYTES = 64  # with which each end of a new connection opens: signature, version, security mechanism, filler
+SEAL_BYTES = 8 + 8 + 16 + 1  # of keys for each frame, then the box of a MESSAGE command: its name, nonce, tag, flags
+HANDSHAKE_FRAME = 512  # that a frame must be allowed to have for keys: INITIATE has 257 bytes and an identity
+PUSH_READY_BYTES = 2 + (1 + 5) + (1 + 11 + 4 + 4)  # READY of a PUSH socket: Socket-Type = PUSH, and no Identity
 
 VERSION = 1
 MAX_HEADER_BYTES = 255
 
-Layout = tuple[tuple[np.dtype, tuple[int, ...]], ...]
-"""(dtype, shape) of each tensor frame of a message."""
-
+Layout = tuple[tuple[np.dtype, tuple[int, ...]], ...]  # (dtype, shape) of each tensor frame of a message
 _DTYPES = tuple(map(np.dtype, ("<f4", "<f8", "<f2", "<i4", "<i8", "|u1", "|i1", "<u2")))
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _LIST_OF_SEVEN = b"\x97"  # msgpack's mark
@@ -48,9 +42,8 @@ def message_wire_bytes(lengths: Iterable[int], *, sealed: bool = False) -> int:
 
 
 def ready_bytes(identity: bytes) -> int:
-    """Wire bytes of the READY command that a ROUTER sends after its greeting: 43 + len(identity). A command frame (2
-    bytes), the name READY (1 + 5), the properties Socket-Type = ROUTER (1 + 11 + 4 + 6) and Identity (1 + 8 + 4 + its
-    length)."""
+    """Wire bytes of the READY command that a ROUTER sends after its greeting: a command frame, the name READY, the
+    properties Socket-Type = ROUTER and Identity."""
     return 2 + (1 + 5) + (1 + 11 + 4 + 6) + (1 + 8 + 4 + len(identity))
 
 

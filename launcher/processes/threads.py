@@ -25,10 +25,11 @@ from ...node.algorithms import libraries_for
 from ...node.assignment import Assignment
 from ...node.model.learner import time_of_a_step
 from ...node.process.main import live
-from ...transport import control, failpoints, waiting
+from ...transport import control, failpoints
 from ...transport.control import Control, ControlClosed, Exited, Failed, FromClient, Kill, Stop, Tell, TellAll
 from ...transport.endpoint import Stopped
 from ...transport.limits import allow_open_files
+from ...transport.stopwatch import suspended
 from .. import ONE_THREAD, interrupts
 from .engine import Engine, EngineError
 from .forkserver import private_folder
@@ -248,7 +249,7 @@ class _Debugger(pdb.Pdb):
         return self._console.ask(f"(Pdb {threading.current_thread().name}) ")
 
     def interaction(self, *about: Any) -> None:
-        with self._console.one_at_a_time, waiting.suspended():
+        with self._console.one_at_a_time, suspended():
             super().interaction(*about)
 
     def do_quit(self, arg: str) -> None:

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from sheafgossip.transport import waiting
+from sheafgossip.transport import stopwatch
 from sheafgossip.transport.constants import VARIABLE, Constants, parse
-from sheafgossip.transport.stopwatch import Stopwatch
+from sheafgossip.transport.stopwatch import Stopwatch, parts_of, suspended
 
 
 def compute(seconds: float) -> None:
@@ -77,7 +77,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(stopwatch, "time", clock)
     return clock
 
 
@@ -85,9 +85,9 @@ def waited(clock: Clock, seconds: float, stops: dict[int, float], looks: tuple[i
     """Seconds until the wait is over, where some parts of it (by number) take so much longer, and somebody looks with a
     debugger in others."""
     began = clock.now
-    for number, until in enumerate(waiting.parts_of(seconds)):
+    for number, until in enumerate(parts_of(seconds)):
         assert until > clock.now
-        with waiting.suspended() if number in looks else contextlib.nullcontext():
+        with suspended() if number in looks else contextlib.nullcontext():
             clock.now = until + stops.get(number, 0.0)
     return clock.now - began
 
@@ -105,10 +105,10 @@ def test_a_process_that_is_a_little_late_has_waited_all_the_same(clock):
 
 
 def test_a_debugger_that_is_left_before_a_part_has_ended_has_held_it_up_all_the_same(clock):
-    parts = waiting.parts_of(1.0)
+    parts = parts_of(1.0)
     for _ in range(100):
         until = next(parts)
-        with waiting.suspended():
+        with suspended():
             pass
         clock.now = until
 

@@ -22,7 +22,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
 from sheafgossip.launcher.planner.scenario import Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
-from sheafgossip.transport import clock, clock_wall, connections, waiting
+from sheafgossip.transport import clock, clock_wall, connections, stopwatch
 from sheafgossip.transport.channel import Channel, Channels, codec
 from sheafgossip.transport.clock import Rules, ScheduledClock
 from sheafgossip.transport.clock_planned import PlannedClock
@@ -82,7 +82,7 @@ class Stage:
         for node, (first, *_) in self._incarnations():
             self.due.append((first.start_s if self.on_wall_clock and node not in here else 0.0, node, first))
         with ExitStack() as patched:
-            for module in (waiting, connections, clock, clock_wall):
+            for module in (stopwatch, connections, clock, clock_wall):
                 patched.enter_context(patch.object(module, "time", self))
             self._start_those_due(here)
             try:
