@@ -1,7 +1,11 @@
-"""A client's socket and its connections: who may open one, what is noticed of them, and who of its neighbours is there,
-in which incarnation, or has left or died."""
+"""A client's socket and its connections: who may open one, what is noticed of them, who of its neighbours is there, in
+which incarnation, or has left or died; and the kernel's own counters, the truth that wire bytes are held against."""
 
+import contextlib
 import re
+import socket
+import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Container, Mapping
@@ -12,7 +16,6 @@ import zmq
 
 from .constants import CONSTANTS
 from .control import NeighbourCame, NeighbourDied, NeighbourFinished, NeighbourLeft
-from .kernel import KernelCounters
 from .keys import CLOSED, HANDSHAKE_MS, OPENED, PROOF, Ring, ZapHandler, dial_with, listen_with, next_event
 from .stopwatch import Stopwatch
 from .wire import HANDSHAKE_FRAME, MAX_HEADER_BYTES, SEAL_BYTES, Rejected
@@ -20,6 +23,10 @@ from .wire import HANDSHAKE_FRAME, MAX_HEADER_BYTES, SEAL_BYTES, Rejected
 _IDENTITY = re.compile(rb"node-(\d{4,9})(?:\.(\d{1,3}))?")
 _EVENTS_WAITING = 100_000  # of connections that others open and close while a client is at work
 _EVENTS_A_LOOK = 1000  # of connections: a flood of them holds up no one for long
+
+_TCP_INFO_BYTES = 240
+_PLACES = 128, 200, 208  # tcpi_bytes_received, tcpi_bytes_sent, tcpi_bytes_retrans in struct tcp_info, uint64 each
+_FIN_HAS_COME = (8, 9, 11)  # tcpi_state, the first byte: CLOSE_WAIT, LAST_ACK, CLOSING
 
 
 class CannotListen(Exception):
@@ -86,6 +93,57 @@ class Presence:
     def _is_back(self, node: int) -> None:
         self.died.pop(node, None)
         self.left.pop(node, None)
+
+
+def counts_bytes() -> bool:
+    """Whether this system's kernel has such counters: Linux since 4.19."""
+    if sys.platform != "linux":
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        return len(_info(sock)) >= _PLACES[-1] + 8
+
+
+class KernelCounters:
+    """Keeps a descriptor of its own to every connection it is told of, so that the counters outlive ZeroMQ's use."""
+
+    def __init__(self) -> None:
+        self._sockets: dict[tuple[str, str], socket.socket] = {}
+        self._latest: dict[int, tuple[str, str]] = {}  # descriptor of ZeroMQ's -> ends
+
+    def watch(self, descriptor: int) -> None:
+        """A connection that has gone since is let be: it had nothing of ours yet."""
+        with contextlib.suppress(OSError):
+            sock = socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
+            ours, theirs = sock.getsockname(), sock.getpeername()  # which a reset makes forget
+            ends = f"{ours[0]}:{ours[1]}", f"{theirs[0]}:{theirs[1]}"
+            self._sockets[ends] = sock
+            self._latest[descriptor] = ends
+
+    def forget(self, descriptor: int) -> None:
+        """The connection was that of an unauthenticated peer."""
+        if (sock := self._sockets.pop(self._latest.pop(descriptor, ("", "")), None)) is not None:
+            sock.close()
+
+    def read(self) -> list[tuple[str, str, int, int]]:
+        """Of each connection "address:port" of this end and of the other, and the bytes sent (what was sent again once)
+        and received."""
+        counts = []
+        for ends, sock in self._sockets.items():
+            info = _info(sock)
+            while (later := _info(sock))[0] != info[0]:  # the kernel reads the state before the counts: a FIN may come
+                info = later
+            received, sent, again = (struct.unpack_from("=Q", info, place)[0] for place in _PLACES)
+            fin = info[0] in _FIN_HAS_COME  # the other end has closed; the kernel counts its FIN as a byte received
+            counts.append((*ends, sent - again, received - fin))
+        return counts
+
+    def close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
+
+
+def _info(sock: socket.socket) -> bytes:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
 
 
 @dataclass(frozen=True)

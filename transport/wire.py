@@ -51,8 +51,8 @@ def handshake_bytes(*, connects: bool) -> int:
     """What keys add to opening a connection, at the end that connects or at the one that is bound. The one that
     connects sends HELLO (200 bytes) and INITIATE (257), which has READY's properties in a box; the other one WELCOME
     (168), and READY as a box (30): that is their framing, less READY's own frame and name."""
-    sent = (2 + 200) + (9 + 257) if connects else (2 + 168) + (2 + 30)
-    return sent - (2 + 1 + 5)
+    commands = (200, 257) if connects else (168, 30)
+    return sum(map(frame_bytes, commands)) - (2 + 1 + 5)
 
 
 def pack_header(run: int, src: int, dst: int, round: int, phase: int, layout: Layout) -> bytes:

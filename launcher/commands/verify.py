@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...metrics.text import say, show
 from ...metrics.verification import render_directions, render_runs, verify_run
-from ...transport.kernel import counts_bytes
+from ...transport.connections import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
 from ..studies.folders import new_folder
 from ..studies.runner import Finished, Observer, run_all

@@ -24,12 +24,11 @@ from ...transport.channel import CannotEncode, Channels
 from ...transport.clock import Clock, Rules
 from ...transport.clock_planned import PlannedClock
 from ...transport.clock_wall import DEADLINES, WallClock
-from ...transport.connections import CannotListen, Identity, Options
+from ...transport.connections import CannotListen, Identity, KernelCounters, Options
 from ...transport.constants import CONSTANTS
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
 from ...transport.endpoint import Endpoint, NeighbourTimeout, Stopped
 from ...transport.failpoints import failpoint
-from ...transport.kernel import KernelCounters
 from ...transport.keys import KeyPair, Ring
 from ...transport.limits import bound_connections, bound_memory, keep_own_files
 from ...transport.peers import Peers

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from runs import command
-from sheafgossip.transport.kernel import counts_bytes
+from sheafgossip.transport.connections import counts_bytes
 
 pytestmark = pytest.mark.skipif(not counts_bytes(), reason="this kernel does not count the bytes of TCP connections")
 

@@ -15,10 +15,9 @@ import zmq
 
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Clock
-from sheafgossip.transport.connections import Identity, Options
+from sheafgossip.transport.connections import Identity, KernelCounters, Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
 from sheafgossip.transport.endpoint import Endpoint, Message, Traffic
-from sheafgossip.transport.kernel import KernelCounters
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
 from sheafgossip.transport.peers import Peers
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import zmq
 
+from sheafgossip.transport.connections import KernelCounters, counts_bytes
 from sheafgossip.transport.endpoint import NeighbourTimeout
-from sheafgossip.transport.kernel import KernelCounters, counts_bytes
 from sheafgossip.transport.keys import ZapHandler
 from sheafgossip.transport.wire import GREETING_BYTES, handshake_bytes, ready_bytes
 

@@ -9,7 +9,7 @@ import zmq
 
 from sheafgossip.metrics.recorder import Recorder
 from sheafgossip.metrics.records import MAX_BATCH_BYTES, TABLES, Batch, EventRecord, Record, RoundRecord, unpack
-from sheafgossip.transport.kernel import KernelCounters, counts_bytes
+from sheafgossip.transport.connections import KernelCounters, counts_bytes
 from sheafgossip.transport.keys import KeyPair, ZapHandler, listen_with, next_event
 
 OPENING = 64 + len(b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PUSH")  # the greeting and READY
