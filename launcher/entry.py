@@ -1,18 +1,22 @@
 """Where a command begins: what has to be done before anything heavy is imported."""
 
+import errno
+import io
 import os
 import sys
 import traceback
+from typing import TextIO
 
-from . import ONE_THREAD, interrupts, outlets
+from . import ONE_THREAD, interrupts
 
 _MAKES_RUNS = ("run", "resume", "sweep", "reproduce", "verify")
 """Commands whose result is in their folders, whatever becomes of what they print."""
+_NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF)
 
 
 def main() -> None:
     """The whole life of a process; its exit codes are those of ``cli.main``."""
-    outlets.secure()
+    _secure_outlets()
     os.environ.update(ONE_THREAD)
     code = 130
     try:
@@ -20,8 +24,10 @@ def main() -> None:
         interrupts.ignore()
     except KeyboardInterrupt:  # once more, on the way out
         interrupts.ignore()
-    if code == 0 and (why := outlets.lost()) and sys.argv[1:2] and sys.argv[1] not in _MAKES_RUNS:
-        print(f"error: standard output cannot be written: {why}", file=sys.stderr)
+    sys.stdout.flush()
+    lost = getattr(sys.stdout, "lost", None)
+    if code == 0 and lost and sys.argv[1:2] and sys.argv[1] not in _MAKES_RUNS:
+        print(f"error: standard output cannot be written: {lost.strerror}", file=sys.stderr)
         code = 1
     sys.exit(code)
 
@@ -41,3 +47,53 @@ def _attempt() -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+class _Outlet(io.TextIOWrapper):
+    """Standard output or error that cannot break what writes to it, for whoever read it may be gone: it leads nowhere
+    once something cannot be written. ``lost`` says why, unless it is that nobody reads."""
+
+    lost: OSError | None = None
+
+    def __init__(self, stream: TextIO | None, descriptor: int):
+        file = io.FileIO(descriptor, "w", closefd=False)
+        super().__init__(
+            io.BufferedWriter(file),
+            encoding=stream.encoding if stream else "utf-8",
+            errors=stream.errors if stream else "backslashreplace",
+            line_buffering=file.isatty() or descriptor == 2,
+            write_through=bool(getattr(stream, "write_through", False)),
+        )
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        if error.errno not in _NOBODY_READS:
+            self.lost = error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        super().flush()
+
+
+def _secure_outlets() -> None:
+    """Descriptors 0 to 2 that are closed lead nowhere from here on: the next files to be opened would get their
+    numbers."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: PTH123, SIM115
+    sys.stdout, sys.stderr = _Outlet(sys.stdout, 1), _Outlet(sys.stderr, 2)

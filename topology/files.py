@@ -1,7 +1,5 @@
-"""Graphs that a user wrote down: a list of edges or arcs, or GraphML.
-
-Files come from other people: their size is bounded, and GraphML is read without ever expanding an entity.
-"""
+"""Graphs that a user wrote down: a list of edges or arcs, or GraphML. Files come from other people: their size is
+bounded, and GraphML is read without ever expanding an entity."""
 
 import codecs
 import re
@@ -22,8 +20,7 @@ Link = tuple[int, int, int]
 
 
 def read_graph(path: Path, clients: int, *, directed: bool, connected: bool = True) -> Graph | Digraph:
-    """GraphML where the name ends in .graphml, else a list of edges or arcs: two client numbers a line, # starts a
-    comment.
+    """Reads GraphML where the name ends in .graphml, else edges or arcs: two client numbers a line, # starts a comment.
 
     Raises TopologyError, naming file and line, unless the file holds a simple graph of ``clients`` clients, which is
     strongly connected where it is ``directed``, else ``connected`` if that is asked for.

@@ -17,8 +17,7 @@ class TopologyError(UserError):
 @dataclass(frozen=True)
 class _Linked:
     """Clients 0 .. clients - 1, and links of different ones, ascending, each once; an undirected link (i, j) has i < j.
-    Raises TopologyError for anything else.
-    """
+    Raises TopologyError for anything else."""
 
     clients: int
     links: tuple[tuple[int, int], ...]
@@ -110,10 +109,6 @@ class Digraph(_Linked):
     """Over an arc (i, j) i sends to j and j hears from i."""
 
     directed = True
-
-    @property
-    def arcs(self) -> tuple[tuple[int, int], ...]:
-        return self.links
 
     @cached_property
     def undirected(self) -> Graph:

@@ -263,17 +263,14 @@ def reproduce(
     return code
 
 
-class _OneByOne(Observer):
+class _OneByOne(_Follower):
     """Shows each run; what stays of it is a line."""
-
-    def __init__(self, display: Display):
-        self._display = display
 
     def begins(self, prepared: Prepared) -> Display:
         self._display.follow(prepared.folder)
         return self._display
 
     def has_ended(self, finished: Finished) -> None:
-        self._display.end()
+        super().has_ended(finished)
         if finished.outcome.status == "finish":
             self._display.tell(f"{finished.prepared.folder.name}: finished")

@@ -52,7 +52,7 @@ def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
         for axes, x in zip(panels, axes_of, strict=True):
             _draw_curves(axes, x, shown)
         for axes in panels[::columns]:
-            axes.set_ylabel(f"{same[0].metric_label}, mean over clients")
+            axes.set_ylabel(f"{same[0].scale[1]}, mean over clients")
         legend_below(figure, panels[0])
         seeds = any(len(method.folders) > 1 for method, _ in shown)
         over = "runs with different seeds (over clients where there is one run)" if seeds else "clients"
@@ -92,9 +92,9 @@ def _draw_curves(axes: Axes, x: str, shown: Sequence[tuple[Method, DataFrame]]) 
         if x == "payload_mb":
             curve = curve[curve.payload_mb > 0]
             if curve.empty:
-                axes.axhline(method.unit * every_round.metric.iloc[-1], **look | {"marker": None})
+                axes.axhline(method.scale[0] * every_round.metric.iloc[-1], **look | {"marker": None})
                 continue
-        metric, error = method.unit * curve.metric, method.unit * curve.standard_error.fillna(0)
+        metric, error = method.scale[0] * curve.metric, method.scale[0] * curve.standard_error.fillna(0)
         every = max(1, len(curve) // _MARKERS)
         axes.plot(curve[x], metric, markevery=(method.number % every, every), **look)
         axes.fill_between(curve[x], metric - error, metric + error, color=look["color"], alpha=0.18, lw=0)
@@ -115,12 +115,12 @@ def spread(methods: Sequence[Method]) -> Iterator[Drawn]:
             continue
         figure, (axes,) = new_figure(10.5, 1.1 + 0.55 * len(shown))
         for row, (method, latest) in enumerate(shown):
-            values = method.unit * latest.test_metric.to_numpy()
+            values = method.scale[0] * latest.test_metric.to_numpy()
             lift = np.random.default_rng(0).uniform(-0.26, 0.26, len(values))  # only so that dots do not hide others
             axes.plot(values, row + lift, "o", ms=4, color=colour(method.number), alpha=0.6, mew=0)
             axes.plot(values.mean(), row, "|", ms=26, mew=2.2, color=INK)
         list_rows(axes, [method.name for method, _ in shown])
-        axes.set_xlabel(same[0].metric_label)
+        axes.set_xlabel(same[0].scale[1])
         axes.spines["left"].set_visible(False)
         seeds = ", of each seed" if any(len(method.folders) > 1 for method, _ in shown) else ""
         yield Drawn(

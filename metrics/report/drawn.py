@@ -64,13 +64,9 @@ class Method:
         return nodes.node[nodes.role == "client"].tolist()
 
     @property
-    def metric_label(self) -> str:
-        return "test accuracy, %" if self.run.metric == "accuracy" else "test MSE"
-
-    @property
-    def unit(self) -> float:
-        """What a test metric is multiplied by to be shown."""
-        return 100.0 if self.run.metric == "accuracy" else 1.0
+    def scale(self) -> tuple[float, str]:
+        """What a test metric is multiplied by to be shown, and what it is called then."""
+        return (100.0, "test accuracy, %") if self.run.metric == "accuracy" else (1.0, "test MSE")
 
     def latest_metric(self) -> DataFrame:
         """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed.

@@ -52,8 +52,7 @@ def graph(method: Method) -> Iterator[Drawn]:
 
 def _edges(method: Method) -> DataFrame:
     """i < j, payload_mb of both directions, map_norm: the larger ||P_ij||_F of both ends after the last round; where
-    clients have found other neighbours on the way also first_mb, the payload of the first round.
-    """
+    clients have found other neighbours on the way also first_mb, the payload of the first round."""
     hello = method.reader.overhead
     pairs = np.unique(np.sort(hello[hello.kind == "hello"][["src", "dst"]].to_numpy(), axis=1), axis=0)
     edges = DataFrame(pairs, columns=["i", "j"], dtype=int)
@@ -68,7 +67,7 @@ def _edges(method: Method) -> DataFrame:
     return edges.join(_between(_norms(method), "node", "neighbour").map_norm.max(), on=["i", "j"])
 
 
-def _between(rows: DataFrame, *ends: str):
+def _between(rows: DataFrame, *ends: str) -> Any:
     """Groups both directions of an edge, by i < j."""
     both = rows[list(ends)]
     return rows.assign(i=both.min(axis=1), j=both.max(axis=1)).groupby(["i", "j"])
@@ -76,8 +75,8 @@ def _between(rows: DataFrame, *ends: str):
 
 def _norms(method: Method) -> DataFrame:
     """node, neighbour, map_norm after the last round that was recorded."""
-    query = "SELECT node, neighbour, map_norm FROM edge WHERE round = (SELECT max(round) FROM edge) ORDER BY 1, 2"
-    return _ask(method, query)
+    last = "round = (SELECT max(round) FROM edge)"
+    return _ask(method, f"SELECT node, neighbour, map_norm FROM edge WHERE {last} ORDER BY node, neighbour")
 
 
 def _ask(method: Method, query: str) -> DataFrame:

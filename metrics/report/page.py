@@ -106,7 +106,7 @@ def worst_clients(method: Method, count: int) -> str:
     latest = method.latest_metric().sort_values("test_metric", ascending=accuracy, kind="stable").head(count)
     return ", ".join(
         f"{row.owner or row.client}{f' (seed {row.seed})' if len(method.folders) > 1 else ''}: "
-        f"{method.unit * row.test_metric:{'.1f' if accuracy else '.4g'}}"
+        f"{method.scale[0] * row.test_metric:{'.1f' if accuracy else '.4g'}}"
         for row in latest.itertuples(index=False)
     )
 

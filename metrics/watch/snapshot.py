@@ -28,18 +28,16 @@ _LOOK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run at one moment, as far as it is committed.
+    """A run at one moment, as far as it is committed; None stands for what is not known yet, or not recorded.
 
-    ``completed``: the last round of each client that is there and has one, in ascending order; ``started`` counts the
-    clients that have reported, ``gone`` the clients that crashed, left or died and are not back. ``metric`` is the mean
-    over clients of each one's latest evaluation, ``history`` that of every evaluated round that half of the clients who
-    are there have completed, as (round, mean). Bytes are payload; memory is the latest PSS of the ``memory_of`` clients
-    of those who are there that have told it yet. ``waited`` is the share of their time that clients waited,
-    ``waited_for`` whom they waited for longest, ``left_s`` what the client that will be last needs at its recent pace.
-    ``events`` are the latest, oldest first, ``counts`` how many there were of each kind. ``behind``: there is more on
-    record than this look had time to read; the next one goes on from there.
-
-    None stands for a figure that is not known yet, or that the run does not record.
+    ``completed``: the last round of each client that is there and has one, ascending; ``started`` counts the clients
+    that have reported, ``gone`` those that crashed, left or died and are not back. ``metric`` is the mean over clients
+    of each one's latest evaluation, ``history`` (round, mean) of every evaluated round that half of the clients who are
+    there have completed. Bytes are payload; memory is the latest PSS of the ``memory_of`` clients of those who are
+    there that have told it yet. ``waited`` is the share of their time that clients waited, ``waited_for`` whom they
+    waited for longest, ``left_s`` what the client that will be last needs at its recent pace. ``events`` are the
+    latest, oldest first, ``counts`` how many there were of each kind. ``behind``: there is more on record than this
+    look had time to read; the next one goes on from there.
     """
 
     name: str
@@ -111,7 +109,6 @@ class Follower:
         self._rounds: int = config.get("rounds", 0)
         self._clients: int = config.get("clients", 0)
         self._measured: bool = config.get("measuring", {}).get("enabled", True)
-        self._names: dict[int, str] = {}
         self._start, self._ignored = -1, -1
         self._before: set[tuple[int, int]] = set()  # clients of an earlier start, by number and process
         with open_records(self._folder, check=TABLES) as records:
@@ -191,10 +188,8 @@ class Follower:
     def _read_on(
         self, records: sqlite3.Connection, nodes: Sequence[int], clients: Collection[int], deadline: float
     ) -> bool:
-        """Client by client, round by round: seeks by the key cost the same however far the fastest is ahead.
-
-        Returns whether that was all.
-        """
+        """Client by client, round by round: seeks by the key cost the same however far the fastest is ahead. Returns
+        whether that was all."""
         came = "SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node"
         comebacks = dict(records.execute(came))
         while nodes:
@@ -245,16 +240,8 @@ class Follower:
             f"SELECT wall_s, node, substr(kind, 1, {_SHOWN}), substr(detail, 1, {_SHOWN}) FROM event"
             f" WHERE {_TELLING} ORDER BY rowid DESC LIMIT {_EVENTS}"
         ).fetchall()
-        return tuple(
-            Event(wall_s, node, label(kind), detail, self._name_of(node, records))
-            for wall_s, node, kind, detail in reversed(latest)
-        )
-
-    def _name_of(self, node: int, records: sqlite3.Connection) -> str:
-        """Looks a name up once: they stay as they are."""
-        if node not in self._names:
-            self._names[node] = name_of(node, records)
-        return self._names[node]
+        names = {node: name_of(node, records) for node in {node for _, node, *_ in latest}}
+        return tuple(Event(at, node, label(kind), detail, names[node]) for at, node, kind, detail in reversed(latest))
 
     def _waiting(self, records: sqlite3.Connection) -> tuple[float | None, str | None]:
         if self._idle_s is None:
@@ -264,7 +251,7 @@ class Follower:
         virtual = any(process.virtual_s is not None for process in ended)
         there_s = sum((process.virtual_s or 0.0) if virtual else process.ends[-1][1] for process in ended)
         there_s -= seconds_away(records, "virtual_s" if virtual else "wall_s")
-        whom = next((self._name_of(node, records) for node, _ in self._waited_for.most_common(1)), None)
+        whom = next((name_of(node, records) for node, _ in self._waited_for.most_common(1)), None)
         return (min(1.0, self._idle_s / there_s) if there_s > 0 else None), whom
 
 

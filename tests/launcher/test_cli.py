@@ -150,13 +150,9 @@ def test_a_table_is_as_wide_as_the_terminal_and_in_a_file_as_it_needs(folder, fi
 
 
 def test_summary_tells_what_a_target_took_means_over_seeds_and_as_json_nothing_but_json(seeds):
+    expected = {"rounds": "1", "payload": "1.00", "wire": "1.40", "wall": "2.0"}
     _, shown, _ = sheafgossip("summary", seeds / "seed-1", "--target", "0.65")
-    assert dict(re.findall(r"│ (.*?65 %.*?) +│ +(\S+) │", shown)) == {
-        "rounds to reach 65 %": "1",
-        "payload to reach 65 %, MB": "1.00",
-        "wire to reach 65 %, MB": "1.40",
-        "wall time to reach 65 %, s": "2.0",
-    }
+    assert dict(re.findall(r"│ (\w+).* to reach 65 %.*? │ +(\S+) │", shown)) == expected
     _, shown, _ = sheafgossip("summary", seeds)
     assert re.search(r"dfedu \(2 seeds\).*80\.0 ± 10\.0", shown)
     code, shown, error = sheafgossip("summary", seeds, "--json", "--target", "0.8")
@@ -167,22 +163,17 @@ def test_summary_tells_what_a_target_took_means_over_seeds_and_as_json_nothing_b
     assert [group["mean"]["test_metric"] for group in told["seeds"]] == [pytest.approx(0.8)]
 
 
-def test_compare_and_export_write_files_that_are_not_there_yet(folder, finished, seeds):
+def test_compare_and_export_write_files(folder, finished, seeds):
     finished("other", 0.3, "algorithm.name = 'local'")
     code, shown, _ = sheafgossip("compare", seeds, "other", "--target", "0.65", "--csv", "table.csv")
     assert code == 0
     assert re.search(r"algorithm\.name +dfedu +local", shown)
     assert re.search(r"accuracy % ± s\.e\. +80\.0 ± 10\.0 \* +30\.0 ± 0\.0", shown)
     assert re.search(r"wire MB to 65 % +1\.40 +–", shown)
-    export = "export", "other", "--to", "csv", "--out", "tables"
-    code, shown, _ = sheafgossip(*export)
+    assert (folder / "table.csv").read_text().startswith("algorithm.name,run,")
+    code, shown, _ = sheafgossip("export", "other", "--to", "csv", "--out", "tables")
     assert (code, shown.endswith("files in tables\n")) == (0, True)
-    written = {path: path.read_text() for path in (folder / "table.csv", folder / "tables" / "traffic.csv")}
-    assert written[folder / "table.csv"].startswith("algorithm.name,run,")
-    for words in (("compare", seeds, "other", "--csv", "table.csv"), export):
-        code, shown, error = sheafgossip(*words)
-        assert (code, shown, len(error.splitlines()), "nothing is overwritten" in error) == (2, "", 1, True)
-    assert written == {path: path.read_text() for path in written}
+    assert (folder / "tables" / "traffic.csv").is_file()
 
 
 def test_verify_says_so_where_the_kernel_counts_nothing(monkeypatch):

@@ -1,11 +1,12 @@
 """Graphs that are drawn: one, directed ones, and sequences that change."""
 
 import time
+from dataclasses import replace
 
 import networkx
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.topology import Graph, TopologyError, TopologySpec, draw, draw_sequence
@@ -16,7 +17,7 @@ RANDOM = (
     TopologySpec("erdos-renyi", p=0.4),
     TopologySpec("watts-strogatz", k=4, p=0.2),
     TopologySpec("barabasi-albert", m=2),
-    TopologySpec("random-regular", k=4),
+    TopologySpec("random-regular", k=4),  # dense with few clients
     TopologySpec("erdos-renyi", p=0.4, directed=True, tries=1000),
 )
 FIXED = (*map(TopologySpec, ("ring", "torus", "star", "complete", "exponential")), TopologySpec("ring", directed=True))
@@ -24,22 +25,19 @@ ONE_PEER = TopologySpec("one-peer-exponential")
 seeds = st.integers(0, 2**63 - 1)
 
 
-def redrawn(spec: TopologySpec, every: int) -> TopologySpec:
-    return TopologySpec(**vars(spec) | {"redraw_every": every})
-
-
 @settings(deadline=None, max_examples=80)
 @given(spec=st.sampled_from(RANDOM + FIXED), clients=st.integers(6, 40), seed=seeds)
 def test_every_graph_is_connected_and_the_same_for_the_same_seed(spec, clients, seed):
     graph = draw(spec, clients, seed)
-    drawn = networkx.DiGraph(graph.arcs) if graph.directed else networkx.Graph(graph.edges)
+    drawn = networkx.DiGraph(graph.links) if graph.directed else networkx.Graph(graph.edges)
     assert sorted(drawn) == list(range(clients))
     assert networkx.is_strongly_connected(drawn) if graph.directed else networkx.is_connected(drawn)
     assert diameter(graph) == networkx.diameter(drawn)
     assert draw(spec, clients, seed) == graph
     assert draw(spec, 1, seed) == Graph(1, ())
-    edges = {"watts-strogatz": 2 * clients, "barabasi-albert": 2 * (clients - 2)}
+    edges = {"watts-strogatz": 2 * clients, "barabasi-albert": 2 * (clients - 2), "random-regular": 2 * clients}
     assert len(graph.undirected.edges) == edges.get(spec.kind, len(graph.undirected.edges))
+    assert spec.kind != "random-regular" or graph.max_degree == 4
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -61,15 +59,6 @@ def test_three_thousand_clients_are_drawn_and_measured_within_seconds():
     describe(graphs)
     assert drawn - start < 1
     assert time.process_time() - drawn < 4
-
-
-@settings(deadline=None, max_examples=40)
-@given(clients=st.integers(4, 24), k=st.integers(2, 23), seed=seeds)
-def test_random_regular_gives_every_client_k_neighbours(clients, k, seed):
-    assume(k < clients and k * clients % 2 == 0)
-    # Two neighbours each is a set of circles, and one circle is rare.
-    graph = draw(TopologySpec("random-regular", k=k, tries=2000), clients, seed)
-    assert {graph.degree(client) for client in range(clients)} == {k}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +116,7 @@ def test_disconnected_draws_are_drawn_again():
 
 @pytest.mark.parametrize("spec", RANDOM, ids=lambda spec: spec.kind)
 def test_each_period_has_a_connected_graph_of_its_own_and_the_first_is_that_of_a_run_with_one(spec):
-    every_third = redrawn(spec, 3)
+    every_third = replace(spec, redraw_every=3)
     graphs = draw_sequence(every_third, 15, 7, rounds=20)
     assert graphs == draw_sequence(every_third, 15, 7, rounds=20)
     assert graphs.graphs[:4] == draw_sequence(every_third, 15, 7, rounds=10).graphs
@@ -135,7 +124,8 @@ def test_each_period_has_a_connected_graph_of_its_own_and_the_first_is_that_of_a
     assert len(set(graphs.graphs)) == 7
     assert all(graph.is_connected for graph in graphs.graphs)
     assert [graphs.graphs.index(graphs.of(round)) for round in (1, 3, 4, 19, 20)] == [0, 0, 1, 6, 6]
-    for alone in (draw_sequence(spec, 15, 7, rounds=50), draw_sequence(redrawn(spec, 50), 15, 7, rounds=50)):
+    for every in (0, 50):
+        alone = draw_sequence(replace(spec, redraw_every=every), 15, 7, rounds=50)
         assert alone.graphs == (draw(spec, 15, 7),) == graphs.graphs[:1]
         assert not alone.changes
 

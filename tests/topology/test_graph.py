@@ -85,7 +85,7 @@ def test_columns_of_a_directed_graphs_weights_sum_to_one_and_rows_where_it_is_re
     for spec, regular in ((random, False), (TopologySpec("ring", directed=True), True)):
         graph = draw(spec, 12, 1)
         W = mixing_matrix(graph, "metropolis-hastings").toarray()
-        assert {(int(j), int(i)) for i, j in np.argwhere(W) if i != j} == set(graph.arcs)
+        assert {(int(j), int(i)) for i, j in np.argwhere(W) if i != j} == set(graph.links)
         np.testing.assert_allclose(W.sum(axis=0), 1)
         assert graph.is_regular == regular == bool(np.allclose(W.sum(axis=1), 1))
 
