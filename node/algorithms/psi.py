@@ -30,25 +30,18 @@ class Hypernetwork(State):
     def learn_anew(self, start: Blocks) -> None:
         """From these blocks, with an Adam that has done no step."""
         self._flat = tensor(np.concatenate([np.ravel(block) for block in start.values()]).astype(self._theta.dtype))
-        self._gradient = torch.zeros_like(self._flat)
         self._adam = Adam(self._flat, (1 - 0.9, 1 - 0.999))
         self._models: np.ndarray | None = None
-        self.psi: dict[str, Tensor] = {}
-        sizes = [block.size for block in start.values()]
-        parts = zip(start.items(), self._flat.split(sizes), self._gradient.split(sizes), strict=True)
-        for (name, block), part, slope in parts:
-            self.psi[name] = part.view(block.shape).requires_grad_()
-            self.psi[name].grad = slope.view(block.shape)  # backward() adds into the flat vector
+        parts = zip(start.items(), self._flat.split([block.size for block in start.values()]), strict=True)
+        self.psi = {name: part.view(block.shape).requires_grad_() for (name, block), part in parts}
 
     def fit(self, uploads: Uploads) -> None:
         """One step of Adam on 1/|S| sum_m ||theta_m - theta~_m||^2 + weight_decay/2 ||psi||^2."""
         S, theta_tilde = list(uploads), tensor(np.stack(list(uploads.values())))
-        self._gradient.zero_()
         loss = (self.generate(self.features()[S]) - theta_tilde).square().sum() / len(S)
-        loss.backward()
-        with torch.no_grad():
-            self._gradient.add_(self._flat, alpha=self.algorithm.weight_decay)
-            self._adam.step(self._gradient, self.algorithm.eta)
+        slopes = torch.autograd.grad(loss, list(self.psi.values()))
+        gradient = torch.cat([slope.ravel() for slope in slopes])
+        self._adam.step(gradient.add_(self._flat, alpha=self.algorithm.weight_decay), self.algorithm.eta)
         self._models = None
 
     def model_of(self, client: int) -> np.ndarray:
@@ -93,7 +86,7 @@ class Hypernetwork(State):
         self._models = None
 
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays().values()) + self._gradient.numpy().nbytes
+        return sum(array.nbytes for array in [*self.arrays().values(), self._flat.numpy()])  # and a gradient
 
 
 class GraphHypernetwork(Hypernetwork):

@@ -23,7 +23,7 @@ the sender has decided, and w_ij = 1 takes both: whoever hears each other in a r
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Annotated, Literal
@@ -198,18 +198,22 @@ class SelectiveState(State):
         self.stability = StabilityWatch()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        numbers = [edge.numbers for edge in self.edges.values()]
+        numbers, them = [edge.numbers for edge in self.edges.values()], self.introductions
+        known = [[j in kind for kind in (them.neighbours, them.met, them.seeking)] for j in them.everyone]
         return {
             "edges": np.array(numbers).reshape(-1, len(self.blocks), 6),
             "loss_at_theta0": np.array([self.loss_at_theta0]),
-            **self.introductions.arrays(),
+            "acquaintances": np.array(known, np.uint8).reshape(-1, 3),
+            "introduced": np.array(sorted(them.introduced), np.int64).reshape(-1, 2),
         }
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         for edge, numbers in zip(self.edges.values(), arrays["edges"], strict=True):
             edge.numbers[:] = numbers
-        self.loss_at_theta0 = float(arrays["loss_at_theta0"][0])
-        self.introductions.load(arrays)
+        self.loss_at_theta0, them = float(arrays["loss_at_theta0"][0]), self.introductions
+        of = [{them.everyone[place] for place in np.flatnonzero(kind)} for kind in arrays["acquaintances"].T]
+        them.neighbours, them.met, them.seeking = of
+        them.introduced = {(i, j) for i, j in arrays["introduced"].tolist()}
 
     def nbytes(self) -> int:
         numbers = [self.theta0, *self.arrays().values()]
@@ -320,7 +324,7 @@ class Introductions:
 
     def __init__(self, everyone: Iterable[int], first: Collection[int]):
         """``everyone`` are all clients that could be met, ``first`` those that are neighbours from the start."""
-        self.places = {j: place for place, j in enumerate(sorted(everyone))}
+        self.everyone = sorted(everyone)
         self.degree = len(first)  # at the start
         # those that it exchanges with, that it has met, and the neighbours who said the last time that they seek
         self.neighbours, self.met, self.seeking = set(first), set(first), set(first)
@@ -331,40 +335,22 @@ class Introductions:
         surplus = max(0, len(self.neighbours) - self.degree + 1) // 2
         left = set(rng.permutation(sorted(off))[:surplus].tolist())
         status = SEEKING if off or len(self.neighbours) < self.degree else CONTENT
-        meet = dict.fromkeys(self.neighbours, NOBODY)
-        for one, other in self._pairs(on, rng):
-            meet[one], meet[other] = other, one
-        return {j: np.array([meet[j], LEAVING if j in left else status]) for j in sorted(self.neighbours)}
-
-    def _pairs(self, on: Collection[int], rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """No client twice."""
-        free = rng.permutation(sorted(self.seeking & self.neighbours)).tolist()
+        free, meet = rng.permutation(sorted(self.seeking & self.neighbours)).tolist(), dict[int, int]()
         for one, other in combinations([j for j in free if j in on], 2):
             pair = min(one, other), max(one, other)
-            if one in free and other in free and pair not in self.introduced:
+            if meet.keys().isdisjoint(pair) and pair not in self.introduced:
                 self.introduced.add(pair)
-                free.remove(one)
-                free.remove(other)
-                yield pair
-        yield from zip(free[::2], free[1::2], strict=False)
+                meet |= {one: other, other: one}
+        free = [j for j in free if j not in meet]
+        for one, other in zip(free[::2], free[1::2], strict=False):
+            meet |= {one: other, other: one}
+        return {j: np.array([meet.get(j, NOBODY), LEAVING if j in left else status]) for j in sorted(self.neighbours)}
 
     def hear(self, told: Mapping[int, np.ndarray], heard: Mapping[int, np.ndarray]) -> set[int]:
         """Takes in what this client and its neighbours told each other; returns its new neighbours."""
         gone = {j for j in heard if LEAVING in (int(told[j][1]), int(heard[j][1]))}
-        new = {int(message[0]) for message in heard.values()} & self.places.keys() - self.met
+        new = {int(message[0]) for message in heard.values()} & set(self.everyone) - self.met
         self.seeking = {j for j, message in heard.items() if int(message[1]) == SEEKING}
         self.neighbours = (self.neighbours - gone) | new
         self.met |= new
         return new
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        kinds = (self.neighbours, self.met, self.seeking)
-        return {
-            "acquaintances": np.array([[j in kind for kind in kinds] for j in self.places], np.uint8).reshape(-1, 3),
-            "introduced": np.array(sorted(self.introduced), np.int64).reshape(-1, 2),
-        }
-
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        columns = arrays["acquaintances"].astype(bool).T
-        self.neighbours, self.met, self.seeking = ({j for j, p in self.places.items() if kind[p]} for kind in columns)
-        self.introduced = {(int(i), int(j)) for i, j in arrays["introduced"]}

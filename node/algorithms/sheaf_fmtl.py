@@ -337,7 +337,6 @@ def common_coordinates(run: RunFacts, i: int, j: int) -> tuple[int, ...]:
             "algorithm.start = 'selection'",
             f"clients {i} and {j} have no parameter in common; set data.features_held below 1, or choose another start",
         )
-    both, outputs = set(theirs), run.models[i].outputs
-    places = [place for place, feature in enumerate(mine) if feature in both]
-    weights = [output * len(mine) + place for output in range(outputs) for place in places]
-    return (*weights, *range(outputs * len(mine), outputs * (len(mine) + 1)))
+    outputs = run.models[i].outputs
+    common = np.append(np.tile(np.isin(mine, theirs), outputs), np.ones(outputs, bool))
+    return tuple(np.flatnonzero(common).tolist())
