@@ -113,16 +113,7 @@ def test_a_run_has_in_mid_run_the_figures_of_a_run_that_ends_there(run, method):
 
 # -- a server that draws clients ---------------------------------------------------------------------------------------
 
-CLIENTS = 10
-DRAWN = f"""
-clients = {CLIENTS}
-rounds = {ROUNDS}
-seed = 3
-data = {{ samples = 500, partition = "classes", classes_per_client = 2 }}
-training = {{ work = "steps", steps = 4, alpha = 0.3 }}
-algorithm = {{ name = "fedavg", fraction = 0.2 }}
-"""
-PLANNED = DRAWN + STRAGGLERS
+CLIENTS, DRAWN, PLANNED = 6, text_of("fedavg"), text_of("fedavg, with stragglers")
 
 
 def test_a_target_is_reached_in_the_round_in_which_a_run_that_ends_there_has_reached_it(run):

@@ -1,5 +1,8 @@
 """SFMTL-Graph against its equations in plain loops; and whether it finds groups that are there."""
 
+from functools import partial
+
+import networkx
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
@@ -49,7 +52,8 @@ class SFMTLGraph(Loop):
 
     def aggregate(self, now):
         a = np.array([[0.0 if k == j else self.similarity(k, j) for j in now] for k in now])
-        best = max(partitions(list(range(len(now)))), key=lambda parts: modularity(parts, a))
+        modularity = partial(networkx.community.modularity, networkx.from_numpy_array(a))  # (11)
+        best = max(partitions(list(range(len(now)))), key=modularity)
         for part in best:
             anchors = {}
             for c in range(C):
@@ -81,13 +85,6 @@ def partitions(members):
         yield [[first], *parts]
         for i in range(len(parts)):
             yield [*parts[:i], [first, *parts[i]], *parts[i + 1 :]]
-
-
-def modularity(parts, a):
-    """(11)"""
-    two_m = a.sum()
-    degree = a.sum(axis=0)
-    return sum(a[k, j] - degree[k] * degree[j] / two_m for part in parts for k in part for j in part) / two_m
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
