@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, reduce
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
 import tomli_w
 from annotated_types import Ge, Le, Lt, MaxLen, MinLen
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, GetPydanticSchema, TypeAdapter, ValidationError
 
 from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Algorithm
@@ -97,13 +97,8 @@ class LinksSection(Section):
             raise ValueError(f"latency_high_s = {self.latency_high_s:g} is below latency_s = {self.latency_s:g}")
 
 
-if TYPE_CHECKING:
-    AlgorithmSection = Any
-else:
-    AlgorithmSection = Annotated[
-        Union[tuple(ALGORITHMS.values())],  # noqa: UP007 (made from the table)
-        Field(discriminator="name"),
-    ]
+_ONE_OF: Any = Annotated[Union[tuple(ALGORITHMS.values())], Field(discriminator="name")]  # noqa: UP007 (from the table)
+AlgorithmSection = Annotated[Any, GetPydanticSchema(lambda _, schema_of: schema_of(_ONE_OF))]
 
 
 @dataclass(frozen=True)
