@@ -1,4 +1,4 @@
-"""Images, what is said when they are not there, and the choice of some samples."""
+"""Images, what is said when they are not there, the choice of some samples, and tasks with a known structure."""
 
 import gzip
 import hashlib
@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.config.data import DataSection
+from sheafgossip.launcher.config.data import DataSection, SyntheticTable
 from sheafgossip.launcher.data.pool import DataError
 from sheafgossip.launcher.data.sets import load, torchvision_datasets
+from sheafgossip.launcher.data.shards import cut
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -184,3 +185,58 @@ def test_pixels_arrive_as_channel_row_column(tmp_path, monkeypatch):
         assert np.array_equal(pool.x[:, channel, row, column], written[:, 1024 * channel + 32 * row + column])
     assert pool.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9, 5, 9]
     assert (pool.scale, pool.outputs) == (255.0, 10)
+
+
+# -- synthetic tasks, recovered by least squares -----------------------------------------------------------------------
+
+CLIENTS = 8
+
+
+def draw(task="regression", seed=3, clients=CLIENTS, **keys):
+    return load(DataSection(dataset="synthetic", task=task, synthetic=SyntheticTable(**keys)), seed, clients)
+
+
+def parameters(pool):
+    """Of each client, by least squares: (clients, dimensions)."""
+    own = [pool.client == client for client in range(pool.client.max() + 1)]
+    return np.array([np.linalg.lstsq(pool.x[rows], pool.y[rows, 0], rcond=None)[0] for rows in own])
+
+
+def test_a_group_has_one_task_and_deviation_is_the_distance_from_it_relative_to_its_parameters():
+    theta = parameters(draw(groups=2, deviation=0, noise=0, samples=200))
+    assert np.linalg.norm(theta - theta[[0] * 4 + [4] * 4], axis=1).max() < 1e-4
+    assert np.linalg.norm(theta[0] - theta[4]) > 0.5
+    exact, apart = (parameters(draw(deviation=d, noise=0, dimensions=400, samples=500)) for d in (0, 0.3))
+    distance = np.linalg.norm(apart - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    assert np.allclose(distance, 0.3, rtol=0.2)
+
+
+def test_targets_have_deviation_1_and_what_no_model_can_explain_is_the_noise():
+    pool = draw(clients=1, groups=1, noise=0.5, samples=20_000)
+    assert (pool.y[:, 0] - pool.x @ parameters(pool)[0]).std() == pytest.approx(0.5, rel=0.05)
+    pool = draw(clients=1, groups=1, noise=0, deviation=0, dimensions=2000, samples=2000)
+    assert pool.y.std() == pytest.approx(1, rel=0.1)
+
+
+def test_classes_without_noise_are_told_apart_by_a_linear_model():
+    from sklearn.linear_model import LogisticRegression
+
+    pool = draw("classification", clients=1, groups=1, classes=3, noise=0, dimensions=5, samples=400)
+    assert (pool.outputs, pool.y.dtype, set(pool.y.tolist())) == (3, np.int64, {0, 1, 2})
+    assert LogisticRegression(C=1e6, max_iter=5000).fit(pool.x, pool.y).score(pool.x, pool.y) == 1
+
+
+@pytest.mark.parametrize(("partition", "groups"), [("auto", [0, 0, 0, 1, 1, 1, 2, 2]), ("even", [0] * CLIENTS)])
+def test_the_group_of_each_client_is_known_unless_samples_are_mixed(partition, groups):
+    section = DataSection(dataset="synthetic", partition=partition, synthetic=SyntheticTable(groups=3, samples=8))
+    shards = list(cut(section, load(section, 0, CLIENTS), CLIENTS, 0))
+    assert [shard.about.group for shard in shards] == groups
+    assert {(len(shard.y_train), len(shard.y_test)) for shard in shards} == {(6, 2)}
+
+
+def test_the_seed_alone_decides_and_a_client_does_not_depend_on_how_many_others_a_group_has():
+    first, again, other = draw(seed=3), draw(seed=3), draw(seed=4)
+    assert np.array_equal(np.hstack([first.x, first.y]), np.hstack([again.x, again.y]))
+    assert not np.array_equal(first.x, other.x)
+    fewer = draw(clients=4, groups=1)
+    assert np.array_equal(fewer.y, draw(clients=8, groups=1).y[: len(fewer)])
