@@ -23,7 +23,7 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 def describe() -> str:
     """Markdown: every key of every table with what is allowed, its default and its meaning."""
-    return "\n\n".join([_INTRODUCTION, *_sections(), *_algorithms(), _COMPARE, _BASE, _SET])
+    return "\n\n".join([_INTRODUCTION, *_sections(), _COMPARE, _BASE, _SET])
 
 
 def _tables(section: type, above: str = "") -> Iterator[tuple[type[Section], str]]:
@@ -53,9 +53,6 @@ def _sections() -> Iterator[str]:
         number = " There may be any number of these tables." if "[[" in title else ""
         yield _line(section.__doc__) + number
         yield from _keys(section, keys_of(section))
-
-
-def _algorithms() -> Iterator[str]:
     names = ", ".join(f"`{json.dumps(name)}`" for name in ALGORITHMS)
     default = json.dumps(keys_of(RunConfig)["algorithm"].default.name)
     yield "## `[algorithm]`"
@@ -72,16 +69,21 @@ def _algorithms() -> Iterator[str]:
 
 def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
     below = _texts_below(section)
-    for name, key in keys_of(section).items():
-        if name in names:
-            default = f"default `{json.dumps(key.default, default=str)}`"  # in TOML it is the same
-            if isinstance(key.default, Section):
-                default = ""
-            elif key.default is None or key.default is MISSING:
-                default = "required" if key.default is MISSING else "not set by default"
-            about = [f"- **`{name}`**", _values(key.kind, key.metadata), default, _needs(key.metadata)]
-            meaning = _line(" ".join([*(text for text in key.metadata if isinstance(text, str)), below.get(name, "")]))
-            yield "\n\n  ".join(filter(None, [" · ".join(filter(None, about)), meaning]))
+    for name, key in ((name, key) for name, key in keys_of(section).items() if name in names):
+        about = [f"- **`{name}`**", _values(key.kind, key.metadata)]
+        if key.default is None or key.default is MISSING:
+            about.append("required" if key.default is MISSING else "not set by default")
+        elif not isinstance(key.default, Section):
+            about.append(f"default `{json.dumps(key.default)}`")  # in TOML it is the same
+        conditions = []
+        for needs in (each for each in key.metadata if isinstance(each, Needs)):
+            keys = " or ".join(f"`{key}`" for key in needs.keys)
+            values = " or ".join(f"`{json.dumps(value)}`" for value in needs.values)
+            conditions.append(f"{keys} = {values}" if values else keys)
+        if conditions:
+            about.append(f"only with {' and '.join(conditions)}")
+        meaning = _line(" ".join([*(text for text in key.metadata if isinstance(text, str)), below.get(name, "")]))
+        yield "\n\n  ".join(filter(None, [" · ".join(about), meaning]))
 
 
 def _texts_below(section: type) -> dict[str, str]:
@@ -94,16 +96,6 @@ def _texts_below(section: type) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(meaning))):
                     found[key] = meaning
     return found
-
-
-def _needs(metadata: Iterable[Any]) -> str:
-    """In which configurations the key has an effect, where not in all."""
-    texts = []
-    for needs in (each for each in metadata if isinstance(each, Needs)):
-        keys = " or ".join(f"`{key}`" for key in needs.keys)
-        values = " or ".join(f"`{json.dumps(value)}`" for value in needs.values)
-        texts.append(f"{keys} = {values}" if values else keys)
-    return f"only with {' and '.join(texts)}" if texts else ""
 
 
 def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:

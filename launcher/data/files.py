@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _CLIENT = "client"  # the column, or array, that names owners where data.client does not say
 _TABLES = (".csv", ".csv.gz", ".npz", ".parquet")
 _SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
-_LONGEST_LINE = 1 << 20
 _MOST_TEXTS = 64
 _LEAVE_OUT = 'write data.missing = "drop" to leave these rows out, or name columns in data.drop'
 _NAMELESS = "Unnamed: "  # as pandas calls what has no name, with its number
@@ -106,7 +105,7 @@ def _csv(source: Source) -> tuple["DataFrame", list[str]]:
         return words.fullmatch(r"\s*[-+]?\d+,\d+\s*").any() and words.fullmatch(r"[-+\d,\s]+").all()
 
     with gzip.open(source.path, "rb") if source.path.suffix == ".gz" else source.path.open("rb") as file:
-        outside = file.readline(_LONGEST_LINE).decode(errors="replace").split('"')[::2]
+        outside = file.readline(1 << 20).decode(errors="replace").split('"')[::2]
     separator = max(_SEPARATORS, key="".join(outside).count)  # a comma where none of them does
     frame, told = pandas.read_csv(source.path, sep=separator), f"{_SEPARATORS[separator]} stands between its columns"
     if separator == ";" and any(_is_text(frame[name]) and has_decimal_comma(frame[name]) for name in frame):
