@@ -4,11 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...metrics.comparison import Comparison, Group, summarize_all
+from ...metrics.comparison import Comparison, Group, render_comparison, render_summary, summarize_all
 from ...metrics.export import ExportError, write_groups
 from ...metrics.export import export as write_tables
 from ...metrics.reader import runs_in
-from ...metrics.tables import render_comparison, render_summary
 from ...metrics.text import say, show, width
 from ..config.sections import ConfigError
 from ..run.folder import relative

@@ -7,11 +7,10 @@ from pathlib import Path
 from statistics import mean
 
 from ...metrics import lock
-from ...metrics.comparison import Comparison, summarize_all
+from ...metrics.comparison import Comparison, render_summary, summarize_all
 from ...metrics.events import remarks_on
 from ...metrics.export import write_groups, write_runs
 from ...metrics.reader import runs_in
-from ...metrics.tables import render_summary
 from ...metrics.text import duration, say, show, width
 from ...metrics.watch.screen import Place
 from ...metrics.watch.snapshot import Snapshot

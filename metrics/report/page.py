@@ -9,9 +9,9 @@ from pathlib import Path
 import matplotlib
 
 from ...topology.picture import LOOK
+from ..comparison import caption_of, columns_of, size_of, value_text
 from ..config_file import config_text, differing, setting_of
 from ..reader import client_name, read_owners
-from ..tables import caption_of, columns_of, size_of, value_text
 from ..text import label, news, plain
 from .charts import bytes_by_level, curves, memory_by_process, memory_over_time, spread
 from .drawn import Drawn, Method, methods_of, named

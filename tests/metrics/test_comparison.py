@@ -7,14 +7,13 @@ import json
 import pytest
 
 from made import done, printed, write
-from sheafgossip.metrics.comparison import Comparison, summarize_all
+from sheafgossip.metrics.comparison import Comparison, render_comparison, render_summary, summarize_all
 from sheafgossip.metrics.config_file import differing, setting_of, short_names
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.export import ExportError, write_groups, write_runs
 from sheafgossip.metrics.report.drawn import methods_of
 from sheafgossip.metrics.report.page import page, worst_clients
 from sheafgossip.metrics.summary import summarize
-from sheafgossip.metrics.tables import render_comparison, render_summary
 
 CONFIG = 'seed = {seed}\nname = ""\n[algorithm]\nname = "sheaf-fmtl"\ngamma = {gamma}\n[training]\nalpha = 0.1\n'
 SAME_CLIENTS = 'seed = {seed}\nclients = 2\n[data]\ndataset = "{data}"\n[algorithm]\nname = "{name}"\n'

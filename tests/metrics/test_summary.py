@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from made import START, done, node, printed, sent, write
 from made import event as at_wall
 from sheafgossip.metrics import bytes_to_reach, open_run, virtual_time_to_reach
-from sheafgossip.metrics.comparison import summarize_all
+from sheafgossip.metrics.comparison import render_summary, summarize_all
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.figures import AVERAGED, FIGURES
 from sheafgossip.metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, ResourceRecord, UsedRecord, WorkRecord
 from sheafgossip.metrics.summary import ReachedVirtually, Spread, mean, summarize, worst
-from sheafgossip.metrics.tables import render_summary
 
 
 @pytest.fixture
