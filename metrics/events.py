@@ -3,9 +3,8 @@
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -124,30 +123,20 @@ def conditions_of(records: sqlite3.Connection) -> Conditions | None:
     return Conditions(virtual_s, waited_s or 0.0, share, dict(events), *counts)
 
 
-def _comings_and_goings(records: sqlite3.Connection, clock: str) -> Iterator[tuple[int, str, float | None]]:
-    """Returns (client, kind of event, when) in the order in which they were recorded."""
-    kinds = f"SELECT node, kind, {clock} FROM event WHERE node >= 0 AND kind IN {_GONE + _THERE} ORDER BY rowid"
-    return records.execute(kinds)
-
-
 def gone_clients(records: sqlite3.Connection) -> set[int]:
     """Clients that crashed, left or died and have not come back."""
-    last = {node: kind for node, kind, _ in _comings_and_goings(records, "wall_s")}
-    return {node for node, kind in last.items() if kind in _GONE}
+    last = f"SELECT node, kind, max(rowid) FROM event WHERE node >= 0 AND kind IN {_GONE + _THERE} GROUP BY node"
+    return {node for (node,) in records.execute(f"SELECT node FROM ({last}) WHERE kind IN {_GONE}")}
 
 
 def seconds_away(records: sqlite3.Connection, clock: str) -> float:
     """Adds up how long clients were away, before they came or came back; ``clock`` is virtual_s or wall_s."""
-    periods: defaultdict[int, list[tuple[str, float]]] = defaultdict(lambda: [("join", 0.0)])
-    for node, kind, when in _comings_and_goings(records, clock):
-        if when is not None:
-            periods[node].append((kind, when))
-    return sum(
-        max(0.0, back - gone)
-        for own in periods.values()
-        for (before, gone), (after, back) in pairwise(own)
-        if after in _THERE and (before in _GONE or after == "join")
-    )
+    query = f"""SELECT total(max(0, {clock} - gone))
+        FROM (SELECT kind, {clock}, lag(kind, 1, 'join') OVER own AS before, lag({clock}, 1, 0) OVER own AS gone
+              FROM event WHERE node >= 0 AND kind IN {_GONE + _THERE} AND {clock} IS NOT NULL
+              WINDOW own AS (PARTITION BY node ORDER BY rowid))
+        WHERE kind IN {_THERE} AND (before IN {_GONE} OR kind = 'join')"""
+    return records.execute(query).fetchone()[0]
 
 
 def completed_rounds(records: sqlite3.Connection, gone: Collection[int]) -> int:
@@ -193,10 +182,10 @@ def remarks_on(run_folder: Path | str) -> list[str]:
         names = {node: name_of(node, records) for node in {node for _, node, *_ in rows}}
         counts = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     lines = [f"finished, but {diverged}"] if diverged else []
-    alike: dict[tuple[str, str], list[Event]] = {}
+    alike: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
     for row in rows:
-        event = Event._make((*row, names[row[1]]))
-        alike.setdefault(event.pattern, []).append(event)
+        event = Event(*row, names[row[1]])
+        alike[event.pattern].append(event)
     for events in alike.values():
         first, who = events[0], who_of(events, events[0])
         told = {"host-lost": first.detail, "death": f"{who} died: {first.detail}"}

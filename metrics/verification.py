@@ -1,9 +1,8 @@
 """The bytes that a run recorded as sent, held against the kernel's own counters at both ends of every connection."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .reader import open_records
 from .text import new_table
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _BETWEEN_CLIENTS = "kind IN ('greeting', 'ready', 'handshake', 'hello', 'evaluation')"  # of overhead
+_BAD = "✗"
 
 
 class Direction(NamedTuple):
@@ -49,29 +49,25 @@ class ByteCheck(NamedTuple):
 
 def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
     """Checks a run over tcp with ``measuring.kernel``. Raises RunFolderError."""
+    both_ends = "one.local = other.peer AND one.peer = other.local"
+    query = f"""
+        WITH recorded AS (
+            SELECT src, dst, sum(wire_bytes) AS counted
+            FROM (SELECT src, dst, wire_bytes FROM traffic
+                  UNION ALL SELECT src, dst, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}) GROUP BY src, dst
+        ), kernels AS (
+            SELECT one.node AS src, other.node AS dst,
+                   sum(one.bytes_sent) AS sent, sum(other.bytes_received) AS received
+            FROM kernel AS one JOIN kernel AS other ON {both_ends} GROUP BY one.node, other.node
+        )
+        SELECT src, dst, coalesce(counted, 0), sent, received
+        FROM (SELECT src, dst FROM recorded UNION SELECT src, dst FROM kernels)
+             LEFT JOIN recorded USING (src, dst) LEFT JOIN kernels USING (src, dst) ORDER BY src, dst"""
+    loose = f"SELECT * FROM kernel AS one WHERE NOT EXISTS (SELECT 1 FROM kernel AS other WHERE {both_ends})"
     with open_records(run_folder, check=("traffic", "overhead", "kernel")) as records:
-        sums = records.execute(
-            "SELECT src, dst, sum(wire_bytes) FROM (SELECT src, dst, wire_bytes FROM traffic"
-            f" UNION ALL SELECT src, dst, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}) GROUP BY src, dst"
-        ).fetchall()
-        ends = records.execute("SELECT node, local, peer, bytes_sent, bytes_received FROM kernel").fetchall()
-    counted = {(src, dst): size for src, dst, size in sums}
-    node_at = {(local, peer): node for node, local, peer, _, _ in ends}
-    sent: Counter[tuple[int, int]] = Counter()
-    received: Counter[tuple[int, int]] = Counter()
-    loose = []
-    for node, local, peer, bytes_sent, bytes_received in ends:
-        if (other := node_at.get((peer, local))) is None:
-            loose.append(f"{node} -> ? ({local} to {peer})")
-            continue
-        sent[node, other] += bytes_sent
-        received[other, node] += bytes_received
-    edges = sorted(counted.keys() | sent.keys())
-    directions = (
-        Direction(src, dst, counted.get((src, dst), 0), sent.get((src, dst)), received.get((src, dst)))
-        for src, dst in edges
-    )
-    return ByteCheck(tuple(directions), tuple(loose))
+        directions = tuple(Direction(*row) for row in records.execute(query))
+        ends = tuple(f"{node} -> ? ({local} to {peer})" for node, local, peer, *_ in records.execute(loose))
+    return ByteCheck(directions, ends)
 
 
 class Verified(NamedTuple):
@@ -111,24 +107,24 @@ def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: b
 
 def render_runs(verified: Sequence[Verified]) -> "Table":
     """Shows a line a run, with the sums over its connections."""
-    table = _table("connec-\ntions", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived", "same\nover ipc", "")
+    table = _table("connec-\ntions", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived", "same\nover ipc")
     for run in verified:
         counts = list(zip(*run.comparison.directions, strict=True))[2:] or [()] * 3
-        sums = (sum(filter(None, count)) for count in counts)
+        sums = (f"{sum(filter(None, count)):,}" for count in counts)
         same = "no" if run.differing_over_ipc else "yes"
-        _row(table, run.name, run.comparison.connections, *sums, same, bad=bool(run.complaints))
+        table.add_row(run.name, f"{run.comparison.connections}", *sums, same, _BAD if run.complaints else "")
     return table
 
 
 def render_directions(verified: Sequence[Verified], *, every: bool) -> "Table | None":
     """Shows a line a direction of a connection: all of them, or those that differ; None when there are none."""
-    table = _table("from -> to", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived", "")
+    table = _table("from -> to", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived")
     for run in verified:
         for direction in run.comparison.directions if every else run.comparison.differing:
-            counts = ("none" if count is None else count for count in direction[2:])
-            _row(table, run.name, str(direction), *counts, bad=not direction.agrees)
+            counts = ("none" if count is None else f"{count:,}" for count in direction[2:])
+            table.add_row(run.name, str(direction), *counts, "" if direction.agrees else _BAD)
         for end in run.comparison.loose_ends:
-            _row(table, run.name, end, "", "", "", bad=True)
+            table.add_row(run.name, end, "", "", "", _BAD)
     return table if table.row_count else None
 
 
@@ -137,11 +133,5 @@ def _table(*columns: str) -> "Table":
     table.add_column("vectors, exchange", vertical="bottom")
     for name in columns:
         table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True, style="bold red")
     return table
-
-
-def _row(table: "Table", *cells: Any, bad: bool) -> None:
-    from rich.text import Text
-
-    texts = (f"{cell:,}" if isinstance(cell, int) else cell for cell in cells)
-    table.add_row(*texts, Text("✗", style="bold red") if bad else "")
