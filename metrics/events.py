@@ -184,7 +184,7 @@ def remarks_on(run_folder: Path | str) -> list[str]:
     lines = [f"finished, but {diverged}"] if diverged else []
     alike: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
     for row in rows:
-        event = Event(*row, names[row[1]])
+        event = Event._make((*row, names[row[1]]))
         alike[event.pattern].append(event)
     for events in alike.values():
         first, who = events[0], who_of(events, events[0])

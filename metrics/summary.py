@@ -159,14 +159,13 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         config = read_config(folder)
         name, algorithm = labels_of(folder, config)
         metric, status = metric_of(records), events.status_of(records)
-        clients, hosts, in_one_process, has_lock, flops, wall_s = records.execute(_FIGURES).fetchone()
+        found = records.execute(_FIGURES).fetchone()
+        clients, hosts, in_one_process, has_lock, clients_cpu_s, others_cpu_s, flops, wall_s = found
         if status == "running" and has_lock:
             status = "running" if lock.is_held(folder) else "interrupted"  # its last event is missing
         measured = config.get("measuring", {}).get("enabled", True)
-        cpu = dict(records.execute(_CPU))
         gone, conditions = gone_clients(records), events.conditions_of(records)
         evaluated = [value for (value,) in records.execute(f"SELECT test_metric FROM last_test_metric WHERE {CLIENTS}")]
-        overhead = records.execute("SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind")
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
         return RunSummary(
             folder=str(run_folder),
@@ -182,12 +181,12 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             metric=metric,
             final=Spread.of(evaluated, higher_is_better=metric == "accuracy") if evaluated else None,
             traffic=_traffic(records, "traffic"),
-            overhead_bytes=dict(overhead),
+            overhead_bytes=dict(records.execute(_OVERHEAD)),
             memory=_memory(records),
-            clients_cpu_s=cpu.get(1) or 0.0,
-            others_cpu_s=cpu.get(0) or 0.0,
+            clients_cpu_s=clients_cpu_s,
+            others_cpu_s=others_cpu_s,
             flops=flops,
-            wall_s=wall_s or 0.0,
+            wall_s=wall_s,
             conditions=conditions,
             global_metric=_global_metric(records),
             between_hosts=_traffic(records, _BETWEEN_HOSTS) if hosts > 1 else None,
@@ -201,8 +200,10 @@ _FIGURES = f"""SELECT (SELECT count(*) FROM node WHERE role = 'client'),
     (SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')),
     (SELECT count(*) FROM event WHERE node = {LAUNCHER} AND kind = 'engine'),
     (SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}'),
-    (SELECT sum(flops) FROM work_total WHERE {CLIENTS}), (SELECT max(wall_s) FROM round)"""
-_CPU = "SELECT coalesce(role = 'client', 0), sum(cpu_s) FROM cpu_total LEFT JOIN node USING (node) GROUP BY 1"
+    (SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role = 'client'),
+    (SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role IS NOT 'client'),
+    (SELECT sum(flops) FROM work_total WHERE {CLIENTS}), (SELECT coalesce(max(wall_s), 0.0) FROM round)"""
+_OVERHEAD = "SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind"
 _BETWEEN_HOSTS = """traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst
     WHERE sender.host <> receiver.host"""
 
