@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -125,28 +124,26 @@ def test_what_is_not_finite_is_not_sent(name, bad):
             form.encode(vector, draws())
 
 
-HOSTILE = {
-    "float16, nan": ("float16", ("f2", [1, np.nan, 1])),
-    "bfloat16, infinite": ("bfloat16", ("u2", [0, 0x7F80, 0])),
-    "int8, scale nan": ("int8", ("f4", [np.nan]), ("i1", [1, 2, 3])),
-    "int8, scale infinite": ("int8", ("f4", [np.inf]), ("i1", [1, 2, 3])),
-    "int8, scale negative": ("int8", ("f4", [-1]), ("i1", [1, 2, 3])),
-    "int8, scale that overflows": ("int8", ("f4", [3e38]), ("i1", [1, 2, 3])),
-    "top-k, beyond the end": ("top-k", ("i4", [0, 3]), ("f4", [1, 1])),
-    "top-k, below 0": ("top-k", ("i4", [-1, 1]), ("f4", [1, 1])),
-    "top-k, twice": ("top-k", ("i4", [1, 1]), ("f4", [1, 1])),
-    "top-k, descending": ("top-k", ("i4", [2, 1]), ("f4", [1, 1])),
-    "top-k, a difference that overflows": ("top-k", ("i4", [2**31 - 1, -(2**31)]), ("f4", [1, 1])),
-    "top-k, nan": ("top-k", ("i4", [0, 1]), ("f4", [1, np.nan])),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_numbers_that_nobody_sends_are_rejected(case):
-    name, *tensors = HOSTILE[case]
-    with pytest.raises(Rejected) as raised:
+@pytest.mark.parametrize(
+    ("name", "tensors"),
+    [
+        ("float16", [("f2", [1, np.nan, 1])]),
+        ("bfloat16", [("u2", [0, 0x7F80, 0])]),  # infinite
+        ("int8", [("f4", [np.nan]), ("i1", [1, 2, 3])]),
+        ("int8", [("f4", [np.inf]), ("i1", [1, 2, 3])]),
+        ("int8", [("f4", [-1]), ("i1", [1, 2, 3])]),
+        ("int8", [("f4", [3e38]), ("i1", [1, 2, 3])]),  # overflows
+        ("top-k", [("i4", [0, 3]), ("f4", [1, 1])]),  # beyond the end
+        ("top-k", [("i4", [-1, 1]), ("f4", [1, 1])]),
+        ("top-k", [("i4", [1, 1]), ("f4", [1, 1])]),
+        ("top-k", [("i4", [2, 1]), ("f4", [1, 1])]),
+        ("top-k", [("i4", [2**31 - 1, -(2**31)]), ("f4", [1, 1])]),  # their difference overflows
+        ("top-k", [("i4", [0, 1]), ("f4", [1, np.nan])]),
+    ],
+)
+def test_numbers_that_nobody_sends_are_rejected(name, tensors):
+    with pytest.raises(Rejected, match="illegal numbers"):
         form_of(name, 3, keep=0.5).decode(tuple(np.array(values, dtype) for dtype, values in tensors))
-    assert raised.value.reason == "illegal numbers"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -160,9 +157,8 @@ def test_other_tensors_than_announced_are_rejected(name):
             (tensor[None], "wrong shape"),
             (tensor.astype("i8"), "wrong dtype"),
         ):
-            with pytest.raises(Rejected) as raised:
+            with pytest.raises(Rejected, match=reason):
                 form.decode((*right[:place], wrong, *right[place + 1 :]))
-            assert raised.value.reason == reason
     for tensors in (right[:-1], (*right, right[0]), ()):
         with pytest.raises(Rejected, match="wrong shape"):
             form.decode(tensors)
@@ -181,81 +177,55 @@ def test_whatever_bytes_come_in_they_are_finite_numbers_or_rejected(name, dtype,
     assert np.isfinite(received).all()
 
 
-def channel(name: str, lengths=(20,), **changes) -> Channel:
-    return Channel(lengths, lengths, codec=codec(name, np.dtype("f4"), KEEP), **changes)
+def ends(name: str, *lengths: int, seed: int = 0, exact=(), opens=()) -> tuple[Channels, Channels]:
+    """The channels of clients 0 and 1."""
+    used = codec(name, np.dtype("f4"), KEEP)
+    there = Channel(lengths, lengths, opens, codec=used, exact=exact)
+    back = Channel(lengths, lengths, (), opens, codec=used, exact=exact)
+    return Channels(0, {1: there, 2: there}, "f4", seed), Channels(1, {0: back}, "f4", seed)
 
 
-def noise(seed: int, length: int = 20) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(length).astype("f4")
+def noise(length: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(length).astype("f4")
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "int8"])
-def test_the_sender_knows_what_its_neighbour_gets_and_every_message_is_rounded_by_itself(network, name):
-    first, second = network.linked(2, [(0, 1)])
-    sender = first.peers({1: channel(name, (20, 21), exact=(0, 1))})
-    receiver = second.peers({0: channel(name, (20, 21), exact=(0, 1))})
-    for _ in range(2):
-        for length in (20, 21):
-            vector = noise(0, 21)[:length]
-            expected = sender.as_heard({1: vector})[1]
-            sender.send({1: vector})
-            assert np.array_equal(receiver.receive()[0], expected)
-            assert not np.array_equal(expected, vector)
-        assert expected[-1] == vector[-1]
-        payload = closed_form(name, 20, 0, 4) + closed_form(name, 21, 1, 4)
-        assert {j: sent[:2] for j, sent in sender.next_round().sent.items()} == {1: (2, payload)}
-        receiver.next_round()
-    assert receiver.rejected() == {}
+def test_the_sender_knows_what_its_neighbour_gets(name):
+    sender, receiver = ends(name, 20, 21, exact=(0, 1))
+    for round, phase in itertools.product((1, 2), (0, 1)):
+        vector = noise(20 + phase)
+        expected = sender.as_heard(1, round, phase, vector)
+        found = receiver.decode(0, round, phase, sender.encode(1, round, phase, vector))
+        assert np.array_equal(found, expected)
+        assert not np.array_equal(found, vector)
+        assert (found[-1] == vector[-1]) == bool(phase)
 
 
 def test_each_message_of_int8_has_draws_of_its_own():
     """Two neighbours, two rounds, two messages, two runs: eight and eight ways to round one vector."""
-    vector, heard = noise(0, 200), []
-    for seed in (1, 2):
-        channels = Channels(0, {j: channel("int8", (200, 200)) for j in (1, 2)}, "f4", seed)
-        for round, phase, j in itertools.product((1, 2), (0, 1), (1, 2)):
-            heard.append(channels.as_heard(j, round, phase, vector).tobytes())
-    assert len(set(heard)) == 8 * 2
+    places, vector = [*itertools.product((1, 2), (1, 2), (0, 1))], noise(200)
+    heard = {
+        ends("int8", 200, 200, seed=run)[0].as_heard(*place, vector).tobytes() for run in (1, 2) for place in places
+    }
+    assert len(heard) == 8 * 2
 
 
-def test_what_top_k_leaves_out_is_added_to_the_next_vector_of_the_edge(network):
+def test_what_top_k_leaves_out_is_added_to_the_next_vector_of_the_edge():
     """Whole numbers, so that sums are exact: what was received and what is still owed are all that was to be sent,
     message by message of a round, whatever opened the link."""
-    first, second = network.linked(2, [(0, 1)])
-    sender = first.peers({1: channel("top-k", (20, 10), opens=(3,))})
-    receiver = second.peers({0: channel("top-k", (20, 10), opened=(3,))})
+    sender, receiver = ends("top-k", 20, 10, opens=(3,))
     rng = np.random.default_rng(0)
-    meant, received = Counter(), Counter()
+    meant, received = [0, 0], [0, 0]
+    opening = sender.encode(1, 1, 0, np.ones(3, "f4"))
+    assert receiver.decode(0, 1, 0, opening).tolist() == [1, 1, 1]
     for round in range(1, 9):
-        if round == 1:
-            sender.send({1: np.ones(3, "f4")})
-            assert receiver.receive()[0].tolist() == [1, 1, 1]
         for message, length in enumerate((20, 10)):
-            vector = rng.integers(-9, 10, length).astype("f4")
-            sender.send({1: vector})
-            found = receiver.receive()[0]
+            vector, phase = rng.integers(-9, 10, length).astype("f4"), message + (round == 1)
+            found = receiver.decode(0, round, phase, sender.encode(1, round, phase, vector))
             assert 1 <= np.count_nonzero(found) <= KEEP * length
             meant[message] = meant[message] + vector
             received[message] = received[message] + found
-        sender.next_round()
-        receiver.next_round()
         owed = sender.state()
         assert owed.keys() == {"owed.1.0", "owed.1.1"}
         for message in (0, 1):
             assert np.array_equal(received[message] + owed[f"owed.1.{message}"], meant[message])
-
-
-def test_hostile_numbers_are_dropped_and_counted(network):
-    client, [neighbour] = network.client_of_puppets(1)
-    peers = client.peers({0: channel("int8", (3,))})
-
-    def send(numbers: bytes, *tensors: bytes, phase: int = 0, shapes=((0, 1), (6, 3))) -> None:
-        header = network.header(src=0, dst=1, round=1, phase=phase, shapes=shapes)
-        neighbour.send_multipart([header, numbers, *tensors])
-
-    send(np.float32(np.nan).tobytes(), bytes(3))
-    send(bytes(12), shapes=[(0, 3)])
-    send(np.float32(1).tobytes(), bytes(3), phase=1)
-    send(np.float32(0.5).tobytes(), np.array([1, -2, 3], "i1").tobytes())
-    assert peers.receive()[0].tolist() == [0.5, -1, 1.5]
-    assert peers.rejected() == {"illegal numbers": 1, "wrong shape": 2}

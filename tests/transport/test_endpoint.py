@@ -23,9 +23,6 @@ def assert_still_heard(network, neighbour, client) -> None:
     np.testing.assert_array_equal(client.receive().tensors[0], VECTOR)
 
 
-# -- meeting and talking -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("keys", [False, True])
 def test_clients_meet_soon_and_every_message_arrives_where_it_should(network, keys):
     start = time.monotonic()
@@ -52,9 +49,6 @@ def test_a_vector_arrives_as_it_looked_and_may_be_changed_right_after_it_was_sen
     vector[:] = -1
     expected = np.arange(size, dtype=np.float32)[place]
     np.testing.assert_array_equal(other.receive().tensors[0], expected, strict=True)
-
-
-# -- what comes in is not trusted --------------------------------------------------------------------------------------
 
 
 def test_what_an_unknown_peer_sends_or_one_with_a_neighbours_name_is_not_heard(network):
@@ -101,9 +95,6 @@ def test_a_foreign_protocol_does_no_harm(network):
         with socket.create_connection(client.place) as foreign:
             foreign.sendall(speech)
             assert_still_heard(network, neighbour, client)
-
-
-# -- waiting and its ends ----------------------------------------------------------------------------------------------
 
 
 def test_at_the_deadline_what_is_there_is_still_looked_at_but_garbage_does_not_hold_it_up(network):
