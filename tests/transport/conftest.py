@@ -15,13 +15,12 @@ import zmq
 
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Clock
-from sheafgossip.transport.connections import Identity, KernelCounters, Options
+from sheafgossip.transport.connections import Identity, Options
 from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
 from sheafgossip.transport.endpoint import Endpoint, Message, Traffic
 from sheafgossip.transport.keys import KeyPair, Ring, dial_with
 from sheafgossip.transport.peers import Peers
 
-RUN = 77
 LONGEST_WAIT_S = 100.0  # after which a test gives up on something that takes milliseconds
 
 
@@ -41,11 +40,9 @@ class Client:
         host, port = self.address.removeprefix("tcp://").split(":")
         return host, int(port)
 
-    def peers(
-        self, channels: Mapping[int, Channel], *, round: int = 1, dtype="f4", timeout: float = 10, ahead=1, seed=5
-    ) -> Peers:
-        """Its neighbours in a run without a clock."""
-        peers = Peers(Clock(self.endpoint, Channels(self.endpoint.node, channels, dtype, seed), timeout, ahead=ahead))
+    def peers(self, channels: Mapping[int, Channel], *, round: int = 1, timeout: float = 10, ahead: int = 1) -> Peers:
+        """Its neighbours in a run without a scenario."""
+        peers = Peers(Clock(self.endpoint, Channels(self.endpoint.node, channels, "f4"), timeout, ahead=ahead))
         peers.clock.begin(round)
         return peers
 
@@ -82,27 +79,20 @@ class Network:
     def __init__(self) -> None:
         self.context = zmq.Context()
         self.clients: list[Client] = []
-        self.puppets: list[zmq.Socket] = []
+        self.puppets: list[zmq.Socket] = []  # one that nobody holds is closed
         self._unnamed = count()
         self.pairs = [KeyPair.make() for _ in range(5)]  # those of clients 0 to 3, and an unknown peer's
 
     def client(
-        self,
-        node: int,
-        max_frame: int = 1_000_000,
-        *,
-        neighbours: Iterable[int] | None = None,
-        kernel: KernelCounters | None = None,
-        more: bool = False,
+        self, node: int, max_frame: int = 1_000_000, *, neighbours: Iterable[int] | None = None, more=False, kernel=None
     ) -> Client:
         """With keys where its ``neighbours`` are told; ``more``: others may come whose keys it is not told yet."""
-        theirs, ours = socket.socketpair()
-        launcher, control = Control(theirs, TO_LAUNCHER), Control(ours, FROM_LAUNCHER)
+        launcher, control = map(Control, socket.socketpair(), (TO_LAUNCHER, FROM_LAUNCHER))
         context = keys = None
         if neighbours is not None:
             context, keys = zmq.Context(), Ring(self.pairs[node], {j: self.pairs[j].public for j in neighbours}, more)
         options = Options(max_frame, keys=keys, kernel=kernel)
-        endpoint = Endpoint(context or self.context, Identity(node, RUN), control, options)
+        endpoint = Endpoint(context or self.context, Identity(node, 77), control, options)
         client = Client(endpoint, endpoint.connections.bind("tcp://127.0.0.1:*"), control, launcher, context)
         self.clients.append(client)
         return client
@@ -154,12 +144,10 @@ class Network:
         return client, puppets
 
     @staticmethod
-    def header(
-        *, src: int, dst: int, round: int = 0, phase: int = 0, shapes=(), run: int = RUN, version: int = 1
-    ) -> bytes:
+    def header(*, src: int, dst: int, round: int = 0, phase: int = 0, shapes=(), run: int = 77) -> bytes:
         """Written by hand: protocol version, run, source, destination, round, phase, then the code (0: float32) and the
         lengths of each tensor."""
-        return msgpack.packb([version, run, src, dst, round, phase, list(shapes)])
+        return msgpack.packb([1, run, src, dst, round, phase, list(shapes)])
 
     @staticmethod
     def in_parallel(*calls: Callable) -> list:
@@ -178,9 +166,7 @@ class Network:
     def close(self) -> None:
         for client in tuple(self.clients):
             self.end(client)
-        for puppet in self.puppets:
-            puppet.close()
-        self.context.term()
+        self.context.destroy(linger=0)
 
 
 @pytest.fixture
