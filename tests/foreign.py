@@ -64,21 +64,17 @@ def change(database: Path):
     connection.close()
 
 
-class _Written(io.StringIO):
-    in_terminal = False
-
+class _Terminal(io.StringIO):
     def isatty(self) -> bool:
-        return self.in_terminal
+        return True
 
 
 def sheafgossip(*words: object, terminal: bool = False) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command, in this process; an exception that is no exit comes through. With
-    ``terminal`` it takes its stderr for one."""
-    out, err, code = _Written(), _Written(), 0
-    err.in_terminal = terminal
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"argv": ["sheafgossip", *map(str, words)], "stdout": out, "stderr": err}.items():
-            patch.setattr(sys, name, value)
+    """Exit code, stdout and stderr, which may be a terminal, of a command in this process; an exception that is no exit
+    comes through."""
+    out, err, code = io.StringIO(), _Terminal() if terminal else io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "argv", ["sheafgossip", *map(str, words)])
         try:
             cli.main()
         except SystemExit as exit:
