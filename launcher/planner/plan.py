@@ -89,22 +89,13 @@ def same_comings_and_goings(plan: Plan, longer: Plan) -> bool:
 def can_go_on_after(round: int, plan: Plan, longer: Plan) -> bool:
     """Whether the state that a run by ``plan`` writes after the round is that of a run by ``longer``: all that has been
     used until then was the same, and every message that is used later is in it."""
-    pairs = list(zip(plan.schedules, longer.schedules, strict=True))
     used, before = round, -1  # up to which round anything counts: messages may be newer than where they are used
     while used > before:
         before = used
         used = max([used, *(int(schedule.uses[:used].max(initial=0)) for schedule in longer.schedules)])
-    return used <= min((_same_rounds(*pair) for pair in pairs), default=0) and not any(
-        ((other.needed[:round] > round) & ~(one.needed[:round] > round)).any() for one, other in pairs
-    )
-
-
-def _same_rounds(one: Schedule, other: Schedule) -> int:
-    """How many rounds from the first on are the same in both."""
-    rounds = min(len(one.start), len(other.start))
-    differ = np.zeros(rounds + 1, bool)
-    differ[rounds] = True
-    for name in _OF_A_ROUND:
-        ours, theirs = (getattr(each, name)[:rounds].reshape(rounds, -1) for each in (one, other))
-        differ[:rounds] |= ((ours != theirs) & ~((ours != ours) & (theirs != theirs))).any(axis=1)  # NaN is NaN
-    return int(differ.argmax())
+    for one, other in zip(plan.schedules, longer.schedules, strict=True):
+        parts = ((getattr(one, name)[:used], getattr(other, name)[:used]) for name in _OF_A_ROUND)
+        alike = all(np.array_equal(ours, theirs, equal_nan=True) for ours, theirs in parts)
+        if not alike or ((other.needed[:round] > round) & ~(one.needed[:round] > round)).any():
+            return False
+    return True

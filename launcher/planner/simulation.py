@@ -45,10 +45,15 @@ class _Simulation:
 
     def play(self) -> Plan:
         for client in self.clients:
-            if joins := [fault for fault in self.scenario.of_kind("join") if client.number in fault.clients]:
-                self._join_late(client, joins[0])
-            else:
+            late = [fault for fault in self.scenario.of_kind("join") if client.number in fault.clients]
+            if not late:
                 self._at(0.0, _STEP, client, self._start_round)
+                continue
+            client.here, client.gone_since, self.synchronous = False, -math.inf, False
+            client.incarnations.clear()
+            client.back_from_round = late[0].at_round
+            if late[0].at_s is not None:
+                self._at(late[0].at_s, _FIRST, client, self._come_back, None)
         while self._heap:
             now, _, number, _, action, arguments = heappop(self._heap)
             action(self.clients[number], now, *arguments)
@@ -234,14 +239,6 @@ class _Simulation:
             client.back_from_round = client.round + fault.restart_after
         elif fault.restart_after_s is not None:
             self._at(now + fault.restart_after_s, _FIRST, client, self._come_back, None)
-
-    def _join_late(self, client: Client, fault: Fault) -> None:
-        client.here, client.gone_since = False, -math.inf
-        client.incarnations.clear()
-        self.synchronous = False
-        client.back_from_round = fault.at_round
-        if fault.at_s is not None:
-            self._at(fault.at_s, _FIRST, client, self._come_back, None)
 
     def _come_back(self, client: Client, now: float, round: int | None) -> None:
         """A new process. Where clients wait for each other it takes part from a round that none of its neighbours at

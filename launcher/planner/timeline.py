@@ -86,9 +86,6 @@ def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.diff(so_far[index] - np.maximum(0, end[index] - edges))
 
 
-# -- as text -----------------------------------------------------------------------------------------------------------
-
-
 def figures(plan: Plan) -> Iterator[tuple[str, str]]:
     """(name, value) of each; where several have one name, it is that of the first."""
     yield from _times(plan)
@@ -222,9 +219,6 @@ def _axis(end_s: float, cells: int) -> str:
         if at - len(text) >= 1 and at + len(label) <= cells:
             text = f"{text:<{at}}{label}"
     return f"{text} s"
-
-
-# -- as a picture ------------------------------------------------------------------------------------------------------
 
 
 def draw(plan: Plan, path: Path, title: str) -> None:

@@ -12,8 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from ...metrics.comparison import Group, summarize_all
 from ...topology.section import Section
 from ..config.files import load, read
@@ -145,10 +143,7 @@ def _files(what: str, small: bool) -> list[Path]:
 
 
 def _about(path: Path) -> ReproductionSection:
-    try:
-        return as_section(ReproductionSection, read(path)["reproduction"])
-    except ValidationError as error:
-        raise ConfigError(f"{path}: [reproduction]: {error}") from None
+    return as_section(ReproductionSection, read(path)["reproduction"])
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,6 @@ def _map_norms(result: Result) -> DataFrame:
     return norms.assign(parameters=norms.client.map(sizes), neighbour_parameters=norms.neighbour.map(sizes))
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-
 def render(part: Part, results: list[Result]) -> Table:
     """A line a run; where runs stand side by side (``across``), a line for each beginning of a name."""
     from rich.box import SIMPLE_HEAD
@@ -134,9 +131,6 @@ def remarks(part: Part, results: list[Result], changed: list[str]) -> str:
         indented = [fill(text, 100, initial_indent="  - ", subsequent_indent="    ") for text in texts]
         lines += ["", heading, *indented] if texts else []
     return "\n".join(lines)
-
-
-# -- pictures ----------------------------------------------------------------------------------------------------------
 
 
 def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
