@@ -30,9 +30,14 @@ def shown(part):
     return text.getvalue(), results
 
 
-def test_it_is_known_what_there_is():
+def test_it_is_known_what_there_is_and_every_published_section_is_shown():
     assert names() == ["table4", "table5", "table6", "all", "fedsak1", "fedsak2", "fedsak3", "figure2", "figure3",
                        "figure4", "figure6", "shn1", "shn2"]  # fmt: skip
+    published = tomllib.loads((paper_folder() / "published.toml").read_text())
+    assert set(published) <= {part.about.published or part.stem for what in names() for part in parts(what)}
+    code, out, _ = sheafgossip("reproduce")
+    assert code == 0
+    assert all(title in out for what in names() for title in titles(what))
 
 
 @pytest.mark.parametrize("what", names())
@@ -44,11 +49,6 @@ def test_the_small_size_needs_no_files_and_has_the_same_runs_and_every_published
     for part in parts(what, small=True):
         assert part.data in ("digits", "synthetic")
         assert [config.label for config in part.configs] == labels
-
-
-def test_every_published_section_is_shown_somewhere():
-    published = tomllib.loads((paper_folder() / "published.toml").read_text())
-    assert set(published) <= {part.about.published or part.stem for what in names() for part in parts(what)}
 
 
 CLIENTS = {"mnist": 40, "cifar10": 30, "vehicle": 23, "har": 30, "school": 139, "gleam": 38}
@@ -83,14 +83,18 @@ def test_tables_have_the_runs_of_the_paper(small):
     assert starts == {"gaussian": 3, "uniform": 3, "orthogonal": 1, "identity": 1}
 
 
-def test_table_5_shows_both_algorithms_in_one_line_of_80_columns():
-    (part,) = parts("table5")
-    table, _ = shown(part)
+def test_a_table_shows_algorithms_in_one_line_of_80_columns_and_is_followed_by_what_differs():
+    table, _ = shown(*parts("table5"))
     lines = [line.split() for line in table.splitlines()]
     assert ["0.0001", "92.38±0.38", "failed", "162", "–", "91.79±0.51", "failed", "808", "–"] in lines
     assert [line for line in lines if len(line) == 1 and line[0][0].isalpha()] == [
         ["small-world"], ["scale-free"], ["complete"]
     ]  # fmt: skip
+    part = parts("table4", small=True)[-1]
+    table, results = shown(part)
+    told = table + remarks(part, results, ["rounds=2"])
+    for text in ("94.3±0.12", "failed", "not 40 with MNIST", "27.9 MB", "rounds=2 (from the command line)"):
+        assert text in told
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -111,17 +115,6 @@ def test_all_has_three_seeds_unless_told_and_the_others_one(tmp_path):
     assert {run.config.seed for run in planned(other, None, tmp_path)} == {0}
 
 
-def test_a_table_is_followed_by_what_differs():
-    part = parts("table4", small=True)[-1]
-    table, results = shown(part)
-    assert "94.3±0.12" in table
-    assert "failed" in table
-    told = remarks(part, results, ["rounds=2"])
-    assert "not 40 with MNIST" in told
-    assert "27.9 MB" in told
-    assert "rounds=2 (from the command line)" in told
-
-
 def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
     cells = {"X": np.empty((1, 139), dtype=object), "Y": np.empty((1, 139), dtype=object)}
     for school in range(139):
@@ -129,8 +122,7 @@ def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
     (tmp_path / "school").mkdir()
     savemat(tmp_path / "school" / "school.mat", cells)
     there, told = with_data("figure6", parts_of("figure6", small=False, data_root=tmp_path, overrides=[]))
-    assert [part.data for part in there] == ["school"]
-    assert len(told) == 3
+    assert ([part.data for part in there], len(told)) == (["school"], 3)
     assert any("Figure 6, Vehicle: left out" in line and "vehicle.mat" in line for line in told)
 
 
@@ -151,9 +143,3 @@ def test_what_cannot_be_reproduced_is_refused_in_one_line_and_nothing_is_written
     assert (code, out, list(tmp_path.iterdir())) == (2, "", [])
     assert error.count("\n") == 1
     assert said in error
-
-
-def test_without_a_name_it_lists_what_there_is():
-    code, out, _ = sheafgossip("reproduce")
-    assert code == 0
-    assert all(title in out for what in names() for title in titles(what))
