@@ -1,4 +1,5 @@
-"""Laws that every plan keeps, recomputed from its messages, schedules and incarnations alone."""
+"""Laws that every plan keeps, recomputed from its messages, schedules and incarnations alone; and the times of plans in
+which nothing goes wrong."""
 
 import dataclasses
 import itertools
@@ -13,14 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sheafgossip.launcher.planner import simulation
+from sheafgossip.launcher.planner.draws import ComputeTimes, latencies
 from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
-from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Stragglers
+from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import scenario_of, small
 
 TOLERANCE = 1e-9
+RANDOM, RANDOMS = settings(deadline=None, suppress_health_check=list(HealthCheck)), st.randoms(use_true_random=False)
 
 
 class Played:
@@ -276,8 +278,8 @@ OF_GOSSIP = (
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
-@given(st.randoms(use_true_random=False))
+@settings(RANDOM, max_examples=300)
+@given(RANDOMS)
 def test_every_plan_keeps_every_law(rng: random.Random):
     scenario = scenario_of(rng, calm=False, deadlines=[0.5, 3, 30, math.inf, math.inf])
     try:
@@ -320,17 +322,71 @@ def test_clients_in_step_and_those_that_never_wait_restart_and_join_when_asked_f
             assert returns(Fault("join", (client,), **when), staleness) == [(first, 10)]
 
 
-def test_a_planner_that_takes_an_older_message_breaks_the_law(monkeypatch):
-    exponential = Stragglers("exponential", fraction=1.0)
-    scenario = small(rounds=20, staleness=3, stragglers=exponential, link=Link("uniform", 0.001, 0.01))
-    the_freshest_message_that_has_arrived_is_used(Played(scenario, simulate(scenario)))
-    right = simulation.chosen_round
-    wrong = {
-        "not the freshest": lambda *arrived: max(0, right(*arrived) - 1),
-        "before it came": lambda *arrived: right(*arrived) + 1,
-        "too old|not": lambda *arrived: 0,
-    }
-    for complaint, rule in wrong.items():
-        monkeypatch.setattr(simulation, "chosen_round", rule)
-        with pytest.raises(AssertionError, match=complaint):
-            the_freshest_message_that_has_arrived_is_used(Played(scenario, simulate(scenario)))
+# -- plans in which nothing goes wrong are recursions -----------------------------------------------------------------
+
+
+class Network:
+    """Each uplink, then each link, carries one message after the other; none overtakes another."""
+
+    def __init__(self, scenario: Scenario):
+        self.scenario, shape = scenario, (scenario.rounds, scenario.phases)
+        self.opening = scenario.star.opening if scenario.star else 0
+        self.links = {edge: scenario.links.get(edge, Link()) for edge in scenario.message_bytes}
+        self.latency = {edge: latencies(each, shape, scenario.seed, *edge) for edge, each in self.links.items()}
+        self.uplink_free, self.link_free, self.arrived = (defaultdict(float) for _ in range(3))
+
+    def arrival(self, src: int, dst: int, round: int, phase: int, sent: float) -> float:
+        edge = src, dst
+        size = self.scenario.message_bytes[edge][phase if round == 1 else self.opening + phase]
+        self.uplink_free[src] = max(sent, self.uplink_free[src]) + size / self.scenario.uplink
+        self.link_free[edge] = max(self.uplink_free[src], self.link_free[edge]) + size / self.links[edge].bandwidth
+        self.arrived[edge] = max(self.link_free[edge] + self.latency[edge][round - 1, phase], self.arrived[edge])
+        return self.arrived[edge]
+
+
+@settings(RANDOM, max_examples=60)
+@given(RANDOMS)
+def test_a_synchronous_plan_is_a_max_plus_recursion(rng: random.Random):
+    scenario = dataclasses.replace(scenario_of(rng, calm=True), staleness=0, silence="wait", notice_s=0.0)
+    network, works, everyone = Network(scenario), ComputeTimes(scenario), range(scenario.clients)
+    plan, now = simulate(scenario), np.zeros(scenario.clients)
+    for round in range(1, scenario.rounds + 1):
+        start, idle = now, np.zeros(scenario.clients)
+        for phase in range(max(1, scenario.phases)):
+            if scenario.phases:
+                there = {(i, j): network.arrival(i, j, round, phase, now[i]) for i, j in scenario.message_bytes}
+                met = np.array([max([now[i], *(there[j, i] for j in scenario.neighbours[i])]) for i in everyone])
+                idle += met - now
+                now = met
+            if phase == 0:
+                compute = np.array([works(i, round, now[i]) for i in everyone])
+                now = now + compute
+        for i, planned in enumerate(plan.schedules):
+            of_round = [each[round - 1] for each in (planned.start, planned.compute, planned.end, planned.idle)]
+            np.testing.assert_allclose(of_round, [start[i], compute[i], now[i], idle[i]], rtol=1e-9, atol=1e-9)
+            assert (planned.uses[round - 1] == round).all()
+    assert plan.synchronous
+    assert len(plan.messages) == scenario.rounds * scenario.phases * len(scenario.message_bytes)
+
+
+@settings(RANDOM, max_examples=60)
+@given(RANDOMS)
+def test_where_nothing_goes_wrong_a_round_ends_with_the_last_upload(rng: random.Random):
+    scenario = scenario_of(rng, calm=True, server=True)
+    server, star, network, works = scenario.clients - 1, scenario.star, Network(scenario), ComputeTimes(scenario)
+    ready, now, ends = dict.fromkeys(range(server), 0.0), 0.0, []
+    for phase in range(star.opening):
+        ready = {i: max(ready[i], network.arrival(server, i, 1, phase, now)) for i in ready}
+        now = max(network.arrival(i, server, 1, phase, ready[i]) for i in ready)
+    for round in range(1, scenario.rounds + 1):
+        phase = star.opening if round == 1 else 0
+        worked = {i: ready[i] + works(i, round, ready[i]) for i in star.participants[round - 1]}
+        now = max([now, *(network.arrival(i, server, round, phase, worked[i]) for i in worked)])
+        ends.append(now)
+        ready |= worked
+        ready |= {i: network.arrival(server, i, round, phase, now) for i in sorted(star.receivers[round - 1])}
+    plan = simulate(scenario)
+    np.testing.assert_allclose(plan.schedules[server].end, ends, rtol=1e-9)
+    assert [plan.schedules[i].end[-1] for i in range(server)] == pytest.approx([ready[i] for i in range(server)])
+    assert plan.synchronous
+    assert not plan.withheld

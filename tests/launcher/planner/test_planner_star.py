@@ -6,8 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
 
 from sheafgossip.launcher.planner.plan import PlanError
 from sheafgossip.launcher.planner.scenario import Fault, Link, Star
@@ -15,7 +14,7 @@ from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import figures, stretches_of
 
 from .scenarios import scenario_of, small
-from .test_planner_laws import OF_EVERY_PATTERN, TOLERANCE, Played
+from .test_planner_laws import OF_EVERY_PATTERN, RANDOM, RANDOMS, TOLERANCE, Played
 
 
 def star_of(clients, participants=None, **changes):
@@ -26,8 +25,8 @@ def star_of(clients, participants=None, **changes):
     return small((*[(clients,)] * clients, tuple(range(clients))), (100,), rounds=7, star=star, **changes)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
-@given(st.randoms(use_true_random=False))
+@settings(RANDOM, max_examples=150)
+@given(RANDOMS)
 def test_with_a_deadline_every_run_ends_and_keeps_the_laws(rng: random.Random):
     scenario = scenario_of(rng, calm=False, server=True)
     played = Played(scenario, simulate(scenario))
