@@ -113,9 +113,16 @@ def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Seque
 
 def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
     """The parts whose data is there, and a line for each of the others. Raises ConfigError where no part has any."""
-    problems = {part.stem: _problem(part.configs[0]) for part in parts}
-    there = [part for part in parts if problems[part.stem] is None]
-    if not there:
+    problems = {}
+    for part in parts:
+        config = part.configs[0]
+        try:
+            if config.data.dataset in _NAMES and config.data.root is None:
+                raise DataError("no --data-root")
+            load_data(config.data, config.seed, config.clients)
+        except DataError as error:
+            problems[part.stem] = str(error)
+    if len(problems) == len(parts):
         *others, last = dict.fromkeys(_NAMES.get(part.data, part.data) for part in parts)
         wanted = " or ".join(filter(None, [", ".join(others), last]))
         found = f" ({problems[parts[0].stem]})" if parts[0].configs[0].data.root else ""
@@ -123,18 +130,8 @@ def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
             f"{what} at paper size needs the {wanted} data: --data-root FOLDER (docs/data.md says where it is "
             f"published), or --small{found}"
         )
-    return there, [f"{part.about.title}: left out: {problem}" for part in parts if (problem := problems[part.stem])]
-
-
-def _problem(config: RunConfig) -> str | None:
-    """Why the data cannot be had."""
-    if config.data.dataset in _NAMES and config.data.root is None:
-        return "no --data-root"
-    try:
-        load_data(config.data, config.seed, config.clients)
-    except DataError as error:
-        return str(error)
-    return None
+    left_out = [f"{part.about.title}: left out: {problems[part.stem]}" for part in parts if part.stem in problems]
+    return [part for part in parts if part.stem not in problems], left_out
 
 
 def _files(what: str, small: bool) -> list[Path]:
@@ -148,13 +145,12 @@ def _about(path: Path) -> ReproductionSection:
 
 @dataclass(frozen=True)
 class Result:
-    """One run of a part in all its seeds. ``group`` and ``folders`` are of the seeds that finished; ``ended`` says how
-    it went where none did."""
+    """One run of a part in all its seeds; ``group`` and ``folders`` are of those that finished."""
 
     name: str
     group: Group | None
     folders: tuple[Path, ...]
-    ended: Literal["finished", "diverged", "failed"]
+    ended: str  # "finished" if any has, "diverged" if all have, "failed"
 
 
 def planned(part: Part, seeds: int | None, out: Path) -> list[PlannedRun]:
@@ -172,9 +168,8 @@ def results(part: Part, runs: Sequence[PlannedRun]) -> list[Result]:
     found = []
     for config in part.configs:
         folders = [run.folder for run in runs if run.config.label == config.label]
-        if finished := tuple(folder for folder in folders if is_finished(folder)):
-            found.append(Result(config.label, summarize_all(finished, part.about.target)[0], finished, "finished"))
-        else:
-            ended: Literal["diverged", "failed"] = "diverged" if all(map(has_diverged, folders)) else "failed"
-            found.append(Result(config.label, None, (), ended))
+        finished = tuple(filter(is_finished, folders))
+        group = summarize_all(finished, part.about.target)[0] if finished else None
+        ended = "finished" if finished else "diverged" if all(map(has_diverged, folders)) else "failed"
+        found.append(Result(config.label, group, finished, ended))
     return found

@@ -77,17 +77,13 @@ def run_all(
 
 
 def run_missing(
-    runs: Sequence[PlannedRun],
-    observer: Observer = Observer(),
-    means: Means = Means(),
-    *,
-    accept_diverged: bool = False,
+    runs: Sequence[PlannedRun], observer: Observer = Observer(), *, accept_diverged: bool = False
 ) -> list[Finished]:
     """As ``run_each``, of those that have not finished. Raises, and removes nothing, where a folder holds something
     else or a run still goes on."""
     missing = missing_of(runs, accept_diverged=accept_diverged)
     begin_anew(missing)
-    return run_each(missing, observer, means) if missing else []
+    return run_each(missing, observer) if missing else []
 
 
 def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means: Means = Means()) -> list[Finished]:
@@ -105,7 +101,9 @@ def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means:
         new = [run for run in runs if not run.has_checkpoint]
         prepared = _prepare_all(new, claims, engine, means.force) if new else {}  # while the engine loads its libraries
         for run in runs:
-            finished.append(_conduct(claims[run.folder], run.config, engine, observer, prepared.get(run.folder)))
+            claim = claims[run.folder]
+            ready = prepared.get(run.folder) or _taken_up(claim, run.config, engine)
+            finished.append(_run(ready, claim, engine, observer))
             observer.has_ended(finished[-1])
             if finished[-1].outcome.status == "interrupt":
                 break
@@ -119,13 +117,13 @@ def resume(
     has so many. Raises ConfigError, RunFolderError."""
     with _interrupted(folder, rounds) as (claim, config), means.open([config]) as engine:
         interrupts.handle()
-        return _conduct(claim, config, engine, observer, rounds=rounds)
+        return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
 
 
 def take_up(folder: Path, engine: Engine, observer: Observer = Observer(), *, rounds: int | None = None) -> Finished:
     """The same on an engine that is there; also begins one that is only prepared."""
     with _interrupted(folder, rounds) as (claim, config):
-        return _conduct(claim, config, engine, observer, rounds=rounds)
+        return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
 
 
 def _preparation(engine: Engine, *, force: bool = False) -> Callable[..., Prepared]:
@@ -163,24 +161,19 @@ def _prepare_all(
     return prepared
 
 
-def _conduct(
-    claim: Claim,
-    config: RunConfig,
-    engine: Engine,
-    observer: Observer,
-    prepared: Prepared | None = None,
-    rounds: int | None = None,
-) -> Finished:
-    """Runs what is prepared; else it is taken up, perhaps with more rounds."""
-    if prepared is None:
-        with raised_as(f"{claim.folder}: cannot be taken up", RunFolderError):
-            require_sound_records(claim.folder)
-            prepare, more = _preparation(engine), rounds not in (None, config.rounds)
-            prepared = prepare(config, claim.folder, work_out if more else prepare_run)
-            if more:
-                longer = prepare(prepared.config.but(rounds=rounds), claim.folder, work_out)
-                prepared = extended(prepared, longer)
-            prepared = taken_up(prepared)
+def _taken_up(claim: Claim, config: RunConfig, engine: Engine, rounds: int | None = None) -> Prepared:
+    """The run, to go on where it was interrupted, perhaps to more rounds than it had."""
+    with raised_as(f"{claim.folder}: cannot be taken up", RunFolderError):
+        require_sound_records(claim.folder)
+        prepare, more = _preparation(engine), rounds not in (None, config.rounds)
+        prepared = prepare(config, claim.folder, work_out if more else prepare_run)
+        if more:
+            longer = prepare(prepared.config.but(rounds=rounds), claim.folder, work_out)
+            prepared = extended(prepared, longer)
+        return taken_up(prepared)
+
+
+def _run(prepared: Prepared, claim: Claim, engine: Engine, observer: Observer) -> Finished:
     return Finished(prepared, Run(prepared, engine, observer.begins(prepared), lock=claim.descriptor)())
 
 
