@@ -3,7 +3,6 @@ virtual, and a server is no client."""
 
 import math
 import textwrap
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -46,27 +45,26 @@ class Stretches(NamedTuple):
 def stretches_of(plan: Plan) -> list[Stretches]:
     """What each client does when."""
     # When local work ends, by client and round, where an exchange follows the work: the last message tells.
-    work_ends: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    work_ends: list[dict[int, float]] = [{} for _ in plan.schedules]
     for message in plan.messages:
         if message.phase >= 1 - plan.has_server:  # with a server, the work comes first
             work_ends[message.src][message.round] = message.sent_s
-    return [_stretches(plan, client, work_ends[client]) for client in range(plan.clients)]
-
-
-def _stretches(plan: Plan, client: int, work_ends: dict[int, float]) -> Stretches:
-    schedule, incarnations = plan.schedules[client], plan.incarnations[client]
-    there = ~np.isnan(schedule.end)
-    start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
-    done = np.minimum([work_ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)], end)
-    begun = np.maximum(start, done - seconds)
-    pauses = np.stack([start, begun, done, end], axis=1).reshape(-1, 2)
-    return Stretches(
-        computing=np.stack([begun, done], axis=1),
-        waiting=pauses[pauses[:, 1] - pauses[:, 0] > 1e-9 * max(1.0, plan.end_s)],  # rather than round-off
-        away=np.array(_away(incarnations, plan.end_s)).reshape(-1, 2),
-        ends=tuple(each.end_s for each in incarnations if each.ending != "finish"),
-        returns=tuple(each.start_s for each in incarnations if each.number > 1 or each.start_s > 0 or each.first > 1),
-    )
+    found = []
+    for schedule, incarnations, ends in zip(plan.schedules, plan.incarnations, work_ends, strict=True):
+        there = ~np.isnan(schedule.end)
+        start, end, seconds = schedule.start[there], schedule.end[there], np.nan_to_num(schedule.compute[there])
+        done = np.minimum([ends.get(int(row) + 1, np.inf) for row in np.flatnonzero(there)], end)
+        begun = np.maximum(start, done - seconds)
+        pauses = np.stack([start, begun, done, end], axis=1).reshape(-1, 2)
+        own = Stretches(
+            computing=np.stack([begun, done], axis=1),
+            waiting=pauses[pauses[:, 1] - pauses[:, 0] > 1e-9 * max(1.0, plan.end_s)],  # rather than round-off
+            away=np.array(_away(incarnations, plan.end_s)).reshape(-1, 2),
+            ends=tuple(each.end_s for each in incarnations if each.ending != "finish"),
+            returns=tuple(each.start_s for each in incarnations if each.number > 1 or each.first > 1 or each.start_s),
+        )
+        found.append(own)
+    return found[: plan.clients]
 
 
 def _away(incarnations: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:

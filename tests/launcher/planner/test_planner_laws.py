@@ -47,20 +47,13 @@ class Played:
         the first one: when the work done with it is finished); where none goes out, only bounds are known."""
         schedule, row = self.plan.schedules[client], round - 1
         start, end, compute = (float(each[row]) for each in (schedule.start, schedule.end, schedule.compute))
-        phases = self.scenario.phases
-        if phases == 1:
-            return [(end - compute, end - compute)]
         sent = {m.phase: m.sent_s for m in self.plan.messages if (m.src, m.round) == (client, round)}
         bounds: list[tuple[float, float]] = []
-        for phase in range(phases):
-            work = compute if phase == 0 else 0
-            if phase == phases - 1:
-                bounds.append((end, end))
-            elif phase + 1 in sent:
-                bounds.append((sent[phase + 1] - work, sent[phase + 1] - work))
-            else:
-                earliest = start if phase == 0 else max(start + compute, bounds[-1][0])
-                bounds.append((earliest, min((sent[p] for p in sent if p > phase), default=end) - work))
+        for phase in range(self.scenario.phases):
+            latest = min((sent[p] for p in sent if p > phase), default=end) - (compute if phase == 0 else 0)
+            earliest = start if phase == 0 else max(start + compute, bounds[-1][0])
+            is_known = phase + 1 in sent or phase + 1 == self.scenario.phases
+            bounds.append((latest if is_known else earliest, latest))
         return bounds
 
     def uses(self) -> Iterator[tuple[str, int, int, int, int, tuple[float, float], dict[int, float]]]:
