@@ -68,10 +68,13 @@ class RunFolder(Records):
         return np.stack(list(self.theta(round).values()))
 
     def states(self, round: int) -> dict[int, dict[str, np.ndarray]]:
-        return _arrays(self.path / "state" / f"round-{round:06d}")
+        return self._arrays(f"state/round-{round:06d}")
 
     def shards(self) -> dict[int, dict[str, np.ndarray]]:
-        return _arrays(self.path / "shards")
+        return self._arrays("shards")
+
+    def _arrays(self, folder: str) -> dict[int, dict[str, np.ndarray]]:
+        return {number_of(file): load_file(file) for file in sorted(self.path.glob(f"{folder}/node-*.safetensors"))}
 
     def edges(self) -> list[tuple[int, int]]:
         hellos = self.rows("SELECT src, dst FROM overhead WHERE kind = 'hello'")
@@ -103,17 +106,12 @@ class RunFolder(Records):
 
     def cut_after(self, round: int) -> None:
         """Makes it what it would be if it had been interrupted after this round."""
-        self.alter(
-            "".join(f"DELETE FROM {table} WHERE round > {round};" for table in ("round", "traffic", "used", "edge"))
-            + "DELETE FROM event WHERE kind = 'finish'"
-        )
+        tables = ("round", "traffic", "used", "edge")
+        self.alter(";".join(f"DELETE FROM {table} WHERE round > {round}" for table in tables))
+        self.alter("DELETE FROM event WHERE kind = 'finish'")
         for folder in (self.path / "state").glob("round-*"):
             if int(folder.name.partition("-")[2]) > round:
                 shutil.rmtree(folder)
-
-
-def _arrays(folder: Path) -> dict[int, dict[str, np.ndarray]]:
-    return {number_of(file): load_file(file) for file in sorted(folder.glob("node-*.safetensors"))}
 
 
 def assert_same_states(one: RunFolder, other: RunFolder, round: int | None = None) -> None:
@@ -140,20 +138,6 @@ def command(*words: object, code: int | None = 0, timeout: float = 150, **option
     return done
 
 
-def run_here(configs: Sequence[RunConfig], folder: Path, engine: EngineName = "local") -> list[Finished]:
-    """With this process as launcher."""
-    with _signals_as_before():
-        return run_all(configs, folder, means=Means(engine))
-
-
-def run_here_again(folder: RunFolder, engine: EngineName = "local", rounds: int | None = None) -> Finished:
-    """Takes a run up, with this process as launcher."""
-    with _signals_as_before():
-        finished = resume(folder.path, means=Means(engine), rounds=rounds)
-    assert finished.outcome.status == "finish", finished.outcome
-    return finished
-
-
 @contextlib.contextmanager
 def _signals_as_before() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -164,6 +148,20 @@ def _signals_as_before() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@_signals_as_before()
+def run_here(configs: Sequence[RunConfig], folder: Path, engine: EngineName = "local") -> list[Finished]:
+    """With this process as launcher."""
+    return run_all(configs, folder, means=Means(engine))
+
+
+@_signals_as_before()
+def run_here_again(folder: RunFolder, engine: EngineName = "local", rounds: int | None = None) -> Finished:
+    """Takes a run up, with this process as launcher."""
+    finished = resume(folder.path, means=Means(engine), rounds=rounds)
+    assert finished.outcome.status == "finish", finished.outcome
+    return finished
+
+
 def _to_a_good_end(place: Path, text: str, overrides: Sequence[str], engine: EngineName) -> RunFolder:
     """Half of a small run is a launcher's imports: this process is it, unless variables ask for something else."""
     config, folder = place / "config.toml", place / "run"
@@ -172,8 +170,8 @@ def _to_a_good_end(place: Path, text: str, overrides: Sequence[str], engine: Eng
         options = [word for override in overrides for word in ("--set", override)]
         command("run", config, "--out", folder, "--engine", engine, *options)
     else:
-        finished = run_here(load(config, overrides), folder, engine)
-        assert all(each.outcome.status == "finish" for each in finished), [each.outcome for each in finished]
+        outcomes = [each.outcome for each in run_here(load(config, overrides), folder, engine)]
+        assert all(outcome.status == "finish" for outcome in outcomes), outcomes
     return RunFolder(folder)
 
 
@@ -194,11 +192,11 @@ def run_in_threads(tmp_path_factory) -> Callable[..., RunFolder]:
     run once a module, so their folders must stay as they are."""
     known: dict[tuple[str, ...], RunFolder] = {}
 
-    def run(text: str, *overrides: str) -> RunFolder:
-        key = text, *overrides
-        if key not in known:
-            known[key] = _to_a_good_end(tmp_path_factory.mktemp("threads"), text, overrides, "threads")
-        return known[key]
+    def run(*asked: str) -> RunFolder:
+        if asked not in known:
+            text, *overrides = asked
+            known[asked] = _to_a_good_end(tmp_path_factory.mktemp("threads"), text, overrides, "threads")
+        return known[asked]
 
     return run
 
@@ -243,15 +241,14 @@ class Going:
     def until_round(self, round: int, away: int = 0) -> None:
         """Waits until every client has completed a round, but for those that are ``away`` in it."""
         far = f"sum(node IN (SELECT node FROM round WHERE round = {round}))"
+        all_are = f"SELECT {far} >= max(1, count(*) - {away}) FROM node WHERE role = 'client'"
 
-        def done() -> bool:
+        def reached() -> bool:
             with contextlib.suppress(sqlite3.Error):
-                return self.folder.rows(
-                    f"SELECT {far} >= max(1, count(*) - {away}) FROM node WHERE role = 'client'"
-                ) == [(1,)]
+                return self.folder.rows(all_are) == [(1,)]
             return False
 
-        self.until(done)
+        self.until(reached)
 
     def pid(self, node: int) -> int:
         """Others may be rounds ahead before a client's own records are stored."""
@@ -357,15 +354,33 @@ def cut(start: Callable[..., Going], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that have neither ended nor do so at this moment; zombies have."""
-    found = []
-    for process in processes:
+
+    def lives(process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    return list(filter(lives, processes))
 
 
 # -- algorithms of tests -----------------------------------------------------------------------------------------------
+
+_ADDED = """
+from dataclasses import dataclass
+from typing import Literal
+
+from .base import Algorithm, Vector
+
+
+@dataclass(frozen=True)
+class Added(Algorithm):
+    name: Literal["added"] = "added"
+
+    def messages(self, edge):
+        return [Vector(edge.d_i)]
+
+    def round(self, client, peers):
+"""
 
 
 @pytest.fixture
@@ -388,31 +403,10 @@ def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
     return add
 
 
-_ADDED = """
-from dataclasses import dataclass
-from typing import Literal
-
-from .base import Algorithm, Vector
-
-
-@dataclass(frozen=True)
-class Added(Algorithm):
-    name: Literal["added"] = "added"
-
-    def messages(self, edge):
-        return [Vector(edge.d_i)]
-
-    def round(self, client, peers):
-"""
-
-
 @pytest.fixture
 def with_round(with_algorithm: Callable[[str, str], dict[str, str]]) -> Callable[[str], dict[str, str]]:
     """The environment of runs that have an algorithm "added", of which this is a round."""
     return lambda body: with_algorithm(_ADDED + textwrap.indent(body, 8 * " "), '"added": Added')
-
-
-# -- Ray ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
