@@ -172,18 +172,23 @@ class TransformStart:
 
     Rows are orthonormal times s. No matrix is stored: a projection is one fast transform for all edges, and of it each
     edge picks its rows; the transposes of all edges add up before the one inverse transform. ``rows`` is {j: the d_ij
-    distinct rows of edge j}; ``signs`` is the diagonal of D, (d_i,). With several ``blocks``, of these lengths, C is
-    block diagonal, so that each row sees one block of theta.
+    distinct rows of edge j}. With several ``blocks``, of these lengths, C is block diagonal, so that each row sees one
+    block of theta.
     """
 
     def __init__(
-        self, rows: Mapping[int, np.ndarray], signs: np.ndarray, scale: float, dtype: np.dtype, blocks: Sequence[int]
+        self,
+        rows: Mapping[int, np.ndarray],
+        blocks: Sequence[int],
+        signs: np.random.Generator,
+        scale: float,
+        dtype: np.dtype,
     ):
         self.stacking = Stacking({j: len(chosen) for j, chosen in rows.items()})
-        self.size, self.dtype = len(signs), dtype
+        self.size, self.dtype = sum(blocks), dtype
         ends = np.cumsum(blocks).tolist()
         self._blocks = tuple(map(slice, [0, *ends], ends))
-        self._scaled_signs = (scale * signs).astype(dtype)
+        self._scaled_signs = (scale * (1.0 - 2.0 * signs.integers(0, 2, self.size))).astype(dtype)
         self._scale = scale
         self.choose(rows)
         self.state_bytes = self._scaled_signs.nbytes + self._rows.nbytes
@@ -240,8 +245,7 @@ def starting_maps(
     if kind == "orthogonal":
         drawn = {j: generator(seed, "rows of the orthogonal maps", node, j) for j in rows}
         chosen = {j: rng.choice(size, rows[j], replace=False) for j, rng in drawn.items()}
-        signs = _signs(generator(seed, "signs of the orthogonal maps", node), size)
-        return TransformStart(chosen, signs, scale, dtype, (size,))
+        return TransformStart(chosen, (size,), generator(seed, "signs of the orthogonal maps", node), scale, dtype)
     stacking = Stacking(rows)
     matrix = np.empty((stacking.height, size), dtype)
     for j, of_edge in stacking.split(matrix).items():
@@ -259,9 +263,8 @@ def shared_transform(
     seed: int, node: int, rows: Mapping[int, int], blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype
 ) -> TransformStart:
     """The maps that both ends of each edge have in common, as they are before any rotation."""
-    size = sum(blocks)
-    signs = _signs(generator(seed, "signs of the shared maps"), size)
-    return TransformStart(shared_rows(seed, node, rows, size, 0), signs, scale, dtype, blocks)
+    chosen = shared_rows(seed, node, rows, sum(blocks), 0)
+    return TransformStart(chosen, blocks, generator(seed, "signs of the shared maps"), scale, dtype)
 
 
 def shared_rows(seed: int, node: int, rows: Mapping[int, int], size: int, period: int) -> dict[int, np.ndarray]:
@@ -291,7 +294,3 @@ def cosine_rows(rows: np.ndarray, length: int) -> np.ndarray:
     angles = np.outer(rows, 2 * np.arange(length) + 1) % (4 * length)
     norms = np.where(rows == 0, math.sqrt(1 / length), math.sqrt(2 / length))
     return norms[:, None] * np.cos(angles * (math.pi / (2 * length)))
-
-
-def _signs(rng: np.random.Generator, size: int) -> np.ndarray:
-    return 1.0 - 2.0 * rng.integers(0, 2, size)

@@ -43,16 +43,12 @@ from .reporting import Figures, Reporter
 _Message = TypeVar("_Message")
 
 
-class Diverged(Exception):
-    """theta, or a vector to be sent, has numbers that nobody can go on with."""
+class Failure(Exception):
+    """Why a client cannot go on, in one line for the user."""
 
 
-class NotMet(Exception):
+class NotMet(Failure):
     """Neighbours that could not be met in time."""
-
-
-class DiskFull(Exception):
-    """Why a state could not be written; one line for the user."""
 
 
 def live(assignment: Assignment, control: Control) -> int:
@@ -67,9 +63,10 @@ def live(assignment: Assignment, control: Control) -> int:
             print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
             return 0
         except Exception as error:
-            tells_all = isinstance(error, (Diverged, DiskFull, NeighbourTimeout, NotMet, CannotListen))
+            tells_all = isinstance(error, (Failure, NeighbourTimeout, CannotListen))
+            of_many = isinstance(error, (NotMet, CannotListen))
             text = str(error) if tells_all else traceback.format_exc()
-            control.send(Failed(text, type(error).__name__ if isinstance(error, (NotMet, CannotListen)) else ""))
+            control.send(Failed(text, type(error).__name__ if of_many else ""))
             with contextlib.suppress(OSError):  # the disk may be full
                 print(traceback.format_exc(), file=log, flush=True)
             return 1
@@ -97,9 +94,8 @@ class _ClientProcess:
         ring = Ring(keys, {}, more=True) if keys and keyed else None
         largest = assignment.run.largest_vector * assignment.dtype.itemsize
         identity = Identity(assignment.node, assignment.run.number, assignment.incarnation.number)
-        self.endpoint = Endpoint(
-            self.context, identity, control, Options(largest, queue, ring, self.kernel, self.stopwatch)
-        )
+        options = Options(largest, queue, ring, self.kernel, self.stopwatch)
+        self.endpoint = Endpoint(self.context, identity, control, options)
         self.recorder = Recorder(
             self.context,
             "",
@@ -256,21 +252,21 @@ class _ClientProcess:
 
     @contextlib.contextmanager
     def _diverged_if_unsendable(self, round: int) -> Iterator[None]:
-        """Raises Diverged."""
+        """Raises Failure."""
         try:
             yield
         except CannotEncode as error:
             self._require_finite(round)
             what = f"a vector of client {self.assignment.node} cannot be sent in round {round}"
-            raise Diverged(f"{what}: {error}") from None
+            raise Failure(f"{what}: {error}") from None
 
     def _require_finite(self, round: int) -> float:
-        """||theta||. Raises Diverged."""
+        """||theta||. Raises Failure."""
         theta = self.client.theta
         norm = math.sqrt(theta @ theta)
         if not math.isfinite(norm):
             cause = self.client.report.cause_of_divergence
-            raise Diverged(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
+            raise Failure(f"theta of client {self.assignment.node} is not finite after round {round}: {cause}")
         return norm
 
     def _close_round(self, round: int) -> None:
@@ -321,12 +317,12 @@ class _ClientProcess:
 
 
 def write_state(path: Path, round: int, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raises DiskFull, or any other OSError."""
+    """Raises Failure where the disk is full, or any other OSError."""
     try:
         array_file.ArrayFile(arrays, {"round": str(round)}).save(path, lasting=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DiskFull(f"{path} cannot be written: {error.strerror}") from None
+            raise Failure(f"{path} cannot be written: {error.strerror}") from None
         raise
     failpoint("state renamed")
 

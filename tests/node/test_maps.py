@@ -171,8 +171,8 @@ def test_the_fast_transform_and_its_explicit_rows_are_the_textbook_s(length, dty
     rng = np.random.default_rng(length)
     heights = {4: 1, 2: min(length, 5), 9: min(length, 3)}
     rows = {j: rng.choice(length, d_ij, replace=False) for j, d_ij in heights.items()}
-    signs = rng.choice([-1.0, 1.0], length)
-    maps = TransformStart(rows, signs, 1.5, np.dtype(dtype), (length,))
+    signs = 1 - 2 * np.random.default_rng(3).integers(0, 2, length)
+    maps = TransformStart(rows, (length,), np.random.default_rng(3), 1.5, np.dtype(dtype))
     explicit = 1.5 * np.concatenate([cosine_transform(length, rows[j]) for j in rows]) * signs
     theta = rng.normal(size=length).astype(dtype)
     v = rng.normal(size=len(explicit)).astype(dtype)
