@@ -1,6 +1,6 @@
 """A client's assignment and shard, as the launcher would give them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,9 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from sheafgossip.node.algorithms.base import RunFacts
 from sheafgossip.node.assignment import Assignment, Deployment, Neighbour, Run
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.settings import ModelSettings, Transport
-from sheafgossip.topology import Graph
 
 torch.set_num_threads(1)  # as in a client process
 
@@ -38,48 +36,21 @@ def assignment(tmp_path: Path) -> Assignment:
 
 
 @pytest.fixture
-def run_facts() -> Callable[..., RunFacts]:
-    """Of a run with these models, or with linear models of so many parameters, between which these edges are."""
-
-    def build(models: Sequence[Architecture | int], edges: Sequence[tuple[int, int]] = (), **changes) -> RunFacts:
-        models = [Architecture("linear", (each - 1,), 1) if isinstance(each, int) else each for each in models]
-        graph = Graph.of(len(models), edges)
-        told = {"task": "classification", "same_start": True, "classes": (), "features": (), "topology": None}
-        return RunFacts(graph, models, **(told | changes))
-
-    return build
-
-
-@pytest.fixture
 def with_shard(assignment: Assignment) -> Callable[..., Assignment]:
-    """Writes ``train`` and ``test`` random samples for an architecture and returns the changed assignment.
+    """Writes ``train`` and ``test`` random samples for an architecture and returns the changed assignment; ``changes``
+    are fields of its training, model and run."""
 
-    ``training``, ``model`` and ``run`` name changed fields of these.
-    """
-
-    def write(
-        architecture: Architecture,
-        train: int,
-        test: int = 5,
-        *,
-        training: Mapping[str, Any] = {},
-        model: Mapping[str, Any] = {},
-        run: Mapping[str, Any] = {},
-    ) -> Assignment:
-        rng, arrays = np.random.default_rng(5), {}
+    def write(architecture: Architecture, train: int, test: int = 5, **changes: dict[str, Any]) -> Assignment:
         task = "regression" if architecture.kind == "linear" else "classification"
+        changes["run"] = {"task": task} | changes.get("run", {})
+        parts = {name: replace(getattr(assignment, name), **fields) for name, fields in changes.items()}
+        changed = replace(assignment, architecture=architecture, **parts)
+        rng, arrays = np.random.default_rng(5), {}
         for part, n in (("train", train), ("test", test)):
             arrays[f"x_{part}"] = rng.normal(size=(n, *architecture.input_shape)).astype(np.float32)
             arrays[f"y_{part}"] = rng.integers(architecture.outputs, size=n)
             if task == "regression":
                 arrays[f"y_{part}"] = rng.normal(size=(n, architecture.outputs)).astype(np.float32)
-        changed = replace(
-            assignment,
-            architecture=architecture,
-            run=replace(assignment.run, task=task, **run),
-            training=replace(assignment.training, **training),
-            model=replace(assignment.model, **model),
-        )
         save_file(arrays, changed.shard)
         return changed
 

@@ -18,13 +18,14 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from sheafgossip.node.algorithms import ALGORITHMS, libraries_of, link
-from sheafgossip.node.algorithms.base import Edge, State
+from sheafgossip.node.algorithms.base import Edge, RunFacts, State
 from sheafgossip.node.assignment import AssignedIncarnation, Assignment, Period
 from sheafgossip.node.client import Client
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.process.main import write_state
 from sheafgossip.node.process.reporting import Pace, sample
 from sheafgossip.node.settings import Transport
+from sheafgossip.topology import Graph
 
 PERIODS = Period((1,), {5: 0.5}), Period((5,), {1: 0.25})
 """Client 3 sends to 1 and hears from 5, then the other way round."""
@@ -96,8 +97,9 @@ def test_pairwise_gossip_draws_its_matchings_evenly_and_the_same_at_every_client
     assert min(Counter(met)[j] for j in (0, 1, 5)) > 70
 
 
-def test_pairwise_gossip_is_told_a_matching_of_each_edge_the_same_at_both_ends(run_facts):
-    facts = ALGORITHMS["pairwise"]().facts(run_facts([4] * 4, [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]))
+def test_pairwise_gossip_is_told_a_matching_of_each_edge_the_same_at_both_ends():
+    graph, models = Graph.of(4, [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]), [Architecture("linear", (3,), 1)] * 4
+    facts = ALGORITHMS["pairwise"]().facts(RunFacts(graph, models, "regression", True, (), (), lambda: None))
     assert all(facts.edges[i, j] == facts.edges[j, i] for i, j in facts.edges)
     for i in range(4):
         numbers = [number for (node, _), number in facts.edges.items() if node == i]
