@@ -114,11 +114,9 @@ class Client:
         return self._assignment.training.count(self.neighbours[client].samples)
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> None:
-        """theta <- theta - alpha grad f(theta), or whatever local work the run asks for.
-
-        With a ``pull`` (d,), every local step takes grad f(theta) + lam pull instead: the theta that this leaves as it
-        is has grad f(theta) + lam pull = 0, however many steps there are.
-        """
+        """theta <- theta - alpha grad f(theta), or whatever local work the run asks for. With a ``pull`` (d,), every
+        local step takes grad f(theta) + lam pull instead: the theta that this leaves as it is has grad f(theta) + lam
+        pull = 0, however many steps there are."""
         start = time.monotonic()
         with self._stopwatch.during("gradient"):
             self.train_loss = self._learner.learn(pull, lam)
@@ -133,20 +131,16 @@ class Client:
         return gradient
 
     def batches(self, of: int = 1) -> Iterator[Batch | tuple[Batch, ...]]:
-        """What ``learn`` would take its steps on, for algorithms that take steps of their own, without momentum.
-
-        With ``of`` above 1 each item is a tuple of as many mini-batches, drawn one after the other.
-        """
+        """What ``learn`` would take its steps on, for algorithms that take steps of their own, without momentum. With
+        ``of`` above 1 each item is a tuple of as many mini-batches, drawn one after the other."""
         losses = self._losses = []
         drawn = self._learner.batches(of)
         yield from drawn if of == 1 else zip(*[drawn] * of, strict=True)
         self.train_loss = sum(losses) / len(losses)
 
     def gradient_on(self, batch: Batch | None = None, pull: tuple[np.ndarray, float] | None = None) -> np.ndarray:
-        """grad f(theta) (d,) of one mini-batch, by default of all training samples. The next call overwrites it.
-
-        With ``pull``, (anchors (classes, features), lam), it is that of f + lam ||features - anchor||^2.
-        """
+        """grad f(theta) (d,) of one mini-batch, by default of all training samples. The next call overwrites it. With
+        ``pull``, (anchors (classes, features), lam), it is that of f + lam ||features - anchor of its class||^2."""
         with self._stopwatch.during("gradient"):
             loss, gradient = self._learner.gradient(batch, pull)
         self._losses.append(loss)

@@ -136,10 +136,7 @@ class Learner:
             self._drifted = True
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> float:
-        """One round's local work on theta, in place; returns the mean of the losses met on the way.
-
-        Each of its steps takes grad f(theta) + lam pull, with a ``pull`` (d,), for grad f(theta).
-        """
+        """A round's local work, as ``Client.learn`` says; returns the mean of the losses met on the way."""
         losses, alpha = [], self._training.alpha
         for batch in self.batches():
             loss, direction = self.gradient(batch)
@@ -158,11 +155,7 @@ class Learner:
     def gradient(
         self, batch: tuple[Samples, Samples] | None = None, pull: tuple[np.ndarray, float] | None = None
     ) -> tuple[float, np.ndarray]:
-        """The loss at theta and its gradient (d,), by default on all training samples. The next call overwrites it.
-
-        ``pull``, (anchors, weight), adds weight times the mean over samples of ||features - anchor of its class||^2,
-        with anchors (classes, features).
-        """
+        """The loss at theta and its gradient, as ``Client.gradient_on`` says. The next call overwrites it."""
         x, y = batch or (self._x_train, self._y_train)
         self._gradient.fill(0)
         self.learnt_samples += len(x)

@@ -13,7 +13,7 @@ from .architecture import Architecture
 
 
 class TorchModel:
-    """An architecture over one flat vector theta (d,), with its gradient in another; it keeps views of both."""
+    """An architecture over one flat vector theta (d,), with its gradient in another: it keeps views of both."""
 
     def __init__(self, architecture: Architecture, task: str, theta: np.ndarray, gradient: np.ndarray):
         self._architecture, self._classifies = architecture, task == "classification"
@@ -32,10 +32,8 @@ class TorchModel:
         return x[torch.from_numpy(chosen)]
 
     def add_gradient(self, x: Tensor, y: Tensor, samples: int, pull: tuple[np.ndarray, float] | None = None) -> float:
-        """Adds the gradient of loss / samples to the gradient's vector; returns loss / samples.
-
-        ``pull``, (anchors, weight), adds weight * ||features - anchor of its class||^2 to the loss of each sample.
-        """
+        """Adds the gradient of loss / samples to the gradient's vector; returns loss / samples. ``pull``, (anchors,
+        weight), adds weight * ||features - anchor of its class||^2 to the loss of each sample."""
         seen = self._features(x)
         summed, _ = self._loss(seen, y)
         if pull is not None:

@@ -204,32 +204,20 @@ def test_a_sample_may_be_of_another_process_until_it_is_gone():
         sample(-3, 0.0, pid=child.pid)
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """CPU time of this thread that passes only when a test says so."""
-    now = [5.0]
-    monkeypatch.setattr(time, "thread_time", lambda: now[0])
-    return now
-
-
-def test_samples_take_half_a_percent_of_the_cpu_time(clock):
-    pace, taken = Pace(every=0.0), 0.0
+@pytest.mark.parametrize("every", [0.0, 100.0])
+def test_samples_take_half_a_percent_of_the_cpu_time_and_none_is_due_before_its_time(monkeypatch, every):
+    now, pace, taken = [5.0], Pace(every), []
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])  # which passes only when this test says so
     for wall in range(10_000):
-        clock[0] += 0.01
+        now[0] += 0.01
         if pace.due(wall):
             with pace.sampling(wall):
-                clock[0] += 0.004
-                taken += 0.004
-    assert taken / (clock[0] - 5.0) == pytest.approx(0.005, rel=0.02)
-
-
-def test_no_sample_is_due_before_its_time(clock):
-    pace = Pace(every=2.0)
-    for last in (0.0, 2.0):
-        clock[0] += 100
-        assert [pace.due(last + wall) for wall in (1.9, 2.0)] == [False, True]
-        with pace.sampling(last + 2.0):
-            pass
+                now[0] += 0.004
+            taken.append(wall)
+    if every:
+        assert taken == list(range(100, 10_000, 100))
+    else:
+        assert 0.004 * len(taken) / (now[0] - 5.0) == pytest.approx(0.005, rel=0.02)
 
 
 # -- what a process loads: the launcher knows models and algorithms without torch --------------------------------------
