@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import zmq
 
-from runs import alive, assert_same_states, small, until
+from runs import Going, alive, assert_same_states, small, until
 
 LONG = small(clients=6, rounds=100_000, samples=300, algorithm="dfedu")
 WITH_SERVER = small(clients=6, rounds=100_000, samples=300, topology="", algorithm="fedavg")
+SILENT = f"{LONG}transport.timeout = 1.5\n"
 
 
 def test_nothing_of_a_run_is_left_two_seconds_after_its_launcher_was_killed(start):
@@ -36,35 +37,38 @@ def test_nothing_of_a_run_is_left_two_seconds_after_its_launcher_was_killed(star
     assert len(going.folder.rows("SELECT * FROM round WHERE round = 3")) == 6
 
 
-@pytest.mark.parametrize(("text", "node", "name"), [(LONG, 4, "client 4"), (WITH_SERVER, 6, "the server")])
-def test_a_killed_client_ends_the_run_and_is_named_with_its_round(start, text, node, name):
+def send(number, node):
+    return lambda going: os.kill(going.pid(node), number)
+
+
+def kill(module):
+    return lambda going: going.process_of(f"sheafgossip.{module}").kill()
+
+
+ENDS = {  # what is done to a run, its exit code within so many seconds, what it says
+    "client": (LONG, send(signal.SIGKILL, 4), 1, 5, r"client 4 died in round (\d+): killed by SIGKILL"),
+    "server": (WITH_SERVER, send(signal.SIGKILL, 6), 1, 5, r"the server died in round \d+: killed by SIGKILL"),
+    "collector": (LONG, kill("metrics.collector"), 1, 15, "the collector"),
+    "fork server": (LONG, kill("launcher.processes.forkserver"), 1, 15, "the fork server"),
+    "silence": (SILENT, send(signal.SIGSTOP, 2), 1, 12, "client 2 sent nothing for 1.5 s in round"),
+    "ctrl-c": (LONG, Going.signal, 130, 5, "interrupted"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_what_befalls_a_process_ends_the_run_with_a_reason_and_keeps_the_records(start, case):
+    text, act, code, seconds, reason = ENDS[case]
     going = start(text)
     going.until_round(5)
-    pid = going.pid(node)
-    printed = going.ends(1, lambda: os.kill(pid, signal.SIGKILL), seconds=5)
-    completed = going.folder.rows(f"SELECT max(round) FROM round WHERE node = {node}")[0][0]
-    assert completed >= 5
-    assert f"{name} died in round {completed + 1}: killed by SIGKILL" in printed
-    assert printed.count("died") == 1  # its neighbours are not blamed
-    assert going.folder.rows("SELECT kind FROM event WHERE node = -1 ORDER BY rowid") == [("start",), ("failure",)]
-    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == max(6, node + 1)
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [("metrics.collector", "the collector"), ("launcher.processes.forkserver", "the fork server")]
-)
-def test_the_loss_of_a_helper_process_ends_the_run_with_a_reason(start, module, name):
-    going = start(LONG)
-    going.until_round(3)
-    assert name in going.ends(1, going.process_of(f"sheafgossip.{module}").kill, seconds=15)
-
-
-def test_ctrl_c_stops_cleanly_and_keeps_the_records(start):
-    going = start(LONG)
-    going.until_round(5)
-    assert "interrupted" in going.ends(130, going.signal, seconds=5)
-    assert ("interrupt",) in going.folder.rows("SELECT kind FROM event WHERE node = -1")
-    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) == 6
+    printed = going.ends(code, lambda: act(going), seconds)
+    found = re.search(reason, printed)
+    assert found, printed
+    completed = going.folder.rows("SELECT max(round) FROM round WHERE node = 4")[0][0]
+    assert found.groups() in ((), (f"{completed + 1}",))
+    assert printed.count("died") == (case in ("client", "server"))  # neighbours are not blamed
+    kinds = [kind for (kind,) in going.folder.rows("SELECT kind FROM event WHERE node = -1 ORDER BY rowid")]
+    assert kinds == ["start", "interrupt" if code == 130 else "failure"]
+    assert len(going.folder.rows("SELECT * FROM round WHERE round = 5")) >= 6
 
 
 def handles_all(pid: int) -> bool:
@@ -110,14 +114,6 @@ def test_an_exception_in_a_client_shows_its_traceback(start):
     code, printed = going.end()
     assert code == 1
     assert re.search(r"failed in round \d+: Traceback(.|\n)*FileExistsError", printed)
-
-
-def test_a_silent_client_fails_its_neighbours_after_the_timeout(start):
-    going = start(LONG, "--set", "transport.timeout=1.5")
-    going.until_round(3)
-    pid = going.pid(2)
-    printed = going.ends(1, lambda: os.kill(pid, signal.SIGSTOP), seconds=12)
-    assert "client 2 sent nothing for 1.5 s in round" in printed
 
 
 def test_poison_is_dropped_and_shown_and_the_run_is_unharmed(start, run_in_threads, monkeypatch):
