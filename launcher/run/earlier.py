@@ -31,6 +31,7 @@ from .folder import (
     facts,
     machine,
     own_files,
+    recorded,
     remove_empty,
     require_plain,
     unfinished_files,
@@ -132,9 +133,8 @@ def is_finished(folder: Path) -> bool:
 
 
 def has_diverged(folder: Path) -> bool:
-    failures = "SELECT count(*) FROM event WHERE kind = 'failure' AND detail LIKE '%is not finite%'"
-    with suppress(RunFolderError), open_records(folder, check=("event",)) as records:
-        return records.execute(failures).fetchone()[0] > 0
+    with suppress(RunFolderError):
+        return recorded(folder, "SELECT 1 FROM event WHERE kind = 'failure' AND detail LIKE '%is not finite%'") != []
     return False
 
 
@@ -168,20 +168,20 @@ def _has_finished(folder: Path) -> bool:
 def _as_it_began(folder: Path, rounds: int | None) -> RunConfig:
     """The configuration that the run began with. Raises RunFolderError where it is now another, but for the number of
     rounds where that is what is wanted."""
-    config, recorded = _read_config(folder), facts(folder)
-    if recorded.get(CONFIG_DIGEST) in (None, digest_of_config(folder)):
+    config, told = _read_config(folder), facts(folder)
+    if told.get(CONFIG_DIGEST) in (None, digest_of_config(folder)):
         return config
     changed = f"{folder}: config.toml was changed since the run began"
-    if CONFIG not in recorded:
+    if CONFIG not in told:
         raise RunFolderError(f"{changed}; nothing can go on from there")
-    before = validate(parse(recorded[CONFIG]))
+    before = validate(parse(told[CONFIG]))
     old, new = (flat(parse(each.to_toml())) for each in (before, config))
     keys = [key for key in old | new if old.get(key) != new.get(key)]
     if keys and not (keys == ["rounds"] and config.rounds == rounds):
-        told = "; ".join(f"{key} = {_value(new.get(key))}, was {_value(old.get(key))}" for key in keys[:_SHOWN])
-        told += f"; and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+        text = "; ".join(f"{key} = {_value(new.get(key))}, was {_value(old.get(key))}" for key in keys[:_SHOWN])
+        text += f"; and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
         hint = f" (sheafgossip resume --rounds {config.rounds} extends it)" if config.rounds > before.rounds else ""
-        raise RunFolderError(f"{changed}: {told}; nothing can go on from there{hint}")
+        raise RunFolderError(f"{changed}: {text}; nothing can go on from there{hint}")
     return before
 
 
@@ -205,9 +205,7 @@ def _read_config(folder: Path) -> RunConfig:
 
 def require_sound_records(folder: Path) -> None:
     """Raises RunFolderError. To be asked where nobody writes."""
-    with open_records(folder) as records:
-        records.execute("PRAGMA cell_size_check = ON")
-        (found,) = records.execute("PRAGMA integrity_check(1)").fetchone()
+    ((found,),) = recorded(folder, "PRAGMA integrity_check(1)")
     if found != "ok":
         raise RunFolderError(f"{folder}: run.sqlite is damaged: {' '.join(str(found).split())}")
 
@@ -219,11 +217,8 @@ def taken_up(prepared: Prepared) -> Prepared:
     folder = prepared.folder
     for path in unfinished_files(folder):
         path.unlink()
-    with open_records(folder) as records:
-        told = records.execute(
-            "SELECT node, kind, virtual_s, detail FROM event "
-            "WHERE kind IN ('crash', 'leave', 'restart', 'join', 'scenario')"
-        ).fetchall()
+    planned = "kind IN ('crash', 'leave', 'restart', 'join', 'scenario')"
+    told = recorded(folder, f"SELECT node, kind, virtual_s, detail FROM event WHERE {planned}")
     was, now = facts(folder), machine()
     moved = (f"{key} {now[key]} (was {was[key]})" for key in now if was.get(key) not in (None, now[key]))
     prepared = replace(prepared, told=tuple(told), moved=", ".join(moved))
@@ -258,15 +253,14 @@ def _checkpoints(prepared: Prepared, *, at_its_end: bool = False) -> list[int]:
     ``at_its_end``. Raises RunFolderError."""
     folder, every, rounds = prepared.folder, prepared.config.checkpoints.every, prepared.config.rounds
     completed = rounds_of(prepared)
-    recorded = np.zeros_like(completed)
-    with open_records(folder) as records:
-        for node, round in records.execute("SELECT node, round FROM round WHERE node >= 0"):
-            known = isinstance(node, int) and isinstance(round, int) and node < len(completed) and 0 <= round <= rounds
-            if not known:
-                text = f"run.sqlite tells of round {round!r} of client {node!r}, which config.toml does not have"
-                raise RunFolderError(f"{folder}: {text}")
-            recorded[node, round] = True
-    whole = np.logical_and.accumulate((recorded | ~completed).all(axis=0))
+    there = ~completed
+    for node, round in recorded(folder, "SELECT node, round FROM round WHERE node >= 0"):
+        known = isinstance(node, int) and isinstance(round, int) and node < len(completed) and 0 <= round <= rounds
+        if not known:
+            text = f"run.sqlite tells of round {round!r} of client {node!r}, which config.toml does not have"
+            raise RunFolderError(f"{folder}: {text}")
+        there[node, round] = True
+    whole = np.logical_and.accumulate(there.all(axis=0))
     found = {*_extended_after(folder), *(range(every, rounds, every) if every else ()), *([rounds] * at_its_end)}
     return sorted((round for round in found if 0 < round <= rounds and whole[round]), reverse=True)
 
@@ -278,8 +272,7 @@ def _extended_after(folder: Path) -> list[int]:
 
 def _wall_s_after(round: int, folder: Path) -> float:
     """Seconds that the run had taken when it had completed that round."""
-    with open_records(folder) as records:
-        return records.execute("SELECT max(wall_s) FROM round WHERE round = ?", [round]).fetchone()[0] or 0.0
+    return recorded(folder, "SELECT max(wall_s) FROM round WHERE round = ?", round)[0][0] or 0.0
 
 
 # -- more rounds -------------------------------------------------------------------------------------------------------

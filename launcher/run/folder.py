@@ -153,10 +153,15 @@ def digest_of_config(folder: Path) -> str:
     return hashlib.sha256((folder / "config.toml").read_bytes()).hexdigest()
 
 
+def recorded(folder: Path, query: str, *values: object) -> list[tuple]:
+    """Raises RunFolderError."""
+    with open_records(folder) as records:
+        return records.execute(query, values).fetchall()
+
+
 def facts(folder: Path) -> dict[str, str]:
     """What table ``meta`` tells of the run; of old versions' runs less. Raises RunFolderError."""
-    with open_records(folder) as records:
-        return dict(records.execute("SELECT key, value FROM meta"))
+    return dict(recorded(folder, "SELECT key, value FROM meta"))
 
 
 def origin() -> dict[str, str]:
