@@ -44,6 +44,7 @@ class Engine(ABC):
     host; it goes with the engine."""
 
     sockets: Path
+    records_at = "ipc://{}/records"  # the address of a run's collector, whose Unix sockets are in a folder
     spans_hosts = False  # whether its hosts may be machines of their own
     shares_process = False  # whether clients are no processes: then nobody's memory and CPU time is measured
     _runs = 0
@@ -54,10 +55,6 @@ class Engine(ABC):
         self._runs += 1
         folder.mkdir(mode=0o700)
         return folder
-
-    def records_at(self, sockets: Path) -> str:
-        """The address of a run's collector, whose Unix sockets are in this folder."""
-        return f"ipc://{sockets}/records"
 
     def hosts(self) -> tuple[Host, ...]:
         return (Host(socket.gethostname(), cores=os.cpu_count() or 1),)

@@ -138,7 +138,8 @@ class RayEngine(Engine):
         )
         own, keys = ray.util.get_node_ip_address(), KeyPair.make()
         alone = all(node["NodeManagerAddress"] == own for node in nodes)
-        self._address = "127.0.0.1" if alone else own
+        address = "127.0.0.1" if alone else own
+        self.records_at = f"tcp://{address}:*"
         self._context = zmq.Context()
         self._line = configured(self._context.socket(zmq.ROUTER))
         self._authenticator = ZapHandler(self._context, {}, more=True)
@@ -148,7 +149,7 @@ class RayEngine(Engine):
         self._poller = zmq.Poller()
         self._poller.register(self._line, zmq.POLLIN)
         self._poller.register(self._authenticator.socket, zmq.POLLIN)
-        self._line.bind(f"tcp://{self._address}:*")
+        self._line.bind(self.records_at)
         line = self._line.getsockopt_string(zmq.LAST_ENDPOINT)
         remote, self._agents = ray.remote(num_cpus=0, max_restarts=0)(Agent), list[_AgentAt]()
         for index, (node, host) in enumerate(zip(nodes, _hosts_of(nodes, alone=alone), strict=True)):
@@ -156,9 +157,6 @@ class RayEngine(Engine):
             handle = remote.options(scheduling_strategy=there).remote()
             key, end = handle.make_keys.remote(), handle.serve.remote(index, line, keys.public)
             self._agents.append(_AgentAt(self._line, self._inbox, index, host, handle, key, end))
-
-    def records_at(self, sockets: Path) -> str:
-        return f"tcp://{self._address}:*"
 
     def hosts(self) -> tuple[Host, ...]:
         return tuple(agent.host for agent in self._agents)

@@ -137,7 +137,7 @@ def _preparation(engine: Engine, *, force: bool = False) -> Callable[..., Prepar
         if engine.spans_hosts and config.transport.protocol != "tcp":
             config = config.but(transport={"protocol": "tcp"})
         own = engine.folder_for_run()
-        return how(config, folder, Site(own, engine.records_at(own), hosts), time_a_step)
+        return how(config, folder, Site(own, engine.records_at.format(own), hosts), time_a_step)
 
     return prepare
 
