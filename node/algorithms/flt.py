@@ -206,9 +206,8 @@ class EncoderError(UserError):
 
 @dataclass(frozen=True)
 class Autoencoder:
-    """A convolutional autoencoder as one flat vector, of which the first part is the encoder.
-
-    Of images (channels, height, width), the last rows and columns left out where 4 does not divide their number.
+    """A convolutional autoencoder of images (channels, height, width) as one flat vector, the encoder's part first. The
+    last rows and columns are left out where 4 does not divide their number.
 
     Encoder: convolution to 16 channels, ReLU, 2x2 max-pool, convolution to 4 channels, ReLU, 2x2 max-pool (3x3 filters
     with padding 1), one linear layer to the embedding. Decoder: a linear layer, ReLU, transposed convolutions to 16

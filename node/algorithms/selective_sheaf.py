@@ -1,25 +1,19 @@
 """Selective sheaf: neighbours whose tasks are alike find each other in the sketches that they exchange.
 
-Ours, not the paper's. Client i sends neighbour j, of its update Delta_i = theta_i - theta^0 since the common start,
+Ours, not the paper's; docs/selective-sheaf.md derives it. Of its update Delta_i = theta_i - theta^0 since the common
+start, client i sends neighbour j P_ij^k Delta_i and n_i = ||Delta_i||^2. P_ij^k = P_ji^k are d_ij orthonormal rows that
+both ends draw, anew in each round. From these both estimate cos(Delta_i, Delta_j), averaged over rounds (``Edge``). An
+edge pulls where the tasks at its ends are alike:
 
-    P_ij^k Delta_i  and  n_i = ||Delta_i||^2,
+    theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T r_ij),    r_ij = P_ij (theta_i - theta_j),
 
-a vector of d_ij numbers and one number. P_ij^k = P_ji^k are d_ij orthonormal rows, the same at both ends and other ones
-in each round. So both ends know r_ij = P_ij (theta_i - theta_j) and estimate cos(Delta_i, Delta_j), which they average
-over rounds (``Edge``). An edge pulls where the tasks at its ends are alike:
+in every local step. w_ij = 1 once the average is surely at least the threshold c_ij, 0 once it is surely below, and
+unchanged in between: "surely" is by a number of standard errors. An edge that is surely off is silent in most rounds.
 
-    theta_i <- theta_i - alpha (grad f_i(theta_i) + lam sum_j w_ij P_ij^T r_ij),    w_ij = 1 or 0,
-
-in every local step, with the pull of the round's messages. w_ij = 1 once the average is surely at least the threshold
-c_ij, 0 once it is surely below, and unchanged in between: "surely" is by a number of standard errors. Updates of few
-samples are noisy, so c_ij is lower there. An edge that is surely off is silent: it is used in some rounds only.
-
-Clients that pull at each other stay alike whatever becomes of their tasks. One whose loss is higher than it was at
-theta^0 does better to start again from there (``restart``). n_i = 0 tells it: both ends forget what they had estimated.
-
-Both ends draw the same rows and work out the same numbers (of P_ij Delta_i as a codec rounds it; n_i travels as it is),
-so they agree without a word on when to pull and when to speak. Messages may be lost, though. The sign of n_i tells how
-the sender has decided, and w_ij = 1 takes both: whoever hears each other in a round uses the same weight in it.
+Both ends work out the same numbers (of P_ij Delta_i as a codec rounds it; n_i travels as it is), so they agree without
+a word on when to pull and when to speak. Messages may be lost, though. The sign of n_i tells how the sender has
+decided, and w_ij = 1 takes both: whoever hears each other in a round uses the same weight in it. n_i = 0 tells that a
+client starts again (``restart``): both ends forget what they had estimated.
 """
 
 import math
@@ -222,11 +216,7 @@ class SelectiveState(State):
 
 def sampled_cosine(mine: np.ndarray, theirs: np.ndarray, n_mine: float, n_theirs: float, size: int) -> float:
     """x = 1 - d/(2m) ||P u - P v||^2 for u = a / ||a|| and v = b / ||b|| of d = ``size`` numbers, from P a and P b
-    (m,), ||a||^2 and ||b||^2.
-
-    P holds m of the d rows of an orthogonal matrix, drawn at random without replacement, each with probability m/d:
-
-        E x = 1 - ||u - v||^2 / 2 = cos(u, v).
+    (m,), ||a||^2 and ||b||^2. P holds m of the d rows of an orthogonal matrix, drawn at random: E x = cos(u, v).
 
     Exchanging a and b gives the same number to the last bit, on any machine: differences change their sign exactly, and
     fsum rounds once, whatever the order.
@@ -309,11 +299,10 @@ CONTENT, SEEKING, LEAVING = range(3)
 
 
 class Introductions:
-    """Clients that look for better neighbours (``seek``): with whom one exchanges, and how that changes.
+    """With whom a client exchanges that looks for better neighbours (``seek``): with those of the graph at first.
 
-    Clients use the graph's edges at first. In some rounds, in which no edge is silent, each tells each neighbour two
-    numbers: whom to meet, if anyone, and its own status: content, seeking (it has an edge that is surely off, or fewer
-    edges than at the start), or leaving this neighbour.
+    In some rounds, in which no edge is silent, each tells each neighbour two numbers: whom to meet, if anyone, and its
+    own status: content, seeking (it has an edge that is surely off, or fewer than at the start), or leaving this one.
 
     - A client introduces its neighbours to one another, those who were seeking the last time: first pairs of whom both
       are like itself, each pair once, then pairs at random; a neighbour to one other at most. Both hear of it in the

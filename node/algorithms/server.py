@@ -6,7 +6,7 @@ take part in the next round download what they need for it; after the last round
 the run's seed, so that both ends know. The first model needs no message either: it follows from the seed.
 
 What is evaluated in a round is what a client would have if the run ended there: the server shows it what it would
-download. That is measuring: no traffic of the round, not subject to a scenario, and nothing is learnt from it.
+download, which is no traffic of the round.
 """
 
 from collections.abc import Iterator, Mapping

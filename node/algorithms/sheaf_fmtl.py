@@ -5,9 +5,8 @@ P_ij    <- P_ij - eta lam (P_ij theta_i - P_ji theta_j) theta_i^T               
 
 They descend on f(theta) + lam/2 sum over edges ||P_ij theta_i - P_ji theta_j||^2 (8), each edge once.
 
-Several local steps a round are several steps (18): each has its own grad f_i, and all have the pull of the round's one
-exchange. Models that such a round leaves as they are, are stationary for (8), however many steps each client takes.
-With all steps along grad f_i first and one pull after them, it would be models that depend on the number of steps.
+Several local steps a round are several steps (18), with the pull of the round's one exchange: models that such a round
+leaves as they are, are stationary for (8), however many steps each client takes. One pull after them would not do that.
 """
 
 import math
@@ -36,8 +35,7 @@ OF_A_TRANSFORM = 12
 
 
 class StabilityWatch:
-    """How near the two step sizes are to divergence: two numbers, each harmless while well below 1; whichever crosses
-    it drives the other up.
+    """Two numbers, each harmless while well below 1; whichever crosses it drives the other up.
 
     ``models``: R lam alpha ||P||^2 for R local steps a round, where ||P||^2 is seen as ||P^T r||^2 / ||r||^2 (never
     more than the true value, and equal to it when (18) runs away). ``maps``: eta lam ||theta||^2 of one client; (19)
