@@ -71,11 +71,9 @@ def _load_digits(section: DataSection) -> Pool:
     """1,797 images of 1x8x8 pixels from 0 to 16."""
     # Its table is read without importing it: sklearn.datasets takes longer than everything else before a run.
     sklearn = importlib.util.find_spec("sklearn")
-    if sklearn is None or sklearn.origin is None:
-        raise DataError('data.dataset = "digits" comes with scikit-learn, which is not installed')
-    path = Path(sklearn.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    path = Path(sklearn.origin if sklearn and sklearn.origin else "").parent / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
-        raise DataError(f'data.dataset = "digits": this scikit-learn has no {path}')
+        raise DataError(f'data.dataset = "digits" comes with scikit-learn, and there is no {path}')
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
     return _ten_classes(table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1], scale=16.0)
 

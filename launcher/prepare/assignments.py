@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
@@ -229,14 +230,12 @@ def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
 def _within(shares: Sequence[int], placed: list[int], graph: Graph) -> list[int]:
     """Moves clients from hosts with too many to those that hold more, each time the one that costs the fewest edges."""
     left = [share - placed.count(host) for host, share in enumerate(shares)]
-
-    def cost(move: tuple[int, int]) -> tuple[int, int, int]:
-        around = [placed[peer] for peer in graph.neighbours(move[0])]
-        return around.count(placed[move[0]]) - around.count(move[1]), *move
-
     while min(left) < 0:
-        crowded = [node for node, host in enumerate(placed) if left[host] < 0]
-        node, to = min(((node, to) for node in crowded for to, free in enumerate(left) if free > 0), key=cost)
+        moves = []
+        for node in (node for node, host in enumerate(placed) if left[host] < 0):
+            around = Counter(placed[peer] for peer in graph.neighbours(node))
+            moves += [(around[placed[node]] - around[to], node, to) for to, free in enumerate(left) if free > 0]
+        _, node, to = min(moves)
         left[placed[node]] += 1
         left[to] -= 1
         placed[node] = to

@@ -27,8 +27,7 @@ class Prepared:
     told: tuple[tuple[int, str, float | None, str], ...] = ()
     """(client, kind, virtual seconds, detail) of what a plan has happen once, and is on record."""
     keyed_records: bool = False  # whether the collector asks for keys
-    moved: str = ""
-    """In what the machine that takes up the run differs from the one where it began."""
+    moved: str = ""  # in what the machine that takes up the run differs from the one where it began
 
     @property
     def samples(self) -> tuple[int, ...]:

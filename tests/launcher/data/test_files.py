@@ -53,15 +53,9 @@ def refusal(read, *given, **keys) -> str:
 
 # -- the user's own table ----------------------------------------------------------------------------------------------
 
-FRAME = pd.DataFrame(
-    {
-        "age": [30, 40, 50, 60],
-        "who": ["bo", "al", "bo", "al"],
-        "weight": [1.5, 2.5, 3.5, 4.5],
-        "ill": [False, True, True, False],
-        "smokes": [True, False, False, True],
-    }
-)
+PEOPLE = [(30, "bo", False, True), (40, "al", True, False), (50, "bo", True, False), (60, "al", False, True)]
+FRAME = pd.DataFrame(PEOPLE, columns=["age", "who", "ill", "smokes"])
+FRAME.insert(2, "weight", FRAME["age"] / 10 - 1.5)
 PENGUINS = """species,island,bill,sex,date
 Adelie,Torgersen,39.1,male,2007-11-11
 Adelie,Biscoe,39.5,female,2007-11-12
