@@ -112,7 +112,8 @@ class FixedMaps(Maps):
         self._size, self._seen = size, dict(seen)
 
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
-        seen = {j: theta[chosen] for j, chosen in self._seen.items()}
+        # What is sent to many neighbours is copied once if it is one object: theta itself, not views of it
+        seen = {j: theta if isinstance(chosen, slice) else theta[chosen] for j, chosen in self._seen.items()}
         return {j: vector if self._roots[j] == 1 else self._roots[j] * vector for j, vector in seen.items()}
 
     def pull_back(self, vectors: Vectors) -> np.ndarray:
