@@ -43,12 +43,10 @@ class Waited(NamedTuple):
 
 
 class Clock:
-    """That of a run without a scenario: every message is sent, and each exchange uses those of its own round.
-
-    A message is taken in when its round and phase lie ahead, by ``ahead`` rounds at most: a neighbour that is waited
-    for in every round is never more than one round ahead. ``round`` is the present one; ``sent`` and ``taken`` count
-    each neighbour's messages in it so far, ``deadlines_passed`` the waits of all rounds that a deadline has ended.
-    """
+    """That of a run without a scenario: every message is sent, and each exchange uses those of its own round. A message
+    is taken in when its round and phase lie ahead, by ``ahead`` rounds at most: a neighbour that is waited for in every
+    round is never more than one ahead. ``round`` is the present one; ``sent`` and ``taken`` count each neighbour's
+    messages in it so far, ``deadlines_passed`` the waits of all rounds that a deadline has ended."""
 
     deadlines_passed = 0
 

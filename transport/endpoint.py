@@ -91,9 +91,8 @@ class Endpoint:
             self._aside.register(other, zmq.POLLIN)
 
     def connect(self, places: Sequence[Place], deadline: float) -> list[tuple[int, int]]:
-        """Links up with all neighbours: the lower number connects and says hello, the higher one answers. Returns
-        (neighbour, wire bytes) of each hello sent. Raises NeighbourTimeout when some are silent at ``deadline``
-        (time.monotonic seconds)."""
+        """Links up with all neighbours: the lower number connects and says hello, the higher one answers. Returns the
+        ``hellos``. Raises NeighbourTimeout when some are silent at ``deadline`` (time.monotonic() seconds)."""
         missing = {place.node for place in places}
         for place in places:
             self._link(place)
@@ -155,10 +154,9 @@ class Endpoint:
     def send(
         self, to: Iterable[int], round: int, phase: int, tensors: tuple[np.ndarray, ...] = (), beside: str = ""
     ) -> dict[int, Traffic]:
-        """Sends the same tensors to each node; returns each of these messages' weight. The tensors are copied once,
-        whatever the number of receivers, and may be changed after the call. A node whose connection is gone is left out
-        of the result and counted in ``rejected``. ``beside`` is the kind of messages that are no traffic of the round.
-        """
+        """Sends the same tensors to each node; returns what each message weighs. The tensors are copied once, and may
+        be changed after the call. A node whose connection is gone is left out of the result and counted in
+        ``rejected``. ``beside`` is the kind of messages that are no traffic of the round."""
         layout = layout_of(tensors)
         end = pack_end(round, phase, layout)
         self._headers.expect(end, round, phase, layout)
@@ -202,11 +200,8 @@ class Endpoint:
 
     def _next(self, deadline: float, *, linking: bool = False) -> Message | None:
         """At first it blocks on the socket alone, which is the quickest way to a message that is about to come; but not
-        while ``linking`` up with keys: neighbours wait to be authenticated then.
-
-        Before it blocks it lets others run. Where many clients share few processors, what this one waits for has come
-        by then, mostly from more than one of its neighbours: it needs to be woken less often.
-        """
+        while ``linking`` up with keys: neighbours wait to be authenticated then. Before it blocks it lets others run:
+        where many clients share few processors, what this one waits for has mostly come by then."""
         start = time.monotonic()
         if start >= self._look_due and self._wait_for_any(0):
             return None  # the caller may not want to wait so long any more

@@ -66,12 +66,10 @@ def next_event(monitor: zmq.Socket) -> tuple[int, int]:
 
 
 class ZapHandler:
-    """Lets in those whose public keys it knows, each under its own number (libzmq asks it through ZAP, RFC 27).
-
-    It has no thread: its owner polls ``socket`` and calls ``answer``. Until then those who connect wait, and no one
-    else. A context has one handler at most. While there are ``more`` to come, unknown keys wait, too, as long as libzmq
-    lets them, or until they are told to ``turn_away``.
-    """
+    """Lets in those whose public keys it knows, each under its own number (libzmq asks it through ZAP, RFC 27). It has
+    no thread: its owner polls ``socket`` and calls ``answer``. Until then those who connect wait, and no one else. A
+    context has one handler at most. While there are ``more`` to come, unknown keys wait, too, as long as libzmq lets
+    them, or until they are told to ``turn_away``."""
 
     def __init__(self, context: zmq.Context, others: Mapping[int, str], *, more: bool = False):
         self._known: dict[bytes, bytes] = {}  # key -> number
@@ -122,12 +120,10 @@ class ZapHandler:
         self.socket.send_multipart([route, b"", version, number, *status, b""])
 
     def refused(self, kind: int, value: int, *, sure: bool = False) -> bool:
-        """Given every event of a socket's monitor: whether this ends a connection without a right key.
-
-        Connections that speak another protocol are only reported as opened and closed. Where handshakes of others are
-        under way then, those that have not succeeded are taken to close; and one that is broken off may be that of an
-        unauthenticated peer, or of another who has ended. ``sure``: only what has a wrong key counts.
-        """
+        """Given every event of a socket's monitor: whether this ends a connection without a right key. Connections that
+        speak another protocol are only reported as opened and closed. Where handshakes of others are under way then,
+        those that have not succeeded are taken to close; and one that is broken off may be that of an unauthenticated
+        peer, or of another who has ended. ``sure``: only what has a wrong key counts."""
         refused = False
         if kind & OPENED:
             self._unproven.add(value)

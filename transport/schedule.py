@@ -30,7 +30,7 @@ least a round's messages, and ``tell_every + 1``; others may have to wait for it
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +80,7 @@ class Schedule:
         return changes.cumsum(axis=0).max(axis=0)
 
     def save(self, path: Path) -> None:
-        ArrayFile({field.name: getattr(self, field.name) for field in fields(self)}).save(path)
+        ArrayFile(vars(self)).save(path)
 
     @classmethod
     def load(cls, path: Path) -> "Schedule":

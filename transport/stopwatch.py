@@ -21,15 +21,10 @@ class Spent(NamedTuple):
 
 
 class Stopwatch:
-    """At every moment exactly one part of the work runs: the times of all parts add up to the whole.
-
-    CPU time is that of the thread that holds the watch. Two parts are never switched to: ``waiting``, the wall time
-    spent blocked (what little CPU time that takes stays with the part that blocks), and ``io``, the CPU time of the
-    process's other threads, which are ZeroMQ's.
-
-    One that is not ``running`` reads no clock and tells nothing; one that is not ``alone`` in its process tells no
-    ``io``: other threads are not ZeroMQ's only.
-    """
+    """At every moment exactly one part of the work runs: the times of all parts add up to the whole. CPU time is that
+    of the thread that holds the watch. Two parts are never switched to: ``waiting``, the wall time spent blocked, and
+    ``io``, the CPU time of the process's other threads, which are ZeroMQ's, unless the watch is not ``alone`` in it.
+    One that is not ``running`` reads no clock and tells nothing."""
 
     def __init__(self, part: str, *, running: bool = True, alone: bool = True):
         self._part = part
@@ -78,12 +73,10 @@ class Stopwatch:
 
 
 def parts_of(seconds: float, tell: Callable[[float], None] = lambda waited: None) -> Iterator[float]:
-    """A wait of ``seconds`` in parts: when the part that begins now ends (time.monotonic() seconds).
-
-    A part that took far longer than it should does not count: this process was stopped meanwhile (SIGSTOP, a machine
-    that was suspended), and those it waits for are likely to have been so, too. Nor does one in which the clock was
-    ``suspended``. After a part that counts, ``tell`` is told how long that makes.
-    """
+    """A wait of ``seconds`` in parts: when the part that begins now ends (time.monotonic() seconds). A part that took
+    far longer than it should does not count: this process was stopped meanwhile (SIGSTOP, a machine that was
+    suspended), and those it waits for are likely to have been so, too. Nor does one in which the clock was
+    ``suspended``. After a part that counts, ``tell`` is told how long that makes."""
     part = min(_PART_S, seconds / _PARTS)
     left = seconds
     while left > 1e-6:

@@ -1,6 +1,7 @@
 """Keys on real sockets: who gets in, who does not, and what it costs."""
 
 import os
+import select
 import socket
 import struct
 import threading
@@ -144,38 +145,31 @@ def test_who_sits_at_a_neighbours_address_without_its_key_hears_nothing(network)
     assert client.endpoint.rejected[REFUSED] > 0
 
 
-class Wire:
+class Wire(threading.Thread):
     """A TCP relay that writes down what goes from the one who connects to the other."""
 
-    def __init__(self, address: str):
-        host, port = address.removeprefix("tcp://").split(":")
+    def __init__(self, place: tuple[str, int]):
+        super().__init__(daemon=True)
         self.recorded = b""
-        self._there = socket.create_connection((host, int(port)))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._there, self._listener = socket.create_connection(place), socket.create_server(("127.0.0.1", 0))
+        self.address = "tcp://{}:{}".format(*self._listener.getsockname())
+        self.start()
 
-    def _serve(self) -> None:
-        here, _ = self._listener.accept()
-        self._listener.close()
-        threading.Thread(target=self._pass, args=(self._there, here, False), daemon=True).start()
-        self._pass(here, self._there, True)
-
-    def _pass(self, source: socket.socket, sink: socket.socket, record: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                if record:
-                    self.recorded += data
-                sink.sendall(data)
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+    def run(self) -> None:
+        here, there = self._listener.accept()[0], self._there
+        with here, there, self._listener, suppress(OSError):
+            while True:
+                for source in select.select([here, there], [], [])[0]:
+                    if not (data := source.recv(1 << 16)):
+                        return
+                    self.recorded += data if source is here else b""
+                    (there if source is here else here).sendall(data)
 
 
 @pytest.mark.parametrize("keys", [True, False])
 def test_what_goes_over_the_wire_cannot_be_read_and_not_be_sent_again_with_keys(network, keys):
     client, other = (network.client(i, neighbours=[1 - i] if keys else None) for i in (0, 1))
-    wire = Wire(other.address)
+    wire = Wire(other.place)
     network.meet(client, other, wire.address)
     secret = np.random.default_rng(5).standard_normal(100)
     client.send(1, secret)
