@@ -73,8 +73,7 @@ class WallClock(ScheduledClock):
         return copies if self._make_room(node, copies) else 0
 
     def _is_gone(self, node: int) -> bool:
-        here = self._presence
-        return node not in here.linked or node in here.died or node in here.left
+        return node not in self._presence.linked or node in self._presence.left
 
     def _greeted(self, node: int) -> None:
         """What was sent last goes to a neighbour that has just come, too: both could wait for each other for ever."""

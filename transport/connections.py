@@ -52,8 +52,8 @@ class Presence:
     def __init__(self, node: int) -> None:
         self._node = node  # the client's own number
         self.linked: dict[int, int] = {}  # {neighbour: the incarnation of it that this client is linked up with}
-        self.died: dict[int, float] = {}  # unexpectedly, and when that was heard
         self.left: dict[int, int] = {}  # ended, as planned or not, and in which incarnation
+        self.died: dict[int, float] = {}  # those that ended unexpectedly, and when that was heard
         self.finished: dict[int, float] = {}  # have sent their last message, and when that was heard
         self.first_rounds: dict[int, int] = {}  # of neighbours that have come later than the others
         self.latecomers: frozenset[int] = frozenset()  # may connect after the others have met
@@ -125,8 +125,7 @@ class KernelCounters:
             sock.close()
 
     def read(self) -> list[tuple[str, str, int, int]]:
-        """Of each connection "address:port" of this end and of the other, and the bytes sent (what was sent again once)
-        and received."""
+        """Of each connection: "address:port" of both ends, bytes sent (once, however often), bytes received."""
         counts = []
         for ends, sock in self._sockets.items():
             info = _info(sock)

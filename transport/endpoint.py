@@ -98,7 +98,7 @@ class Endpoint:
             self._link(place)
         waiting = parts_of(deadline - time.monotonic())
         until = next(waiting, deadline)
-        while missing - self.presence.died.keys() - self.presence.left.keys():
+        while missing - self.presence.left.keys():
             message = self._next(min(until, time.monotonic() + _GLANCE_S), linking=True)
             if message is not None and message.src in missing:
                 self._answer(message)  # by now it may be another incarnation than the one that was told
