@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
-from .graph import Digraph, Graph, GraphSequence, TopologyError, mixing_row
+from .graph import Graph, GraphSequence, TopologyError, mixing_row
 
 DENSE_UP_TO = 500  # clients; beyond, all eigenvalues of a dense matrix cost more than two of a sparse one
 
@@ -19,7 +19,7 @@ def describe(graphs: GraphSequence) -> dict[str, str]:
     Raises TopologyError for a disconnected graph that stays: it has no diameter.
     """
     graph, clients = graphs.graphs[0], range(graphs.union.clients)
-    if not graphs.changes and isinstance(graph, Graph):
+    if not graphs.changes and not graph.directed:
         if not graph.is_connected:
             raise TopologyError(f"a graph of {graph.components} components cannot be measured: it must be connected")
         return {
@@ -29,7 +29,7 @@ def describe(graphs: GraphSequence) -> dict[str, str]:
             "mean clustering": f"{clustering(graph):.3f}",
             "spectral gap": f"{spectral_gap(graph):.4f}",
         }
-    links, name = [len(each.links) for each in graphs.graphs], "arcs" if graphs.directed else "edges"
+    links, name = [len(each.edges) for each in graphs.graphs], "arcs" if graphs.directed else "edges"
     told = {name: f"{links[0]}"}
     if graphs.changes:
         rounds = f"{graphs.rounds_each} round{'s' if graphs.rounds_each > 1 else ''}"
@@ -40,7 +40,7 @@ def describe(graphs: GraphSequence) -> dict[str, str]:
     if not graphs.changes:
         told["diameter"] = f"{diameter(graph)}"
     connected = all(each.is_connected for each in graphs.graphs)
-    doubly_stochastic = all(each.is_regular for each in graphs.graphs if isinstance(each, Digraph))
+    doubly_stochastic = all(each.is_regular for each in graphs.graphs if each.directed)
     return told | {
         "strongly connected" if graphs.directed else "connected": "yes" if connected else "all periods together",
         "doubly stochastic weights": "yes" if doubly_stochastic else "no",
@@ -56,7 +56,7 @@ def _spread(counts: list[int]) -> str:
 # microsecond, so that 3,000 clients take a second where a search from each client takes minutes.
 
 
-def diameter(graph: Graph | Digraph) -> int:
+def diameter(graph: Graph) -> int:
     """Hops between the two clients that are farthest apart, of a connected graph; along arcs where it is directed."""
     everyone = (1 << graph.clients) - 1
     reached = [1 << client for client in range(graph.clients)]
@@ -79,7 +79,7 @@ def clustering(graph: Graph) -> float:
     return sum(pairs / max(1, len(own) * (len(own) - 1)) for pairs, own in zip(closed, lists, strict=True)) / len(lists)
 
 
-def mixing_matrix(graph: Graph | Digraph, weights: str) -> csr_array:
+def mixing_matrix(graph: Graph, weights: str) -> csr_array:
     """W, (n, n), from its rows."""
     rows = [mixing_row(graph, client, weights) for client in range(graph.clients)]
     ends = np.cumsum([0, *map(len, rows)])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
 
-from .graph import Digraph, Graph, TopologyError
+from .graph import Graph, TopologyError
 
 LARGEST_FILE = 64 * 2**20  # bytes
 
@@ -19,7 +19,7 @@ Link = tuple[int, int, int]
 """The line of an edge or arc, and its two ends."""
 
 
-def read_graph(path: Path, clients: int, *, directed: bool, connected: bool = True) -> Graph | Digraph:
+def read_graph(path: Path, clients: int, *, directed: bool, connected: bool = True) -> Graph:
     """Reads GraphML where the name ends in .graphml, else edges or arcs: two client numbers a line, # starts a comment.
 
     Raises TopologyError, naming file and line, unless the file holds a simple graph of ``clients`` clients, which is
@@ -39,7 +39,7 @@ def read_graph(path: Path, clients: int, *, directed: bool, connected: bool = Tr
             given = f"was already given on line {first_line[link]}: give each {name} once"
             raise _error(path, line, f"{name} {i}-{j} {given}")
         first_line[link] = line
-    graph = (Digraph if directed else Graph).of(clients, first_line)
+    graph = Graph.of(clients, first_line, directed=directed)
     if graph.is_connected or not (directed or connected):
         return graph
     parts, needed = "components", "connected, or topology.connected = false"

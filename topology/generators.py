@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from .graph import Digraph, Graph, GraphSequence, Pairs, TopologyError
+from .graph import Graph, GraphSequence, Pairs, TopologyError
 from .section import Count, Fraction, Index, Needs, Section
 
 # networkx and numpy are imported where they are used: every client process imports this package.
@@ -63,7 +63,7 @@ class TopologySpec(Section):
     directed graphs W_ij is 1/(1 + the number of clients that j sends to)."""
 
 
-def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph | Digraph:
+def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
     """The graph of ``spec`` in one of its periods: equal arguments give equal graphs.
 
     It is connected, strongly so if directed; of one-peer graphs all periods together are. Raises TopologyError for
@@ -84,15 +84,15 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph 
         return Graph(1, ())
     if spec.kind == _ONE_PEER:
         hops = _hops(clients)
-        return Digraph.of(clients, _hop(clients, hops[period % len(hops)]))
+        return Graph.of(clients, _hop(clients, hops[period % len(hops)]), directed=True)
     from .randomness import generator
 
-    family: type[Graph | Digraph] = Digraph if spec.directed or spec.kind == "exponential" else Graph
     fewest = clients
     for attempt in range(spec.tries):
         # The first period is drawn as the one graph of a run is, whether others follow it or not.
         rng = generator(seed, "topology", *((period, attempt) if period else (attempt,)))
-        graph = family.of(clients, _PAIRS[spec.kind](spec, clients, rng))
+        pairs = _PAIRS[spec.kind](spec, clients, rng)
+        graph = Graph.of(clients, pairs, directed=spec.directed or spec.kind == "exponential")
         if graph.is_connected:
             return graph
         fewest = min(fewest, graph.components)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Self
 
 from .errors import UserError
 
@@ -15,46 +15,50 @@ class TopologyError(UserError):
 
 
 @dataclass(frozen=True)
-class _Linked:
-    """Clients 0 .. clients - 1, and links of different ones, ascending, each once; an undirected link (i, j) has i < j.
-    Raises TopologyError for anything else."""
+class Graph:
+    """Clients 0 .. clients - 1 and edges between different ones, ascending, each once; an undirected edge (i, j) has
+    i < j. Where the graph is ``directed``, edges are arcs: i sends to j, and j hears from i.
+
+    Raises TopologyError for anything else.
+    """
 
     clients: int
-    links: tuple[tuple[int, int], ...]
-    directed: ClassVar[bool]
+    edges: tuple[tuple[int, int], ...]
+    directed: bool = False
 
     def __post_init__(self) -> None:
         if self.clients < 1:
             raise TopologyError(f"a graph of {self.clients} clients: at least 1 is needed")
         previous = (-1, -1)
-        for link in self.links:
-            i, j = link
+        for edge in self.edges:
+            i, j = edge
             if min(i, j) < 0 or max(i, j) >= self.clients:
                 problem = f"clients are numbered 0 to {self.clients - 1}"
             elif i == j:
                 problem = "a client cannot be its own neighbour"
-            elif link <= previous or (i > j and not self.directed):
+            elif edge <= previous or (i > j and not self.directed):
                 problem = "must come in ascending order, each once, an edge with the smaller number first"
             else:
-                previous = link
+                previous = edge
                 continue
             raise TopologyError(f"{'arc' if self.directed else 'edge'} {i}-{j}: {problem}")
 
     @classmethod
-    def of(cls, clients: int, pairs: Pairs) -> Self:
-        """The graph of ``pairs``, each link once, in any order; so are the two ends of an undirected one."""
-        return cls(clients, tuple(sorted(pairs if cls.directed else ((i, j) if i < j else (j, i) for i, j in pairs))))
+    def of(cls, clients: int, pairs: Pairs, *, directed: bool = False) -> Self:
+        """The graph of ``pairs``, each edge once, in any order; so are the two ends of an undirected one."""
+        ordered = pairs if directed else ((i, j) if i < j else (j, i) for i, j in pairs)
+        return cls(clients, tuple(sorted(ordered)), directed)
 
     @cached_property
     def _successors(self) -> list[tuple[int, ...]]:
         if self.directed:
-            return _lists(self.clients, self.links)
+            return _lists(self.clients, self.edges)
         # Edges ascend, so each client's list receives first the smaller and then the larger neighbours, both in order.
-        return _lists(self.clients, (arc for i, j in self.links for arc in ((i, j), (j, i))))
+        return _lists(self.clients, (arc for i, j in self.edges for arc in ((i, j), (j, i))))
 
     @cached_property
     def _predecessors(self) -> list[tuple[int, ...]]:
-        return _lists(self.clients, ((j, i) for i, j in self.links)) if self.directed else self._successors
+        return _lists(self.clients, ((j, i) for i, j in self.edges)) if self.directed else self._successors
 
     def successors(self, client: int) -> tuple[int, ...]:
         """Those it sends to, ascending."""
@@ -63,6 +67,25 @@ class _Linked:
     def predecessors(self, client: int) -> tuple[int, ...]:
         """Those it hears from, ascending."""
         return self._predecessors[client]
+
+    neighbours = successors
+
+    def degree(self, client: int) -> int:
+        return len(self._successors[client])
+
+    @cached_property
+    def max_degree(self) -> int:
+        return max(map(len, self._successors))
+
+    @cached_property
+    def is_regular(self) -> bool:
+        """Whether all clients send to as many as they hear from, everyone to the same number."""
+        return len({len(ends) for lists in (self._successors, self._predecessors) for ends in lists}) == 1
+
+    @cached_property
+    def undirected(self) -> "Graph":
+        """Who talks at all, in whichever direction."""
+        return Graph.of(self.clients, {(min(edge), max(edge)) for edge in self.edges}) if self.directed else self
 
     @cached_property
     def components(self) -> int:
@@ -83,49 +106,11 @@ class _Linked:
         return self.components == 1
 
 
-class Graph(_Linked):
-    """The pairs of clients that talk."""
-
-    directed = False
-    neighbours = _Linked.successors
-
-    @property
-    def edges(self) -> tuple[tuple[int, int], ...]:
-        return self.links
-
-    @property
-    def undirected(self) -> Self:
-        return self
-
-    def degree(self, client: int) -> int:
-        return len(self._successors[client])
-
-    @cached_property
-    def max_degree(self) -> int:
-        return max(map(len, self._successors))
-
-
-class Digraph(_Linked):
-    """Over an arc (i, j) i sends to j and j hears from i."""
-
-    directed = True
-
-    @cached_property
-    def undirected(self) -> Graph:
-        """Who talks at all, in whichever direction."""
-        return Graph.of(self.clients, {(min(arc), max(arc)) for arc in self.links})
-
-    @cached_property
-    def is_regular(self) -> bool:
-        """Whether all clients send to as many as they hear from, everyone to the same number."""
-        return len({len(ends) for lists in (self._successors, self._predecessors) for ends in lists}) == 1
-
-
 @dataclass(frozen=True)
 class GraphSequence:
     """The graphs of a run: one, or several in turn, each for ``rounds_each`` rounds; after the last comes the first."""
 
-    graphs: tuple[Graph | Digraph, ...]
+    graphs: tuple[Graph, ...]
     rounds_each: int = 1
 
     @property
@@ -136,7 +121,7 @@ class GraphSequence:
     def directed(self) -> bool:
         return self.graphs[0].directed
 
-    def of(self, round: int) -> Graph | Digraph:
+    def of(self, round: int) -> Graph:
         """The graph of a round, from 1."""
         return self.graphs[(round - 1) // self.rounds_each % len(self.graphs)]
 
@@ -166,7 +151,7 @@ def _reached(adjacency: Sequence[tuple[int, ...]], start: int, within: set[int])
     return reached
 
 
-def mixing_row(graph: Graph | Digraph, client: int, weights: str) -> dict[int, float]:
+def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
     """{j: W_ij} of i = ``client``, itself first, then those it hears from: mixing weights of algorithms that average.
 
     On an undirected graph W is symmetric and doubly stochastic: ``weights``, as ``topology.weights``, gives W_ij of an
@@ -174,7 +159,7 @@ def mixing_row(graph: Graph | Digraph, client: int, weights: str) -> dict[int, f
     sends to the same share, W_ij = 1 / (1 + outdeg_j): the columns of W sum to 1, and its rows too where the graph is
     regular.
     """
-    if isinstance(graph, Digraph):
+    if graph.directed:
         return {j: 1 / (1 + len(graph.successors(j))) for j in (client, *graph.predecessors(client))}
     local = weights == "metropolis-hastings"  # needs only what the two ends know
     own, most = graph.degree(client), graph.max_degree

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import UserError
-from .graph import Digraph, Graph, GraphSequence
+from .graph import Graph, GraphSequence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +116,7 @@ def literal(text: str) -> str:
 
 def draw_graph(
     axes: Axes,
-    graph: Graph | Digraph,
+    graph: Graph,
     positions: np.ndarray,
     groups: Sequence[Hashable] | None = None,
     widths: np.ndarray | None = None,
@@ -173,7 +173,7 @@ def _circle(clients: int) -> np.ndarray:
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-def _draw_edges(axes: Axes, graph: Graph | Digraph, positions: np.ndarray, widths: np.ndarray | None) -> None:
+def _draw_edges(axes: Axes, graph: Graph, positions: np.ndarray, widths: np.ndarray | None) -> None:
     from matplotlib.collections import LineCollection, PolyCollection
 
     curves = _curves(graph, positions)
@@ -193,9 +193,9 @@ def _draw_edges(axes: Axes, graph: Graph | Digraph, positions: np.ndarray, width
     axes.add_collection(PolyCollection(list(triangles), facecolors=_EDGE, linewidths=0, zorder=1.5))
 
 
-def _curves(graph: Graph | Digraph, positions: np.ndarray) -> np.ndarray:
+def _curves(graph: Graph, positions: np.ndarray) -> np.ndarray:
     """Each edge or arc as points (edges, 2 or 16, 2): straight, or on a circle bent off the rim that would hide it."""
-    ends = np.array(graph.links, dtype=int).reshape(-1, 2)
+    ends = np.array(graph.edges, dtype=int).reshape(-1, 2)
     start, end = positions[ends[:, 0], None], positions[ends[:, 1], None]
     middle = (start + end) / 2
     bend = np.zeros(len(ends))

@@ -13,7 +13,7 @@ from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Traits
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.assignment import Assignment
-from ...topology import Digraph, Graph, GraphSequence, draw_sequence
+from ...topology import Graph, GraphSequence, draw_sequence
 from ...topology.randomness import generator
 from ...transport.keys import there_are_keys
 from ..config.sections import ConfigError, RunConfig
@@ -130,7 +130,7 @@ def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
 
 def _lack(traits: Traits, graphs: GraphSequence) -> str:
     """What an algorithm with these traits needs, and these graphs are not; "" where it works on them."""
-    directed = [graph for graph in graphs.graphs if isinstance(graph, Digraph)]
+    directed = [graph for graph in graphs.graphs if graph.directed]
     if directed and traits.directed_graphs == "none":
         return "an undirected graph"
     if traits.directed_graphs == "regular" and not all(graph.is_regular for graph in directed):

@@ -89,7 +89,7 @@ class Network:
 
     def arcs(self, round):
         graph = self.graphs.of(round)
-        return graph.links if self.graphs.directed else oracles.both_directions(graph.edges)
+        return graph.edges if self.graphs.directed else oracles.both_directions(graph.edges)
 
     def W(self, round):
         if self.graphs.directed:

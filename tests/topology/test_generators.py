@@ -29,7 +29,7 @@ seeds = st.integers(0, 2**63 - 1)
 @given(spec=st.sampled_from(RANDOM + FIXED), clients=st.integers(6, 40), seed=seeds)
 def test_every_graph_is_connected_and_the_same_for_the_same_seed(spec, clients, seed):
     graph = draw(spec, clients, seed)
-    drawn = networkx.DiGraph(graph.links) if graph.directed else networkx.Graph(graph.edges)
+    drawn = networkx.DiGraph(graph.edges) if graph.directed else networkx.Graph(graph.edges)
     assert sorted(drawn) == list(range(clients))
     assert networkx.is_strongly_connected(drawn) if graph.directed else networkx.is_connected(drawn)
     assert diameter(graph) == networkx.diameter(drawn)
@@ -47,7 +47,7 @@ def test_erdos_renyi_takes_each_edge_or_arc_with_probability_p(directed):
 
     pairs = 300 * 299 / 2
     for seed in range(5):
-        links = set(draw(TopologySpec(p=0.3, directed=directed), 300, seed).links)
+        links = set(draw(TopologySpec(p=0.3, directed=directed), 300, seed).edges)
         assert is_usual(len(links), (1 + directed) * pairs, 0.3)
         assert is_usual(sum((j, i) in links for i, j in links) // 2, pairs, 0.09) == directed
 
@@ -75,7 +75,7 @@ def test_three_thousand_clients_are_drawn_and_measured_within_seconds():
     ],
 )
 def test_the_links_of_small_graphs(spec, clients, links):
-    assert draw(spec, clients, 0).links == links
+    assert draw(spec, clients, 0).edges == links
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_graphml_says_itself_which_edges_are_arcs(write):
         ("directed", "false", ((0, 1), (0, 2), (1, 2), (2, 0))),
         ("undirected", "false", both_directions),
     ):
-        assert read(write(graphml(edges.format(last), default), "g.graphml"), 3, directed=True).links == arcs
+        assert read(write(graphml(edges.format(last), default), "g.graphml"), 3, directed=True).edges == arcs
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_each_arc_of_a_directed_graph_has_a_head_in_its_direction_and_each_group
     draw_graph(axes, graph, positions, groups=[client % 12 for client in range(20)])
     lines, heads, *groups = axes.collections
     assert [group.get_label() for group in groups] == [str(group) for group in range(12)]
-    assert len(lines.get_paths()) == len(heads.get_paths()) == len(graph.links)
-    for (i, j), head in zip(graph.links, heads.get_paths(), strict=True):
+    assert len(lines.get_paths()) == len(heads.get_paths()) == len(graph.edges)
+    for (i, j), head in zip(graph.edges, heads.get_paths(), strict=True):
         tip, left, right = head.vertices[:3]
         assert (tip - (left + right) / 2) @ (positions[j] - positions[i]) > 0
