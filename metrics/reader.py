@@ -236,12 +236,9 @@ class RunReader:
         frames = []
         for folder, keys in zip(self._folders, self.keys, strict=True):
             with open_records(folder, **how) as records:
-                frame = read(records)
-            if self._single:
-                return frame
-            named = {f"config.{key}" if key in frame.columns else key: value for key, value in keys.items()}
-            columns = pandas.DataFrame({key: [value] * len(frame) for key, value in named.items()}, index=frame.index)
-            frames.append(pandas.concat([columns, frame], axis=1))
+                frames.append(frame := read(records))
+            for place, (key, value) in enumerate(keys.items()):
+                frame.insert(place, f"config.{key}" if key in frame.columns else key, [value] * len(frame))
         return pandas.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
     def _only(self, what: str) -> Path:
