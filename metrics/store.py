@@ -26,13 +26,7 @@ PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows
     "edge": "round, node, neighbour",
     "used": "round, node, phase, neighbour",
 }
-_SQL: dict[Any, str] = {  # type of a field -> of its column
-    int: "INTEGER NOT NULL",
-    int | None: "INTEGER",
-    float: "REAL",
-    float | None: "REAL",
-    str: "TEXT NOT NULL",
-}
+_TYPES: dict[Any, str] = {int: "INTEGER NOT NULL", int | None: "INTEGER", str: "TEXT NOT NULL"}  # others are REAL
 CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"
 """Rows of clients, as SQL; also where a run has no table of who is what."""
 
@@ -148,7 +142,7 @@ class Store:
     def __init__(self, path: Path | str):
         tables = []
         for name, types in COLUMNS.items():
-            parts = [f"{column} {_SQL[type_]}" for column, type_ in types.items()]
+            parts = [f"{column} {_TYPES.get(type_, 'REAL')}" for column, type_ in types.items()]
             key = PRIMARY_KEYS.get(name)
             parts += [f"PRIMARY KEY ({key})"] if key else []
             tables.append(f"CREATE TABLE IF NOT EXISTS {name}({', '.join(parts)}){' WITHOUT ROWID' if key else ''};\n")

@@ -217,23 +217,21 @@ def test_nothing_is_overwritten_nor_written_through_a_link(make_run, tmp_path):
     assert [(path.name, path.read_text()) for path in mine.iterdir()] == [("round.csv", "mine")]
 
 
-@pytest.fixture
-def scalars():
+def scalars(folder):
     """{tag: [(step, wall seconds, value), ...]} of a run, as tensorboard itself reads them."""
     module = "tensorboard.backend.event_processing.event_accumulator"
     accumulator = pytest.importorskip(module, reason="the package tensorboard is not installed")
+    (file,) = export(folder, "tensorboard")
+    assert file == folder / "export" / EVENT_FILE
+    events = accumulator.EventAccumulator(str(file), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: [(event.step, event.wall_time, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
 
-    def scalars(folder):
-        assert export(folder, "tensorboard") == [folder / "export" / EVENT_FILE]
-        events = accumulator.EventAccumulator(str(folder / "export" / EVENT_FILE), size_guidance={"scalars": 0})
-        events.Reload()
-        found = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
-        return {tag: [(event.step, event.wall_time, event.value) for event in each] for tag, each in found.items()}
 
-    return scalars
-
-
-def test_every_round_is_there_with_its_wall_time(make_run, scalars):
+def test_every_round_is_there_with_its_wall_time(make_run):
     rounds = [done(client, 3, wall_s=3.0 + client, disagreement=2.0) for client in (0, 1)]
     found = scalars(write(make_run(), *rounds, ResourceRecord(0, 3.5, 300, 150, 100, 400, 2.0, 60)))
     assert found["mean/test_metric"] == [
