@@ -65,7 +65,8 @@ def _explain(problem: Any, tree: Mapping[str, Any], root: Any) -> str:
             return f"{key} = {shown(value)}; allowed: {context.get('expected', names)}"
         case "value_error" if isinstance(value, dict):  # a check of several keys of a table, which may name them itself
             said = str(context["error"])
-            return (f"{path}." if re.match(r"[\w.]+ = ", said) else f"{path}: ") * bool(path) + said
+            glue = "." if re.match(r"[\w.]+ = ", said) else ": "
+            return glue.join(filter(None, [path, said]))
         case "value_error":
             wanted = str(context["error"])
         case "model_type" | "dataclass_type" | "model_attributes_type" | "dict_type":

@@ -245,15 +245,13 @@ def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) 
 
 
 def _idle_with_algorithm(config: RunConfig) -> Iterator[tuple[str, str]]:
-    traits, topology = config.algorithm.traits, config.topology
-    why = f"has no effect with algorithm.name = {config.algorithm.name!r}"
-    for name in keys_of(type(topology)):
-        if _is_meant(topology, name, "topology.", config):
-            given = _given(f"topology.{name}", getattr(topology, name))
-            if traits.server != "none" and not traits.reads_topology:
-                yield f"topology.{name}", f"{given}: {why}: its clients talk to a server, and to nobody else"
-            elif name == "weights" and not traits.mixes:
-                yield f"topology.{name}", f"{given}: {why}, which does not mix with such weights"
+    traits, why = config.algorithm.traits, f"has no effect with algorithm.name = {config.algorithm.name!r}"
+    reasons = {} if traits.mixes else {"weights": "which does not mix with such weights"}
+    if traits.server != "none" and not traits.reads_topology:
+        reasons = dict.fromkeys(keys_of(type(config.topology)), "whose clients talk to a server, and to nobody else")
+    for name, reason in reasons.items():
+        if _is_meant(config.topology, name, "topology.", config):
+            yield f"topology.{name}", f"{_given(f'topology.{name}', getattr(config.topology, name))}: {why}, {reason}"
     if config.checkpoints.save_maps and not traits.has_maps:
         yield "checkpoints.save_maps", f"checkpoints.save_maps = true: {why}, which has no maps"
 

@@ -61,7 +61,7 @@ def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
             holders[label].append(client)
     owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for rows, sharing in zip(rows_of_class, holders, strict=True):
-        shares = np.array_split(rows, len(sharing) or 1)
+        shares = np.array_split(rows, len(sharing) or 1)  # a class that nobody holds is left out
         if sharing and section.imbalance:
             weights = rng.uniform(1 - section.imbalance, 1 + section.imbalance, len(sharing))
             shares = _deal(rows, weights / weights.sum())
