@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...topology.errors import UserError
-from ...transport.control import Control, ControlClosed
+from ...transport.control import Control, ControlClosed, ControlMessage
 from ...transport.limits import end_with_parent
 from .. import interrupts
 from ..config.sections import ConfigError
@@ -110,8 +110,7 @@ def run_in_jobs(runs: Sequence[PlannedRun], size: int, lock: int, done: Callable
     return ended
 
 
-@dataclass(frozen=True)
-class TakeUp:
+class TakeUp(ControlMessage):
     """Asks a job for a run that is prepared or was interrupted."""
 
     folder: str

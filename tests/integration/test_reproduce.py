@@ -49,12 +49,9 @@ def test_published_figures_and_ours_stand_side_by_side_and_a_picture_is_written_
     assert len(rows) == 1 + 2 * 3  # two runs, rounds 0 to 2
 
 
-def test_what_is_finished_is_not_run_again(reproduced, again):
-    assert again("figure3") == (0, reproduced[1].stdout, [])
-
-
-def test_figure_4_takes_the_run_of_figure_3(reproduced, again):
-    out, _ = reproduced
+def test_what_is_finished_is_not_run_again_and_figure_4_takes_the_run_of_figure_3(reproduced, again):
+    out, done = reproduced
+    assert again("figure3") == (0, done.stdout, [])
     code, printed, started = again("figure4")
     assert (code, started) == (0, [])
     assert "norm" in printed
@@ -74,9 +71,6 @@ def test_only_what_is_missing_is_run(reproduced, again):
         shutil.move(away, folder)
     assert (code, started) == (0, ["local-seed-0"])
     assert "failed" in printed
-
-
-def test_a_run_of_another_configuration_is_not_touched(again):
     code, printed, started = again("figure3", "--set", "training.alpha=0.01")
     assert (code, started) == (2, [])
     assert "holds a run of another configuration" in printed
