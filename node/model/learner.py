@@ -169,9 +169,8 @@ class Learner:
 
     def evaluate(self, theta: np.ndarray | None = None) -> tuple[float, float]:
         """(mean loss without the l2 term, accuracy or MSE) on the test samples, by default of the own theta."""
-        own = self.theta.copy()
-        if theta is not None:
-            self.theta[:] = theta
+        own = self.theta if theta is None or theta is self.theta else self.theta.copy()
+        self.theta[:] = own if theta is None else theta
         self.evaluated_samples += self.test_samples
         loss = score = 0.0
         for part in self._parts(self.test_samples):
