@@ -14,20 +14,8 @@ from typing import NamedTuple
 
 import psutil
 
+from ...metrics import records
 from ...metrics.recorder import Recorder
-from ...metrics.records import (
-    EdgeRecord,
-    EventRecord,
-    KernelRecord,
-    NodeRecord,
-    OverheadRecord,
-    Record,
-    ResourceRecord,
-    RoundRecord,
-    TrafficRecord,
-    UsedRecord,
-    WorkRecord,
-)
 from ...transport.clock import CONFIRMATION, EVALUATION
 from ...transport.connections import identity_of
 from ...transport.peers import Peers
@@ -68,36 +56,36 @@ class Reporter:
         own, model, learner = self._assignment, self._assignment.architecture, self._learner
         sizes = model.size, learner.train_samples, learner.test_samples, len(own.neighbours)
         host = own.deployment.host_name
-        self._recorder.write(NodeRecord(self._node, own.role, model.label, *sizes, host, os.getpid(), address))
+        self._recorder.write(records.NodeRecord(self._node, own.role, model.label, *sizes, host, os.getpid(), address))
 
     def tell_links(self, hellos: Iterable[tuple[int, int]]) -> None:
         """Bytes that opening connections took; ``hellos`` are (neighbour, wire bytes of the hello)."""
-        own, records = ready_bytes(identity_of(self._node, self._assignment.incarnation.number)), list[Record]()
+        own, batch = ready_bytes(identity_of(self._node, self._assignment.incarnation.number)), list[records.Record]()
         for j, hello in hellos:
             opening = [("greeting", 0, GREETING_BYTES), ("ready", 0, own)]
             if self._assignment.transport.keyed:
                 opening.append(("handshake", 0, handshake_bytes(connects=self._node < j)))
             opening.append(("hello", 1, hello))
-            records += [OverheadRecord(self._node, j, *each) for each in opening]
-        self._recorder.write(*records)
+            batch += [records.OverheadRecord(self._node, j, *each) for each in opening]
+        self._recorder.write(*batch)
 
     def tell_round(self, round: int, now: float, theta_norm: float, figures: Figures) -> None:
         """Closes the round of the client's peers, too: their traffic belongs to the round that is told."""
         node, report, train_loss = self._node, self._client.report, self._client.train_loss
-        waited, exchanged = self._peers.clock.waited(), self._peers.next_round()
+        waited, (closed, sent, used) = self._peers.clock.waited(), self._peers.next_round()
         events = [("warning", text) for text in report.warnings] + report.events
         events += [("drop", f"{count} x {reason}") for reason, count in self._peers.rejected().items()]
         report.warnings.clear()
         report.events.clear()
-        records: list[Record] = []
+        batch: list[records.Record] = []
         if self._measures:
-            records += [TrafficRecord(node, j, exchanged.round, *sent) for j, sent in exchanged.sent.items()]
-            records += [UsedRecord(node, exchanged.round, use.phase, use.neighbour, use.used) for use in exchanged.used]
-            records += self._edges(round)
-        records += [EventRecord(now, waited.virtual_s, node, *event) for event in events]
+            batch += [records.TrafficRecord(node, j, closed, *traffic) for j, traffic in sent.items()]
+            batch += [records.UsedRecord(node, closed, use.phase, use.neighbour, use.used) for use in used]
+            batch += self._edges(round)
+        batch += [records.EventRecord(now, waited.virtual_s, node, *event) for event in events]
         if self._measures and (round == self._assignment.run.rounds or self._pace.due(now)):
-            records += self._measurements(now)
-        told = RoundRecord(
+            batch += self._measurements(now)
+        told = records.RoundRecord(
             node=node,
             round=round,
             train_loss=train_loss,
@@ -111,24 +99,25 @@ class Reporter:
             waited_for=waited.longest_for,
             **figures._asdict(),
         )
-        self._recorder.write(*records, told)  # last: where it is stored, all of the round is
+        self._recorder.write(*batch, told)  # last: where it is stored, all of the round is
 
     def tell_end(self, now: float, hellos: Iterable[tuple[int, int]], *, early: bool) -> None:
         """``early``: before the run's last round, after which memory and CPU time are told in any case."""
         self.tell_links(hellos)
         if missed := self._peers.clock.deadlines_passed:
             waits = f"{missed} wait{'s' if missed > 1 else ''} ended by the deadline"
-            self._recorder.write(EventRecord(now, None, self._node, "timeout", waits))
+            self._recorder.write(records.EventRecord(now, None, self._node, "timeout", waits))
         for kind in (CONFIRMATION, EVALUATION):
-            tallies = sorted(self._peers.clock.endpoint.sent[kind].items())
-            self._recorder.write(*(OverheadRecord(self._node, j, kind, t.messages, t.wire_bytes) for j, t in tallies))
+            sent = sorted(self._peers.clock.endpoint.sent[kind].items())
+            tallies = [(j, kind, tally.messages, tally.wire_bytes) for j, tally in sent]
+            self._recorder.write(*(records.OverheadRecord(self._node, *tally) for tally in tallies))
         if early and self._measures:
             self._recorder.write(*self._measurements(now))
 
     def tell_kernel(self, counts: Iterable[tuple[str, str, int, int]]) -> None:
-        self._recorder.write(*(KernelRecord(self._node, *count) for count in counts))
+        self._recorder.write(*(records.KernelRecord(self._node, *count) for count in counts))
 
-    def _edges(self, round: int) -> Iterator[Record]:
+    def _edges(self, round: int) -> Iterator[records.Record]:
         maps, report = self._client.state.maps, self._client.report
         if maps is None or not (report.disagreements or report.weights):
             return
@@ -137,11 +126,10 @@ class Reporter:
                 continue
             weight, disagreement = report.weights.get(j), report.disagreements.get(j)
             map_norm = norm if weight is None else norm * weight
-            yield EdgeRecord(
-                self._node, j, round, disagreement, map_norm, maps.error_bound, weight, report.cosines.get(j)
-            )
+            bound, cosine = maps.error_bound, report.cosines.get(j)
+            yield records.EdgeRecord(self._node, j, round, disagreement, map_norm, bound, weight, cosine)
 
-    def _measurements(self, now: float) -> list[Record]:
+    def _measurements(self, now: float) -> list[records.Record]:
         node, model, learner, maps = self._node, self._assignment.architecture, self._learner, self._client.state.maps
         history, map_flops = (0, 0) if maps is None else (maps.history_bytes(), maps.flops)
         flops = {
@@ -152,10 +140,11 @@ class Reporter:
         buffers = learner.buffer_bytes() + self._peers.memory_bytes()
         state = learner.theta.nbytes, self._client.state.nbytes() - history, history, buffers
         with self._pace.sampling(now):
-            records: list[Record] = [] if self._assignment.deployment.shares_process else [sample(node, now, state)]
+            alone = not self._assignment.deployment.shares_process
+            batch: list[records.Record] = [sample(node, now, state)] if alone else []
             for part, spent in self._stopwatch.read().items():
-                records.append(WorkRecord(node, now, part, spent.cpu_s, spent.elapsed_s, flops.get(part, 0)))
-            return records
+                batch.append(records.WorkRecord(node, now, part, spent.cpu_s, spent.elapsed_s, flops.get(part, 0)))
+            return batch
 
 
 class Pace:
@@ -180,7 +169,7 @@ class Pace:
 
 def sample(
     node: int, wall_s: float, state: tuple[int, int, int, int] = (0, 0, 0, 0), *, pid: int | None = None
-) -> ResourceRecord:
+) -> records.ResourceRecord:
     """Memory and CPU time of this process, or of ``pid``. Raises psutil.Error when that process is gone.
 
     ``state`` are the bytes that a client keeps from round to round: theta, maps, their history, buffers.
@@ -198,4 +187,4 @@ def sample(
     else:
         times = psutil.Process(pid).cpu_times()
         peak, cpu_s = rss, times.user + times.system
-    return ResourceRecord(node, wall_s, rss, pss, uss, peak, cpu_s, sum(state), *state)
+    return records.ResourceRecord(node, wall_s, rss, pss, uss, peak, cpu_s, sum(state), *state)
