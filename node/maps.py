@@ -177,14 +177,7 @@ class TransformStart:
     block of theta.
     """
 
-    def __init__(
-        self,
-        rows: Mapping[int, np.ndarray],
-        blocks: Sequence[int],
-        signs: np.random.Generator,
-        scale: float,
-        dtype: np.dtype,
-    ):
+    def __init__(self, rows: Vectors, blocks: Sequence[int], signs: np.random.Generator, scale: float, dtype: np.dtype):
         self.stacking = Stacking({j: len(chosen) for j, chosen in rows.items()})
         self.size, self.dtype = sum(blocks), dtype
         ends = np.cumsum(blocks).tolist()
@@ -199,7 +192,7 @@ class TransformStart:
         transform = min(0.2 * _sum_of_prime_factors(self.size), 4 * math.log2(self.size + 1))
         self.cost_ns = 30_000 + 2 * (10 + transform) * self.size + 20 * self.stacking.height
 
-    def choose(self, rows: Mapping[int, np.ndarray]) -> None:
+    def choose(self, rows: Vectors) -> None:
         """Gives every edge other rows, as many as before."""
         self._rows = np.concatenate([np.zeros(0, np.int32), *rows.values()]).astype(np.int32)
 
