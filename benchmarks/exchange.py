@@ -21,7 +21,7 @@ from sheafgossip.topology.generators import TopologySpec, draw
 from sheafgossip.transport.channel import Channel, Channels
 from sheafgossip.transport.clock import Clock
 from sheafgossip.transport.connections import Identity, Options
-from sheafgossip.transport.control import Control, Place
+from sheafgossip.transport.control import FROM_LAUNCHER, TO_LAUNCHER, Control, Place
 from sheafgossip.transport.endpoint import Endpoint
 from sheafgossip.transport.peers import Peers
 
@@ -32,7 +32,7 @@ Part = Callable[[int, Sequence[int], int, Path], Exchange]
 
 
 def ours(node: int, neighbours: Sequence[int], numbers: int, folder: Path) -> Exchange:
-    control, launcher = map(Control, socket.socketpair())
+    control, launcher = map(Control, socket.socketpair(), (FROM_LAUNCHER, TO_LAUNCHER))
     vector = np.ones(numbers, np.float32)
     endpoint = Endpoint(zmq.Context(), Identity(node, 1), control, Options(vector.nbytes))
     endpoint.connections.bind(f"ipc://{folder}/{node}")

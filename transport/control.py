@@ -9,7 +9,6 @@ import select
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, dataclass_transform
 
 
@@ -176,12 +175,11 @@ class Tally:
 
 
 class Control:
-    """One end of a control line. Both ends belong to the same run, and are trusted. One of the two must be
-    ``attentive``: it goes on reading while it waits for room to send, or a burst of messages in both directions would
-    hang them."""
+    """One end of a control line; ``words`` are the messages that may come in. Both ends belong to the same run, and are
+    trusted. One of the two must be ``attentive``: it goes on reading while it waits for room to send, or a burst of
+    messages in both directions would hang them."""
 
-    def __init__(self, sock: socket.socket, words: Words = MappingProxyType({}), *, attentive: bool = False):
-        """``words`` are the messages that may come in: FROM_LAUNCHER or TO_LAUNCHER; without, plain JSON objects do."""
+    def __init__(self, sock: socket.socket, words: Words, *, attentive: bool = False):
         self.sent, self.received = Tally(), Tally()
         sock.setblocking(True)
         self.fileno, self.close = sock.fileno, sock.close
@@ -214,13 +212,6 @@ class Control:
         poll = select.poll()  # unlike select(), for any number of open files
         poll.register(self._sock, events)
         return next((event for _, event in poll.poll(None if seconds is None else math.ceil(seconds * 1000))), 0)
-
-    def receive(self) -> list[Any]:
-        """Blocks until at least one whole message is there, then returns all that came. Raises ControlClosed."""
-        messages: list[Any] = []
-        while not messages:
-            messages = self.receive_some()
-        return messages
 
     def receive_some(self) -> list[Any]:
         """One read of the socket: the messages that it completed, perhaps none. Raises ControlClosed."""

@@ -44,10 +44,6 @@ class Message(NamedTuple):
     tensors: tuple[np.ndarray, ...]
     incarnation: int = 1  # of the process that sent it
 
-    @property
-    def is_greeting(self) -> bool:
-        return self.round == self.phase == 0 and not self.tensors
-
 
 class Traffic(NamedTuple):
     """Messages to one neighbour, and their bytes: the tensors alone, all frames, all with ZMTP framing."""
@@ -133,11 +129,10 @@ class Endpoint:
             self._route_to[node] = identity_of(node, incarnation)
             self._hello(node)
 
-    def welcome(self, message: Message) -> bool:
-        """Whether this is the greeting of a neighbour that has come later than the others; it is answered then."""
-        is_new = message.is_greeting and self.presence.welcome(message.src, message.incarnation)
-        if is_new:
-            self._answer(message)
+    def welcome(self, greeting: Message) -> bool:
+        """Whether this comes from a neighbour that has come later than the others; it is answered then."""
+        if is_new := self.presence.welcome(greeting.src, greeting.incarnation):
+            self._answer(greeting)
         return is_new
 
     def _rejoin(self, place: Place) -> None:
@@ -241,7 +236,7 @@ class Endpoint:
         message = Message(peer, round, phase, tuple(map(view_tensor, frames, layout)), incarnation)
         if sender is None:
             self._peer_of[route] = peer, incarnation
-        if not round and message.is_greeting:
+        if not (round or phase or frames):  # a greeting
             self.connections.note()  # this one's, before it can have closed again
         return message
 

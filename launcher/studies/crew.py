@@ -181,7 +181,7 @@ def _lead_runs(line_number: int, parent: int) -> None:
 
     with open_engine() as engine:
         while True:
-            for message in line.receive():
+            for message in line.receive_some():
                 try:
                     outcome = take_up(Path(message.folder), engine).outcome
                 except UserError as error:

@@ -66,7 +66,7 @@ def _play(folder: Path) -> None:
         connects = [Connect([Place(other.node, other.deployment.address, 1, "")]) for other in reversed(assignments)]
         for heard, answers in ((Bound, connects), (Ready, [Go(0.0)] * 2), (Done, [Exit()] * 2)):
             for line in lines:
-                while not any(isinstance(message, heard) for message in line.receive()):
+                while not any(isinstance(message, heard) for message in line.receive_some()):
                     pass
             for line, answer in zip(lines, answers, strict=True):
                 line.send(answer)

@@ -46,7 +46,7 @@ def test_what_is_sent_comes_out_the_same_and_in_order(table, data):
     sent = data.draw(st.lists(messages(table), min_size=1, max_size=4))
     one, other = socket.socketpair()
     with one, other:
-        source, target = Control(one), Control(other, table)
+        source, target = Control(one, table), Control(other, table)
         for message in sent:
             source.send(message)
         received = heard_by(target, len(sent))
@@ -72,7 +72,7 @@ def test_messages_come_out_whole_and_counted_whether_split_over_reads_or_many_in
     theirs.sendall(data[40:-3])
     received = heard_by(control, 2)
     theirs.sendall(data[-3:])
-    assert received + control.receive() == sent
+    assert received + control.receive_some() == sent
     assert control.received == Tally(3, len(data))
     control.send(Go(1.5))
     assert control.sent == Tally(1, len(theirs.recv(100)))
@@ -82,9 +82,9 @@ def test_what_was_sent_before_the_end_was_closed_still_comes_out_but_no_part_of_
     control, theirs = line
     theirs.send(words.encode(Done()) + b"\n" + words.encode(Done()))
     theirs.close()
-    assert control.receive() == [Done()]
+    assert control.receive_some() == [Done()]
     with pytest.raises(ControlClosed):
-        control.receive()
+        control.receive_some()
 
 
 @pytest.mark.parametrize("unread", [True, False])
@@ -95,7 +95,7 @@ def test_a_closed_end_raises_control_closed_and_what_is_sent_to_it_is_not_counte
     sent = control.sent
     theirs.close()  # with unread bytes the kernel resets the connection
     with pytest.raises(ControlClosed):
-        control.receive() if unread else control.send(words.Exit())
+        control.receive_some() if unread else control.send(words.Exit())
     assert control.sent == sent
 
 

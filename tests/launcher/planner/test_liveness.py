@@ -158,7 +158,7 @@ class Process:
         return self.queue.popleft() if self.queue else None
 
     def welcome(self, message: Message) -> bool:
-        return message.is_greeting and self.presence.welcome(message.src, message.incarnation)
+        return self.presence.welcome(message.src, message.incarnation)
 
     def reject(self, rejected: Exception) -> None:
         raise AssertionError(f"client {self.node} has rejected a message: {rejected}")
