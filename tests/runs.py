@@ -204,14 +204,11 @@ def run_in_threads(tmp_path_factory) -> Callable[..., RunFolder]:
 @pytest.fixture
 def load_cores() -> Iterator[Callable[[], None]]:
     """Called, keeps every core busy until the test ends."""
-    with contextlib.ExitStack() as busy:
-
-        def load_cores() -> None:
-            for _ in range(2):
-                process = busy.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-                busy.callback(process.kill)
-
-        yield load_cores
+    busy: list[subprocess.Popen] = []
+    yield lambda: busy.extend(subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2))
+    for process in busy:
+        process.kill()
+        process.wait()
 
 
 # -- runs that are disturbed -------------------------------------------------------------------------------------------

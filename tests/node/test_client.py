@@ -206,8 +206,9 @@ def test_a_sample_may_be_of_another_process_until_it_is_gone():
 
 @pytest.mark.parametrize("every", [0.0, 100.0])
 def test_samples_take_half_a_percent_of_the_cpu_time_and_none_is_due_before_its_time(monkeypatch, every):
-    now, pace, taken = [5.0], Pace(every), []
+    now, taken = [5.0], []
     monkeypatch.setattr(time, "thread_time", lambda: now[0])  # which passes only when this test says so
+    pace = Pace(every)
     for wall in range(10_000):
         now[0] += 0.01
         if pace.due(wall):
