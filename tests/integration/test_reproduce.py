@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+import sheafgossip.launcher.commands.runs
 from foreign import sheafgossip
 from runs import command
 from sheafgossip.launcher.studies import runner
