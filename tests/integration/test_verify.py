@@ -44,8 +44,8 @@ def test_one_byte_missing_in_the_formula_is_noticed_the_connections_are_named_an
 ):
     miscounting = tmp_path_factory.mktemp("miscounting")
     (miscounting / "sitecustomize.py").write_text(
-        "from sheafgossip.transport import wire\n"  # long frames of messages are a byte longer than that
-        "wire.frame_bytes = lambda length: length + 2 if length <= 255 else length + 9 - (length > 257)\n"
+        "from sheafgossip.transport import wire\n"  # long frames are a byte longer than that
+        "wire.frame_bytes = lambda length: length + 2 if length <= 255 else length + 8\n"
     )
     path = os.pathsep.join(filter(None, [str(miscounting), os.environ.get("PYTHONPATH")]))
     done = verify(1, "--floats", 1000, PYTHONPATH=path, TMPDIR=str(tmp_path))
