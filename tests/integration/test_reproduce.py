@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-import sheafgossip.launcher.commands.runs
+import sheafgossip.launcher.commands.runs  # before a test replaces what it imports
 from foreign import sheafgossip
 from runs import command
 from sheafgossip.launcher.studies import runner
