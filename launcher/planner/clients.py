@@ -50,7 +50,7 @@ Step = Send | Wait | Compute
 
 
 def script_of(scenario: Scenario, client: "Client", now: float) -> Iterator[Step]:
-    """The steps of the client's present round."""
+    """Returns the steps of the client's present round."""
     if scenario.star is None:
         return gossip(scenario.phases)
     is_server = client.number == scenario.learners
@@ -120,7 +120,7 @@ class Mail:
                 self.freshest = round
 
     def first_from(self, round: int) -> float:
-        """When a message of at least this round arrives, of those under way; -inf: has arrived; inf: none does."""
+        """Returns when a message of at least this round arrives; -inf: has arrived; inf: none is under way."""
         if self.freshest >= round:
             return -math.inf
         return min((arrival for arrival, number in self.under_way if number >= round), default=math.inf)
@@ -128,8 +128,6 @@ class Mail:
 
 @dataclass(slots=True, eq=False)
 class PendingWait:
-    """A wait that has begun."""
-
     step: Wait
     began: float
     needed: int  # the round that every neighbour has to get to
@@ -164,7 +162,6 @@ class Client:
 
 
 def _empty_schedule(scenario: Scenario, client: int) -> Schedule:
-    """One of a client that takes part in no round."""
     neighbours = np.array(scenario.neighbours[client], np.int32)
     rounds, places = scenario.rounds, len(neighbours)
     return Schedule(
@@ -201,8 +198,8 @@ class Channel:
         ]
 
     def carry(self, round: int, phase: int, now: float, free: float) -> tuple[float, float, int] | None:
-        """When a message has left the uplink, which is ``free`` from then on, when it arrives, and how often; None
-        where the link is cut."""
+        """Returns when a message has left the uplink, which is ``free`` from then on, when it arrives, and how often;
+        None where the link is cut."""
         row = round - 1
         struck = [fault for fault, draws in self._faults if draws[row][phase] and fault.active(round, now)]
         kinds = [fault.kind for fault in struck]
@@ -212,15 +209,11 @@ class Channel:
         left = free + size / self._uplink
         self._free = (left if left > self._free else self._free) + size / self._bandwidth
         arrived = self._free + self._latency[row][phase]
-        copies = 0 if self._lost and self._lost[row][phase] else 1
+        is_lost = "loss" in kinds or (self._lost is not None and self._lost[row][phase])
+        copies = 0 if is_lost else 2 if "duplicate" in kinds else 1
         for fault in struck:
-            match fault.kind:
-                case "delay" | "reorder":
-                    arrived += fault.delay_s
-                case "duplicate" if copies:
-                    copies = 2
-                case "loss":
-                    copies = 0
+            if fault.kind in ("delay", "reorder"):
+                arrived += fault.delay_s
         if "reorder" not in kinds:
             arrived = self._last_arrival = arrived if arrived > self._last_arrival else self._last_arrival
         return left, arrived, copies

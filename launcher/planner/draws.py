@@ -18,7 +18,7 @@ Shape = tuple[int, int]  # (rounds, phases)
 
 
 def latencies(link: Link, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
-    """Seconds of each message of a directed edge."""
+    """Returns the seconds of each message of a directed edge."""
     if link.latency == "fixed":
         return np.full(shape, link.latency_s)
     rng = generator(seed, "latency", src, dst)
@@ -28,7 +28,7 @@ def latencies(link: Link, shape: Shape, seed: int, src: int, dst: int) -> np.nda
 
 
 def strikes(probability: float, shape: Shape, seed: int, purpose: str, *key: int) -> np.ndarray:
-    """Which messages of a directed edge are lost, or hit by a fault, bool; ``key`` ends with the edge."""
+    """Returns which messages of a directed edge are lost, or hit by a fault; ``key`` ends with the edge."""
     if probability in (0, 1):
         return np.full(shape, probability == 1)
     return generator(seed, purpose, *key).random(shape) < probability
@@ -143,7 +143,5 @@ def draw_faults(rates: Rates, seed: int, clients: int, edges: Sequence[Edge], ro
         order = rng.permutation(clients).tolist()
         halves = tuple(sorted(order[: clients // 2])), tuple(sorted(order[clients // 2 :]))
         faults.append(Fault("partition", groups=halves, rounds=span(rng)))
-    for kind in get_args(Literal["loss", "duplicate", "delay", "reorder"]):
-        if rate := getattr(rates, kind):
-            faults.append(Fault(kind, probability=rate))
-    return tuple(faults)
+    kinds = get_args(Literal["loss", "duplicate", "delay", "reorder"])
+    return *faults, *(Fault(kind, probability=rate) for kind in kinds if (rate := getattr(rates, kind)))

@@ -15,7 +15,7 @@ _OF_A_ROUND = (
 
 
 class PlanError(UserError):
-    """A scenario that never ends; the message is one line for the user."""
+    """A scenario that never ends."""
 
 
 @dataclass(slots=True)
@@ -82,13 +82,13 @@ class Plan:
 
 
 def same_comings_and_goings(plan: Plan, longer: Plan) -> bool:
-    """Whether all that the shorter one tells of clients and links is in the longer one, too."""
+    """Returns whether all that the shorter one tells of clients and links is in the longer one, too."""
     return set(plan.events) <= set(longer.events) and plan.conditions == longer.conditions
 
 
 def can_go_on_after(round: int, plan: Plan, longer: Plan) -> bool:
-    """Whether the state that a run by ``plan`` writes after the round is that of a run by ``longer``: all that has been
-    used until then was the same, and every message that is used later is in it."""
+    """Returns whether the state that a run by ``plan`` writes after the round is that of a run by ``longer``: all that
+    has been used until then was the same, and every message that is used later is in it."""
     used, before = round, -1  # up to which round anything counts: messages may be newer than where they are used
     while used > before:
         before = used

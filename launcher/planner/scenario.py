@@ -111,7 +111,7 @@ class Fault(Section):
                 raise ValueError(text)
 
     def is_due(self, round: int, now: float) -> bool:
-        """Whether one that happens once does so before this round, which would begin now."""
+        """Returns whether one that happens once does so before this round, which would begin now."""
         return round >= self.at_round if self.at_round is not None else now >= (self.at_s or 0.0)
 
     def active(self, round: int, now: float) -> bool:
@@ -121,7 +121,7 @@ class Fault(Section):
 
     @property
     def text(self) -> str:
-        """In words, for the records, of one that lasts."""
+        """Returns one that lasts in words, for the records."""
         whom = ", ".join([*map(str, self.clients), *(f"{i}-{j}" for i, j in self.edges)]) or "all links"
         if self.kind == "partition":
             whom = " | ".join(", ".join(map(str, group)) for group in self.groups)
@@ -132,7 +132,6 @@ class Fault(Section):
         return f"{self.kind}{how.get(self.kind, '')}: {whom}{often}, {when}"
 
     def hits(self, src: int, dst: int) -> bool:
-        """Whether it concerns messages from ``src`` to ``dst``."""
         if self.kind == "partition":
             ours, theirs = ([number for number, group in enumerate(self.groups) if end in group] for end in (src, dst))
             return bool(ours and theirs and ours != theirs)

@@ -22,7 +22,7 @@ _FIRST, _STEP = 0, 1  # at one moment: restarts and news of crashes, then what c
 
 
 def simulate(scenario: Scenario) -> Plan:
-    """The plan of a scenario. Raises PlanError when some client would wait for ever."""
+    """Returns the plan of a scenario. Raises PlanError when some client would wait for ever."""
     return _Simulation(scenario).play()
 
 
@@ -57,7 +57,8 @@ class _Simulation:
         while self._heap:
             now, _, number, _, action, arguments = heappop(self._heap)
             action(self.clients[number], now, *arguments)
-        self._refuse_endless()
+        if waiting := [(client, client.wait) for client in self.clients if client.wait is not None]:
+            raise self._endless(*waiting[0 if self.star is None else -1])  # the server holds up all others
         schedules = tuple(client.schedule for client in self.clients)
         _fill_in_last_uses(schedules)
         if self.star is not None:
@@ -77,14 +78,11 @@ class _Simulation:
     def _at(self, when: float, order: int, client: Client, action: Callable[..., None], *arguments: Any) -> None:
         heappush(self._heap, (when, order, client.number, next(self._count), action, arguments))
 
-    def _refuse_endless(self) -> None:
-        if not (waiting := [(client, client.wait) for client in self.clients if client.wait is not None]):
-            return
-        client, wait = waiting[0 if self.star is None else -1]  # the server holds up all others
+    def _endless(self, client: Client, wait: PendingWait) -> PlanError:
         pairs = zip(client.neighbours, wait.ready, strict=True)
         silent = ", ".join(str(other.number) for other, ready in pairs if ready == math.inf)
         who = f"client {client.number}" if client.number < self.scenario.learners else "the server"
-        raise PlanError(
+        return PlanError(
             f"{who} would wait for ever in round {client.round} for a message of client {silent}; set time.deadline_s, "
             "and time.silence to 'stale' or 'skip'"
         )
@@ -106,7 +104,6 @@ class _Simulation:
         self._go_on(client, now)
 
     def _go_on(self, client: Client, now: float) -> None:
-        """Takes the script's next steps, up to one that lasts."""
         for step in client.script:
             match step:
                 case Send():
@@ -174,7 +171,7 @@ class _Simulation:
         self._plan_end(client, wait, max([now, *wait.ready]))
 
     def _ready(self, client: Client, wait: PendingWait, place: int, now: float) -> float:
-        """When the client needs not wait for a neighbour any more, as far as is known now."""
+        """Returns when the client needs not wait for a neighbour any more, as far as is known now."""
         comes = client.mail[wait.step.phase][place].first_from(wait.needed)
         if wait.step.overtaken_by is not None:
             comes = min(comes, client.mail[wait.step.overtaken_by][place].first_from(2))
@@ -265,12 +262,9 @@ class _Simulation:
 
     def _show_answers(self, opening: int) -> None:
         """Fills in which clients of a server are shown its answer of a round for evaluation, as they do the round
-        without it.
-
-        This is measuring, and no part of what is planned: it takes no time, and nothing is lost of it. Only a client
-        that is so far ahead of the server that this has one of its uploads too early (silence = "stale") cannot be
-        shown what there is not yet. ``opening`` counts the messages that a client gets before its first answer.
-        """
+        without it. This is measuring: it takes no time, and nothing is lost of it. Only a client so far ahead that the
+        server has one of its uploads too early (silence = "stale") cannot be shown what there is not yet. ``opening``
+        counts the messages that a client gets before its first answer."""
         server = self.clients[-1].schedule
         for i, client in enumerate(self.clients[:-1]):
             shows, uses = server.shows[:, i], client.schedule.uses
@@ -287,7 +281,7 @@ class _Simulation:
 
 
 def _last_state(incarnations: list[Incarnation], every: int) -> int | None:
-    """The last round of which a client's state has been written; None where it came late and has written none."""
+    """Returns the last round of which a state has been written; None where the client came late and has none."""
     due = (round for each in reversed(incarnations) for round in range(each.last, each.first - 1, -1))
     at_start = 0 if incarnations and incarnations[0].first == incarnations[0].number == 1 else None
     return next((round for round in due if every and round % every == 0), at_start)

@@ -43,7 +43,6 @@ class Stretches(NamedTuple):
 
 
 def stretches_of(plan: Plan) -> list[Stretches]:
-    """What each client does when."""
     # When local work ends, by client and round, where an exchange follows the work: the last message tells.
     work_ends: list[dict[int, float]] = [{} for _ in plan.schedules]
     for message in plan.messages:
@@ -68,15 +67,15 @@ def stretches_of(plan: Plan) -> list[Stretches]:
 
 
 def _away(incarnations: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:
-    """From when until when a client is not there: before it joins, and from each crash or leave until it comes back, or
-    until the run's end."""
+    """Returns from when until when a client is not there: before it joins, and from each crash or leave until it comes
+    back, or until the run's end."""
     gone = [0.0, *(each.end_s if each.ending != "finish" else end_s for each in incarnations)]
     back = [*(each.start_s for each in incarnations), end_s]
     return [(start, end) for start, end in zip(gone, back, strict=True) if end > start]
 
 
 def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Seconds of the stretches that fall between each two of the edges, which ascend."""
+    """Returns the seconds of the stretches that fall between each two of the edges, which ascend."""
     # Of the seconds before a moment: all that have begun, less what of the last one comes after it.
     start, end = np.vstack([[[-np.inf, -np.inf]], stretches]).T
     so_far = np.cumsum(np.concatenate([[0.0], end[1:] - start[1:]]))
@@ -85,16 +84,17 @@ def shares(stretches: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def figures(plan: Plan) -> Iterator[tuple[str, str]]:
-    """(name, value) of each; where several have one name, it is that of the first."""
+    """Yields (name, value) of each; where several have one name, it is that of the first."""
     yield from _times(plan)
     yield from _messages(plan)
     yield "waits ended by the deadline", f"{sum(int(schedule.deadlines.sum()) for schedule in plan.schedules):,}"
-    yield from _numbered("waited for most", _awaited(plan)[:_AWAITED_SHOWN])
+    awaited = _awaited(plan)[:_AWAITED_SHOWN]
     events = [f"{_s(at)}: client {i} {_VERBS.get(kind, kind)} {detail}" for at, i, kind, detail in plan.events]
     conditions = [text if at is None else f"{_s(at)}: {text}" for at, text in plan.conditions]
-    for name, entries in (("events", events), ("for a while", conditions)):
-        more = [f"and {len(entries) - _EVENTS_SHOWN} more"] if len(entries) > _EVENTS_SHOWN else []
-        yield from _numbered(name, entries[:_EVENTS_SHOWN] + more)
+    for name, entries in (("waited for most", awaited), ("events", events), ("for a while", conditions)):
+        if len(entries) > _EVENTS_SHOWN:
+            entries = [*entries[:_EVENTS_SHOWN], f"and {len(entries) - _EVENTS_SHOWN} more"]
+        yield from zip([name, *[""] * len(entries)], entries, strict=False)
 
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -144,7 +144,7 @@ def _messages(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _awaited(plan: Plan) -> list[str]:
-    """Whom others wait for, a wait counting for the one that came last; with a server, whom it waits for."""
+    """Returns whom others wait for, a wait counting for the one that came last; with a server, whom it waits for."""
     waits = plan.schedules[plan.clients :] or plan.schedules
     total = float(sum(schedule.idle.sum() for schedule in waits))
     seconds, rounds = np.zeros(len(plan.schedules)), np.zeros(len(plan.schedules), int)
@@ -159,12 +159,8 @@ def _awaited(plan: Plan) -> list[str]:
     ]
 
 
-def _numbered(name: str, entries: Iterable[str]) -> Iterator[tuple[str, str]]:
-    yield from (("" if number else name, entry) for number, entry in enumerate(entries))
-
-
 def lines_of(plan: Plan, width: int, lines: int) -> Iterator[str]:
-    """``lines`` clients on lines of at most ``width`` characters, with an axis in virtual seconds and a legend."""
+    """Yields ``lines`` clients on lines of at most ``width`` characters, then an axis in seconds and a legend."""
     stretches = stretches_of(plan)
     shown = stretches[: max(1, lines)]
     label = len(str(len(shown) - 1)) + 1
@@ -204,7 +200,7 @@ def _line(own: Stretches, edges: np.ndarray) -> str:
 
 
 def _axis(end_s: float, cells: int) -> str:
-    """Round numbers of seconds under the moments they stand for."""
+    """Returns round numbers of seconds under the moments they stand for."""
     if not end_s:
         return "0 s"
     least = end_s / max(1, cells // 12)

@@ -37,8 +37,6 @@ _GRACE_S = 10.0  # for a job to end after that
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that the sweep has made, however it ended."""
-
     run: PlannedRun
     outcome: Outcome
     seconds: float
@@ -139,7 +137,7 @@ class _Job:
             self._line.send(TakeUp(str(folder)))
 
     def outcomes(self) -> list[Outcome]:
-        """The end of its run, if that is what has come."""
+        """Returns the end of its run, if that is what has come."""
         try:
             return self._line.receive_some()
         except ControlClosed:
@@ -147,11 +145,11 @@ class _Job:
             return [Outcome("failure", ("the process that led this run has died",))]
 
     def interrupt(self) -> None:
-        """Its run, if it has one, ends as after Ctrl-C; then it ends itself."""
+        """Ends its run as after Ctrl-C, if it has one, then the process."""
         self._process.terminate()
 
     def last_outcome(self) -> Outcome | None:
-        """How its run ended, if it tells that in time before it ends itself."""
+        """Returns how its run ended, if it tells that in time before it ends itself."""
         deadline = time.monotonic() + _END_S
         with suppress(ControlClosed):
             while select.select([self._line], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -171,7 +169,6 @@ class _Job:
 
 
 def _lead_runs(line_number: int, parent: int) -> None:
-    """What a job does."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
     interrupts.handle(lasting=True)
     end_with_parent(parent)

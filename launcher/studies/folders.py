@@ -47,7 +47,7 @@ def begun_folder(out: Path | None, configs: Sequence[RunConfig]) -> Path | None:
 
 
 def folders_of(configs: Sequence[RunConfig], root: Path) -> list[Path]:
-    """A single run lives in ``root`` itself, several in folders below it. Raises ConfigError."""
+    """Returns where the runs go: a single one into ``root`` itself, several in folders below it. Raises ConfigError."""
     return [root] if len(configs) == 1 else [root / name for name in names_of(configs)]
 
 
@@ -60,7 +60,6 @@ def names_of(configs: Sequence[RunConfig]) -> list[str]:
 
 
 def slug(name: str) -> str:
-    """The name of a run as that of a folder."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
@@ -72,7 +71,7 @@ def require_empty(folder: Path) -> None:
 
 @contextmanager
 def raised_as(text: str, kind: type[UserError] = ConfigError) -> Iterator[None]:
-    """What the system or SQLite refuses here is raised as an error of this kind: the text, and what they say."""
+    """Raises what the system or SQLite refuses as an error of this kind, which says the text and why."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:

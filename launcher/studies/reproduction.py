@@ -78,12 +78,12 @@ class Part:
 
 
 def paper_folder() -> Path:
-    """examples/paper, also where the program was installed from a wheel."""
+    """Returns examples/paper, also where the program was installed from a wheel."""
     return Path(str(files("sheafgossip.paper")))
 
 
 def names() -> list[str]:
-    """table4, table5, ..., figure6."""
+    """Returns table4, table5, ..., figure6."""
     stems = {path.stem.partition("-")[0] for path in paper_folder().glob("*.toml")} - {"published"}
     return sorted(stems, key=lambda stem: (not stem.startswith("table"), stem))
 
@@ -94,7 +94,7 @@ def titles(what: str) -> list[str]:
 
 
 def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Sequence[str]) -> list[Part]:
-    """Raises ConfigError where nothing is called so, and where a key or the data is wrong."""
+    """Raises ConfigError where nothing is called so, or a key or the data is wrong."""
     if what not in names():
         raise ConfigError(f"{what}: not among what can be reproduced: {', '.join(names())}")
     if small and data_root is not None:
@@ -112,7 +112,7 @@ def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Seque
 
 
 def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
-    """The parts whose data is there, and a line for each of the others. Raises ConfigError where no part has any."""
+    """Returns the parts whose data is there, and a line for each of the others. Raises ConfigError where none has."""
     problems = {}
     for part in parts:
         config = part.configs[0]
@@ -164,7 +164,7 @@ def planned(part: Part, seeds: int | None, out: Path) -> list[PlannedRun]:
 
 
 def results(part: Part, runs: Sequence[PlannedRun]) -> list[Result]:
-    """In the order of the configuration; ``runs`` are those of the part."""
+    """Returns them in the order of the configuration; ``runs`` are those of the part."""
     found = []
     for config in part.configs:
         folders = [run.folder for run in runs if run.config.label == config.label]

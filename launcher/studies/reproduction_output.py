@@ -31,7 +31,7 @@ _PIXELS = {
 
 
 def _curves(results: list[Result]) -> DataFrame:
-    """run, round, metric, standard_error (over seeds; missing for one), mbit sent by all clients up to the round."""
+    """Returns run, round, metric, standard_error (over seeds; missing for one), mbit sent by all up to the round."""
     import pandas
 
     frames = []
@@ -46,7 +46,7 @@ def _curves(results: list[Result]) -> DataFrame:
 
 
 def _map_norms(result: Result) -> DataFrame:
-    """client, neighbour, parameters of both, ||P_ij||_F after the first round and the last, of the first seed."""
+    """Returns client, neighbour, parameters of both, ||P_ij||_F after the first round and the last, of one seed."""
     reader = open_run(result.folders[0])
     edges, sizes = reader.edges, reader.nodes.set_index("node").parameters
     first, last = (
@@ -58,7 +58,7 @@ def _map_norms(result: Result) -> DataFrame:
 
 
 def render(part: Part, results: list[Result]) -> Table:
-    """A line a run; where runs stand side by side (``across``), a line for each beginning of a name."""
+    """Makes a line a run; where runs stand side by side (``across``), a line for each beginning of a name."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -118,7 +118,6 @@ def _ours(results: list[Result], result: Result, group: Group, column: str) -> s
 
 
 def remarks(part: Part, results: list[Result], changed: list[str]) -> str:
-    """How to read the figures, and what differs from the paper."""
     notes = list(part.about.notes)
     if runs := [run for result in results if result.group for run in result.group.runs]:
         clients, rounds, seeds = ({getattr(run, what) for run in runs} for what in ("clients", "rounds", "seed"))
@@ -134,7 +133,7 @@ def remarks(part: Part, results: list[Result], changed: list[str]) -> str:
 
 
 def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
-    """The files written: .csv, .svg and .png. None where no run has finished."""
+    """Returns the files written: .csv, .svg and .png. None where no run has finished."""
     there = [result for result in results if result.folders]
     if part.about.picture == "none" or not there:
         return []
@@ -152,7 +151,6 @@ def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
 
 
 def _panels(shown: DataFrame, part: Part) -> Figure:
-    """The test metric against rounds, and where the figure has it also against bits."""
     from matplotlib.ticker import LogLocator
 
     with_bits = part.about.picture == "rounds and bits"

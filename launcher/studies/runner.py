@@ -35,15 +35,13 @@ from .folders import folders_of, raised_as, require_empty
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has ended, however it ended."""
-
     prepared: Prepared
     outcome: Outcome
 
 
 @dataclass(frozen=True)
 class Means:
-    """What runs are made with; ``force``: also where memory seems too small."""
+    """How runs are made; ``force``: also where memory seems too small."""
 
     engine: EngineName = "local"
     address: str | None = None
@@ -120,14 +118,14 @@ def resume(
         return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
 
 
-def take_up(folder: Path, engine: Engine, observer: Observer = Observer(), *, rounds: int | None = None) -> Finished:
-    """The same on an engine that is there; also begins one that is only prepared."""
-    with _interrupted(folder, rounds) as (claim, config):
-        return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
+def take_up(folder: Path, engine: Engine) -> Finished:
+    """Takes up a run on an engine that is there; also begins one that is only prepared."""
+    with _interrupted(folder) as (claim, config):
+        return _run(_taken_up(claim, config, engine), claim, engine, Observer())
 
 
 def _preparation(engine: Engine, *, force: bool = False) -> Callable[..., Prepared]:
-    """What prepares runs for the engine; local steps are timed once for those that are alike. Raises ConfigError."""
+    """Returns what prepares runs for the engine; local steps are timed once for those that are alike."""
     hosts = tuple(replace(host, memory=math.inf) if force else host for host in engine.hosts())
     time_a_step = once_for_alike(engine.time_a_step)
 
@@ -162,7 +160,7 @@ def _prepare_all(
 
 
 def _taken_up(claim: Claim, config: RunConfig, engine: Engine, rounds: int | None = None) -> Prepared:
-    """The run, to go on where it was interrupted, perhaps to more rounds than it had."""
+    """Prepares the run to go on where it was interrupted, perhaps to more rounds than it had."""
     with raised_as(f"{claim.folder}: cannot be taken up", RunFolderError):
         require_sound_records(claim.folder)
         prepare, more = _preparation(engine), rounds not in (None, config.rounds)
@@ -195,7 +193,7 @@ def _claimed(runs: Sequence[PlannedRun]) -> Iterator[dict[Path, Claim]]:
 
 @contextmanager
 def _interrupted(folder: Path, rounds: int | None = None) -> Iterator[tuple[Claim, RunConfig]]:
-    """A run that can be taken up, for this process alone. What cannot be is refused before anything is touched."""
+    """Keeps a run that can be taken up for this process alone. What cannot be is refused before anything is touched."""
     read_run(folder, rounds)
     with raised_as(f"{folder}: cannot be written", RunFolderError):
         claim = Claim(folder, still_going_on(folder), STORING_S)

@@ -28,7 +28,7 @@ Grids = Mapping[str, tuple[Any, ...]]  # {key: the values that a sweep tries}
 
 
 def parse_grids(texts: Sequence[str]) -> Grids:
-    """Each "key=value,value"; values as in TOML, bare words need no quotes. Raises ConfigError."""
+    """Reads each "key=value,value"; values as in TOML, bare words need no quotes. Raises ConfigError."""
     grids: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
@@ -87,7 +87,7 @@ class Plan:
 
 
 def plan(file: Path, overrides: Sequence[str], grids: Grids, seeds: int, out: Path) -> Plan:
-    """The product of grids, [[compare]] tables and seeds, from the file's seed on. Raises ConfigError."""
+    """Makes the product of grids, [[compare]] tables and seeds, from the file's seed on. Raises ConfigError."""
     if (count := seeds * math.prod(map(len, grids.values()))) > _MOST_RUNS:
         raise ConfigError(f"sweep: these grids and seeds make {count:,} runs; at most {_MOST_RUNS:,} are made")
     points = [dict(zip(grids, values, strict=True)) for values in product(*grids.values())]  # the last turns fastest

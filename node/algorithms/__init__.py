@@ -1,8 +1,8 @@
 """The algorithms. To add one: write its file, and its line in this table."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
-from itertools import permutations
 from typing import get_type_hints
 
 from ...topology.section import InputFile
@@ -45,7 +45,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 @cache
 def input_files() -> tuple[str, ...]:
-    """The keys of algorithms that name files which processes read."""
+    """Returns the keys of algorithms that name files which processes read."""
     kinds = [kind for each in ALGORITHMS.values() for kind in get_type_hints(each, include_extras=True).items()]
     marked = [key for key, kind in kinds if any(isinstance(m, InputFile) for m in getattr(kind, "__metadata__", ()))]
     return tuple(dict.fromkeys(marked))
@@ -56,7 +56,7 @@ def algorithm_of(assignment: Assignment) -> Algorithm:
 
 
 def libraries_of(algorithm: Algorithm, kinds: Iterable[str]) -> tuple[str, ...]:
-    """What takes long to load, and clients with these kinds of models need beyond what all do."""
+    """Returns the large modules that clients with these kinds of models need beyond what all do."""
     return algorithm.traits.libraries + (() if LINEAR.issuperset(kinds) else ("sheafgossip.node.model.networks",))
 
 
@@ -73,22 +73,18 @@ def check(algorithm: Algorithm, run: RunFacts) -> None:
 
 
 def links_of(assignment: Assignment) -> dict[int, Channel]:
-    """{neighbour: what may travel on the edge}"""
+    """Returns {neighbour: what may travel on the edge}"""
     algorithm = algorithm_of(assignment)
     return {peer.node: link(algorithm, assignment, peer) for peer in assignment.neighbours}
 
 
 def link(algorithm: Algorithm, own: Assignment, peer: Neighbour) -> Channel:
-    """What may travel between a client and its neighbour."""
-    model, server, ends = (
-        own.architecture,
-        own.run.clients,
-        [(own.node, own.architecture.size), (peer.node, peer.parameters)],
+    model, server = own.architecture, own.run.clients
+    edge = Edge(own.node, peer.node, model.size, peer.parameters, model, own.node == server, peer.facts)
+    reverse = replace(
+        edge, sender=peer.node, receiver=own.node, d_i=edge.d_j, d_j=edge.d_i, from_server=peer.node == server
     )
-    out, back = (
-        algorithm.messages(Edge(i, j, d_i, d_j, model, i == server, peer.facts))
-        for (i, d_i), (j, d_j) in permutations(ends)
-    )
+    out, back = algorithm.messages(edge), algorithm.messages(reverse)
     exact = tuple(vector.exact for vector in out if not vector.opening)
     return Channel(
         sends=tuple(vector.length for vector in out if not vector.opening),

@@ -140,7 +140,7 @@ class State(SimpleNamespace):
     maps: Maps | None = None  # the client's restriction maps, where the algorithm has them
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What a later process needs to go on exactly here."""
+        """Returns what a later process needs to go on exactly here."""
         return self._numbers() | ({} if self.maps is None else self.maps.state())
 
     def _numbers(self) -> dict[str, np.ndarray]:
@@ -186,15 +186,15 @@ class Algorithm:
         return Traits()
 
     def messages(self, edge: Edge) -> Sequence[Vector]:
-        """The vectors that travel from ``edge.sender`` to ``edge.receiver`` in a round, in their order. By default
-        none."""
-        return ()
+        """The vectors that travel from ``edge.sender`` to ``edge.receiver`` in a round, in their order. By default one
+        of the size of the sender's theta."""
+        return [Vector(edge.d_i)]
 
     def check(self, run: RunFacts) -> None:
         """Raises SettingsError when the settings do not fit the run; what ``traits`` say needs no word."""
 
     def begin(self, client: Client) -> State:
-        """What the client keeps beside theta, as it is before the first round; ``client.theta`` is its start."""
+        """Returns what the client keeps beside theta before the first round; ``client.theta`` is its start."""
         return State()
 
     def round(self, client: Client, peers: Peers) -> None:
@@ -202,14 +202,14 @@ class Algorithm:
         raise NotImplementedError
 
     def facts(self, run: RunFacts) -> Facts:
-        """What the processes are told of the run. Raises SettingsError when it cannot be had."""
+        """Returns what the processes are told of the run. Raises SettingsError when it cannot be had."""
         return Facts()
 
     def cost(self, own: Assignment) -> Cost:
         return Cost()
 
     def personal_model(self, client: Client) -> np.ndarray:
-        """The parameters (d,) that the client itself would use: what is evaluated."""
+        """Returns the parameters (d,) that the client itself would use: what is evaluated."""
         return client.theta
 
     def common_model(self, client: Client) -> np.ndarray | None:
@@ -225,8 +225,6 @@ class Algorithm:
 
 
 def mixing_pull(client: Client, mine: np.ndarray, theirs: Mapping[int, np.ndarray]) -> np.ndarray:
-    """What mixing adds to one's own vector: sum_j W_ij v_j = v_i + sum_{j != i} W_ij (v_j - v_i), as W's rows sum to 1.
-
-    The terms of neighbours that were not heard are left out.
-    """
+    """Returns what mixing adds to one's own vector: sum_j W_ij v_j = v_i + sum_{j != i} W_ij (v_j - v_i), as W's rows
+    sum to 1. The terms of neighbours that were not heard are left out."""
     return sum((client.neighbours[j].weight * (theirs[j] - mine) for j in theirs), start=0 * mine)

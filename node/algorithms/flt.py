@@ -71,8 +71,8 @@ class FLT(ServerAlgorithm):
 
     def messages(self, edge: Edge) -> list[Vector]:
         autoencoder = Autoencoder(edge.model.input_shape, self.embedding)
-        opening = self._size_sent(autoencoder) if edge.from_server else self.centroids * self.embedding
-        return [Vector(opening, opening=True), Vector(edge.d_i)]
+        length = self._size_sent(autoencoder) if edge.from_server else self.centroids * self.embedding
+        return [Vector(length, opening=True), Vector(edge.d_i)]
 
     def _size_sent(self, autoencoder: "Autoencoder") -> int:
         return autoencoder.size if self.fine_tune_epochs else autoencoder.encoder_size
@@ -111,7 +111,7 @@ class FLT(ServerAlgorithm):
         peers.send({server: self._centroids(client, autoencoder, peers.receive().get(server))})
 
     def _centroids(self, client: Client, autoencoder: "Autoencoder", encoder: np.ndarray | None) -> np.ndarray:
-        """M_m, (k e,), a centroid several times where there are fewer samples than k; 0 without an encoder."""
+        """Returns M_m (k e,), a centroid several times where there are fewer samples than k; 0 without an encoder."""
         k, e = self.centroids, self.embedding
         if encoder is None:
             return np.zeros(k * e, client.theta.dtype)
@@ -126,7 +126,7 @@ class FLT(ServerAlgorithm):
         return np.resize(kmeans.cluster_centers_, (k, e)).ravel().astype(client.theta.dtype)
 
     def _relate(self, server: Client, received: Uploads) -> None:
-        """Who is related to whom; clients that were not heard only to themselves."""
+        """Finds out who is related to whom; clients that were not heard are so only to themselves."""
         state, related = server.state, np.eye(server.clients, dtype=bool)
         signatures = {m: vector.reshape(self.centroids, -1) for m, vector in received.items() if vector.any()}
         heard = sorted(signatures)
@@ -150,7 +150,7 @@ class FLT(ServerAlgorithm):
         state.averaged, state.models = averaged.astype(np.uint8), np.tile(server.theta, (len(averaged), 1))
 
     def _manifold(self, server: Client, centroids: np.ndarray) -> np.ndarray:
-        """Z (n, dimensions) of all centroids (n, e)."""
+        """Returns Z (n, dimensions) of all centroids (n, e)."""
         if self.manifold != "pca":
             try:
                 from umap import UMAP
@@ -184,7 +184,7 @@ class FLT(ServerAlgorithm):
 
 
 def clusters(related: np.ndarray, wanted: int = 0) -> np.ndarray:
-    """(M,): cluster 0, 1, ... of each client, in the order of their first clients. Ward's method on the rows of
+    """Returns (M,): cluster 0, 1, ... of each client, in the order of their first clients. Ward's method on the rows of
     ``related`` (M, M); without a number ``wanted``, its tree is cut where the heights of two joins are farthest apart.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
@@ -196,12 +196,12 @@ def clusters(related: np.ndarray, wanted: int = 0) -> np.ndarray:
         steps = np.diff(np.concatenate([[0.0], tree[:, 2]]))
         wanted = len(related) - int(np.argmax(np.round(steps, 9))) if tree[-1, 2] > 0 else 1
     labels = fcluster(tree, wanted, criterion="maxclust")
-    order = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
-    return np.array([order[label] for label in labels.tolist()])
+    order = list(dict.fromkeys(labels.tolist()))
+    return np.array([order.index(label) for label in labels.tolist()])
 
 
 class EncoderError(UserError):
-    """An encoder that does not fit; the message is one line for the user."""
+    """An encoder that does not fit."""
 
 
 @dataclass(frozen=True)
@@ -223,11 +223,10 @@ class Autoencoder:
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Height and width behind the encoder's last pooling."""
         return self.image[1] // 4, self.image[2] // 4
 
     def _layers(self) -> list[tuple[str, tuple[int, ...], int]]:
-        """(name, shape of the weights, number of biases) of each, those of the encoder first."""
+        """Returns (name, shape of the weights, number of biases) of each, those of the encoder first."""
         channels, flat = self.image[0], _FLAT * math.prod(self.sides)
         return [
             ("encoder.conv0", (_DEEP, channels, 3, 3), _DEEP),
@@ -239,7 +238,7 @@ class Autoencoder:
         ]
 
     def blocks(self) -> dict[str, tuple[int, ...]]:
-        """{name: shape} of the parameters in their order."""
+        """Returns {name: shape} of the parameters in their order."""
         parts = [{f"{name}.weight": shape, f"{name}.bias": (biases,)} for name, shape, biases in self._layers()]
         return {name: shape for layer in parts for name, shape in layer.items()}
 
@@ -252,7 +251,7 @@ class Autoencoder:
         return sum(math.prod(shape) + biases for _, shape, biases in self._layers()[:3])
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """(size,): uniform in +-1/sqrt(fan-in) of each layer."""
+        """Returns (size,): uniform in +-1/sqrt(fan-in) of each layer."""
         parts = []
         for _, shape, biases in self._layers():
             bound = 1 / math.sqrt(math.prod(shape) / biases)
@@ -260,7 +259,7 @@ class Autoencoder:
         return np.concatenate(parts)
 
     def embed(self, vector: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """(n, embedding) of images (n, channels, height, width); the encoder's part of the vector is enough."""
+        """Returns (n, embedding) of images (n, channels, height, width); the encoder's part of the vector is enough."""
         import torch
 
         parts = self._views(torch.from_numpy(vector))
@@ -269,10 +268,8 @@ class Autoencoder:
             return torch.cat([self._encode(parts, chunk.to(parts[0].dtype)) for chunk in chunks]).numpy()
 
     def train(self, vector: np.ndarray, images: np.ndarray, epochs: int, rng: np.random.Generator) -> Iterator[float]:
-        """Epochs of Adam on the mean squared error of the images that come out; changes ``vector`` (size,) in place.
-
-        Yields the mean of the errors met in each epoch.
-        """
+        """Epochs of Adam on the mean squared error of the images that come out; changes ``vector`` (size,) in place and
+        yields the mean of the errors met in each epoch."""
         import torch
         import torch.nn.functional as F
 
@@ -292,7 +289,7 @@ class Autoencoder:
             yield sum(errors) / len(errors)
 
     def _views(self, vector: Any) -> list[Any]:
-        """The blocks of a vector, an array or a tensor, that it has: all, or those of the encoder."""
+        """Returns the blocks of a vector, an array or a tensor: all, or those of the encoder."""
         shapes = list(self.blocks().values())
         ends = np.cumsum([math.prod(shape) for shape in shapes]).tolist()
         blocks = zip([0, *ends], ends, shapes, strict=False)
@@ -317,7 +314,7 @@ class Autoencoder:
         return F.conv_transpose2d(x, parts[10], parts[11], stride=2).sigmoid()
 
     def save(self, vector: np.ndarray, path: Path) -> None:
-        """A safetensors file with a tensor a block."""
+        """Writes a safetensors file with a tensor a block."""
         from safetensors.numpy import save_file
 
         views = map(np.ascontiguousarray, self._views(vector.astype(np.float32)))
@@ -327,7 +324,7 @@ class Autoencoder:
         unfinished.replace(path)
 
     def load(self, path: Path) -> np.ndarray:
-        """(size,) float32. Raises EncoderError."""
+        """Returns (size,) float32. Raises EncoderError."""
         from safetensors import SafetensorError, safe_open
 
         try:

@@ -22,6 +22,9 @@ class Local(Algorithm):
 
     traits = Traits(changing_graphs=True, directed_graphs="all", mixes=False, codec_may_drop="entries")  # of nothing
 
+    def messages(self, edge: Edge) -> list[Vector]:
+        return []
+
     def round(self, client: Client, peers: Peers) -> None:
         client.learn()
 
@@ -36,9 +39,6 @@ class DPSGD(Algorithm):
     name: Literal["d-psgd"] = "d-psgd"
 
     traits = Traits(same_size=True, changing_graphs=True, directed_graphs="regular")
-
-    def messages(self, edge: Edge) -> list[Vector]:
-        return [Vector(edge.d_i)]
 
     def round(self, client: Client, peers: Peers) -> None:
         theta = client.theta
@@ -66,9 +66,6 @@ class D2(Algorithm):
 
     # 2 theta^k - theta^{k-1} repeats for ever whatever one round did to the mean: it tolerates nothing
     traits = Traits(same_size=True, tolerates="nothing")
-
-    def messages(self, edge: Edge) -> list[Vector]:
-        return [Vector(edge.d_i)]
 
     def begin(self, client: Client) -> State:
         if not self.lazy:
@@ -180,9 +177,6 @@ class Pairwise(Algorithm):
         "exchanges with all of them; use 'd-psgd', or leave the scenario out",
         mixes=False,
     )
-
-    def messages(self, edge: Edge) -> list[Vector]:
-        return [Vector(edge.d_i)]
 
     def facts(self, run: RunFacts) -> Facts:
         """Of each edge the number of its matching, and how many there are."""

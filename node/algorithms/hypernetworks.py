@@ -26,7 +26,7 @@ SHN, Sheaf HyperNetwork, with sheaf diffusion:
     z_m = P vec(X_L)_m                               back to R^f
 
 Delta_F = D^-1/2 delta^T delta D^-1/2 is the normalised sheaf Laplacian, (delta X)_e = F_{v of e} X_v - F_{u of e} X_u.
-The server's half is ``server.state``, in psi.py.
+The server's half is ``server.state``, in hypernetwork_server.py.
 """
 
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ class PFedHN(ServerAlgorithm):
     def begin(self, client: Client) -> State:
         if client.role == "client":
             return State()
-        from .psi import SERVERS  # loads torch
+        from .hypernetwork_server import SERVERS  # loads torch
 
         return SERVERS[self.name](self, client)
 

@@ -167,7 +167,7 @@ class SelectiveSheaf(Algorithm):
 
 
 def block_sizes(blocks: Literal["whole", "head"], architecture: Architecture) -> tuple[int, ...]:
-    """Numbers of theta in each block that has a weight of its own."""
+    """Returns how many numbers of theta each block has that has a weight of its own."""
     head = architecture.head_size
     return (architecture.size,) if blocks == "whole" else (architecture.size - head, head)
 
@@ -215,8 +215,8 @@ class SelectiveState(State):
 
 
 def sampled_cosine(mine: np.ndarray, theirs: np.ndarray, n_mine: float, n_theirs: float, size: int) -> float:
-    """x = 1 - d/(2m) ||P u - P v||^2 for u = a / ||a|| and v = b / ||b|| of d = ``size`` numbers, from P a and P b
-    (m,), ||a||^2 and ||b||^2. P holds m of the d rows of an orthogonal matrix, drawn at random: E x = cos(u, v).
+    """Returns x = 1 - d/(2m) ||P u - P v||^2 for u = a / ||a|| and v = b / ||b|| of d = ``size`` numbers, from P a and
+    P b (m,), ||a||^2 and ||b||^2. P holds m of the d rows of an orthogonal matrix, drawn at random: E x = cos(u, v).
 
     Exchanging a and b gives the same number to the last bit, on any machine: differences change their sign exactly, and
     fsum rounds once, whatever the order.
@@ -236,8 +236,7 @@ class Edge:
     sum_t w_t x_t / sum_t w_t with w_t = smoothing^(seen since t), of variance sum_t w_t^2 Var x_t / (sum_t w_t)^2."""
 
     def __init__(self, algorithm: SelectiveSheaf, sizes: Sequence[int], m_i: int, m_j: int):
-        """Of clients of m_i and m_j training samples, with blocks of these sizes."""
-        self.algorithm, self.sizes = algorithm, sizes
+        self.algorithm, self.sizes = algorithm, sizes  # of the blocks; m_i and m_j are the ends' training samples
         # Of an update of m samples, a share rho = m / (m + kappa) of its squared length is signal, the rest noise: the
         # cosine of two updates is sqrt(rho_i rho_j) times that of their signals, to the last bit at both ends
         kappa = algorithm.noise_samples
@@ -263,24 +262,23 @@ class Edge:
         self.on[:] = surely_on | (self.on > 0) & ~surely_off
 
     def mean_and_error(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean cosine of each block, 0 before anything was seen, and its standard error."""
+        """Returns the mean cosine of each block, 0 before anything was seen, and its standard error."""
         weight = np.where(self.weight, self.weight, 1)
         mean = self.total / weight
         return mean, (1 - mean) * np.sqrt(self.variance) / weight
 
     def decided(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which blocks are surely on, and which are surely off."""
+        """Returns which blocks are surely on, and which are surely off."""
         mean, error = self.mean_and_error()
         enough, margin = self.seen >= self.listen, self.algorithm.sure * error
         return enough & (mean - margin >= self.threshold), enough & (mean + margin < self.threshold)
 
     @property
-    def is_surely_off(self) -> bool:
-        """In all blocks."""
+    def is_surely_off(self) -> bool:  # in all blocks
         return bool(self.decided()[1].all())
 
     def weights(self, others: np.ndarray) -> np.ndarray:
-        """w_ij; the other end's opinion is that of its message."""
+        """Returns w_ij; the other end's opinion is that of its message."""
         on = self.on * others
         if self.algorithm.weights == "hard":
             return on
@@ -288,7 +286,7 @@ class Edge:
 
     @property
     def cosine(self) -> float | None:
-        """The mean over blocks, by their size; None before there is any."""
+        """Returns the mean over blocks, by their size; None before there is any."""
         means = self.mean_and_error()[0].tolist()
         known = [(size, mean) for size, mean, seen in zip(self.sizes, means, self.seen, strict=True) if seen]
         return sum(size * mean for size, mean in known) / sum(size for size, _ in known) if known else None
@@ -320,7 +318,7 @@ class Introductions:
         self.introduced: set[tuple[int, int]] = set()  # pairs of clients like itself
 
     def messages(self, on: Collection[int], off: Collection[int], rng: np.random.Generator) -> dict[int, np.ndarray]:
-        """{j: (whom to meet, the client's status)}; ``on`` and ``off`` are the neighbours whose edges surely are."""
+        """Returns {j: (whom to meet, the client's status)}; the edges to ``on`` and ``off`` surely are."""
         surplus = max(0, len(self.neighbours) - self.degree + 1) // 2
         left = set(rng.permutation(sorted(off))[:surplus].tolist())
         status = SEEKING if off or len(self.neighbours) < self.degree else CONTENT

@@ -19,7 +19,7 @@ from annotated_types import Le
 
 from ...topology.randomness import generator
 from ...topology.section import Count, Needs, NotNegative, Positive
-from .base import Algorithm, Client, Edge, Peers, State, Traits, Vector
+from .base import Algorithm, Client, Peers, State, Traits
 
 Uploads = Mapping[int, np.ndarray]
 """{client: the vector it has sent}"""
@@ -51,9 +51,6 @@ class ServerAlgorithm(Algorithm):
 
     traits = NEEDS_NEW_UPLOADS
 
-    def messages(self, edge: Edge) -> list[Vector]:
-        return [Vector(edge.d_i)]  # a whole model, up and down
-
     def begin(self, client: Client) -> State:
         has_both = self.theta_is == "own beside common" and client.role == "client"
         return State(w=client.theta.copy()) if has_both else State()
@@ -80,7 +77,7 @@ class ServerAlgorithm(Algorithm):
         raise NotImplementedError
 
     def reply(self, server: Client, client: int) -> np.ndarray:
-        """What a client downloads; one and the same array for all of them is copied once."""
+        """Returns what a client downloads; one and the same array for all of them is copied once."""
         return server.theta
 
     def open(self, client: Client, peers: Peers) -> None:
@@ -127,20 +124,20 @@ class ServerAlgorithm(Algorithm):
             client.state.load(state)
 
     def participants(self, run: Any, round: int) -> list[int]:
-        """Of a round; behind the last one, all clients: everyone gets what came out. ``run`` is whatever tells seed,
-        clients and rounds: a client, or a configuration."""
+        """Returns those of a round; behind the last one, all clients: everyone gets what came out. ``run`` is whatever
+        tells seed, clients and rounds: a client, or a configuration."""
         if self.fraction == 1 or round > run.rounds:
             return list(range(run.clients))
         count = max(1, int(self.fraction * run.clients + 0.5))
         return sorted(generator(run.seed, "participants", round).permutation(run.clients)[:count].tolist())
 
     def receivers(self, run: Any, round: int) -> list[int]:
-        """Who downloads at the end of a round."""
+        """Returns who downloads at the end of a round."""
         return self.participants(run, round + (self.answers == "next"))
 
 
 def weighted_mean(server: Client, models: Uploads) -> np.ndarray:
-    """sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""
+    """Returns sum_k n_k/n w_k over the clients that have sent w_k: n_k their numbers of training samples, n the sum."""
     n = {j: server.neighbours[j].samples for j in models}
     start = np.zeros(len(next(iter(models.values()))))  # in double precision, whatever theta is in
     return sum((n[k] / sum(n.values()) * w_k for k, w_k in models.items()), start)

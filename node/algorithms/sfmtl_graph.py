@@ -107,11 +107,9 @@ class SFMTLGraph(ServerAlgorithm):
 
 
 def similarities(phi: np.ndarray, h: np.ndarray, has: np.ndarray, alpha: float) -> np.ndarray:
-    """a (M, M), with zeros on the diagonal: (7)-(10), of heads phi (M, C (d_h + 1)), biases last, and anchors h
-    (M, C, d_h) of the classes that each client has (M, C).
-
-    Both similarities are sums over the classes that two clients share, divided by the larger of their numbers of them.
-    """
+    """Returns a (M, M), with zeros on the diagonal: (7)-(10), of heads phi (M, C (d_h + 1)), biases last, and anchors h
+    (M, C, d_h) of the classes that each client has (M, C). Both similarities are sums over the classes that two clients
+    share, divided by the larger of their numbers of them."""
     clients, classes, d_h = h.shape
     total = np.zeros((clients, clients))
     for c in np.flatnonzero(has.any(axis=0)):

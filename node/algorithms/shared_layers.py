@@ -28,7 +28,7 @@ class SharedLayers(ServerAlgorithm):
     traits = replace(NEEDS_NEW_UPLOADS, same_size=False)
 
     def shared(self, model: Architecture) -> Sequence[Parameter]:
-        """Those of the blocks of theta that make up w."""
+        """Returns the blocks of theta that make up w."""
         *extractor, weight, bias = model.parameters()
         return {"model": (*extractor, weight, bias), "extractor": extractor, "head": (weight, bias)}[self.share]
 
@@ -116,7 +116,7 @@ class FedSAK(SharedLayers):
 
 
 def trace_norm_subgradient(w: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """dL_r/dW (M, d_w) float64 at w (M, d_w): M clients, whose vectors are the layers of these shapes in a row."""
+    """Returns dL_r/dW (M, d_w) float64 at w (M, d_w): M clients, whose vectors are the layers of these shapes."""
     subgradient, end = np.zeros(w.shape), 0
     for shape in shapes:
         start, end = end, end + int(np.prod(shape))
@@ -129,7 +129,7 @@ def trace_norm_subgradient(w: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> 
 
 
 def orthogonal_factor(matrix: np.ndarray, rounding: float) -> np.ndarray:
-    """U V^T of the compact singular value decomposition: a subgradient of the trace norm (6).
+    """Returns U V^T of the compact singular value decomposition: a subgradient of the trace norm (6).
 
     Singular values that the relative ``rounding`` of the matrix's numbers explains count as zero. It moves none by more
     than about ``rounding`` s_0, whatever the shape; the decomposition's own is far smaller, but grows with the shape.

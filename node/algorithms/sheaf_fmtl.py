@@ -47,7 +47,7 @@ class StabilityWatch:
         self._crossed: dict[str, str] = {}  # {number: the warning that told}, the first to cross 1 first
 
     def see(self, *, models: float, maps: float, steps: int = 1) -> list[str]:
-        """Takes in the numbers of a round; returns the warnings that were not given before."""
+        """Returns the warnings of a round's numbers that were not given before."""
         if not (math.isfinite(models) and math.isfinite(maps)):  # tells nothing about its own cause
             return []
         times, or_else = "", " or training.alpha"
@@ -96,7 +96,7 @@ class SheafAlgorithm(Algorithm):
         return self.start == "selection"
 
     def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
-        """Those of a client before the first round; of ``theta`` the size and the type are used."""
+        """Returns those of a client before the first round; of ``theta`` the size and the type are used."""
         raise NotImplementedError
 
     def begin(self, client: Client) -> State:
@@ -155,9 +155,6 @@ class DFedU(SheafAlgorithm):
             mixes=self.weights == "mixing",
             has_maps=True,
         )
-
-    def messages(self, edge: Edge) -> list[Vector]:
-        return [Vector(edge.d_i)]
 
     def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
         a = {j: peer.weight if self.weights == "mixing" else 1.0 for j, peer in neighbours.items()}
@@ -224,7 +221,7 @@ class SheafFMTL(SheafAlgorithm):
         d_ij = self._rows(edge.d_i, edge.d_j, edge.facts)
         if self.is_fused:
             return [Vector(d_ij + 1, exact=1)]
-        return [Vector(d_ij), Vector(d_ij)] if self.eta else [Vector(d_ij)]
+        return [Vector(d_ij)] * (2 if self.eta else 1)
 
     def check(self, run: RunFacts) -> None:
         if self.start == "shared":
@@ -321,13 +318,13 @@ def shared_size(gamma: float, d_i: int, d_j: int) -> int:
 
 
 def cost_of_saving(own: Assignment, rows: Sequence[int]) -> int:
-    """Numbers of all maps at once, as they are written to checkpoints, and of what the last one is made from."""
+    """Returns the numbers of all maps at once, as checkpoints take them, and of what the last one is made from."""
     return (sum(rows) + 2 * max(rows, default=0)) * own.architecture.size if own.checkpoints.save_maps else 0
 
 
 def common_coordinates(run: RunFacts, i: int, j: int) -> tuple[int, ...]:
-    """The coordinates of client i's theta, of a linear model, that client j has too: the weights of the features that
-    both see, and the biases. A server sees all. Raises SettingsError where there are none."""
+    """Returns the coordinates of client i's theta, of a linear model, that client j has too: the weights of the
+    features that both see, and the biases. A server sees all. Raises SettingsError where there are none."""
     server = tuple(range(math.prod(run.models[-1].input_shape))) if None not in run.features else None
     mine, theirs = (run.features[node] if node < len(run.features) else server for node in (i, j))
     if mine is None or theirs is None:

@@ -1,4 +1,4 @@
-"""The server's half of pFedHN, GHN and SHN: psi, as it is learned, and the models that it makes. It loads torch."""
+"""The server's half of pFedHN, GHN and SHN: psi, as it is learned, and the models that it makes. Imports torch."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Hypernetwork(State):
         self.learn_anew({"X": X} | self.hypernetwork())
 
     def learn_anew(self, start: Blocks) -> None:
-        """From these blocks, with an Adam that has done no step."""
+        """Starts from these blocks, with an Adam that has done no step."""
         self._flat = tensor(np.concatenate([np.ravel(block) for block in start.values()]).astype(self._theta.dtype))
         self._adam = Adam(self._flat, (1 - 0.9, 1 - 0.999))
         self._models: np.ndarray | None = None
@@ -36,7 +36,7 @@ class Hypernetwork(State):
         self.psi = {name: part.view(block.shape).requires_grad_() for (name, block), part in parts}
 
     def fit(self, uploads: Uploads) -> None:
-        """One step of Adam on 1/|S| sum_m ||theta_m - theta~_m||^2 + weight_decay/2 ||psi||^2."""
+        """Does one step of Adam on 1/|S| sum_m ||theta_m - theta~_m||^2 + weight_decay/2 ||psi||^2."""
         S, theta_tilde = list(uploads), tensor(np.stack(list(uploads.values())))
         loss = (self.generate(self.features()[S]) - theta_tilde).square().sum() / len(S)
         slopes = torch.autograd.grad(loss, list(self.psi.values()))
@@ -45,23 +45,22 @@ class Hypernetwork(State):
         self._models = None
 
     def model_of(self, client: int) -> np.ndarray:
-        """theta_m (d,)"""
+        """Returns theta_m (d,)."""
         if self._models is None:  # of all clients at once
             self._models = values(self.generate(self.features()))
         return self._models[client]
 
     def features(self) -> Tensor:
-        """Z (M, f)."""
+        """Returns Z (M, f)."""
         return self.psi["X"]
 
     def generate(self, z: Tensor) -> Tensor:
-        """HN(z; psi_H) (.., d) of z (.., f): an MLP whose last layer has a part for each block of theta."""
+        """Returns HN(z; psi_H) (.., d) of z (.., f), an MLP whose last layer has a part for each block of theta."""
         for layer in range(self.algorithm.depth):
             z = (z @ self.psi[f"HN{layer}.weight"].T + self.psi[f"HN{layer}.bias"]).relu()
         return z @ self.psi["HN.weight"].T + self.psi["HN.bias"]
 
     def hypernetwork(self) -> dict[str, np.ndarray]:
-        """psi_H at the start."""
         width, blocks = self.algorithm.embedding, dict[str, np.ndarray]()
         for layer in range(self.algorithm.depth):
             blocks |= self.linear(f"HN{layer}", width, self.algorithm.hidden)
@@ -69,7 +68,7 @@ class Hypernetwork(State):
         return blocks | {"HN.weight": np.zeros((self._theta.size, width)), "HN.bias": self._theta}
 
     def linear(self, name: str, inputs: int, outputs: int) -> dict[str, np.ndarray]:
-        """Uniform in +-1/sqrt(inputs), torch's own bounds."""
+        """Returns weights uniform in +-1/sqrt(inputs), torch's own bounds."""
         bound, rng = 1 / math.sqrt(inputs), self.rng(name)
         weight = rng.uniform(-bound, bound, (outputs, inputs))
         return {f"{name}.weight": weight, f"{name}.bias": rng.uniform(-bound, bound, outputs)}
@@ -90,8 +89,6 @@ class Hypernetwork(State):
 
 
 class GraphHypernetwork(Hypernetwork):
-    """The server's half of GHN."""
-
     algorithm: GHN
 
     def __init__(self, algorithm: GHN, server: Client):
@@ -108,14 +105,13 @@ class GraphHypernetwork(Hypernetwork):
         super().fit(uploads)
         self._rounds += 1
         if self._rounds == self.algorithm.embedding_rounds:
-            X = values(self.psi["X"])
-            given = self.algorithm.graph == "topology"
+            X, given = values(self.psi["X"]), self.algorithm.graph == "topology"
             self._relate(X, np.array(self._given) if given else relation_graph(X, self.algorithm))
             hypernetwork = {name: values(block) for name, block in self.psi.items() if name != "X"}
             self.learn_anew(self.diffusion() | hypernetwork)
 
     def _relate(self, X: np.ndarray, edges: np.ndarray) -> None:
-        """The relations of the clients are ``edges`` (E, 2): pairs v < u, each once."""
+        """Takes the relations of the clients from ``edges`` (E, 2): pairs v < u, each once."""
         self.X, self.edges = tensor(X), edges.reshape(-1, 2)
         self.v, self.u = (tensor(end) for end in self.edges.T)
         self.degree = tensor(np.bincount(self.edges.ravel(), minlength=len(X))).to(self.X.dtype)
@@ -124,7 +120,7 @@ class GraphHypernetwork(Hypernetwork):
         return self.psi["X"] if self.X is None else self.diffuse(self.X)
 
     def diffuse(self, X: Tensor) -> Tensor:
-        """Z (M, f) of X (M, f), by graph convolutions."""
+        """Returns Z (M, f) of X (M, f), by graph convolutions."""
         scale = (self.degree + 1).rsqrt().unsqueeze(1)
         for t in range(self.algorithm.layers):
             scaled = scale * X
@@ -133,7 +129,7 @@ class GraphHypernetwork(Hypernetwork):
         return X
 
     def diffusion(self) -> dict[str, np.ndarray]:
-        """Weights W^t (f, f), orthogonal at first: they neither shrink nor stretch."""
+        """The weights W^t (f, f) start orthogonal: they neither shrink nor stretch."""
         return {f"W{t}": self.orthogonal(f"W{t}", self.algorithm.embedding) for t in range(self.algorithm.layers)}
 
     def s(self, x: Tensor) -> Tensor:
@@ -155,8 +151,6 @@ class GraphHypernetwork(Hypernetwork):
 
 
 class SheafHypernetwork(GraphHypernetwork):
-    """The server's half of SHN."""
-
     algorithm: SHN
 
     def diffuse(self, X: Tensor) -> Tensor:
@@ -199,7 +193,7 @@ class SheafHypernetwork(GraphHypernetwork):
 
 
 def orthogonal_matrices(numbers: Tensor, d: int, how: str) -> Tensor:
-    """(.., d, d), of a strictly lower triangular matrix with ``numbers`` (.., d (d - 1) / 2).
+    """Returns (.., d, d), of a strictly lower triangular matrix with ``numbers`` (.., d (d - 1) / 2).
 
     cayley: (I + S)^-1 (I - S), S skew-symmetric. householder: H_1 .. H_d with H_i = I - 2 v_i v_i^T / ||v_i||^2, v_i
     column i of the matrix plus I.
@@ -217,7 +211,7 @@ def orthogonal_matrices(numbers: Tensor, d: int, how: str) -> Tensor:
 
 
 def relation_graph(X: np.ndarray, algorithm: GHN) -> np.ndarray:
-    """Edges (E, 2), v < u, of clients with similar embeddings X (M, f)."""
+    """Returns the edges (E, 2), v < u, of clients with similar embeddings X (M, f)."""
     lengths = np.linalg.norm(X, axis=1, keepdims=True)
     cosine = (X / np.where(lengths > 0, lengths, 1)).astype(np.float64)
     cosine = cosine @ cosine.T
@@ -235,7 +229,6 @@ SERVERS: dict[str, type[Hypernetwork]] = {"pfedhn": Hypernetwork, "ghn": GraphHy
 
 
 def values(tensor: Tensor) -> np.ndarray:
-    """Without the way back to the blocks."""
     return tensor.detach().numpy()
 
 
