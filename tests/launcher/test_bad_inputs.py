@@ -1,12 +1,28 @@
-"""What people write wrong: each is one line that says what is wrong, ends with 2, and leaves nothing behind."""
+"""What people write wrong, in commands and in files: each is one line that says what is wrong, ends with 2, and leaves
+nothing behind."""
 
+import gzip
+import io
+import os
 import shlex
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+import pandas
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.io import savemat
 
 import bad_inputs
 from foreign import sheafgossip
+from sheafgossip.launcher.config.files import load
+from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.data.pool import DataError
+from sheafgossip.launcher.data.sets import load as load_data
+from sheafgossip.launcher.data.sets import read_idx
 from sheafgossip.launcher.prepare.assignments import Host
 from sheafgossip.launcher.processes.engine import Engine
 
@@ -38,7 +54,7 @@ class NoProcesses(Engine):
 NoProcesses.__abstractmethods__ = frozenset()  # a process is never asked for
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_processes(monkeypatch, tmp_path, folder):
     monkeypatch.chdir(folder)
     for module in ("studies.runner", "commands.plan"):
@@ -47,16 +63,154 @@ def no_processes(monkeypatch, tmp_path, folder):
         monkeypatch.setattr(f"sheafgossip.launcher.{begun}", lambda *_, **__: pytest.fail("a run was begun"))
 
 
-def files_of(folder: Path) -> dict[str, int]:
-    """Their sizes, and folders."""
-    return {str(path): path.stat().st_size if path.is_file() else -1 for path in folder.rglob("*")}
-
-
+@pytest.mark.usefixtures("no_processes")
 @pytest.mark.parametrize(("line", "said"), list(bad_inputs.cases()), ids=lambda text: text)
 def test_a_bad_input_is_one_line_and_2_and_leaves_nothing_behind(folder, line, said):
-    before = files_of(folder)
+    def files() -> dict[Path, int]:
+        return {path: path.stat().st_size if path.is_file() else -1 for path in folder.rglob("*")}
+
+    before = files()
     code, out, err = sheafgossip(*shlex.split(line))
     assert (code, out) == (2, "")
     assert err.replace(str(folder), "@").startswith(f"error: {said}")
     assert err.count("\n") == 1
-    assert files_of(folder) == before
+    assert files() == before
+
+
+# -- odd contents of files, which the list cannot hold -----------------------------------------------------------------
+
+SECTIONS = ("topology", "data", "model", "training", "algorithm", "transport", "time", "links", "faults", "compare",
+            "base", "name", "seed", "clients", "reproduction")  # fmt: skip
+BY_EXAMPLES = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+def assert_one_line(words, complaint):
+    code, out, err = sheafgossip(*words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith("error: ")
+    assert complaint in err
+
+
+def data_of(path: Path, dataset: str):
+    return load_data(validate({"data": {"dataset": dataset, "root": str(path)}}).data, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"a" + b".a" * 100_000 + b" = 1", "a key of more than"),
+        (b"[seed]", "seed = {}: "),
+        (b"[[data]]", "data = [{}]: must be a table"),
+        (b'base = "a\\u0000b"', "base = 'a\\x00b'"),
+        (b'base = "pipe"', "pipe: cannot be read: is not a plain file"),
+        (b"[base]", "base = {}: must be the name"),
+        (b'[data]\nroot = "a\\u0000b"', "data.root = "),
+        (b'[data]\nroot = "~nobody-of-this-name/x"', "data.root = "),
+        (b"[[compare]]\nalgorithm = 3\n[algorithm]\nname = 'local'", "algorithm"),
+        (b"[algorithm]\nname = []", "algorithm.name = []"),
+    ],
+)
+def test_an_odd_configuration_is_refused_in_one_line(tmp_path, content, complaint):
+    (tmp_path / "config.toml").write_bytes(content)
+    os.mkfifo(tmp_path / "pipe")
+    assert_one_line(["config", "show", tmp_path / "config.toml"], complaint)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+TABLES = st.dictionaries(st.sampled_from(("name", "path", "root", "kind", "edges", "mix", "label")), VALUES)
+
+
+@settings(max_examples=200, **BY_EXAMPLES)
+@given(st.dictionaries(st.sampled_from(SECTIONS) | st.text(max_size=8), VALUES | TABLES, max_size=4))
+def test_any_tree_is_a_configuration_or_refused(tree):
+    with suppress(ConfigError):
+        validate(tree)
+
+
+@settings(max_examples=100, **BY_EXAMPLES)
+@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
+def test_any_bytes_are_a_configuration_or_refused(tmp_path, content):
+    (tmp_path / "config.toml").write_bytes(content)
+    with suppress(ConfigError):
+        load(tmp_path / "config.toml")
+
+
+def test_a_trace_with_an_endless_field_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b'client,round,factor\n0,1,"' + b"1" * 200_000)
+    text = 'clients = 2\ncompute = {step_s = 0.1}\nstragglers = {kind = "trace", path = "t.csv"}'
+    (tmp_path / "config.toml").write_text(text)
+    assert_one_line(["plan", tmp_path / "config.toml"], "t.csv: needs the columns client, round, factor")
+
+
+def npz_of(shape: str, path: Path, claimed: int | None = None) -> Path:
+    """A file whose header announces a shape, and which holds a few bytes."""
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"\x00" * 64
+    with zipfile.ZipFile(path, "w") as file:
+        for name in ("x", "y"):
+            file.writestr(f"{name}.npy", array)
+    if claimed:
+        path.write_bytes(path.read_bytes().replace(len(array).to_bytes(4, "little"), claimed.to_bytes(4, "little")))
+    return path
+
+
+@pytest.mark.parametrize("shape", ["(1000000000000,)", "(1000000, 1000000)", "(9,)", "(-1, 2)", "(10**400,)", "()"])
+def test_an_npz_file_that_announces_more_than_it_holds_is_refused(tmp_path, shape):
+    with pytest.raises(DataError, match=r"x is damaged or holds Python objects|x is a single value"):
+        data_of(npz_of(shape, tmp_path / "x.npz"), "npz")
+    with pytest.raises(DataError, match=r"x is damaged|more than the memory that is free|not an \.npz file"):
+        data_of(npz_of("(500000000,)", tmp_path / "x.npz", claimed=0xFFFFFFFE), "npz")
+
+
+@settings(max_examples=80, **BY_EXAMPLES)
+@given(
+    name=st.sampled_from(["x.npz", "x.csv", "x.csv.gz", "x.parquet"]),
+    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4),
+    length=st.floats(0, 1),
+)
+def test_a_damaged_table_is_read_or_refused(tmp_path, name, damage, length):
+    frame = pandas.DataFrame({"a": np.arange(20.0), "target": np.arange(20) % 2, "client": np.arange(20) % 4})
+    if name == "x.npz":
+        np.savez_compressed(tmp_path / name, **{column: frame[column].to_numpy() for column in frame})
+    elif name == "x.parquet":
+        frame.to_parquet(tmp_path / name)
+    else:
+        frame.to_csv(
+            tmp_path / name, index=False, compression={"method": "gzip", "mtime": 0} if ".gz" in name else None
+        )
+    content = bytearray((tmp_path / name).read_bytes())
+    for place, byte in damage:
+        content[int(place * len(content))] = byte
+    (tmp_path / name).write_bytes(content[: int(length * len(content))] if length < 0.5 else content)
+    try:
+        data_of(tmp_path / name, "table")
+    except DataError as refusal:
+        assert "\n" not in str(refusal)  # noqa: PT017
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.9, 0.99])
+def test_a_matlab_file_that_is_cut_off_is_refused(tmp_path, share, compressed):
+    made, cells = io.BytesIO(), np.empty((1, 2), object)
+    cells[0, 0] = cells[0, 1] = np.ones((3, 2))
+    savemat(made, {"X": cells, "Y": cells}, do_compression=compressed)
+    content = made.getvalue()
+    (tmp_path / "school.mat").write_bytes(content[: int(share * len(content))])
+    with pytest.raises(DataError, match=r"school\.mat"):
+        data_of(tmp_path / "school.mat", "school")
+
+
+IDX = gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3, 4]), mtime=0)  # the same in all processes that test
+ENDLESS = gzip.compress(b"\x00" * (4 << 20), mtime=0)
+
+
+@pytest.mark.parametrize("content", [b"", IDX[:5], IDX[:20], IDX[:-1] + b"\x01", ENDLESS])
+def test_a_gzip_file_that_is_damaged_or_unpacks_without_end_is_refused(tmp_path, monkeypatch, content):
+    monkeypatch.setattr("sheafgossip.launcher.data.sets._LARGEST", 1 << 20)
+    (tmp_path / "x.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.gz (can't be read|is not an IDX file|holds more than .* is read)"):
+        read_idx(tmp_path / "x.gz", 1)

@@ -1,6 +1,13 @@
 """What a run will take and what is said where that is not there, where its clients are placed, and FLT's encoders."""
 
 import math
+import os
+import re
+import resource
+import stat
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +15,11 @@ import networkx
 import numpy as np
 import pytest
 
+from sheafgossip.launcher import ONE_THREAD
 from sheafgossip.launcher.config.sections import ConfigError, PlacementSection, validate
+from sheafgossip.launcher.prepare import memory
 from sheafgossip.launcher.prepare.assignments import Host, Site, chosen_hosts, place
-from sheafgossip.launcher.prepare.memory import Need, check_resources, need_of
+from sheafgossip.launcher.prepare.memory import Need, allowances, check_resources, need_of
 from sheafgossip.launcher.prepare.preparation import prepare_run, train_encoder
 from sheafgossip.node.algorithms.flt import Autoencoder
 from sheafgossip.topology import Graph
@@ -25,30 +34,22 @@ def need(folder: Path, **settings: object) -> Need:
     return need_of(prepare_run(config, folder, Site(sockets=folder, records="ipc:///nowhere")))
 
 
-def test_dense_maps_are_counted_with_all_their_numbers(tmp_path):
-    """4 clients of 3 neighbours, d = 650: 650 x 650 numbers of 4 bytes a map, against next to nothing without."""
-    without = need(tmp_path / "a", algorithm={"name": "d-psgd"})
-    dense = need(tmp_path / "b", algorithm={"name": "sheaf-fmtl", "gamma": 1.0, "storage": "dense"})
-    assert dense.memory - without.memory == pytest.approx(4 * 3 * 650 * 650 * 4, rel=0.01)
-
-
-def test_the_history_of_factored_maps_grows_with_the_rounds(tmp_path):
-    """A row of history is theta (650 numbers) and r of three edges (65 each)."""
+def test_maps_their_history_local_work_and_what_flt_does_before_the_first_round_are_counted(tmp_path):
+    """There are 4 clients of 3 neighbours and d = 650, in numbers of 4 bytes."""
+    plain = need(tmp_path / "plain", algorithm={"name": "d-psgd"})
+    dense = need(tmp_path / "dense", algorithm={"name": "sheaf-fmtl", "gamma": 1.0, "storage": "dense"})
+    assert dense.memory - plain.memory == pytest.approx(4 * 3 * 650 * 650 * 4, rel=0.01)
     sheaf = {"name": "sheaf-fmtl", "gamma": 0.1, "storage": "factored", "start": "orthogonal"}
     short, long = (need(tmp_path / str(rounds), algorithm=sheaf, rounds=rounds) for rounds in (10, 1010))
-    assert long.memory - short.memory == pytest.approx(4 * 1000 * (650 + 3 * 65) * 4, rel=0.01)
+    row = 650 + 3 * 65  # theta, and r of three edges
+    assert long.memory - short.memory == pytest.approx(4 * 1000 * row * 4, rel=0.01)
     assert long.seconds > 20 * short.seconds / 10
-
-
-def test_more_local_work_and_what_flt_does_before_the_first_round_are_counted(tmp_path):
-    """Each client of FLT encodes its images by torch, and trains the encoder if asked to."""
-    steps, epochs = (
-        need(tmp_path / work, rounds=200, training={"work": work, "epochs": 5}) for work in ("steps", "epochs")
-    )
+    works = ({"work": work, "epochs": 5} for work in ("steps", "epochs"))
+    steps, epochs = (need(tmp_path / work["work"], rounds=200, training=work) for work in works)
     assert epochs.seconds > steps.seconds
-    plain = need(tmp_path / "a", algorithm={"name": "fedavg"})
-    tuned = need(tmp_path / "b", algorithm={"name": "flt", "fine_tune_epochs": 500})
-    assert tuned.memory - plain.memory > 4 * 10e6
+    plain = need(tmp_path / "fedavg", algorithm={"name": "fedavg"})
+    tuned = need(tmp_path / "flt", algorithm={"name": "flt", "fine_tune_epochs": 500})
+    assert tuned.memory - plain.memory > 4 * 10e6  # each client encodes its images by torch
     assert tuned.seconds > 10 * plain.seconds
 
 
@@ -65,6 +66,103 @@ def test_a_run_that_needs_more_open_files_than_the_system_allows_is_refused_even
     check_resources([SMALL], force=False)
     with pytest.raises(ConfigError, match=r"about 5300 open files .* allows 4096; .*ulimit -Hn 5300.* at most 3796"):
         check_resources([replace(SMALL, files=5300, clients=5000)], force=True)
+
+
+# -- processes and threads: limits are found wherever they are set -----------------------------------------------------
+
+NOBODY = 54321  # who has no other process
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "found"),
+    [
+        ("0::/a/b\n", {"a/b": ("max", 3), "a": (500, 20), ".": ("max", 90), "a/c": (1, 1)}, ["a"]),
+        (
+            "8:cpu,cpuacct:/x\n7:pids:/docker/abc\n0::/y\n",
+            {"pids/docker/abc": (64, 10), "unified/y": (100, 5), "cpu/x": (1, 1)},
+            ["pids/docker/abc", "unified/y"],
+        ),
+        ("0::/docker/abc\n", {".": (64, 80)}, ["."]),
+        ("", {}, []),
+    ],
+    ids=["version 2", "version 1 beside it", "in a container that does not see its name", "none"],
+)
+def test_limits_of_control_groups_are_found_up_to_the_root(tmp_path, groups, limits, found):
+    """``groups`` is what /proc/self/cgroup says, ``limits`` are those of folders of /sys/fs/cgroup."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(groups)
+    for name, (most, used) in limits.items():
+        (tmp_path / "groups" / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name / "pids.max").write_text(f"{most}\n")
+        (tmp_path / "groups" / name / "pids.current").write_text(f"{used}\n")
+    told = [each for each in allowances(tmp_path, tmp_path / "groups") if "pids.max" in each[2]]
+    assert told == [(*limits[at], f"{tmp_path / 'groups' / at / 'pids.max'} is {limits[at][0]}") for at in found]
+
+
+def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monkeypatch):
+    monkeypatch.setattr(memory, "allowances", lambda: [(9000, 10, "wide"), (500, 20, "ulimit -u 500")])
+    text = (
+        r"^1000 clients need about 3033 processes and threads, and 480 more are allowed here "
+        r"\(ulimit -u 500, 20 are in use\); raise that, or use at most 149 clients$"
+    )
+    many = replace(SMALL, clients=1000)
+    with pytest.raises(ConfigError, match=text):
+        check_resources([many], force=True)
+    monkeypatch.setattr(memory, "allowances", lambda: [(3053, 20, "ulimit -u 3053")])
+    check_resources([many], force=False)
+
+
+def as_nobody(limit: int, program: str) -> subprocess.CompletedProcess[str]:
+    """A program of a user who may have so many processes and threads, in a folder of theirs."""
+
+    def become_nobody() -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are for their owner only
+        os.chown(folder, NOBODY, NOBODY)
+        options = {"cwd": folder, "env": os.environ | ONE_THREAD | {"HOME": folder}, "preexec_fn": become_nobody}
+        words = [sys.executable, "-c", program]
+        return subprocess.run(words, **options, capture_output=True, text=True, timeout=60)
+
+
+def may_be_anybody() -> bool:
+    """Whether this test may become another user, who can read this program."""
+    places = Path(sys.executable).absolute(), Path(sys.executable).resolve(), Path(__file__).resolve()
+    readable = all(folder.stat().st_mode & stat.S_IXOTH for place in places for folder in place.parents)
+    return os.getuid() == 0 and readable and as_nobody(100, "pass").returncode == 0
+
+
+needs_nobody = pytest.mark.skipif(not may_be_anybody(), reason="no limit holds for root, and only root can be another")
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from sheafgossip.launcher.entry import main
+Path("c.toml").write_text("clients = 40\\nrounds = 1\\n")
+sys.argv[1:] = ["run", "c.toml", "--out", "r", "-q"]
+"""
+
+
+@needs_nobody
+def test_a_run_under_a_limit_of_its_user_is_refused_in_one_line():
+    ended = as_nobody(100, f"{PROGRAM}main()")
+    assert ended.returncode == 2, ended.stderr
+    assert re.fullmatch(r"error: 40 clients need about 153 processes and threads, and .*\n", ended.stderr)
+
+
+@needs_nobody
+@pytest.mark.parametrize("limit", [30, 90])
+def test_clients_for_whom_there_is_no_process_or_no_thread_end_the_run_in_a_line_each(limit):
+    """Where others have taken what was free when the run was checked."""
+    unchecked = "from sheafgossip.launcher.prepare import memory; memory.allowances = lambda: []\n"
+    ended = as_nobody(limit, f"{PROGRAM}{unchecked}main()")
+    assert ended.returncode == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    for said in ("error: client", "Resource temporarily unavailable", "ulimit -u"):
+        assert said in ended.stderr
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

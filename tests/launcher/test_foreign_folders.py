@@ -1,24 +1,28 @@
-"""Run folders of others: what a reader makes of records that no run writes."""
+"""Run folders of others: what readers and commands make of records and files that no run writes."""
 
 import os
+import re
 import shutil
 import signal
 import unicodedata
 import uuid
-import warnings
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
-from foreign import change, loosen, make_run
-from made import write
+from foreign import CONFIG, change, loosen, make_run, sheafgossip
+from made import event, write
+from sheafgossip.launcher.config.sections import ConfigError, validate
+from sheafgossip.launcher.run.earlier import stage
 from sheafgossip.metrics import open_run
 from sheafgossip.metrics.config_file import read_config
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.reader import open_records
-from sheafgossip.metrics.records import LAUNCHER, TABLES, EventRecord
+from sheafgossip.metrics.records import LAUNCHER, TABLES, EventRecord, NodeRecord
 from sheafgossip.metrics.store import VIEWS, RunFolderError
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.text import plain
@@ -99,14 +103,10 @@ def signalled_soon():
         signal.signal(signal.SIGALRM, previous)
 
 
-@pytest.mark.parametrize(
-    ("meanwhile", "error", "complaint"),
-    [(nullcontext, RunFolderError, "takes without end"), (signalled_soon, KeyboardInterrupt, None)],
-    ids=["far longer than the file explains", "a signal is no fault of the file"],
-)
-def test_reading_without_end_is_ended(folder, meanwhile, error, complaint):
-    with pytest.raises(error, match=complaint), open_records(folder) as records, meanwhile():
-        records.execute(f"{ENDLESS} SELECT max(i) FROM n").fetchone()
+def test_reading_without_end_is_ended_and_a_signal_is_no_fault_of_the_file(folder):
+    for meanwhile, error in ((nullcontext, RunFolderError), (signalled_soon, KeyboardInterrupt)):
+        with pytest.raises(error, match=r"takes without end|^$"), open_records(folder) as records, meanwhile():
+            records.execute(f"{ENDLESS} SELECT max(i) FROM n").fetchone()
 
 
 @often
@@ -133,13 +133,12 @@ def test_a_damaged_database_is_read_or_refused_in_one_line(folder, tmp_path, dam
     assert_read_or_refused(broken)
 
 
+@pytest.mark.filterwarnings("error")
 def test_infinite_figures_are_no_figures_in_json(loose, tmp_path):
     folder = copy(loose, tmp_path)
     with change(folder / "run.sqlite") as connection:
         connection.execute("UPDATE round SET test_metric = 9e999")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert summarize(folder).as_dict()["final"]["mean"] is None
+    assert summarize(folder).as_dict()["final"]["mean"] is None
 
 
 @pytest.mark.parametrize("name", [*(f"run.sqlite{end}" for end in ("", "-wal", "-shm", "-journal")), "config.toml"])
@@ -147,10 +146,7 @@ def test_infinite_figures_are_no_figures_in_json(loose, tmp_path):
 def test_a_pipe_or_a_link_in_place_of_a_file_is_refused(folder, tmp_path, name, what):
     (tmp_path / "document").write_text("mine")
     (folder / name).unlink(missing_ok=True)
-    if what == "pipe":
-        os.mkfifo(folder / name)
-    else:
-        (folder / name).symlink_to(tmp_path / "document")
+    os.mkfifo(folder / name) if what == "pipe" else (folder / name).symlink_to(tmp_path / "document")
     with pytest.raises(RunFolderError, match=r"no plain file|has no run\.sqlite|not a plain file|is a symbolic link"):
         summarize(folder)
     assert (tmp_path / "document").read_text() == "mine"
@@ -164,17 +160,13 @@ def test_a_pipe_or_a_link_in_place_of_a_file_is_refused(folder, tmp_path, name, 
         ('seed = "<script>"', "seed = .*: must be a whole number"),
         ("seed = true", "seed = True: must be a whole number"),
         ("clients = -1", "clients = -1: must not be negative"),
-        ('measuring = "off"', "measuring = 'off': must be a table"),
         ("[measuring]\nenabled = 1", "measuring.enabled = 1: must be true or false"),
         ("algorithm = [1]", r"algorithm = \[1\]: must be a table"),
         ("[[algorithm]]\nx = 1", "algorithm.* must be text"),
-        ("name = [", "config.toml: Invalid"),
         ("seed = 0x" + "f" * 9000, "a number is too large"),
         ("seed = " + "9" * 9000, "config.toml: "),
         ("a" + ".a" * 100_000 + " = 1", "a key of more than"),
-        ("name = " + "[" * 5000 + "]" * 5000, "nested too deep"),
         ("a" * 3_000_000, "config.toml: "),
-        ("#" * 5_000_000, "larger than 4 MB"),
         ("name = '\udcff'", r"is not UTF-8 text \(byte 8\)"),
     ],
 )
@@ -183,8 +175,7 @@ def test_an_odd_config_is_refused_in_one_line(folder, text, complaint):
     for read in (read_config, summarize, Follower):
         with pytest.raises(RunFolderError, match=complaint) as refusal:
             read(folder)
-        assert len(str(refusal.value)) < 300
-        assert len(str(refusal.value).splitlines()) == 1
+        assert re.fullmatch(".{,299}", str(refusal.value))
 
 
 def test_long_and_odd_texts_are_one_short_line_and_compared_at_once(folder):
@@ -222,8 +213,138 @@ def assert_read_or_refused(folder):
         try:
             read()
         except RunFolderError as error:
-            assert len(str(error).splitlines()) <= 1  # noqa: PT017
+            assert "\n" not in str(error)  # noqa: PT017
 
 
 def copy(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / uuid.uuid4().hex)
+
+
+# -- commands that look at them ----------------------------------------------------------------------------------------
+
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)> $\\\\frac$ $"
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\u202egpj\x9b31m"
+COMMANDS = ["summary", "summary --json", "compare", "report", "export --to json", "watch", "theory"]
+
+
+def test_nothing_in_a_folder_becomes_markup_of_the_report(tmp_path):
+    evil = CONFIG.replace("a run", EVIL.replace('"', '\\"')) + f"label = '''{EVIL}'''\n[data]\ndataset = '''{EVIL}'''\n"
+    folder = make_run(tmp_path / "<script>x", evil)
+    events = (EventRecord(1.0, None, node, EVIL, EVIL) for node in (0, -1, 7))
+    nodes = (NodeRecord(-3 + at, EVIL, EVIL, 0, 0, 0, 0, EVIL, 1, EVIL) for at in (0, 1))
+    write(folder, *events, *nodes, groups=f"{EVIL},1")
+    code, _, err = sheafgossip("report", folder, "--out", tmp_path / "page.html")
+    assert (code, err) == (0, "")
+    page = (tmp_path / "page.html").read_text()
+    assert not re.search(r"<(script|img)\b|<[^>]*\son\w+\s*=", page)
+    assert "default-src 'none'" in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("name", ["a [/b] c", "[bold]x", ":smile:", "$\\\\frac$ x", "_x", "x" * 100_000])
+def test_a_name_is_text_and_nothing_else(folder, name):
+    (folder / "config.toml").write_text(CONFIG.replace("a run", name))
+    other = make_run(folder.parent / "other")
+    for words in (["summary", folder], ["summary", folder, other], ["compare", folder, other]):
+        code, out, err = sheafgossip(*words)
+        assert (code, err) == (0, "")
+        assert len(name) > 20 or name.replace("\\\\", "\\") in out
+
+
+def test_no_control_character_of_a_folder_reaches_the_terminal(folder, tmp_path):
+    text = "".join(f"\\u{ord(character):04x}" for character in ESCAPES)
+    (folder / "config.toml").write_text(CONFIG.replace("a run", text).replace("sheaf-fmtl", text))
+    write(folder, event(LAUNCHER, "failure", 9.0, ESCAPES), event(0, "warning", 1.0, ESCAPES))
+    renamed = folder.rename(tmp_path / ESCAPES)
+    bare = make_run(tmp_path / f"bare{ESCAPES}", "")
+    for command in COMMANDS:
+        for path in (renamed, bare) if command != "report" else (bare,):
+            _, out, err = sheafgossip(*command.split(), path)
+            assert not set(out + err) & set("\x1b\x07\r\u202e\x9b"), command
+
+
+def test_a_name_that_is_no_unicode_clients_of_any_number_and_edges_to_nobody_are_shown(folder, tmp_path):
+    odd = make_run(tmp_path / os.fsdecode(b"caf\xe9"), "")
+    with change(odd / "run.sqlite") as connection:
+        connection.execute("UPDATE node SET node = 999999 WHERE node = 1")
+        connection.execute("UPDATE OR IGNORE overhead SET src = 5, dst = 5 WHERE kind = 'hello'")
+    for words in (["summary"], ["compare", folder], ["report"]):
+        code, _, err = sheafgossip(*words, odd)
+        assert (code, err) == (0, ""), words
+
+
+def assert_one_line(*words, said=""):
+    code, out, err = sheafgossip(*words)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"error: [^\n]*{said}[^\n]*\n", err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_no_run_writes_is_one_line_in_every_command(loose, tmp_path, command):
+    words = command.split()
+    for name in ("run.sqlite", "run.sqlite-wal", "config.toml"):
+        folder = make_run(tmp_path / name)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+        assert_one_line(*words, folder)
+    odd = make_run(tmp_path / "odd", "seed = '<script>alert(1)</script>'")
+    assert_one_line(*words, odd, said=r"config\.toml")
+    folder = copy(loose, tmp_path)
+    with change(folder / "run.sqlite") as connection:
+        connection.execute("UPDATE round SET wall_s = 'soon', objective = x'00', node = node + 10000000")
+    assert_one_line(*words, folder)
+
+
+def test_a_page_is_not_written_through_a_link(folder, tmp_path):
+    (tmp_path / "document").write_text("mine")
+    (folder / "report.html").symlink_to(tmp_path / "document")
+    assert_one_line("report", folder)
+    assert (tmp_path / "document").read_text() == "mine"
+
+
+def spoil(file, damage):
+    if damage == "pipe":
+        os.mkfifo(file)
+    elif damage == "text":
+        file.write_text("no arrays")
+    elif damage != "missing":
+        arrays = {"shape": np.zeros((0, 3)), "infinite": np.full((3, 3), np.inf), "name": np.zeros(3)}
+        save_file({"theta" if damage == "name" else "x_train": arrays[damage].astype(np.float32)}, file)
+
+
+@pytest.mark.parametrize("damage", ["missing", "pipe", "text", "shape", "infinite"])
+def test_a_shard_that_cannot_be_read_is_one_line(folder, damage):
+    (folder / "config.toml").write_text('clients = 2\nrounds = 2\n[algorithm]\nname = "dfedu"\n')
+    with change(folder / "run.sqlite") as connection:
+        connection.execute("UPDATE round SET objective = 1.0, gradient_norm = 1.0")
+    shard = folder / "shards" / "node-0000.safetensors"
+    shard.parent.mkdir()
+    spoil(shard, damage)
+    assert_one_line("theory", folder, said=r"node-0000\.safetensors: cannot be read as the shard of a client: ")
+
+
+def test_a_folder_of_runs_with_one_that_is_broken_names_it(folder, tmp_path):
+    for name in ("good", "bad"):
+        shutil.copytree(folder, tmp_path / "runs" / name)
+    (tmp_path / "runs" / "bad" / "run.sqlite").write_text("no database")
+    assert_one_line("summary", tmp_path / "runs", said="bad")
+
+
+@pytest.mark.parametrize("damage", ["pipe", "bytes"])
+def test_a_configuration_that_cannot_be_read_is_one_line_where_a_run_is_taken_up(folder, damage):
+    with change(folder / "run.sqlite") as connection:
+        connection.execute("DELETE FROM event WHERE kind = 'finish'")
+    (folder / "config.toml").unlink()
+    os.mkfifo(folder / "config.toml") if damage == "pipe" else (folder / "config.toml").write_bytes(b"name = '\xff'")
+    assert_one_line("resume", folder, said=r"config\.toml")
+    with pytest.raises(ConfigError, match="holds something else than a run"):
+        stage(validate({}), folder)
+
+
+@pytest.mark.parametrize("damage", ["pipe", "text", "name"])
+def test_a_state_that_cannot_be_read_is_refused(folder, damage):
+    place = folder / "state" / "round-000001"
+    place.mkdir(parents=True)
+    spoil(place / f"node-{'x' if damage == 'name' else '0000'}.safetensors", damage)
+    with pytest.raises(RunFolderError, match="cannot be read as the state of a client"):
+        open_run(folder).theta(1)
