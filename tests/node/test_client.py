@@ -238,8 +238,10 @@ KNOWN = [f"sheafgossip.node.{name}" for name in ("algorithms", "model.architectu
         ("sheafgossip.node.process.main", (*HEAVY, "sheafgossip.launcher", "sheafgossip.metrics.collector"), set()),
         (WARMED_UP, (*HEAVY, "scipy"), set()),
         (TORCH, HEAVY, {"torch"}),
+        ("sheafgossip.metrics, sheafgossip.metrics.collector", (*HEAVY, "pandas", "numpy", "pyarrow"), set()),
+        ("sheafgossip.launcher.data.shards", (*HEAVY, "safetensors"), set()),
     ],
-    ids=["knowing algorithms", "a client process", "clients of linear models", "other models"],
+    ids=["knowing algorithms", "a client process", "linear models", "other models", "a collector", "preparing data"],
 )
 def test_nothing_heavy_is_loaded_that_is_not_needed(modules, watched, loaded):
     code = f"import sys, {modules}; print(*[name for name in {watched} if name in sys.modules])"
