@@ -5,8 +5,6 @@ import pytest
 
 from sheafgossip.launcher.config.files import load
 from sheafgossip.launcher.config.sections import ConfigError, validate, without_effect
-from sheafgossip.launcher.prepare.assignments import Site
-from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.launcher.studies.sweep import parse_grids, plan
 
 EVERYTHING = """
@@ -32,6 +30,7 @@ name = "b"
 algorithm = { name = "d-psgd" }
 training = { alpha = 0.25, l2 = 0.1 }
 """
+BOTH = "[[compare]]\nname = 'a'\n[[compare]]\nname = 'b'\n"
 
 
 @pytest.fixture
@@ -52,9 +51,9 @@ def refusal(call, *arguments):
 
 
 @pytest.mark.parametrize("text", [EVERYTHING, "algorithm = { name = 'fedsak' }"])
-def test_a_resolved_configuration_reads_back_equal(write, text):
-    (config,) = load(write(text))
-    assert load(write(config.to_toml(), "again.toml")) == [config]
+def test_a_resolved_configuration_reads_back_equal_and_a_reproductions_table_is_no_part_of_it(write, text):
+    (config,) = load(write(f"{text}\n[reproduction]\ntitle = 'x'"))
+    assert load(write(config.to_toml(), "again.toml")) == load(write(text)) == [config]
 
 
 def test_several_mistakes_are_a_line_each():
@@ -73,9 +72,8 @@ def test_values_of_overrides_are_toml_words_need_no_quotes_and_the_later_wins(wr
 
 
 def test_an_override_wins_over_the_file_and_a_compare_table_over_both(write):
-    path = write("rounds = 1\nclients = 3\n[[compare]]\nname = 'a'\nrounds = 9\n[[compare]]\nname = 'b'")
-    runs = load(path, ["rounds=5", "clients=4"])
-    assert [(run.label, run.rounds, run.clients) for run in runs] == [("a", 9, 4), ("b", 5, 4)]
+    runs = load(write(f"rounds = 1\nclients = 3\n{BOTH}rounds = 9"), ["rounds=5", "clients=4"])
+    assert [(run.label, run.rounds, run.clients) for run in runs] == [("a", 5, 4), ("b", 9, 4)]
     first, second = load(write(COMPARED), ["training.l2=0.5", "rounds=3"])
     assert (first.training.l2, second.training.l2, first.rounds) == (0.5, 0.1, 3)
 
@@ -120,15 +118,11 @@ def test_a_file_says_only_what_differs_from_its_base(write):
     write("rounds = 7\nclients = 3\ntraining = { alpha = 0.5, l2 = 0.1 }", "other.toml")
     (run,) = load(write("base = 'other.toml'\nclients = 4\n[training]\nalpha = 0.25"))
     assert (run.rounds, run.clients, run.training.alpha, run.training.l2) == (7, 4, 0.25, 0.1)
-    write("[[compare]]\nname = 'a'\n[[compare]]\nname = 'b'", "other.toml")
+    write(BOTH, "other.toml")
     assert [run.name for run in load(write("base = 'other.toml'\nrounds = 3"))] == ["a", "b"]
     assert [run.name for run in load(write("base = 'other.toml'\n[[compare]]\nname = 'c'"))] == ["c"]
     write("base = 'run.toml'", "back.toml")
     assert "base = 'run.toml'" in refusal(load, write("base = 'back.toml'"))
-
-
-def test_what_is_said_about_a_reproduction_is_no_part_of_the_run(write):
-    assert load(write("[reproduction]\ntitle = 'x'")) == load(write("")) == [validate({})]
 
 
 @pytest.mark.parametrize(
@@ -143,19 +137,6 @@ def test_what_is_said_about_a_reproduction_is_no_part_of_the_run(write):
 def test_over_tcp_there_are_keys_unless_told_otherwise_and_between_hosts_the_same_codec(transport, keyed, between):
     found = validate({"transport": transport}).transport
     assert (found.keyed, found.between) == (keyed, between)
-
-
-FEDAVG = {"name": "fedavg"}
-ROTATED = {"name": "sheaf-fmtl", "start": "shared", "eta": 0, "rotate_every": 1}
-
-
-@pytest.mark.parametrize(("algorithm", "key"), [(FEDAVG, "codec_between"), (ROTATED, "codec")])
-def test_a_codec_that_an_algorithm_does_not_tolerate_is_refused(tmp_path, algorithm, key):
-    config = validate({"algorithm": algorithm, "transport": {key: "top-k"}})
-    said = refusal(prepare_run, config, tmp_path / "run", Site(sockets=tmp_path, records="ipc://nowhere"))
-    with_these = f"algorithm.name = '{algorithm['name']}' with these settings needs every entry in every message"
-    assert said == f"transport.{key} = 'top-k': {with_these}; allowed: 'none', 'float16', 'bfloat16' and 'int8'"
-    assert not (tmp_path / "run").exists()
 
 
 # -- keys that are written and can have no effect are refused, or told -------------------------------------------------
@@ -178,10 +159,10 @@ def test_a_key_with_an_effect_is_taken(write, text):
 
 
 def test_a_key_of_several_runs_or_of_a_grid_has_an_effect_in_one_of_them(write, tmp_path):
-    both = "[[compare]]\nname = 'a'\n[[compare]]\nname = 'b'\ntraining = { work = 'epochs' }\n"
+    both = f"{BOTH}training = {{ work = 'epochs' }}\n"
     assert len(load(write(f"training.batch_size = 16\n{both}"))) == 2
-    alone = "[[compare]]\nname = 'a'\ntraining = { batch_size = 16 }\n"
-    assert refusal(load, write(alone + both.replace("'a'", "'c'"))).startswith("training.batch_size = 16")
+    alone = "[[compare]]\nname = 'c'\ntraining = { batch_size = 16 }\n"
+    assert refusal(load, write(alone + both)).startswith("training.batch_size = 16")
     path, out = write("clients = 5"), tmp_path / "out"
     both_grids = parse_grids(["training.work=full,epochs", "training.batch_size=8,16"])
     assert len(plan(path, [], both_grids, 1, out).runs) == 4
