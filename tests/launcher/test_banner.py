@@ -8,11 +8,10 @@ from sheafgossip.launcher.prepare.preparation import prepare_run
 from sheafgossip.launcher.run.display import Banner
 from sheafgossip.metrics.reader import RunReader, read_owners
 
-TABLE = "who;age;smokes;ill\n" + "".join(
-    f"{name};{age};{'yes' if age % 3 else 'no'};{age % 2}\n"
-    for name, rows in (("Ann", 9), ("Bo", 2), ("Cy", 8), ("Di", 3), ("Ed", 12))
-    for age in range(rows)
-)
+OWNERS = {"Ann": 9, "Bo": 2, "Cy": 8, "Di": 3, "Ed": 12}
+ROWS = [
+    f"{name};{age};{'yes' if age % 3 else 'no'};{age % 2}\n" for name, rows in OWNERS.items() for age in range(rows)
+]
 OWNED = """
 rounds = 3
 topology.kind = "ring"
@@ -24,7 +23,7 @@ SMALL = "clients = 5\ndata.samples = 200"
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.csv").write_text(TABLE)
+    (tmp_path / "mine.csv").write_text("who;age;smokes;ill\n" + "".join(ROWS))
 
     def prepared(text, *overrides, name="run"):
         (tmp_path / "run.toml").write_text(text)
@@ -38,8 +37,11 @@ def told(prepared, banner=None):
     return {line[:12].rstrip(): line[12:] for line in (banner or Banner()).lines(prepared)}
 
 
-def test_folder_clients_owners_split_local_work_and_model_are_told(prepared):
-    lines = told(prepared(OWNED, "clients=2", "data.client=who", "data.min_samples=4", "seed=1"))
+def test_folder_clients_owners_split_local_work_and_model_are_told_and_owners_keep_their_names(prepared):
+    run = prepared(OWNED, "clients=2", "data.client=who", "data.min_samples=4", "seed=1")
+    lines, owners = told(run), read_owners(run.folder)
+    assert len(owners) == 2 == len(set(owners.values()) & {"Ann", "Cy", "Ed"})
+    assert list(map(tuple, RunReader(run.folder).owner.values)) == list(owners.items())
     clients, (split, _, _) = lines.pop("clients"), lines.pop("split").partition("a client has ")
     assert clients.startswith("2 of 3 owners, drawn by the seed: ")
     assert split == "each client has those of one owner; left out, with fewer than 4: Bo (2), Di (3); "
@@ -53,12 +55,13 @@ def test_folder_clients_owners_split_local_work_and_model_are_told(prepared):
     }
 
 
-def test_an_even_split_for_want_of_owners_is_told(prepared):
-    lines = told(prepared(OWNED, "clients=2", "data.client=''", "data.drop=['who']"))
+def test_an_even_split_for_want_of_owners_is_told_and_nobody_is_given_a_name(prepared):
+    run = prepared(OWNED, "clients=2", "data.client=''", "data.drop=['who']")
+    lines, why = told(run), "shuffled and split evenly, as nobody owns them (data.client names owners)"
     assert lines["clients"] == "2"
-    assert lines["split"].startswith(
-        "shuffled and split evenly, as nobody owns them (data.client names owners); a client has 13 for training, 4 "
-    )
+    assert lines["split"].startswith(f"{why}; a client has 13 for training, 4 ")
+    assert read_owners(run.folder) == {}
+    assert len(RunReader(run.folder).owner) == 0
 
 
 def test_what_local_work_means_is_told_and_of_the_next_run_only_what_differs(prepared):
@@ -71,13 +74,3 @@ def test_what_local_work_means_is_told_and_of_the_next_run_only_what_differs(pre
     ):
         news = told(prepared(SMALL, *overrides, name=name), banner)
         assert news == {"run folder": name, "local work": text}
-
-
-@pytest.mark.parametrize(
-    ("text", "overrides", "owners"),
-    [(OWNED, ("clients=all", "data.client=who", "data.min_samples=4"), {0: "Ann", 1: "Cy", 2: "Ed"}), (SMALL, (), {})],
-)
-def test_owners_keep_their_names_in_the_records_and_who_has_none_is_not_given_one(prepared, text, overrides, owners):
-    folder = prepared(text, *overrides).folder
-    assert read_owners(folder) == owners
-    assert list(map(tuple, RunReader(folder).owner.values)) == list(owners.items())
