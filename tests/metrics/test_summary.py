@@ -15,7 +15,7 @@ from made import event as at_wall
 from sheafgossip.metrics import bytes_to_reach, open_run, virtual_time_to_reach
 from sheafgossip.metrics.comparison import render_summary, summarize_all
 from sheafgossip.metrics.events import remarks_on
-from sheafgossip.metrics.figures import AVERAGED, FIGURES
+from sheafgossip.metrics.figures import FIGURES
 from sheafgossip.metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, ResourceRecord, UsedRecord, WorkRecord
 from sheafgossip.metrics.summary import ReachedVirtually, Spread, mean, summarize, worst
 
@@ -24,12 +24,6 @@ from sheafgossip.metrics.summary import ReachedVirtually, Spread, mean, summariz
 def folder(tmp_path):
     """Writes records into a run's folder."""
     return lambda *records, metric="accuracy", **facts: write(tmp_path, *records, metric=metric, **facts)
-
-
-@pytest.fixture
-def run(folder):
-    """Writes them and summarizes it."""
-    return lambda *records, **facts: summarize(folder(*records, **facts))
 
 
 def shown(groups, target=None, width=80, *, every=False) -> str:
@@ -57,24 +51,26 @@ def event(client, kind, virtual_s=None, detail="", wall_s=0.0):
     ],
     ids=["the slowest", "one that never reported", "not server and launcher"],
 )
-def test_rounds_are_those_that_every_client_has_completed(run, records, clients, rounds):
-    summary = run(*records)
+def test_rounds_are_those_that_every_client_has_completed(folder, records, clients, rounds):
+    summary = summarize(folder(*records))
     assert (summary.clients, summary.rounds, summary.final) == (clients, rounds, None)
     assert summary.as_dict()["flops"] is None
 
 
-def test_final_spreads_the_last_evaluation_of_each_client(run):
-    summary = run(node(0), node(1), done(0, 1, 0.1), done(0, 2, 0.8), done(0, 3), done(1, 3, 0.6, 2.5))
+def test_final_spreads_the_last_evaluation_of_each_client(folder):
+    summary = summarize(
+        folder(node(0), node(1), done(0, 1, 0.1), done(0, 2, 0.8), done(0, 3), done(1, 3, 0.6, wall_s=2.5))
+    )
     assert (summary.final.mean, summary.final.worst_10, summary.wall_s) == (pytest.approx(0.7), 0.6, 2.5)
-    assert run(metric="mse").final.worst_10 == 0.8  # the largest error
+    assert summarize(folder(metric="mse")).final.worst_10 == 0.8  # the largest error
 
 
-def test_bytes_memory_cpu_and_work_are_added_up(run):
+def test_bytes_memory_cpu_and_work_are_added_up(folder):
     def said(number: int, sizes: tuple[int, ...], cpu_s: float, *parts: int) -> ResourceRecord:
         return ResourceRecord(number, 1.0, 0, *sizes, cpu_s, sum(parts), *parts)
 
     work = [("gradient", 1.0, 100), ("gradient", 2.0, 300), ("maps", 2.0, 20)]
-    summary = run(
+    run = folder(
         node(0), node(1), node(LAUNCHER, "launcher"), sent(0, 1, 1, 8), sent(1, 0, 2, 4),
         *(OverheadRecord(0, 1, kind, 1, 64) for kind in ("greeting", "hello", "confirmation")),
         OverheadRecord(1, 0, "greeting", 1, 64), OverheadRecord(0, COLLECTOR, "records", 9, 900),
@@ -83,6 +79,7 @@ def test_bytes_memory_cpu_and_work_are_added_up(run):
         *(WorkRecord(0, at, part, at, at, flops) for part, at, flops in work),
         WorkRecord(1, 1.0, "gradient", 1.0, 1.0, 5),
     )  # fmt: skip
+    summary = summarize(run)
     told = summary.as_dict()
     assert told["traffic"] == {"messages": 2, "payload_bytes": 12, "message_bytes": 52, "wire_bytes": 72}
     assert told["overhead_bytes"] == {"confirmation": 64, "greeting": 128, "hello": 64, "records": 900}
@@ -108,22 +105,12 @@ def test_bytes_memory_cpu_and_work_are_added_up(run):
         ("failure collector", "failed"),
     ],
 )
-def test_the_status_is_the_launchers_last_word(run, words, status):
-    assert run().status == "running"
+def test_the_status_is_the_launchers_last_word(folder, words, status):
+    summary = summarize(folder())
+    assert (summary.status, summary.name, summary.algorithm) == ("running", folder().name, "?")  # without a config.toml
     said = {"collector": event(COLLECTOR, "interrupt")}
-    assert run(START, *(said.get(word) or event(LAUNCHER, word) for word in words.split())).status == status
-
-
-def test_names_come_from_the_configuration_else_from_the_folder(run, tmp_path):
-    assert (run().name, run().algorithm) == (tmp_path.name, "?")
-    (tmp_path / "config.toml").write_text('name = "first try"\n[algorithm]\nname = "sheaf-fmtl"\n')
-    assert (run().name, run().algorithm) == ("first try", "sheaf-fmtl")
-
-
-def test_a_figure_is_defined_once():
-    assert len(AVERAGED) == sum(bool(figure.key) for figure in FIGURES)
-    assert len({figure.title for figure in FIGURES}) == len(FIGURES)
-    assert all(figure.key for figure in FIGURES if figure.head)
+    events = [said.get(word) or event(LAUNCHER, word) for word in words.split()]
+    assert summarize(folder(START, *events)).status == status
 
 
 def test_what_was_not_measured_is_not_shown_as_zero(make_run):
@@ -168,7 +155,6 @@ def test_only_finished_runs_of_other_seeds_and_the_same_settings_are_samples_of_
     ("names", "together"),
     [
         (("D-PSGD", "D-PSGD"), "D-PSGD"),
-        (("D-PSGD seed 0", "D-PSGD seed 1"), "D-PSGD"),
         (("sheaf, gamma 0.1 (seed=10)", "sheaf, gamma 0.1 (seed=11)"), "sheaf, gamma 0.1"),
         (("sheaf_s1", "sheaf_s2"), "sheaf"),
         (("linseed 1", "linseed 2"), "linseed"),
@@ -195,13 +181,13 @@ def test_a_target_adds_what_it_took_to_reach_it_unless_a_run_or_a_seed_did_not(m
     assert "not reached" in shown(groups[1:], 0.6)
 
 
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_a_narrow_terminal_keeps_the_names_and_the_metric(make_run, width):
+def test_a_narrow_terminal_keeps_the_names_and_the_metric(make_run):
     names = {"Sheaf-FMTL, one tenth": "dfedu", "local": "local"}
-    folders = [make_run(algorithm, config=config_of(1, name, algorithm)) for name, algorithm in names.items()]
-    text = shown(summarize_all(folders), width=width)
-    assert [word for word in (*names, "accuracy", "90.0 ± 10.0") if word not in text] == []
-    assert "…" not in text
+    groups = summarize_all([make_run(name, config=config_of(1, title, name)) for title, name in names.items()])
+    for width in (40, 60, 80):
+        text = shown(groups, width=width)
+        assert [word for word in (*names, "accuracy", "90.0 ± 10.0") if word not in text] == []
+        assert "…" not in text
 
 
 def test_a_single_run_shows_its_first_figures_and_the_rest_on_request(make_run):
@@ -232,14 +218,9 @@ def test_a_spread_is_that_of_the_population_its_error_that_of_a_sample_and_the_w
     assert worst(random.sample(values, len(values)), share) == worst(values, share)
 
 
-@pytest.mark.parametrize(
-    ("clients", "share", "taken"), [(10, 0.1, 1), (11, 0.1, 2), (30, 0.1, 3), (3, 0.1, 1), (100, 0.07, 7)]
-)
-def test_worst_takes_the_share_of_the_clients_rounded_up(clients, share, taken):
-    assert worst(range(clients), share) == mean(range(taken))
-
-
-def test_a_spread_holds_the_worst_clients_in_the_direction_of_the_metric():
+def test_worst_takes_the_share_of_the_clients_rounded_up_in_the_direction_of_the_metric():
+    for clients, share, taken in ((10, 0.1, 1), (11, 0.1, 2), (30, 0.1, 3), (3, 0.1, 1), (100, 0.07, 7)):
+        assert worst(range(clients), share) == mean(range(taken))
     spread = Spread.of([1.0, 2.0, 3.0, 4.0, 10.0], higher_is_better=False)
     assert (spread.mean, spread.variance, spread.worst_10, spread.worst_20) == (4.0, 10.0, 10.0, 10.0)
     with pytest.raises(ValueError, match="one value a client"):
@@ -341,13 +322,11 @@ def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_b
     assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
 
 
-def test_a_target_is_not_reached_before_all_who_begin_have_evaluated(folder):
-    run = folder(node(0), node(1), after(0, 0, 0.0, 0.9), after(1, 0, 0.0), after(1, 1, 5.0, 0.9))
-    assert virtual_time_to_reach(run, 0.8).virtual_s == 5.0
-
-
-def test_rounds_to_a_target_count_those_who_took_part_and_no_round_that_somebody_still_works_on(folder):
-    run = folder(
+def test_a_target_is_reached_by_all_who_take_part_and_in_no_round_that_somebody_still_works_on(folder, make_run):
+    late = folder(node(0), node(1), after(0, 0, 0.0, 0.9), after(1, 0, 0.0), after(1, 1, 5.0, 0.9))
+    assert virtual_time_to_reach(late, 0.8).virtual_s == 5.0
+    run = write(
+        make_run(metrics=()),
         node(0), node(1), node(2), *(after(0, number, number, number / 10) for number in range(7)),
         *(after(1, number, number, number / 10) for number in range(3)), event(1, "crash", 2.5),
         *(after(2, number, number, number / 10) for number in (0, 1, 2, 4, 5)),

@@ -261,7 +261,8 @@ def test_a_person_is_a_client_and_activities_start_at_0(tmp_path, place):
 def test_a_damaged_archive_is_refused(tmp_path, file, content, complaint):
     write_har(tmp_path)
     (tmp_path / file).unlink() if content is None else (tmp_path / file).write_text(content)
-    assert complaint in refusal(load, DataSection(dataset="har", root=tmp_path), 0)
+    with pytest.raises(DataError, match=complaint):
+        load(DataSection(dataset="har", root=tmp_path), 0)
 
 
 # -- School, Vehicle and GLEAM -----------------------------------------------------------------------------------------
