@@ -25,9 +25,8 @@ from . import records
 from .records import COLLECTOR, LAUNCHER, MAX_BATCH_BYTES, End, MalformedRecords, node_of, unpack
 from .store import RunFolderError, Store, is_locked
 
-_COMMIT_EVERY_S = CONSTANTS.commit_every_s
+_COMMIT_EVERY_S, _WAIT_FOR_MISSING_S = CONSTANTS.commit_every_s, CONSTANTS.missing_s
 _DROPS_EVERY_S = 1.0
-_WAIT_FOR_MISSING_S = CONSTANTS.missing_s
 _DRAIN_S = 0.5
 _LOCKED_S = 0.2  # between two attempts to write what somebody else has locked
 _QUIET_MS = 50  # nothing for so long: nothing was waiting
@@ -39,14 +38,14 @@ _GATHER_MS, _BURST, _BURST_ROWS = CONSTANTS.collector_gather_ms, CONSTANTS.burst
 
 
 class Sequences:
-    """Which numbered batches of a sender have come in: nearly in order, so the memory needed is that of the gaps."""
+    """Tells which batches of a sender have come in: nearly in order, so the memory needed is that of the gaps."""
 
     def __init__(self) -> None:
         self._next = 0  # every number below has been accepted
         self._ahead: set[int] = set()
 
     def accept(self, sequence: int) -> bool:
-        """False if this number came before."""
+        """Returns whether this number is new."""
         if sequence < self._next or sequence in self._ahead:
             return False
         self._ahead.add(sequence)
@@ -56,7 +55,7 @@ class Sequences:
         return True
 
     def missing(self, count: int) -> int:
-        """How many of the numbers 0 to ``count`` - 1 have not come."""
+        """Counts those of the numbers 0 to ``count`` - 1 that have not come."""
         return max(0, count - self._next) - sum(sequence < count for sequence in self._ahead)
 
 
@@ -138,7 +137,15 @@ class Collector:
                 self._dropped["connections without the right key"] += refused
             before = self._taken, self._end
             emptied = self._receive()
-            self._commit_if_due()
+            now = time.monotonic()
+            if (self.store.uncommitted or self._dropped) and now - self._committed >= _COMMIT_EVERY_S:
+                if now - self._drops_recorded >= _DROPS_EVERY_S:
+                    self._record_drops()
+                failpoint("commit")
+                self.store.commit()
+                failpoint("committed")
+                self._committed = time.monotonic()
+                self._tell_stored()
             if self._end is not None and before != (self._taken, self._end):  # where some came, the rest is on its way
                 end_due = time.monotonic() + _WAIT_FOR_MISSING_S
             if emptied and self._end is None:
@@ -192,17 +199,6 @@ class Collector:
             except sqlite3.OperationalError as error:  # before anything was written: a lock is taken first
                 if not is_locked(error) or select.select([self._stop], [], [], _LOCKED_S)[0]:
                     raise
-
-    def _commit_if_due(self) -> None:
-        now = time.monotonic()
-        if (self.store.uncommitted or self._dropped) and now - self._committed >= _COMMIT_EVERY_S:
-            if now - self._drops_recorded >= _DROPS_EVERY_S:
-                self._record_drops()
-            failpoint("commit")
-            self.store.commit()
-            failpoint("committed")
-            self._committed = time.monotonic()
-            self._tell_stored()
 
     def _write_the_end(self) -> None:
         self._record_drops()

@@ -1,5 +1,5 @@
-"""Runs and groups of runs side by side: where their configurations differ, which is best in what, and the tables that
-show it. Runs that differ in nothing but their seed are one group: means and standard errors over runs."""
+"""Runs side by side: where their configurations differ, which is best in what, and the tables that show it. Runs that
+differ in nothing but their seed are one group: means and standard errors over runs."""
 
 import json
 import math
@@ -59,7 +59,6 @@ class Group:
         return Estimate(estimate.mean, 0.0 if AVERAGED[figure].exact else math.nan)
 
     def text(self, figure: Figure) -> str:
-        """Returns what stands in the figure's column."""
         estimate, metric = self.with_error(figure.key), self.runs[0].metric
         if estimate is None:
             reached = sum(figure.of(run) is not None for run in self.runs)
@@ -73,13 +72,12 @@ class Group:
 
     @property
     def flaw(self) -> str:
-        """What is said of runs that have finished and learned nothing; empty where all have learned."""
+        """Tells of the runs that have finished and learned nothing; empty where all have learned."""
         kinds = Counter(run.divergence.kind for run in self.runs if run.divergence)
         return "".join(kinds) if len(self.runs) == 1 else ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
     @property
     def label(self) -> str:
-        """The name with what a reader must know beside it."""
         run = self.runs[0]
         if len(self.runs) > 1:
             return f"{self.name} ({', '.join(filter(None, [f'{len(self.runs)} seeds', self.flaw]))})"
@@ -262,7 +260,6 @@ def _fitting(
 
 
 def _width_of(columns: Mapping[str, Iterable[Sized]]) -> int:
-    """Returns the width of {title: cells} with the space around them."""
     return sum(2 + max(len(text) for text in (*title.split("\n"), *cells)) for title, cells in columns.items())
 
 
@@ -279,7 +276,6 @@ def caption_of(groups: Sequence[Group], figures: Iterable[Figure]) -> str:
 
 
 def size_of(runs: Sequence[RunSummary], between: str = ", ") -> str:
-    """Returns "10 / 20 clients, 5 rounds"."""
     clients, rounds = {run.clients for run in runs}, {run.rounds for run in runs}
     return f"{' / '.join(map(str, sorted(clients)))} clients{between}{' / '.join(map(str, sorted(rounds)))} rounds"
 

@@ -40,7 +40,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Reads TOML. Raises ValueError."""
+    """Raises ValueError."""
     if _LONG_KEY.search(text):
         raise ValueError(f"a key of more than {_DEEPEST} parts")
     try:
@@ -51,10 +51,8 @@ def parse(text: str) -> dict[str, Any]:
     for _ in range(_DEEPEST + 1):
         if any(isinstance(value, int) and abs(value) > _LARGEST_NUMBER for value in level):
             raise ValueError("a number is too large")
-        inner = (
-            value.values() if isinstance(value, dict) else value for value in level if isinstance(value, dict | list)
-        )
-        level = [value for values in inner for value in values]
+        inner = [value for value in level if isinstance(value, dict | list)]
+        level = [each for value in inner for each in (value.values() if isinstance(value, dict) else value)]
     if level:
         raise ValueError("values are nested too deep")
     return tree

@@ -44,8 +44,6 @@ def status_of(records: sqlite3.Connection) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Says that a finished run has learned nothing."""
-
     kind: Literal["diverged", "worse than a constant"]
     why: str
 
@@ -124,7 +122,7 @@ def conditions_of(records: sqlite3.Connection) -> Conditions | None:
 
 
 def gone_clients(records: sqlite3.Connection) -> set[int]:
-    """Clients that crashed, left or died and have not come back."""
+    """Returns the clients that crashed, left or died and have not come back."""
     last = f"SELECT node, kind, max(rowid) FROM event WHERE node >= 0 AND kind IN {_GONE + _THERE} GROUP BY node"
     return {node for (node,) in records.execute(f"SELECT node FROM ({last}) WHERE kind IN {_GONE}")}
 
@@ -170,9 +168,8 @@ def who_of(events: Sequence[Event], shown: Event) -> str:
 
 
 def remarks_on(run_folder: Path | str) -> list[str]:
-    """Returns what a user should be told after a run beside its figures: one line for each thing that happened, with
-    the first client it happened to and how many others there were, and one where a run has learned nothing. Raises
-    RunFolderError."""
+    """Returns what a user should be told after a run beside its figures: one line for each thing that happened, and one
+    where a run has learned nothing. Raises RunFolderError."""
     with open_records(run_folder, check=("event",)) as records:
         rows = records.execute(
             "SELECT wall_s, node, kind, detail FROM event"

@@ -1,4 +1,4 @@
-"""Runs as files that other programs read: their tables and views, and comparisons."""
+"""Writes runs and comparisons as files that other programs read."""
 
 import csv
 import importlib.util
@@ -27,7 +27,7 @@ Rows = tuple[Sequence[str], Iterable[Sequence[Any]]]  # columns, and rows that c
 
 
 class ExportError(UserError):
-    """Why nothing was exported; one line for the user."""
+    """Nothing was exported; the message is one line for the user."""
 
 
 def export(run_folder: Path | str, to: str, out: Path | None = None) -> list[Path]:
@@ -120,7 +120,7 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path, end:
 
 
 def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> None:
-    """An array with one object a row, one row a line. JSON has no infinity: it becomes null, as NaN already is."""
+    """Writes an array with an object a row, a row a line. JSON has no infinity: it becomes null, as NaN already is."""
     with path.open("w", encoding="utf-8") as file:
         file.write("[")
         for number, row in enumerate(rows):

@@ -1,5 +1,4 @@
-"""Every figure of a run, once: how it is computed, printed and compared. Summaries, comparisons, reports, files and
-studies read it here, so that a new figure is one more entry of FIGURES."""
+"""Every figure of a run: how it is computed, printed and compared. A new figure is one more entry of FIGURES."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -91,7 +90,7 @@ def _at(path: str, needs: str = "") -> Values:
 
 
 def overhead(*kinds: str) -> Values:
-    """Returns the wire bytes outside the rounds that are of these kinds."""
+    """Adds up the wire bytes outside the rounds that are of these kinds."""
     return lambda run: sum(run.overhead_bytes.get(kind, 0) for kind in kinds) if run.measured else None
 
 

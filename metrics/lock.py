@@ -1,6 +1,5 @@
-"""The lock of a folder: who works in it holds it, and so everyone else can tell whether the work still goes on. It is a
-lock of the kernel's on a file, so it ends with the last process that holds it, however that ends, and counts for all
-processes of a machine, in whichever container they are."""
+"""The lock of a folder, held by who works in it. The kernel's lock on a file ends with the last process that holds it,
+however that ends, and counts for all processes of a machine, in whichever container they are."""
 
 import fcntl
 import os
@@ -33,7 +32,6 @@ def acquire(folder: Path, wait_s: float) -> int:
 
 
 def release(folder: Path, descriptor: int) -> None:
-    """Removes its file, too."""
     with suppress(OSError):
         (folder / NAME).unlink()
     os.close(descriptor)

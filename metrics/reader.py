@@ -84,7 +84,7 @@ def open_records(
 
 
 def _require_tables(records: sqlite3.Connection, path: Path) -> None:
-    """Without its primary key a table may hold a row twice, and reading it may take for ever."""
+    """Raises RunFolderError. A table without its primary key may hold a row twice, and take for ever to be read."""
     for given, kind, page in records.execute("SELECT name, type, rootpage FROM main.sqlite_schema").fetchall():
         name = str(given).lower()
         if name not in ("meta", *TABLES) or kind not in ("table", "view"):
@@ -98,7 +98,7 @@ def _require_tables(records: sqlite3.Connection, path: Path) -> None:
 
 
 def _require_values(records: sqlite3.Connection, path: Path, table: str) -> None:
-    """SQLite puts any value into any column; a reader that computes with text, or draws client 10^12, fails late."""
+    """Raises RunFolderError. SQLite puts any value into any column; who computes with text fails late."""
     there = {name for _, name, *_ in records.execute(f"PRAGMA table_info({table})")}  # older runs have fewer
     rules = {}  # what holds of a column's values, as SQL that is never NULL
     for column, type_ in COLUMNS[table].items():
@@ -127,7 +127,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def _prepared(run: Path) -> tuple[str, int]:
-    """Tells when: as the run itself tells, or, of one that does not, its configuration's date."""
+    """Tells when, as the run itself does; of one that does not, its configuration's date."""
     try:
         with open_records(run) as records:
             told = records.execute("SELECT max(value) FROM meta WHERE key = ?", [PREPARED]).fetchone()[0]
@@ -213,7 +213,7 @@ class RunReader:
 
     @property
     def relations(self) -> list[str]:
-        """Tables and views that any of the runs has."""
+        """Names the tables and views that any of the runs has."""
         found: set[str] = set()
         for folder in self._folders:
             with open_records(folder) as records:
@@ -221,7 +221,7 @@ class RunReader:
         return sorted(found)
 
     def frame(self, relation: str) -> "DataFrame":
-        """A table or view by its name in the file."""
+        """Returns a table or view by its name in the file."""
         return self._together(lambda records: read_frame(records, relation), check={relation} & TABLES.keys())
 
     def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> "DataFrame":
@@ -248,12 +248,10 @@ class RunReader:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The full configuration as nested dictionaries."""
         return read_config(self._only("configuration"))
 
     @property
     def state_rounds(self) -> list[int]:
-        """The rounds after which state was written."""
         states = (self._only("state") / "state").glob("round-*")
         return sorted(int(match[1]) for path in states if (match := re.fullmatch(r"round-(\d+)", path.name)))
 
@@ -282,7 +280,7 @@ open_run = RunReader
 
 
 def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":
-    """One table or view; numbers are numbers also where all are missing. What an older run lacks is missing."""
+    """Returns a table or view; numbers are numbers also where all are missing. What an older run lacks is missing."""
     frame = frame_of(records, f"SELECT * FROM {relation}")
     if relation not in TABLES:
         return frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], "float64"))
@@ -292,7 +290,7 @@ def read_frame(records: sqlite3.Connection, relation: str) -> "DataFrame":
 
 
 def frame_of(records: sqlite3.Connection, query: str) -> "DataFrame":
-    """The answer to a query of this program: whatever is wrong with it is the file's fault, and sqlite3's error."""
+    """Answers a query of this program: whatever is wrong with it is the file's fault, and sqlite3's error."""
     import pandas
 
     rows = records.execute(query)

@@ -49,7 +49,6 @@ class Recorder:
         self.batches = self.dropped = 0
 
     def connect(self, endpoint: str) -> None:
-        """Connects where no endpoint was given at first."""
         self._socket.connect(endpoint)
 
     def write(self, *records: Record) -> None:
@@ -58,7 +57,6 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Sends what is gathered."""
         if not self._gathered:
             return
         records, self._gathered = self._gathered, []
@@ -79,6 +77,5 @@ class Recorder:
             self.wire_bytes += message_wire_bytes([len(message)], sealed=self._sealed)
 
     def close(self) -> None:
-        """Sends what is gathered, and closes."""
         self.flush()
         self._socket.close()

@@ -1,5 +1,5 @@
 """What the processes of a run report, and its form on the wire: a record class is a table of ``run.sqlite``, its fields
-are the columns. Every room may import this module, so it imports nothing of ours and nothing heavy."""
+are the columns. Every client imports this module, so it imports nothing of ours and nothing heavy."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -17,7 +17,6 @@ class MalformedRecords(ValueError):
 
 
 def sender_of(node: int, incarnation: int) -> int:
-    """The number under which a process of a client sends records."""
     return node + LARGEST_NODE * (incarnation - 1)
 
 
@@ -162,8 +161,6 @@ TABLES: dict[str, type[Record]] = {
     record_class.__name__.removesuffix("Record").lower(): record_class for record_class in get_args(Record)
 }
 COLUMNS: dict[str, dict[str, Any]] = {name: get_type_hints(record_class) for name, record_class in TABLES.items()}
-"""Table name -> {column: int, float or str, or one of the first two | None}, in order."""
-
 _TABLE_NAMES = tuple(TABLES)
 _TAGS = {record_class: tag for tag, record_class in enumerate(TABLES.values())}
 _FITTING = [  # by tag, for each column the types that a message may hold: a writer may give 0 for 0.0
@@ -225,6 +222,5 @@ def unpack(message: bytes) -> Batch | End:
 
 @lru_cache(maxsize=1024)  # honest writers use a handful of combinations
 def _fits(tag: int, types: tuple[type, ...]) -> bool:
-    """``types`` are those of the whole row, its tag included."""
     known = types[0] is int and 0 <= tag < len(_FITTING) and len(types) == 1 + len(_FITTING[tag])
     return known and all(given in allowed for given, allowed in zip(types[1:], _FITTING[tag], strict=True))

@@ -27,8 +27,7 @@ PRIMARY_KEYS = {  # the round comes first: clients move on together, so new rows
     "used": "round, node, phase, neighbour",
 }
 _TYPES: dict[Any, str] = {int: "INTEGER NOT NULL", int | None: "INTEGER", str: "TEXT NOT NULL"}  # others are REAL
-CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"
-"""Rows of clients, as SQL; also where a run has no table of who is what."""
+CLIENTS = "node NOT IN (SELECT node FROM node WHERE role <> 'client')"  # SQL; holds also where the table is empty
 
 
 def _of_traffic(form: str) -> str:
@@ -117,7 +116,7 @@ _CHECKPOINT_WAIT_MS = 500
 
 
 class RunFolderError(UserError):
-    """A folder that holds no run of this version; the message is one line for the user."""
+    """A folder holds no run of this version; the message is one line for the user."""
 
 
 def is_locked(error: BaseException | None) -> bool:
@@ -127,7 +126,7 @@ def is_locked(error: BaseException | None) -> bool:
 
 
 def require_version(connection: sqlite3.Connection, path: object) -> None:
-    """Raises RunFolderError if the database at ``path`` was not written with this schema."""
+    """Raises RunFolderError."""
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchone():
         raise RunFolderError(f"{path}: not the database of a run: it has no table 'meta'")
     version = connection.execute("SELECT max(value) FROM meta WHERE key = 'schema'").fetchone()[0]

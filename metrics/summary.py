@@ -1,4 +1,4 @@
-"""The figures of a run as one frozen object of plain numbers, from its folder; how one is spread over clients."""
+"""The figures of a run, computed from its folder; how one is spread over clients."""
 
 import math
 import sqlite3
@@ -50,7 +50,7 @@ def _checked(values: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """``std`` and ``variance`` are those of the population: the clients are all there are."""
+    """``std`` and ``variance`` are of the population: the clients are all there are."""
 
     mean: float
     std: float
@@ -167,6 +167,9 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         gone, conditions = gone_clients(records), events.conditions_of(records)
         evaluated = [value for (value,) in records.execute(f"SELECT test_metric FROM last_test_metric WHERE {CLIENTS}")]
         in_virtual_time = conditions is not None and conditions.virtual_s is not None
+        global_metric = None
+        if "global_metric" in [column for _, column, *_ in records.execute("PRAGMA table_info(round)")]:  # else older
+            global_metric = records.execute(_GLOBAL_METRIC).fetchone()[0]
         return RunSummary(
             folder=str(run_folder),
             name=name,
@@ -188,7 +191,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             flops=flops,
             wall_s=wall_s,
             conditions=conditions,
-            global_metric=_global_metric(records),
+            global_metric=global_metric,
             between_hosts=_traffic(records, _BETWEEN_HOSTS) if hosts > 1 else None,
             divergence=events.divergence_of(records, metric) if status == "finished" else None,
             reached=None if target is None else bytes_to_reach(folder, target),
@@ -206,21 +209,15 @@ _FIGURES = f"""SELECT (SELECT count(*) FROM node WHERE role = 'client'),
 _OVERHEAD = "SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind"
 _BETWEEN_HOSTS = """traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst
     WHERE sender.host <> receiver.host"""
+_GLOBAL_METRIC = """SELECT avg(global_metric) FROM
+    (SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node)"""
 
 
 def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     """Names the run and its algorithm: the folder's name and "?" where the configuration does not tell."""
-    section = config.get("algorithm")
-    algorithm = section if isinstance(section, dict) else {}
+    algorithm = config.get("algorithm", {})
     name = config.get("name") or folder.resolve().name
     return label(name), label(algorithm.get("label") or algorithm.get("name") or "?")
-
-
-def _global_metric(records: sqlite3.Connection) -> float | None:
-    if "global_metric" not in [column for _, column, *_ in records.execute("PRAGMA table_info(round)")]:
-        return None  # a run from before there were such models
-    last = "SELECT max(round), global_metric FROM round WHERE global_metric IS NOT NULL GROUP BY node"
-    return records.execute(f"SELECT avg(global_metric) FROM ({last})").fetchone()[0]
 
 
 def _traffic(records: sqlite3.Connection, rows: str) -> TrafficTotal:

@@ -1,5 +1,4 @@
-"""Text for people: numbers, sizes and durations; foreign text made harmless for a terminal, a picture or a page; and
-printing it. MB are 10^6 bytes."""
+"""Text for people: numbers, sizes and durations; foreign text made harmless; printing it. MB are 10^6 bytes."""
 
 from __future__ import annotations
 
@@ -15,9 +14,7 @@ if TYPE_CHECKING:  # they cost every process that imports them, and most print n
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
-UNKNOWN = "–"
-"""Stands for a figure that is not known, or that a run does not record."""
-
+UNKNOWN = "–"  # stands for a figure that is not known, or that a run does not record
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and line feed
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # changes of the direction of writing, and odd ends of a line
@@ -75,24 +72,22 @@ def duration(seconds: float) -> str:
 
 
 def say(text: object, *, err: bool = False) -> None:
-    """A line, or several."""
     import typer
 
     typer.echo(plain(str(text)), err=err)
 
 
 def show(what: RenderableType) -> None:
-    """A line, or a table."""
     new_console(width=width()).print(Plain(what), soft_wrap=isinstance(what, str))
 
 
 def width() -> int:
-    """Columns of what standard output leads to. A file has as many as a table takes."""
+    """Returns the columns of what standard output leads to. A file has as many as a table takes."""
     return shutil.get_terminal_size(fallback=(_COLUMNS_OF_A_FILE, 0)).columns
 
 
 def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Text in cells and titles is text: "[b]" and ":smile:" stay as they are."""
+    """Returns a console that leaves "[b]" and ":smile:" as they are."""
     from rich.console import Console
 
     return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
@@ -108,7 +103,7 @@ def new_table(**options) -> Table:
 
 @contextmanager
 def news() -> Iterator[Callable[[str], None]]:
-    """In a terminal a line that changes and goes, to say what is at work; elsewhere nothing."""
+    """Lends a terminal a line that changes and goes, to say what is at work; elsewhere nothing."""
 
     def tell(text: str) -> None:
         if sys.stderr.isatty():

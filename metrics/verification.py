@@ -10,7 +10,7 @@ from .text import new_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-_BETWEEN_CLIENTS = "kind IN ('greeting', 'ready', 'handshake', 'hello', 'evaluation')"  # of overhead
+_BETWEEN_CLIENTS = "overhead WHERE kind IN ('greeting', 'ready', 'handshake', 'hello', 'evaluation')"
 _BAD = "✗"
 
 
@@ -54,7 +54,7 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
         WITH recorded AS (
             SELECT src, dst, sum(wire_bytes) AS counted
             FROM (SELECT src, dst, wire_bytes FROM traffic
-                  UNION ALL SELECT src, dst, wire_bytes FROM overhead WHERE {_BETWEEN_CLIENTS}) GROUP BY src, dst
+                  UNION ALL SELECT src, dst, wire_bytes FROM {_BETWEEN_CLIENTS}) GROUP BY src, dst
         ), kernels AS (
             SELECT one.node AS src, other.node AS dst,
                    sum(one.bytes_sent) AS sent, sum(other.bytes_received) AS received
@@ -87,8 +87,7 @@ def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: b
     framed = "0" if keys else "wire_bytes"
     query = f"SELECT src, dst, round, '', messages, payload_bytes, message_bytes, {framed} FROM traffic"
     if not keys:  # and what else went over the connections
-        query += " UNION ALL SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM overhead"
-        query += f" WHERE {_BETWEEN_CLIENTS}"
+        query += f" UNION ALL SELECT src, dst, 0, kind, messages, 0, 0, wire_bytes FROM {_BETWEEN_CLIENTS}"
     rows = []
     for folder in (over_tcp, over_ipc):
         with open_records(folder) as records:

@@ -1,4 +1,4 @@
-"""Configuration files: their tables on top of those they start from, overrides, and the runs that they describe."""
+"""Reads configuration files, their bases and overrides, and the runs that they describe."""
 
 from collections.abc import KeysView, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ _PATH_KEYS += [("algorithm", key) for key in input_files()]
 
 
 def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:
-    """The runs that a configuration file describes: one, or one for each of its [[compare]] tables. ``overrides`` are
+    """Returns the runs that a file describes: one, or one for each of its [[compare]] tables. ``overrides`` are
     "key=value" texts; they win over the file, a [[compare]] table wins over them, and ``setting``, {key with dots:
     value}, over all. Relative paths start at the file's folder, those in overrides and setting at the current one.
     Raises ConfigError."""
@@ -45,7 +45,6 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
 def _runs(
     tree: dict[str, Any], variants: Sequence[dict[str, Any]], last: dict[str, Any], told: Sequence[str]
 ) -> list[RunConfig]:
-    """``told`` is said of each, should it be refused."""
     configs = []
     for number, variant in enumerate(variants or [{}], 1):
         where = ", ".join([*told, *([f"[[compare]] table {number}"] if variants else [])])
@@ -62,7 +61,6 @@ def refuse_without_effect(overrides: Sequence[str], configs: Sequence[RunConfig]
 
 
 def _keys(tree: Mapping[str, Any]) -> KeysView[str]:
-    """a.b of {"a": {"b": 1}}; tables in a list are numbered."""
     return flat(tree, lists=True).keys()
 
 
@@ -81,8 +79,8 @@ def _require_use(wanted: set[str], below: dict[str, Any], variants: Sequence[dic
 
 
 def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
-    """The tables of a file on top of those of its ``base``, paths made absolute. Raises ConfigError. ``above`` are the
-    files that this one is the base of."""
+    """Returns a file's tables on top of those of its ``base``, paths made absolute. Raises ConfigError. ``above`` are
+    the files that this one is the base of."""
     included = f" (the base of {above[0]})" if above else ""
     try:
         text = read_text(path)
@@ -107,7 +105,7 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def _counted(tree: dict[str, Any]) -> dict[str, Any]:
-    """With the number of clients that "all" stands for. Raises ConfigError."""
+    """Puts in the number of clients that "all" stands for. Raises ConfigError."""
     if tree.get("clients") != "all":
         return tree
     from ..data.pool import DataError
@@ -146,7 +144,6 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names_another(below: Any, over: Any) -> bool:
-    """Whether a table [algorithm] starts anew."""
     name = below.get("name") if isinstance(below, dict) else None
     return isinstance(over, dict) and over.get("name", name) != name
 
@@ -164,7 +161,7 @@ def _overrides(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def parse(value: str) -> Any:
-    """As in TOML; bare words need no quotes."""
+    """Reads a value as in TOML; bare words need no quotes."""
     try:
         return parse_toml(f"value = {value}")["value"]
     except ValueError:
@@ -172,7 +169,7 @@ def parse(value: str) -> Any:
 
 
 def _tree(values: Mapping[str, Any], option: str) -> dict[str, Any]:
-    """{"a.b": 1} as {"a": {"b": 1}}, from an option of the command line."""
+    """Returns {"a": {"b": 1}} of {"a.b": 1}, from an option of the command line."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")

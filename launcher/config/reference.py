@@ -15,19 +15,18 @@ from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Algorithm
 from ...node.settings import ArchitectureSettings
 from ...topology.section import Needs, Section
-from .explanation import keys_of
-from .sections import RunConfig
+from .sections import RunConfig, keys_of
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def describe() -> str:
-    """Markdown: every key of every table with what is allowed, its default and its meaning."""
+    """Returns the page as Markdown."""
     return "\n\n".join([_INTRODUCTION, *_sections(), _COMPARE, _BASE, _SET])
 
 
 def _tables(section: type, above: str = "") -> Iterator[tuple[type[Section], str]]:
-    """Every table in a section, with its title, those in a table after it."""
+    """Yields every table in a section with its title, those in a table after it."""
     for name, key in keys_of(section).items():
         for kind in (key.kind, *get_args(key.kind)):
             if isinstance(kind, type) and issubclass(kind, Section):
@@ -41,9 +40,8 @@ _TITLES = dict(_tables(RunConfig))
 
 def _sections() -> Iterator[str]:
     yield "## Keys outside any table"
-    yield from _keys(
-        RunConfig, keys_of(RunConfig).keys() - {"algorithm", *(each.strip("[]") for each in _TITLES.values())}
-    )
+    tables = {"algorithm", *(title.strip("[]") for title in _TITLES.values())}
+    yield from _keys(RunConfig, keys_of(RunConfig).keys() - tables)
     for section, title in _TITLES.items():
         if section is ArchitectureSettings:
             keys = ", ".join(f"`{key}`" for key in keys_of(section))
@@ -87,7 +85,7 @@ def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
 
 
 def _texts_below(section: type) -> dict[str, str]:
-    """{key: the text below it}, as the classes are written."""
+    """Returns {key: the text below it}, as the classes are written."""
     found = {}
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section | Algorithm)]):
         written: Any = ast.parse(dedent(inspect.getsource(kind))).body[0]
@@ -99,7 +97,6 @@ def _texts_below(section: type) -> dict[str, str]:
 
 
 def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
-    """What a value of this type may be, in words."""
     if get_origin(kind) is Annotated:
         return _values(kind.__origin__, [*bounds, *kind.__metadata__])
     if get_origin(kind) is Literal:
@@ -120,7 +117,7 @@ def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
 
 
 def _line(text: str | None) -> str:
-    """Markdown that shows a text as it is, in one line."""
+    """Returns Markdown that shows a text as it is, in one line."""
     text = " ".join((text or "").split())
     for mark in ("\\", "*", "<"):
         text = text.replace(mark, f"\\{mark}")

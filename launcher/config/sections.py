@@ -1,14 +1,12 @@
-"""The configuration of a run: one validated, frozen value; every error a line that names the key.
+"""The configuration of a run: one validated, frozen value. Each algorithm declares its settings beside its own code."""
 
-The sections of algorithms are not here: each algorithm declares its own settings beside its code, and
-``algorithm.name`` chooses among them.
-"""
-
+import difflib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache, reduce
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 from annotated_types import Ge, Le, Lt, MaxLen, MinLen
@@ -17,16 +15,38 @@ from pydantic import Field, GetPydanticSchema, TypeAdapter, ValidationError
 from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Algorithm
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
-from ...topology.errors import shown
+from ...topology.errors import UserError, shown
 from ...topology.generators import TopologySpec
 from ...topology.section import Fraction, Index, Needs, NotNegative, Positive, Section
 from ..planner.draws import Rates
 from ..planner.scenario import Fault, Stragglers
 from .data import DataSection
-from .explanation import ConfigError, explain, keys_of
 
 _S = TypeVar("_S")
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+class ConfigError(UserError):
+    """A configuration is wrong: a line for each key at fault."""
+
+
+@dataclass(frozen=True)
+class Key:
+    kind: Any  # its type, without the metadata that it is annotated with
+    metadata: tuple[Any, ...]
+    default: Any  # MISSING: it is required
+
+
+@cache
+def keys_of(section: Any) -> dict[str, Key]:
+    """Returns {name: key}, in their order, of a section or an algorithm's settings."""
+    hints, keys = get_type_hints(section, include_extras=True), {}
+    for field in fields(section):
+        hint = hints[field.name]
+        kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        keys[field.name] = Key(kind, tuple(metadata), default)
+    return keys
 
 
 @dataclass(frozen=True)
@@ -141,7 +161,7 @@ class RunConfig(Section):
 
     @property
     def has_scenario(self) -> bool:
-        """Whether anything but the machine itself decides on time."""
+        """Tells whether anything but the machine itself decides on time."""
         scenario = "time", "compute", "stragglers", "links", "faults", "chaos"
         return any(getattr(self, field.name) != field.default for field in fields(self) if field.name in scenario)
 
@@ -150,7 +170,7 @@ class RunConfig(Section):
         return self.name or self.algorithm.name
 
     def but(self, **changes: Any) -> Self:
-        """The same with other values, a section's as {key: value}; they are not validated."""
+        """Replaces values, a section's given as {key: value}, without validation."""
         for name, value in changes.items():
             changes[name] = replace(getattr(self, name), **value) if isinstance(value, dict) else value
         return replace(self, **changes)._as_written(self.written)
@@ -160,7 +180,7 @@ class RunConfig(Section):
         return self
 
     def to_toml(self) -> str:
-        """The resolved configuration; reading it again gives an equal one."""
+        """Writes every key; reading it again gives an equal configuration."""
         return tomli_w.dumps(_adapter(RunConfig).dump_python(self, mode="json", exclude_none=True))
 
 
@@ -169,7 +189,10 @@ def validate(tree: dict[str, Any]) -> RunConfig:
     try:
         return as_section(RunConfig, tree)._as_written(frozenset(_paths(tree)))
     except ValidationError as error:
-        raise ConfigError(*explain(error, tree, RunConfig)) from None
+        problems = error.errors()
+        # of a list with an entry that is wrong, only the entry is told
+        above = {problem["loc"][:length] for problem in problems for length in range(len(problem["loc"]))}
+        raise ConfigError(*(_explain(each, tree) for each in problems if each["loc"] not in above)) from None
 
 
 def as_section(section: type[_S], tree: dict[str, Any]) -> _S:
@@ -179,7 +202,7 @@ def as_section(section: type[_S], tree: dict[str, Any]) -> _S:
 
 
 def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """a and a.b of {"a": {"b": 1}}; what is in a list is numbered."""
+    """Yields a and a.b of {"a": {"b": 1}}; what is in a list is numbered."""
     for key, value in tree.items():
         yield f"{above}{key}"
         value = {str(number): each for number, each in enumerate(value)} if isinstance(value, list) else value
@@ -187,13 +210,91 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from _paths(value, f"{above}{key}.")
 
 
+def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
+    kind, value, where, context = problem["type"], problem["input"], list(problem["loc"]), problem.get("ctx", {})
+    if where[:1] == ["algorithm"]:
+        del where[1:2]  # the algorithm's name, which pydantic puts between the section and its key
+    if kind.startswith("union_tag"):
+        where.append("name")
+        value = value.get("name") if isinstance(value, dict) else value
+    path = ".".join(map(str, where))
+    key, names = path or "the configuration", ", ".join(map(repr, ALGORITHMS))
+    match kind:
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return _unknown(where, tree)
+        case "missing" | "missing_argument" | "union_tag_not_found":
+            return f"{key} is missing" + (f"; allowed: {names}" if path == "algorithm.name" else "")
+        case "union_tag_invalid" | "literal_error":
+            return f"{key} = {shown(value)}; allowed: {context.get('expected', names)}"
+        case "value_error" if isinstance(value, dict):  # a check of several keys of a table, which may name them itself
+            said = str(context["error"])
+            glue = "." if re.match(r"[\w.]+ = ", said) else ": "
+            return glue.join(filter(None, [path, said]))
+        case "value_error":
+            wanted = str(context["error"])
+        case "model_type" | "dataclass_type" | "model_attributes_type" | "dict_type":
+            table = _sections().get(path)
+            words = {name: get_args(each.kind) for name, each in keys_of(table).items()} if table else {}
+            words |= {"name": tuple(ALGORITHMS)} if path == "algorithm" else {}
+            hint = next((name for name, allowed in words.items() if value in allowed), None)
+            wanted = "must be a table" + (f"; write {path}.{hint} = {value!r}" if hint else "")
+        case "tuple_type":
+            entries = value.strip("[] ").split(",") if isinstance(value, str) else [value]
+            entries = [entry.strip("\"' ") if isinstance(entry, str) else entry for entry in entries]
+            plain = not isinstance(value, dict | list) and len(entries) < 5 and len(str(value)) < 120
+            wanted = "must be a list" + (f", such as {entries}" if plain else "")
+        case "too_short":
+            wanted = f"must have at least {context['min_length']} entries"
+        case "too_long":
+            wanted = f"must have at most {context['max_length']} entries"
+        case "bool_type":
+            wanted = "must be true or false"
+        case _:
+            message = problem["msg"].replace("Input should be", "must be")
+            wanted = f"{message[0].lower()}{message[1:]}"
+    return f"{key} = {shown(value)}: {wanted}"
+
+
+def _unknown(where: Sequence[Any], tree: Mapping[str, Any]) -> str:
+    if where == ["base"] or where == ["compare"]:
+        return f"{where[0]}: is written outside any table of a file"
+    section: Any = RunConfig
+    for part in where[:-1]:
+        if part == "algorithm":
+            section = ALGORITHMS[tree.get("algorithm", {}).get("name", keys_of(RunConfig)["algorithm"].default.name)]
+        elif not isinstance(part, int):
+            kind = keys_of(section)[part].kind  # a table, tables, or perhaps one
+            section = kind if isinstance(kind, type) else get_args(kind)[0]
+    name, allowed = str(where[-1]), list(keys_of(section)) + (["base", "compare"] if section is RunConfig else [])
+    elsewhere = [f"{place}.{name}" for place, table in _sections().items() if name in keys_of(table)]
+    close = difflib.get_close_matches(name, allowed, n=1) or elsewhere
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"{'.'.join(map(str, where))}: unknown key{hint}; allowed here: {', '.join(allowed)}"
+
+
+def _sections() -> dict[str, type[Section]]:
+    kinds = {name: key.kind for name, key in keys_of(RunConfig).items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
 # -- keys that are written and have no effect: nobody writes what he does not want -----------------------------------
 
 
 def without_effect(config: RunConfig) -> dict[str, str]:
-    """{key with dots: a line that tells why}, of the keys that are written in the configuration of a run. A key at its
-    default does no harm in a table that is written in full, as all are in a run's own config.toml."""
-    return dict([*_idle(config, "", config), *_idle_with_algorithm(config)])
+    """Returns {key with dots: a line that tells why} of keys that are written in a configuration. A key at its default
+    does no harm in a table that is written in full, as all are in a run's own config.toml."""
+    found = dict(_idle(config, "", config))
+    traits, why = config.algorithm.traits, f"has no effect with algorithm.name = {config.algorithm.name!r}"
+    reasons = {} if traits.mixes else {"weights": "which does not mix with such weights"}
+    if traits.server != "none" and not traits.reads_topology:
+        reasons = dict.fromkeys(keys_of(type(config.topology)), "whose clients talk to a server, and to nobody else")
+    for name, reason in reasons.items():
+        if _is_meant(config.topology, name, "topology.", config):
+            key = f"topology.{name}"
+            found[key] = f"{_given(key, getattr(config.topology, name))}: {why}, {reason}"
+    if config.checkpoints.save_maps and not traits.has_maps:
+        found["checkpoints.save_maps"] = f"checkpoints.save_maps = true: {why}, which has no maps"
+    return found
 
 
 def refuse(keys: Mapping[str, str], configs: Sequence[RunConfig]) -> None:
@@ -220,7 +321,7 @@ def _idle(section: Section | Algorithm, prefix: str, config: RunConfig) -> Itera
 
 
 def _is_meant(section: Section | Algorithm, name: str, prefix: str, config: RunConfig) -> bool:
-    """Whether a key is written, and says more than what is true in any case."""
+    """Tells whether a key is written, and says more than what is true in any case."""
     value, keys = getattr(section, name), keys_of(type(section))
     if isinstance(section, Algorithm):
         return value != keys[name].default
@@ -231,7 +332,7 @@ def _is_meant(section: Section | Algorithm, name: str, prefix: str, config: RunC
 
 
 def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) -> str:
-    """Why what is declared with ``metadata`` has no effect; "" where it has one."""
+    """Tells why what is declared with ``metadata`` has no effect; "" where it has one."""
     for needs in (each for each in metadata if isinstance(each, Needs)):
         found = {
             key if "." in key else f"{prefix}{key}": reduce(getattr, key.split("."), config if "." in key else table)
@@ -242,18 +343,6 @@ def _unmet(metadata: Sequence[Any], table: Any, prefix: str, config: RunConfig) 
             wanted = " or ".join(map(shown, needs.values))
             return f"with {given}; it needs {wanted}" if needs.values else f"without {' or '.join(found)}"
     return ""
-
-
-def _idle_with_algorithm(config: RunConfig) -> Iterator[tuple[str, str]]:
-    traits, why = config.algorithm.traits, f"has no effect with algorithm.name = {config.algorithm.name!r}"
-    reasons = {} if traits.mixes else {"weights": "which does not mix with such weights"}
-    if traits.server != "none" and not traits.reads_topology:
-        reasons = dict.fromkeys(keys_of(type(config.topology)), "whose clients talk to a server, and to nobody else")
-    for name, reason in reasons.items():
-        if _is_meant(config.topology, name, "topology.", config):
-            yield f"topology.{name}", f"{_given(f'topology.{name}', getattr(config.topology, name))}: {why}, {reason}"
-    if config.checkpoints.save_maps and not traits.has_maps:
-        yield "checkpoints.save_maps", f"checkpoints.save_maps = true: {why}, which has no maps"
 
 
 def _given(key: str, value: Any) -> str:

@@ -1,11 +1,8 @@
-"""Data sets in files: the user's own table or arrays, UCI HAR, MATLAB files with a task a client, series of sensors.
-
-Each reader raises DataError where the file is not as it must be."""
+"""Data sets in files. Each reader raises DataError where the file is not as it must be."""
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,9 +23,6 @@ _NAMELESS = "Unnamed: "  # as pandas calls what has no name, with its number
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _COLOURS = (1, 3)
 _HAR_FILES = [f"{part}/{kind}_{part}.txt" for part in ("train", "test") for kind in ("X", "y", "subject")]
-
-
-# -- the user's own table ----------------------------------------------------------------------------------------------
 
 
 def load_table(section: DataSection) -> Pool:
@@ -60,7 +54,7 @@ def load_table(section: DataSection) -> Pool:
 
 
 def _read_columns(source: Source) -> tuple["DataFrame", list[str]]:
-    """A file's columns, and what was found out about its form."""
+    """Returns a file's columns, and what was found out about its form."""
     if not source.path.name.endswith(_TABLES):
         raise source.wrong(f"allowed are files that end in {', '.join(_TABLES)}")
     source.require_file()
@@ -100,7 +94,7 @@ def _csv(source: Source) -> tuple["DataFrame", list[str]]:
     import pandas
 
     def has_decimal_comma(column: "Series") -> bool:
-        """Whether these are numbers such as 0,5, or whole numbers among them."""
+        """Tells whether these are numbers such as 0,5, or whole numbers among them."""
         words = column.dropna().astype(str).str
         return words.fullmatch(r"\s*[-+]?\d+,\d+\s*").any() and words.fullmatch(r"[-+\d,\s]+").all()
 
@@ -114,17 +108,16 @@ def _csv(source: Source) -> tuple["DataFrame", list[str]]:
 
 
 def _is_text(column: "Series") -> bool:
-    """Whether it holds anything but numbers, true and false."""
+    """Tells whether it holds anything but numbers, true and false."""
     return column.dtype.kind not in "biufc"
 
 
 def _values(column: "Series") -> np.ndarray:
-    """Numbers, true and false, or text."""
     return column.astype(str).to_numpy().astype(str) if _is_text(column) else column.to_numpy()
 
 
 def _features(section: DataSection, source: Source, frame: "DataFrame", client: str) -> list[str]:
-    """The names of the features' columns, after a check of all columns that the configuration names."""
+    """Names the columns of features, after a check of all columns that the configuration names."""
     if section.features and section.drop:
         raise source.wrong("data.features and data.drop are both set; write one of them")
     key, named = ("data.features", section.features) if section.features else ("data.drop", section.drop)
@@ -144,7 +137,7 @@ def _features(section: DataSection, source: Source, frame: "DataFrame", client: 
 
 
 def _complaints(section: DataSection, used: "DataFrame", features: Iterable[str]) -> Iterator[str]:
-    """Why these columns cannot be learnt from, with what to write: no name, text, rows with gaps."""
+    """Tells why these columns cannot be learnt from, with what to write: no name, text, rows with gaps."""
     nameless = [name for name in features if name.startswith(_NAMELESS)]
     if nameless:  # most often row numbers
         numbers = [name.removeprefix(_NAMELESS) for name in nameless]
@@ -172,9 +165,6 @@ def _without(names: Iterable[str]) -> str:
     return f"data.drop = {json.dumps(list(names), ensure_ascii=False)}"
 
 
-# -- the user's own arrays ---------------------------------------------------------------------------------------------
-
-
 def load_npz(section: DataSection) -> Pool:
     """x: (n, features), (n, height, width), (n, height, width, channels) or (n, channels, height, width) with 1 or 3
     channels; bytes that are images run from 0 to 255; with data.series (n, steps, features). y: (n,), for regression
@@ -191,7 +181,7 @@ def load_npz(section: DataSection) -> Pool:
 
 
 def _own_arrays(source: Source, client: str | None) -> tuple[dict[str, np.ndarray], str]:
-    """x, y and, where samples have owners, the array that names these; and what it is called, or ""."""
+    """Returns x, y and, where samples have owners, the array that names these; and what it is called, or ""."""
     with source.npz() as file:
         there, holds = set(file.files), f"it holds arrays {', '.join(file.files) or '(none)'}"
         parts = ["_train", "_test"] if there.issuperset(_SPLIT) and not there & {"x", "y"} else [""]
@@ -213,7 +203,7 @@ def _own_arrays(source: Source, client: str | None) -> tuple[dict[str, np.ndarra
 
 
 def _inputs(source: Source, x: np.ndarray, series: bool) -> tuple[np.ndarray, float]:
-    """x with its axes in our order, and its scale."""
+    """Returns x with its axes in our order, and its scale."""
     if series:
         if x.ndim != 3 or x.size == 0:
             raise source.wrong(f"x has shape {x.shape}; data.series = true needs (n, steps, features)")
@@ -230,51 +220,35 @@ def _inputs(source: Source, x: np.ndarray, series: bool) -> tuple[np.ndarray, fl
     return source.finite("x", x), 1.0
 
 
-# -- files that others hand around -------------------------------------------------------------------------------------
-
-
 def load_har(section: DataSection) -> Pool:
-    """UCI HAR: which of six activities a smartphone feels, for 30 people, each a client: 561 features between -1 and 1;
-    official training and test samples together."""
+    """UCI HAR: six activities of 30 people, each a client, in 561 features; training and test samples together."""
     source = Source.of(section, "the folder of the unpacked archive")
     within = source.path / "UCI HAR Dataset"
     files = [(within if (within / _HAR_FILES[0]).is_file() else source.path) / name for name in _HAR_FILES]
     if missing := [name for name, file in zip(_HAR_FILES, files, strict=True) if not file.is_file()]:
         raise source.wrong(f"it lacks {', '.join(missing)}")
-    (train, *_), (test, *_) = parts = _har_part(files[:3]), _har_part(files[3:])
+    arrays: list[np.ndarray] = []
+    for number, file in enumerate(files):  # twice features (n, 561), activities and subjects (n, 1)
+        try:
+            arrays.append(np.loadtxt(file, dtype=np.int64 if number % 3 else np.float32, ndmin=2))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file} can't be read: {first_line(error)}") from error
+        first = number - number % 3
+        values = arrays[number] = arrays[number].reshape(-1) if number % 3 else Source(file).finite("X", arrays[number])
+        if len(values) != len(arrays[first]):
+            raise DataError(f"{files[first]} has {len(arrays[first])} lines, {file} has {len(values)}")
+        if number % 3 == 1 and (unknown := sorted({*values.tolist()} - {*range(1, 7)})):
+            raise DataError(f"{file} holds activity {unknown[0]}: activities are 1 to 6")
+    train, test = arrays[0], arrays[3]
     if train.shape[1] != test.shape[1]:
         raise source.wrong(f"training samples have {train.shape[1]} features, test samples {test.shape[1]}")
-    x, y, subject = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    x, y, subject = (np.concatenate(arrays[kind::3]) for kind in range(3))
     return Pool(x, y - 1, "classification", outputs=6, **source.owners("subject", subject))
 
 
-def _har_part(files: Sequence[Path]) -> list[np.ndarray]:
-    """x float32 (n, features); activities 1 to 6 and subjects, int64 (n,)."""
-    arrays: list[np.ndarray] = []
-    for file, dtype in zip(files, (np.float32, np.int64, np.int64), strict=True):
-        try:
-            values = np.loadtxt(file, dtype=dtype, ndmin=2)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{file} can't be read: {first_line(error)}") from error
-        arrays.append(values.reshape(-1) if arrays else values)
-        if len(arrays[-1]) != len(arrays[0]):
-            raise DataError(f"{files[0]} has {len(arrays[0])} lines, {file} has {len(arrays[-1])}")
-    x, y, subject = arrays
-    if unknown := sorted({*y.tolist()} - {*range(1, 7)}):
-        raise DataError(f"{files[1]} holds activity {unknown[0]}: activities are 1 to 6")
-    return [Source(files[0]).finite("X", x), y, subject]
-
-
 def load_matlab(section: DataSection) -> Pool:
-    """Multi-task data as it is handed around, a task a client.
-
-    school: examination results of 15,362 students in 139 schools of London, 28 features of which the last is constant,
-    scores from 1 to 70 as they are (school.mat of MALSAR). vehicle: which of two vehicles passed, told by 23 road-side
-    sensors, 50 features of sound and 50 of vibration. gleam: whether each of 38 wearers of a Google Glass is eating,
-    180 statistics of its motion sensors a minute.
-
-    data.root is the file, or the folder with a file of the data set's name. It holds cell arrays X and Y, with an entry
-    a task: X{t} is (n_t, features), Y{t} holds n_t numbers; of two labels, -1 and 1 in the published files, the smaller
+    """Multi-task data, a task a client: school, vehicle, gleam (docs/data.md). The cell arrays X and Y have an entry a
+    task: X{t} is (n_t, features), Y{t} holds n_t numbers; of two labels, -1 and 1 in the published files, the smaller
     one is class 0."""
     source = Source.of(section, f"{section.dataset}.mat, or the folder with it")
     if source.path.is_dir():
@@ -299,7 +273,7 @@ def load_matlab(section: DataSection) -> Pool:
 
 
 def _cells(source: Source) -> list[list[np.ndarray]]:
-    """X and Y: rows or columns of cells, each an array of numbers."""
+    """Returns X and Y: rows or columns of cells, each an array of numbers."""
     from scipy.io import loadmat
 
     source.require_file()

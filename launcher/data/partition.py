@@ -1,4 +1,4 @@
-"""Which samples each client owns."""
+"""Splits the samples among the clients."""
 
 import math
 from collections.abc import Callable
@@ -10,12 +10,11 @@ from ..config.data import DataSection
 from .pool import DataError, Pool, some
 
 MINIMUM = 4  # samples of the smallest client: three to train on and one to test with, at a quarter for testing
-Partition = list[np.ndarray]
-"""Row numbers of the pool, one array a client; no row twice, except where clients may hold the same samples."""
+Partition = list[np.ndarray]  # a client's rows each; no row twice, except where clients may hold the same samples
 
 
 def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partition:
-    """At least MINIMUM samples a client. Raises DataError where that can't be."""
+    """Gives each client at least MINIMUM samples. Raises DataError where that can't be."""
     name = chosen(section, pool)
     if section.min_samples and name != "natural":
         raise DataError.of("data.min_samples", section.min_samples, f"samples are split {name!r}, not by owner", 0)
@@ -34,21 +33,20 @@ def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partitio
 
 
 def chosen(section: DataSection, pool: Pool) -> str:
-    """The partition's name; "auto" leaves samples with their owners where they have some."""
+    """Names the partition; "auto" leaves samples with their owners where they have some."""
     if section.partition == "auto":
         return "even" if pool.client is None else "natural"
     return section.partition
 
 
 def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
-    """Sizes differ by at most one."""
     return np.array_split(rng.permutation(len(pool)), clients)
 
 
 def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
-    """Each client holds ``classes_per_client`` classes; the holders of a class share its samples evenly, or in
-    proportion to weights drawn uniformly from [1 - imbalance, 1 + imbalance]. Numbers of holders of two classes differ
-    by at most one. Classes are left out only where there are more of them than clients * classes_per_client."""
+    """The holders of a class share its samples evenly, or in proportion to weights drawn uniformly from
+    [1 - imbalance, 1 + imbalance]. Numbers of holders of two classes differ by at most one: a class is left out only
+    where there are more than clients * classes_per_client."""
     rows_of_class = _rows_by_class(section, pool, rng)
     there, per_client = len(rows_of_class), section.classes_per_client
     if per_client > there:
@@ -138,7 +136,6 @@ def quantity(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
 
 
 def overlapping(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
-    """Each client draws ``samples_each`` different samples from all of them, whoever else holds them."""
     there, wanted = len(pool), section.samples_each
     if not MINIMUM <= wanted <= there:
         why = f'data.dataset = "{section.dataset}" has {there} samples'
@@ -165,7 +162,7 @@ _PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], P
 
 
 def owners_of(pool: Pool, least: int) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """The rows of each owner with at least so many samples, in sorted order; and who has fewer, with how many."""
+    """Returns the rows of each owner with at least so many samples, in order; and who has fewer, with how many."""
     assert pool.client is not None
     every = _group(np.unique(pool.client, return_inverse=True)[1])
     few = tuple(f"{pool.owner(rows)} ({len(rows)})" for rows in every if len(rows) < least)
@@ -173,7 +170,7 @@ def owners_of(pool: Pool, least: int) -> tuple[list[np.ndarray], tuple[str, ...]
 
 
 def _rows_by_class(section: DataSection, pool: Pool, rng: np.random.Generator) -> list[np.ndarray]:
-    """The rows of each class that has any, in random order."""
+    """Returns the rows of each class that has any, in random order."""
     if pool.task != "classification":
         why = f'data.task is "{pool.task}", and there are no classes'
         raise DataError.of("data.partition", section.partition, why, "even, quantity and natural")
@@ -181,12 +178,12 @@ def _rows_by_class(section: DataSection, pool: Pool, rng: np.random.Generator) -
 
 
 def _group(code: np.ndarray) -> list[np.ndarray]:
-    """The rows that carry code 0, code 1, ..."""
+    """Returns the rows that carry code 0, code 1, ..."""
     return np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code))[:-1])
 
 
 def _deal(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
-    """Consecutive pieces of the given relative sizes (they sum to 1); each is off by less than one row."""
+    """Cuts consecutive pieces of the given relative sizes (they sum to 1), each off by less than one row."""
     return np.split(rows, np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int))
 
 

@@ -1,4 +1,4 @@
-"""All samples of a run before they are spread over the clients, and the checks of the files that they come from."""
+"""All samples of a run before they are split, and the checks of the files that they come from."""
 
 import math
 import zipfile
@@ -20,21 +20,18 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 class DataError(UserError):
-    """What is wrong with the user's data: the key or the file, its value, and what is allowed, in one line."""
+    """The user's data is wrong: the key or the file, its value, and what is allowed, in one line."""
 
 
 @dataclass(frozen=True)
 class Pool:
     """Samples in the number type of their files: 70,000 images as bytes take 55 MB, as floats 220 MB."""
 
-    x: np.ndarray
-    """Images (n, channels, height, width), rows of features (n, features) or series (n, steps, features); a model sees
-    x / scale as float32."""
-    y: np.ndarray
-    """classification: class numbers 0 .. outputs - 1, int64 (n,); regression: float32 (n, outputs)."""
+    x: np.ndarray  # images (n, channels, height, width), features (n, features) or series (n, steps, features)
+    y: np.ndarray  # classification: class numbers 0 .. outputs - 1, int64 (n,); regression: float32 (n, outputs)
     task: Task
     outputs: int  # classes, or regression targets
-    scale: float = 1.0
+    scale: float = 1.0  # a model sees x / scale as float32
     client: np.ndarray | None = None  # owner 0, 1, ... of each sample, int64 (n,), where the data set says who that is
     owners: tuple[str, ...] | None = None  # the names of owners 0, 1, ..., where they have any
     groups: np.ndarray | None = None  # of each owner, int64 (owners,), where it is known whose data are similar
@@ -49,14 +46,14 @@ class Pool:
         return self.x.shape[1:]
 
     def owner(self, rows: np.ndarray) -> str:
-        """What the owner of these samples is called."""
+        """Returns what the owner of these samples is called."""
         assert self.client is not None
         number = int(self.client[rows[0]])
         name = f"{number}" if self.owners is None else self.owners[number]
         return name if len(name) <= 80 else f"{name[:80]}…"
 
     def inputs(self, rows: np.ndarray) -> np.ndarray:
-        """x / scale of the given rows, float32."""
+        """Returns x / scale, float32."""
         return np.divide(self.x[rows], np.float32(self.scale), dtype=np.float32)
 
 
@@ -65,20 +62,19 @@ def first_line(error: Exception) -> str:
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
-    """Names for a line: all, or the first of them and how many there are more."""
+    """Lists all, or the first of them and how many there are more."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file, or a folder of them, that samples are read from. What is wrong with it is a DataError that names it."""
+    """A file, or a folder of them, that samples are read from. Each check raises a DataError that names it."""
 
     path: Path
 
     @classmethod
     def of(cls, section: DataSection, wanted: str) -> Self:
-        """data.root, which these data sets cannot do without."""
         if section.root is None:
             raise DataError(f'data.root is missing: data.dataset = "{section.dataset}" needs it to name {wanted}')
         return cls(section.root)
@@ -121,7 +117,7 @@ class Source:
         return array
 
     def finite(self, name: str, values: np.ndarray) -> np.ndarray:
-        """As float32, of the same shape."""
+        """Returns them as float32."""
         if values.dtype.kind not in "biuf":
             raise self.wrong(f"{name} has type {values.dtype}; allowed are whole and real numbers")
         with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is refused just below
@@ -131,8 +127,8 @@ class Source:
         return numbers
 
     def codes(self, name: str, labels: np.ndarray, or_else: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """The distinct labels, sorted, and each label's place among them, int64 (n,); ``or_else``: what else helps with
-        fractions."""
+        """Returns the distinct labels, sorted, and each label's place among them, int64 (n,); ``or_else``: what else
+        helps with fractions."""
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         if labels.ndim != 1 or labels.dtype.kind not in "biufUS":
@@ -144,7 +140,7 @@ class Source:
         return distinct, numbers.astype(np.int64)
 
     def targets(self, name: str, y: np.ndarray, task: Task) -> tuple[np.ndarray, int]:
-        """What a pool calls y and outputs."""
+        """Returns a pool's y and outputs."""
         if task == "classification":
             classes, numbers = self.codes(name, y, ', or data.task = "regression"')
             if len(classes) < 2:
@@ -158,6 +154,6 @@ class Source:
         return values, values.shape[1]
 
     def owners(self, name: str, labels: np.ndarray) -> dict[str, Any]:
-        """What a pool calls client and owners."""
+        """Returns a pool's client and owners."""
         distinct, numbers = self.codes(name, labels)
         return {"client": numbers, "owners": tuple(map(str, distinct))}

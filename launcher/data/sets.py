@@ -1,5 +1,4 @@
-"""The data sets by name: images (digits, MNIST, Fashion-MNIST, CIFAR-10; official training and test samples together),
-files of other kinds, and the one that is drawn instead of read."""
+"""The data sets by name: images (official training and test samples together), other files, and drawn ones."""
 
 import gzip
 import importlib.util
@@ -28,8 +27,8 @@ _CIFAR_FOLDER = "the unchanged folder cifar-10-batches-py of cifar-10-python.tar
 
 
 def load(section: DataSection, seed: int, clients: int = 1) -> Pool:
-    """The chosen data set, or ``section.samples`` of it in their original order. Raises DataError. What is drawn
-    instead of read has a task for each of ``clients``."""
+    """Loads a data set, or ``section.samples`` of it in their original order. Raises DataError. What is drawn instead
+    of read has a task for each of ``clients``."""
     drawn = section.dataset == "synthetic"
     pool = _draw_synthetic(section, seed, clients) if drawn else _LOADERS[section.dataset](section)
     if section.samples > len(pool):
@@ -83,7 +82,6 @@ def _ten_classes(x: np.ndarray, y: np.ndarray, scale: float = 255.0) -> Pool:
 
 
 def _load_mnist(section: DataSection) -> Pool:
-    """MNIST or Fashion-MNIST: four IDX files."""
     name, root = _TORCHVISION[section.dataset], _folder_of(section)
     wanted = f"{', '.join(_MNIST_FILES)} (each as it is or .gz; also in {name}/raw)"
     files = _find_mnist(root, name)
@@ -105,12 +103,11 @@ def _load_mnist(section: DataSection) -> Pool:
 
 
 def _folder_of(section: DataSection) -> Path:
-    """data.root, or else $SHEAFGOSSIP_CACHE, or else ~/.cache/sheafgossip."""
     return section.root or Path(os.environ.get("SHEAFGOSSIP_CACHE") or Path.home() / ".cache" / "sheafgossip")
 
 
 def _find_mnist(root: Path, name: str) -> list[Path]:
-    """The four files, of the first folder that has them all; empty where none has."""
+    """Returns the four files, of the first folder that has them all; empty where none has."""
     for folder in (root, root / name / "raw"):
         places = [(file, folder / f"{file}{suffix}") for file in _MNIST_FILES for suffix in (".gz", "")]
         found = {file: path for file, path in places if path.is_file()}
@@ -120,8 +117,8 @@ def _find_mnist(root: Path, name: str) -> list[Path]:
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """A uint8 array, read-only, with the given number of dimensions. Unpacks .gz. Raises DataError. Layout: two zero
-    bytes, type, number of dimensions; the sizes as uint32; the entries in row-major order."""
+    """Reads a uint8 array with so many dimensions. Unpacks .gz. Raises DataError. Layout: two zero bytes, type, number
+    of dimensions; the sizes as uint32; the entries in row-major order."""
     # Not torchvision's reader: it costs 5 seconds of imports, wants files unpacked, and lets an overlong file pass.
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -150,7 +147,7 @@ def _load_cifar10(section: DataSection) -> Pool:
 
 
 def _torchvision(section: DataSection, wanted: str, **options: bool) -> Any:
-    """torchvision's data set in data.root; without that, downloaded unless it is there already."""
+    """Reads it in data.root; without that, downloads it unless it is there already."""
     from http.client import HTTPException  # with it comes all of SSL
 
     kind = getattr(torchvision_datasets(), _TORCHVISION[section.dataset])

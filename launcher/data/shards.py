@@ -1,4 +1,4 @@
-"""What one client alone may read: the samples that it trains on, and those that it is evaluated on, in a file each."""
+"""What one client alone may read: its samples for training and for the evaluation, in a file each."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -24,13 +24,10 @@ _TARGETS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class ClientSummary:
-    """What is known of a client's samples without opening its shard."""
-
     train_samples: int
     test_samples: int
     outputs: int  # of its model
-    group: int
-    """Which rotation its images have and which task is its own, or the group that the data set puts it in."""
+    group: int  # which rotation its images have and which task is its own, or the group that the data set puts it in
     features: tuple[int, ...] | None  # the input features that it sees, ascending; None for all
     classes: tuple[int, ...]  # classification: those of its training samples, ascending
     owner: str  # who owns its samples, where somebody with a name does
@@ -46,14 +43,11 @@ class Shard:
     y_train: np.ndarray
     x_test: np.ndarray
     y_test: np.ndarray
-    drifted: Sequence[np.ndarray] | None = None
-    """x_train and x_test as they are once the task has changed; None where it never does."""
+    drifted: Sequence[np.ndarray] | None = None  # x_train and x_test once the task has changed, if it ever does
 
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What is known of the data without opening a shard."""
-
     samples: int  # before they were split
     partition: str  # how they were split; never "auto"
     owners: int  # who could each have been a client; 0 where samples were not left with their owners
@@ -72,7 +66,7 @@ def shard_path(folder: Path, client: int) -> Path:
 
 @lru_cache(maxsize=16)  # the runs of a file, and of a sweep, mostly have one data set
 def count_clients(section: DataSection, seed: int) -> int:
-    """How many clients the data set names, as owners of its samples. Raises DataError."""
+    """Counts the clients that the data set names, as owners of its samples. Raises DataError."""
     pool = load(section, seed)
     if chosen(section, pool) == "natural":
         return len(owners_of(pool, section.min_samples)[0])
@@ -109,9 +103,9 @@ def prepare(section: DataSection, clients: int, seed: int, folder: Path) -> Data
 
 
 def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[Shard]:
-    """The shards of clients 0, 1, ..., each made when it is asked for. Raises DataError at once. Client i belongs to
-    rotation group i * groups // clients: contiguous blocks of clients. Samples in time order stay in it: a client's
-    latest are its test samples, and reduced training data is what comes right before them."""
+    """Returns the shards of clients 0, 1, ..., each made when it is asked for. Raises DataError at once. Client i is in
+    rotation group i * groups // clients. Samples in time order stay in it: a client's latest are its test samples, and
+    reduced training data is what comes right before them."""
     _check(section, pool, clients)
     owned = split(section, pool, clients, seed)
     divided = _divisions(section, pool, owned, seed)
@@ -130,7 +124,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
             features = tuple(sorted(order[: max(1, round(section.features_held * every))].tolist()))
 
         def inputs(degrees: int) -> list[np.ndarray]:
-            """x_train and x_test as the client sees them, turned counter-clockwise."""
+            """Returns x_train and x_test as the client sees them, turned counter-clockwise."""
             seen = [np.rot90(pool.inputs(rows), degrees // 90, axes=(-2, -1)) for rows in parts]
             if section.mask:
                 seen = _masked(seen, section.mask, generator(seed, "mask", client))
@@ -177,7 +171,7 @@ def _check(section: DataSection, pool: Pool, clients: int) -> None:
 
 
 def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Each client's rows to train on, and those of the evaluation."""
+    """Returns each client's rows to train on, and those of the evaluation."""
     order = generator(seed, "reduced").permutation(len(owned)).tolist()
     reduced = set(order[: round(section.reduced_clients * len(owned))])
     divided = []
@@ -193,14 +187,14 @@ def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) ->
 
 
 def _divide(rows: np.ndarray, test_fraction: float, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows, of which a ``share`` stays, and test rows: at least one of each."""
+    """Returns training rows, of which a ``share`` stays, and test rows: at least one of each."""
     tests = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
     trains = max(round(share * (len(rows) - tests)), 1)
     return rows[tests : tests + trains], rows[:tests]
 
 
 def _masked(parts: list[np.ndarray], side: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Images (n, channels, height, width) without a square at one place, drawn here."""
+    """Returns images (n, channels, height, width) without a square at one place, drawn here."""
     top, left = (int(rng.integers(length - side + 1)) for length in parts[0].shape[-2:])
     masked = [images.copy() for images in parts]
     for images in masked:
@@ -209,7 +203,7 @@ def _masked(parts: list[np.ndarray], side: int, rng: np.random.Generator) -> lis
 
 
 def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> list[np.ndarray]:
-    """Every feature, or target, shifted by its mean and divided by its standard deviation over ``x_train``."""
+    """Shifts every feature, or target, by its mean and divides it by its standard deviation over ``x_train``."""
     mean, deviation = x_train.mean(axis=0, dtype=np.float64), x_train.std(axis=0, dtype=np.float64)
     # A feature that never varies is only shifted; rounding may give it a tiny deviation instead of 0.
     deviation[x_train.min(axis=0) == x_train.max(axis=0)] = 1.0
@@ -217,8 +211,8 @@ def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> list[np.ndarray]:
 
 
 def write(shard: Shard, task: Task, path: Path) -> None:
-    """A file that is there whole or not at all. One that is there already, and sound, stays as it is. Raises DataError
-    where it holds something else: what the run has learnt from is not to be had any more."""
+    """Writes it whole or not at all. A sound file that is there stays as it is. Raises DataError where it holds
+    something else: what the run has learnt from is not to be had any more."""
     arrays = {name: getattr(shard, name) for name in ("x_train", "y_train", "x_test", "y_test")}
     if shard.drifted is not None:
         arrays |= dict(zip(("x_train_drifted", "x_test_drifted"), shard.drifted, strict=True))
@@ -233,9 +227,8 @@ def write(shard: Shard, task: Task, path: Path) -> None:
 
 
 def constant_metric(tasks: Sequence[str], task: Task, targets: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
-    """Mean over clients, with these targets to train on and to test with, of the MSE or accuracy of one prediction for
-    all test samples: the mean of all training targets, or the most frequent class among them. None where data.tasks
-    gives classes several meanings."""
+    """Returns the mean over clients of the MSE or accuracy of one prediction for all test samples: the mean of all
+    training targets, or the most frequent class. None where data.tasks gives classes several meanings."""
     if len(set(tasks)) > 1:
         return None
     if task == "classification":

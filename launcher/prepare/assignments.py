@@ -46,8 +46,8 @@ class Site:
 
 
 def deal_architectures(config: RunConfig, data: DataSummary) -> list[Architecture]:
-    """One a client, dealt so that every first n clients hold the architectures in proportion to their shares; a server
-    comes last, with that of the first client, or the one on all features. Raises ConfigError."""
+    """Deals one to each client, so that every first n clients hold the architectures in proportion to their shares; a
+    server comes last, with that of the first client, or the one on all features. Raises ConfigError."""
     sections = (config.model, *config.model.mix)
     choices = [Architecture.of(section, data.input_shape, data.outputs) for section in sections]
     server = [] if config.algorithm.traits.server == "none" else [choices[0]]
@@ -143,7 +143,7 @@ def _run_of(
 
 
 def _periods(graphs: GraphSequence, node: int, weights: str) -> tuple[Period, ...]:
-    """A client's part of each graph; none where it is the same for all rounds and both directions."""
+    """Returns a client's part of each graph; none where it is the same for all rounds and both directions."""
     if not graphs.changes and not graphs.directed:
         return ()
     rows = [(graph, mixing_row(graph, node, weights)) for graph in graphs.graphs]
@@ -153,7 +153,7 @@ def _periods(graphs: GraphSequence, node: int, weights: str) -> tuple[Period, ..
 def _placed(
     config: RunConfig, graph: Graph, assignments: Sequence[Assignment], hosts: Sequence[Host]
 ) -> tuple[Assignment, ...]:
-    """The same, each on one of the hosts."""
+    """Puts each on one of the hosts."""
     hosts = chosen_hosts(config.placement, hosts)
     host_of = place(config.placement, graph, hosts, [memory_of(assignment) for assignment in assignments], config.seed)
     placed = []
@@ -166,11 +166,8 @@ def _placed(
     return tuple(placed)
 
 
-# -- places ----------------------------------------------------------------------------------------------------------
-
-
 def chosen_hosts(section: PlacementSection, hosts: Sequence[Host]) -> Sequence[Host]:
-    """As many as the section says: of several the first, of a single one as many parts."""
+    """Takes as many as the section says: of several the first, of a single one as many parts."""
     if len(hosts) > 1 or section.hosts < 2:
         return hosts[: section.hosts or None]
     (whole,) = hosts
@@ -181,7 +178,7 @@ def chosen_hosts(section: PlacementSection, hosts: Sequence[Host]) -> Sequence[H
 def place(
     section: PlacementSection, graph: Graph, hosts: Sequence[Host], needs: Sequence[float], seed: int
 ) -> list[int]:
-    """The index of each client's host. ``needs`` are the bytes of memory that each client takes. Hosts get clients in
+    """Returns the index of each client's host. ``needs`` are the bytes of memory that each takes. Hosts get clients in
     proportion to their cores, no more than their memory holds. Raises ConfigError where it does not hold all."""
     shares = _shares(section, hosts, needs)
     if len(hosts) == 1:
@@ -194,7 +191,6 @@ def place(
 
 
 def _shares(section: PlacementSection, hosts: Sequence[Host], needs: Sequence[float]) -> list[int]:
-    """How many clients each host gets."""
     clients, largest, most = len(needs), max(needs), []
     for host in hosts:
         memory = min(host.memory, section.memory_gb * 1e9 or math.inf)
@@ -213,8 +209,8 @@ def _shares(section: PlacementSection, hosts: Sequence[Host], needs: Sequence[fl
 
 
 def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
-    """A partition by METIS, whose parts have about these sizes and few edges between them; hosts without a share get
-    none, which METIS itself does not tolerate."""
+    """Partitions by METIS: parts of about these sizes, few edges between them; hosts without a share get none, which
+    METIS itself does not tolerate."""
     try:
         import pymetis
     except ImportError:

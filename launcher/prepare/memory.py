@@ -1,4 +1,4 @@
-"""Whether a machine has the memory, files and processes for a run: what it takes, estimated before anything starts."""
+"""Estimates the memory, files and processes that a run takes, and checks that the machine has them."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ _ADMINISTRATES = 1 << 24 | 1 << 21  # CAP_SYS_RESOURCE, CAP_SYS_ADMIN: whom the 
 
 @dataclass(frozen=True)
 class Need:
-    """What a run will take: bytes of memory, seconds of the machine at work, open files of one process."""
+    """A run's needs: bytes of memory, seconds of the machine at work, open files of one process."""
 
     memory: float
     seconds: float
@@ -46,7 +46,7 @@ class Need:
 
     @property
     def tasks(self) -> int:
-        """Processes and threads. One more than there are clients, where there is a server."""
+        """Counts processes and threads, those of a server too."""
         return _TASKS_OF_A_CLIENT * (self.clients + 1) + _TASKS_BESIDE
 
     @property
@@ -59,8 +59,7 @@ class Need:
 
 
 def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
-    """Good to about a factor of two: what is learnt on, and how busy the machine is, is not known. ``one_process``: the
-    files that all clients open are those of one."""
+    """Is right to about a factor of two. ``one_process``: the files that all clients open are those of one."""
     memory = _OF_THE_RUN + sum(memory_of(assignment, prepared.plan) for assignment in prepared.assignments)
     work_s = sum(map(_work_of, prepared.assignments, prepared.samples))
     links = [len(assignment.neighbours) for assignment in prepared.assignments]
@@ -70,7 +69,7 @@ def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
 
 
 def _work_of(assignment: Assignment, samples: int) -> float:
-    """CPU seconds of one client with so many training samples; a server has none."""
+    """Returns the CPU seconds of one client with so many training samples; a server has none."""
     training, steps = assignment.training, assignment.training.count(samples) if samples else 0
     passed = {"full": samples, "steps": steps * min(training.batch_size, samples), "epochs": training.epochs * samples}
     flops = passed[training.work] * assignment.architecture.gradient_flops
@@ -81,12 +80,11 @@ def _work_of(assignment: Assignment, samples: int) -> float:
 
 
 def most_memory(assignment: Assignment, plan: Plan | None) -> int:
-    """Bytes that a client may take where others can connect to it: far more than it needs, less than a machine has."""
+    """Bounds the bytes of a client that others can connect to: far more than it needs, less than a machine has."""
     return max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * memory_of(assignment, plan)))
 
 
 def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
-    """Bytes of one client."""
     architecture, links = assignment.architecture, len(assignment.neighbours)
     algorithm = algorithm_of(assignment)
     incoming = links * assignment.run.largest_vector
@@ -106,7 +104,7 @@ def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:
 
 
 def _of_messages(assignment: Assignment, plan: Plan) -> int:
-    """Numbers in the messages that wait at a client of a run with a plan: to be used, and for checkpoints."""
+    """Counts the numbers in messages that wait at a client of a run with a plan: to be used, and for checkpoints."""
     schedule, ahead = plan.schedules[assignment.node], assignment.clock == "wall" or not plan.synchronous
     stored, numbers = schedule.most_kept(assignment.checkpoints.every), 0
     for node, link in links_of(assignment).items():
@@ -143,8 +141,8 @@ def check_resources(needs: Sequence[Need], *, force: bool) -> None:
 
 
 def allowances(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Iterator[tuple[int, int, str]]:
-    """Every limit on processes and threads, of this user or this container, that holds for what this process starts;
-    how many there are, and where it is set, for people."""
+    """Yields each limit on processes and threads, of this user or container, that holds for what this process starts,
+    how many there are, and where it is set."""
     most, is_exempt = resource.getrlimit(resource.RLIMIT_NPROC)[0], os.getuid() == 0
     with contextlib.suppress(OSError, IndexError, ValueError):
         capabilities = int((proc / "self/status").read_text().split("CapEff:")[1].split()[0], 16)
@@ -162,8 +160,8 @@ def allowances(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:
-    """The folders of the control groups, of version 1 or 2, that limit this process; the nearest first. In a container
-    they may be those of the container though their names are those of the host."""
+    """Yields the folders of the control groups, of version 1 or 2, that limit this process; the nearest first. In a
+    container they may be those of the container though their names are those of the host."""
     with contextlib.suppress(OSError):
         for line in (proc / "self/cgroup").read_text().splitlines():
             _, controllers, name = line.split(":", 2)

@@ -24,15 +24,13 @@ from .memory import most_memory
 from .prepared import Prepared, write_down
 from .scenario import plan_of
 
-Calibrate = Callable[[Assignment, int], float]
-"""Times a local step of a client, in seconds; given are the steps of its round."""
-
+Calibrate = Callable[[Assignment, int], float]  # (a client, the steps of its round) -> seconds of a local step
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SAME_GRAPH = "a graph that stays the same"
 
 
 def once_for_alike(calibrate: Calibrate) -> Calibrate:
-    """Runs that compute the same are compared on one time of a step, not on the noise of two."""
+    """Compares runs that compute the same on one time of a step, not on the noise of two."""
     times: dict[tuple[object, ...], float] = {}
 
     def time_a_step(assignment: Assignment, steps: int) -> float:
@@ -53,7 +51,7 @@ def prepare_run(config: RunConfig, folder: Path, site: Site, calibrate: Calibrat
 
 
 def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate | None = None) -> Prepared:
-    """As ``prepare_run``, which calls it; of the folder it only fills ``shards``, and what calibrating logs."""
+    """Prepares a run without its folder, of which only ``shards`` and a calibration's log are filled."""
     _check_algorithm(config)
     transport, over_network = config.transport, site.records.startswith("tcp://")
     if transport.keyed and not there_are_keys():
@@ -107,7 +105,7 @@ def _check_algorithm(config: RunConfig) -> None:
 
 
 def draw_graphs(config: RunConfig) -> GraphSequence:
-    """[topology]'s, or a star around the server, the process that comes after the clients. Raises UserError."""
+    """Draws [topology]'s, or a star around the server, the process after the clients. Raises UserError."""
     if config.algorithm.traits.server == "none":
         return draw_sequence(config.topology, config.clients, config.seed, config.rounds)
     return GraphSequence((Graph.of(config.clients + 1, [(i, config.clients) for i in range(config.clients)]),))
@@ -129,7 +127,7 @@ def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
 
 
 def _lack(traits: Traits, graphs: GraphSequence) -> str:
-    """What an algorithm with these traits needs, and these graphs are not; "" where it works on them."""
+    """Returns what an algorithm with these traits needs, and these graphs are not; "" where it works on them."""
     directed = [graph for graph in graphs.graphs if graph.directed]
     if directed and traits.directed_graphs == "none":
         return "an undirected graph"

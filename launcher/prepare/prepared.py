@@ -1,4 +1,4 @@
-"""A run that is ready to start, and how it is written into its folder."""
+"""A run that is ready to start, written into its folder."""
 
 import json
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class Prepared:
     plan: Plan | None = None
     resumed_at: int = 0  # the round after which an interrupted run is taken up again
     went_on_s: float = 0.0  # wall seconds that the run had taken until then
+    # (client, kind, virtual seconds, detail) of what a plan has happen once, and is on record
     told: tuple[tuple[int, str, float | None, str], ...] = ()
-    """(client, kind, virtual seconds, detail) of what a plan has happen once, and is on record."""
     keyed_records: bool = False  # whether the collector asks for keys
     moved: str = ""  # in what the machine that takes up the run differs from the one where it began
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Training samples of each client; 0 for a server."""
+        """Lists the training samples of each client; 0 for a server."""
         learners = tuple(client.train_samples for client in self.data.clients)
         return learners + (0,) * (len(self.assignments) - len(learners))
 

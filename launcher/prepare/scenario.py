@@ -47,11 +47,6 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
     if not plan.end_s <= longest:
         allowed = f"at most {longest:.3g} s; look at compute.step_s, [stragglers] and [links]"
         raise ConfigError.of("time.clock", config.time.clock, f"this scenario ends after {plan.end_s:.3g} s", allowed)
-    _require_tolerance(config, plan)
-    return plan
-
-
-def _require_tolerance(config: RunConfig, plan: Plan) -> None:
     time, traits = config.time, config.algorithm.traits
     # what will really come in time, no plan can tell
     loose = time.clock == "wall" and (time.deadline_s is not None or time.staleness != 0)
@@ -63,6 +58,7 @@ def _require_tolerance(config: RunConfig, plan: Plan) -> None:
         needs = f"algorithm.name = {config.algorithm.name!r} with these settings needs {what}"
         use = " or ".join(filter(None, [traits.more_tolerant, "time.staleness = 0 and no losses or crashes"]))
         raise ConfigError(f"{needs}, but in this scenario some are late or lost; use {use}")
+    return plan
 
 
 def _scenario(
@@ -124,7 +120,7 @@ def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:
 
 
 def _faults(config: RunConfig, graph: Graph) -> tuple[Fault, ...]:
-    """Those that are written down, then those that chaos draws."""
+    """Returns those that are written down, then those that chaos draws."""
     joining: set[int] = set()
     for number, fault in enumerate(config.faults):
         named = {*fault.clients, *chain.from_iterable(fault.edges + fault.groups)}

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config import reference
-from sheafgossip.launcher.config.explanation import keys_of
-from sheafgossip.launcher.config.sections import EdgeTable, RunConfig
+from sheafgossip.launcher.config.sections import EdgeTable, RunConfig, keys_of
 from sheafgossip.launcher.planner.scenario import Fault
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.topology.section import Section
