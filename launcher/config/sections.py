@@ -37,9 +37,7 @@ class Key:
     default: Any  # MISSING: it is required
 
 
-@cache
-def keys_of(section: Any) -> dict[str, Key]:
-    """Returns {name: key}, in their order, of a section or an algorithm's settings."""
+def _keys_of(section: Any) -> dict[str, Key]:
     hints, keys = get_type_hints(section, include_extras=True), {}
     for field in fields(section):
         hint = hints[field.name]
@@ -47,6 +45,9 @@ def keys_of(section: Any) -> dict[str, Key]:
         default = field.default if field.default_factory is MISSING else field.default_factory()
         keys[field.name] = Key(kind, tuple(metadata), default)
     return keys
+
+
+keys_of: Callable[[Any], dict[str, Key]] = cache(_keys_of)  # of a section or an algorithm's settings, in their order
 
 
 @dataclass(frozen=True)
