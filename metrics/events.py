@@ -99,7 +99,7 @@ class Conditions:
 
 
 def conditions_of(records: sqlite3.Connection) -> Conditions | None:
-    """None where the run has no scenario."""
+    """Returns None where the run has no scenario."""
     if "idle_s" not in {name for _, name, *_ in records.execute("PRAGMA table_info(round)")}:
         return None  # a run from before there were scenarios
     waited_s, virtual_s = records.execute("SELECT sum(idle_s), max(virtual_s) FROM round").fetchone()
@@ -157,7 +157,7 @@ class Event(NamedTuple):
 
     @property
     def pattern(self) -> tuple[str, str]:
-        """What events of the same cause share: all but client and numbers."""
+        """Returns what events of the same cause share: all but client and numbers."""
         return self.kind, re.sub(r"[\d.e+-]*\d", "#", self.detail[:_COMPARED])
 
 

@@ -81,7 +81,6 @@ def _export_together(run_folder: Path, to: str, folder: Path) -> list[Path]:
 def _tables(
     to: str, names: Iterable[str], rows: Callable[[str], Rows], frame: Callable[[str], Any], figures: Any
 ) -> dict[str, Callable[[Path], object]]:
-    """Returns {file: what writes it}, each table read when its file is written."""
     writers: dict[str, Callable[[str, Path], object]] = {
         "csv": lambda name, path: _csv(*rows(name), path),
         "json": lambda name, path: _json(*rows(name), path),

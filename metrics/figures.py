@@ -90,7 +90,6 @@ def _at(path: str, needs: str = "") -> Values:
 
 
 def overhead(*kinds: str) -> Values:
-    """Adds up the wire bytes outside the rounds that are of these kinds."""
     return lambda run: sum(run.overhead_bytes.get(kind, 0) for kind in kinds) if run.measured else None
 
 

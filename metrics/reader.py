@@ -138,7 +138,6 @@ def _prepared(run: Path) -> tuple[str, int]:
 
 
 def metric_of(records: sqlite3.Connection) -> str:
-    """Returns the name of the run's test metric. Raises RunFolderError."""
     metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
     if metric is not None and metric not in _METRICS:
         raise RunFolderError(f"run.sqlite: metric = {metric!r:.80}; allowed: {', '.join(_METRICS)}")
@@ -168,7 +167,6 @@ def client_name(node: int, owners: Mapping[int, str]) -> str:
 
 
 def name_of(node: int, records: sqlite3.Connection) -> str:
-    """Names any process of a run."""
     if node in _OTHERS:
         return _OTHERS[node]
     if records.execute("SELECT 1 FROM node WHERE node = ? AND role = 'server'", [node]).fetchone():
@@ -213,7 +211,6 @@ class RunReader:
 
     @property
     def relations(self) -> list[str]:
-        """Names the tables and views that any of the runs has."""
         found: set[str] = set()
         for folder in self._folders:
             with open_records(folder) as records:
@@ -221,7 +218,6 @@ class RunReader:
         return sorted(found)
 
     def frame(self, relation: str) -> "DataFrame":
-        """Returns a table or view by its name in the file."""
         return self._together(lambda records: read_frame(records, relation), check={relation} & TABLES.keys())
 
     def sql(self, query: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> "DataFrame":

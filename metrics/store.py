@@ -126,7 +126,6 @@ def is_locked(error: BaseException | None) -> bool:
 
 
 def require_version(connection: sqlite3.Connection, path: object) -> None:
-    """Raises RunFolderError."""
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchone():
         raise RunFolderError(f"{path}: not the database of a run: it has no table 'meta'")
     version = connection.execute("SELECT max(value) FROM meta WHERE key = 'schema'").fetchone()[0]

@@ -214,7 +214,6 @@ _GLOBAL_METRIC = """SELECT avg(global_metric) FROM
 
 
 def labels_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
-    """Names the run and its algorithm: the folder's name and "?" where the configuration does not tell."""
     algorithm = config.get("algorithm", {})
     name = config.get("name") or folder.resolve().name
     return label(name), label(algorithm.get("label") or algorithm.get("name") or "?")

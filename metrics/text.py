@@ -30,7 +30,6 @@ def plain(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """Returns one line of a length that a table can hold."""
     return plain(text[:_LONGEST_LABEL]).replace("\n", " ").replace("\t", " ")
 
 
@@ -44,7 +43,6 @@ def short(number: float, digits: int = 3) -> str:
 
 
 def metric_text(metric: str, value: float, unit: str = " %") -> str:
-    """Returns an accuracy in percent, any other metric as it is."""
     return f"{100 * value:.1f}{unit}" if metric == "accuracy" else f"{value:.4g}"
 
 
@@ -94,7 +92,6 @@ def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
 
 
 def new_table(**options) -> Table:
-    """Returns a table with one line, below its head."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

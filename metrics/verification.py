@@ -105,7 +105,6 @@ def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: b
 
 
 def render_runs(verified: Sequence[Verified]) -> "Table":
-    """Shows a line a run, with the sums over its connections."""
     table = _table("connec-\ntions", "recorded\nbytes", "kernel:\nsent", "kernel:\nreceived", "same\nover ipc")
     for run in verified:
         counts = list(zip(*run.comparison.directions, strict=True))[2:] or [()] * 3

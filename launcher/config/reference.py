@@ -21,7 +21,6 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def describe() -> str:
-    """Returns the page as Markdown."""
     return "\n\n".join([_INTRODUCTION, *_sections(), _COMPARE, _BASE, _SET])
 
 

@@ -181,7 +181,6 @@ class RunConfig(Section):
         return self
 
     def to_toml(self) -> str:
-        """Writes every key; reading it again gives an equal configuration."""
         return tomli_w.dumps(_adapter(RunConfig).dump_python(self, mode="json", exclude_none=True))
 
 

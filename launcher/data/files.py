@@ -54,7 +54,6 @@ def load_table(section: DataSection) -> Pool:
 
 
 def _read_columns(source: Source) -> tuple["DataFrame", list[str]]:
-    """Returns a file's columns, and what was found out about its form."""
     if not source.path.name.endswith(_TABLES):
         raise source.wrong(f"allowed are files that end in {', '.join(_TABLES)}")
     source.require_file()
@@ -108,7 +107,6 @@ def _csv(source: Source) -> tuple["DataFrame", list[str]]:
 
 
 def _is_text(column: "Series") -> bool:
-    """Tells whether it holds anything but numbers, true and false."""
     return column.dtype.kind not in "biufc"
 
 
@@ -117,7 +115,6 @@ def _values(column: "Series") -> np.ndarray:
 
 
 def _features(section: DataSection, source: Source, frame: "DataFrame", client: str) -> list[str]:
-    """Names the columns of features, after a check of all columns that the configuration names."""
     if section.features and section.drop:
         raise source.wrong("data.features and data.drop are both set; write one of them")
     key, named = ("data.features", section.features) if section.features else ("data.drop", section.drop)
@@ -181,7 +178,6 @@ def load_npz(section: DataSection) -> Pool:
 
 
 def _own_arrays(source: Source, client: str | None) -> tuple[dict[str, np.ndarray], str]:
-    """Returns x, y and, where samples have owners, the array that names these; and what it is called, or ""."""
     with source.npz() as file:
         there, holds = set(file.files), f"it holds arrays {', '.join(file.files) or '(none)'}"
         parts = ["_train", "_test"] if there.issuperset(_SPLIT) and not there & {"x", "y"} else [""]
@@ -203,7 +199,6 @@ def _own_arrays(source: Source, client: str | None) -> tuple[dict[str, np.ndarra
 
 
 def _inputs(source: Source, x: np.ndarray, series: bool) -> tuple[np.ndarray, float]:
-    """Returns x with its axes in our order, and its scale."""
     if series:
         if x.ndim != 3 or x.size == 0:
             raise source.wrong(f"x has shape {x.shape}; data.series = true needs (n, steps, features)")
@@ -273,7 +268,6 @@ def load_matlab(section: DataSection) -> Pool:
 
 
 def _cells(source: Source) -> list[list[np.ndarray]]:
-    """Returns X and Y: rows or columns of cells, each an array of numbers."""
     from scipy.io import loadmat
 
     source.require_file()

@@ -33,7 +33,6 @@ def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partitio
 
 
 def chosen(section: DataSection, pool: Pool) -> str:
-    """Names the partition; "auto" leaves samples with their owners where they have some."""
     if section.partition == "auto":
         return "even" if pool.client is None else "natural"
     return section.partition
@@ -170,7 +169,6 @@ def owners_of(pool: Pool, least: int) -> tuple[list[np.ndarray], tuple[str, ...]
 
 
 def _rows_by_class(section: DataSection, pool: Pool, rng: np.random.Generator) -> list[np.ndarray]:
-    """Returns the rows of each class that has any, in random order."""
     if pool.task != "classification":
         why = f'data.task is "{pool.task}", and there are no classes'
         raise DataError.of("data.partition", section.partition, why, "even, quantity and natural")

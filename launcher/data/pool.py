@@ -46,14 +46,12 @@ class Pool:
         return self.x.shape[1:]
 
     def owner(self, rows: np.ndarray) -> str:
-        """Returns what the owner of these samples is called."""
         assert self.client is not None
         number = int(self.client[rows[0]])
         name = f"{number}" if self.owners is None else self.owners[number]
         return name if len(name) <= 80 else f"{name[:80]}…"
 
     def inputs(self, rows: np.ndarray) -> np.ndarray:
-        """Returns x / scale, float32."""
         return np.divide(self.x[rows], np.float32(self.scale), dtype=np.float32)
 
 
@@ -117,7 +115,6 @@ class Source:
         return array
 
     def finite(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Returns them as float32."""
         if values.dtype.kind not in "biuf":
             raise self.wrong(f"{name} has type {values.dtype}; allowed are whole and real numbers")
         with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is refused just below
@@ -140,7 +137,6 @@ class Source:
         return distinct, numbers.astype(np.int64)
 
     def targets(self, name: str, y: np.ndarray, task: Task) -> tuple[np.ndarray, int]:
-        """Returns a pool's y and outputs."""
         if task == "classification":
             classes, numbers = self.codes(name, y, ', or data.task = "regression"')
             if len(classes) < 2:
@@ -154,6 +150,5 @@ class Source:
         return values, values.shape[1]
 
     def owners(self, name: str, labels: np.ndarray) -> dict[str, Any]:
-        """Returns a pool's client and owners."""
         distinct, numbers = self.codes(name, labels)
         return {"client": numbers, "owners": tuple(map(str, distinct))}

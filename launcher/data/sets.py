@@ -107,7 +107,6 @@ def _folder_of(section: DataSection) -> Path:
 
 
 def _find_mnist(root: Path, name: str) -> list[Path]:
-    """Returns the four files, of the first folder that has them all; empty where none has."""
     for folder in (root, root / name / "raw"):
         places = [(file, folder / f"{file}{suffix}") for file in _MNIST_FILES for suffix in (".gz", "")]
         found = {file: path for file, path in places if path.is_file()}
@@ -147,7 +146,6 @@ def _load_cifar10(section: DataSection) -> Pool:
 
 
 def _torchvision(section: DataSection, wanted: str, **options: bool) -> Any:
-    """Reads it in data.root; without that, downloads it unless it is there already."""
     from http.client import HTTPException  # with it comes all of SSL
 
     kind = getattr(torchvision_datasets(), _TORCHVISION[section.dataset])

@@ -171,7 +171,6 @@ def _check(section: DataSection, pool: Pool, clients: int) -> None:
 
 
 def _divisions(section: DataSection, pool: Pool, owned: Partition, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns each client's rows to train on, and those of the evaluation."""
     order = generator(seed, "reduced").permutation(len(owned)).tolist()
     reduced = set(order[: round(section.reduced_clients * len(owned))])
     divided = []
@@ -203,7 +202,6 @@ def _masked(parts: list[np.ndarray], side: int, rng: np.random.Generator) -> lis
 
 
 def _standardize(x_train: np.ndarray, x_test: np.ndarray) -> list[np.ndarray]:
-    """Shifts every feature, or target, by its mean and divides it by its standard deviation over ``x_train``."""
     mean, deviation = x_train.mean(axis=0, dtype=np.float64), x_train.std(axis=0, dtype=np.float64)
     # A feature that never varies is only shifted; rounding may give it a tiny deviation instead of 0.
     deviation[x_train.min(axis=0) == x_train.max(axis=0)] = 1.0

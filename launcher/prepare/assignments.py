@@ -153,7 +153,6 @@ def _periods(graphs: GraphSequence, node: int, weights: str) -> tuple[Period, ..
 def _placed(
     config: RunConfig, graph: Graph, assignments: Sequence[Assignment], hosts: Sequence[Host]
 ) -> tuple[Assignment, ...]:
-    """Puts each on one of the hosts."""
     hosts = chosen_hosts(config.placement, hosts)
     host_of = place(config.placement, graph, hosts, [memory_of(assignment) for assignment in assignments], config.seed)
     placed = []
@@ -167,7 +166,6 @@ def _placed(
 
 
 def chosen_hosts(section: PlacementSection, hosts: Sequence[Host]) -> Sequence[Host]:
-    """Takes as many as the section says: of several the first, of a single one as many parts."""
     if len(hosts) > 1 or section.hosts < 2:
         return hosts[: section.hosts or None]
     (whole,) = hosts

@@ -46,7 +46,6 @@ class Need:
 
     @property
     def tasks(self) -> int:
-        """Counts processes and threads, those of a server too."""
         return _TASKS_OF_A_CLIENT * (self.clients + 1) + _TASKS_BESIDE
 
     @property
@@ -69,7 +68,6 @@ def need_of(prepared: Prepared, *, one_process: bool = False) -> Need:
 
 
 def _work_of(assignment: Assignment, samples: int) -> float:
-    """Returns the CPU seconds of one client with so many training samples; a server has none."""
     training, steps = assignment.training, assignment.training.count(samples) if samples else 0
     passed = {"full": samples, "steps": steps * min(training.batch_size, samples), "epochs": training.epochs * samples}
     flops = passed[training.work] * assignment.architecture.gradient_flops
