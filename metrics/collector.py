@@ -71,23 +71,21 @@ class Authenticator:
         self._monitor = receiver.get_monitor_socket(keys.PROOF)
         self._announcements, self._unfinished = sys.stdin.fileno(), b""
         os.set_blocking(self._announcements, False)
-
-    def register_with(self, poller: zmq.Poller) -> None:
-        self._poller = poller
+        self.poller = zmq.Poller()
         for source in (self._handler.socket, self._monitor, self._announcements):
-            poller.register(source, zmq.POLLIN)
+            self.poller.register(source, zmq.POLLIN)
 
     def answer(self) -> int:
         """Answers whoever has connected; returns how many connections were refused since."""
         self._handler.answer()
         announced: dict[int, str] = {}
         with contextlib.suppress(BlockingIOError):
-            while self._announcements in self._poller:
+            while self._announcements in self.poller:
                 text = os.read(self._announcements, 1 << 16)
                 *lines, self._unfinished = (self._unfinished + text).split(b"\n")
                 announced |= dict(map(json.loads, lines))
                 if not text:
-                    self._poller.unregister(self._announcements)  # the launcher has said all
+                    self.poller.unregister(self._announcements)  # the launcher has said all
         self._handler.learn(announced, more=True)  # who has come was announced before
         self._handler.turn_away()
         refused = 0
@@ -117,11 +115,9 @@ class Collector:
         self._taken = 0  # batches
         self._committed = self._drops_recorded = 0.0  # long ago
         self._dropped: Counter[str] = Counter()
-        poller = zmq.Poller()
+        poller = self.authenticator.poller if self.authenticator else zmq.Poller()
         poller.register(self.receiver, zmq.POLLIN)
         poller.register(stop, zmq.POLLIN)
-        if self.authenticator is not None:
-            self.authenticator.register_with(poller)
         end_due = math.inf
         while self._end is None or (self._missing() and time.monotonic() < end_due):
             due = end_due  # the next thing to do unasked

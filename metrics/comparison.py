@@ -198,7 +198,7 @@ def render_summary(
     groups: Sequence[Group], target: float | None = None, width: int = 80, *, every: bool = False
 ) -> "Table":
     """Shows one run with its figures one below the other, the first ones or ``every`` one; several with a line each and
-    as many figures as the width takes beside the names. The ``target`` is the one they were summarized with."""
+    as many figures as the width takes. The ``target`` is the one they were summarized with."""
     if len(groups) == 1 and len(groups[0].runs) == 1:
         return _one(groups[0].runs[0], target, every)
     names = 3 + min(_LONGEST_NAME, max(len("method"), *(len(group.label) for group in groups)))  # with space around

@@ -14,11 +14,10 @@ _WAITING = 1000  # batches, of a few kB as a rule, that wait for a collector tha
 
 
 class Recorder:
-    """Sends batches of records; a collector that cannot keep up slows its writers down instead of losing records.
-    Unless they ``may_drop``: then they wait for nothing, and ``dropped`` counts the batches for which there was no
-    room. Those are among ``batches``, so that the collector misses them. ``keys`` are the writer's own, and the
-    collector's public one. Records that follow each other within ``gather_s`` seconds leave together; whoever is about
-    to wait calls ``flush``."""
+    """Sends batches of records; a collector that cannot keep up slows its writers down. Writers that ``may_drop`` wait
+    for nothing: ``dropped`` counts the batches that were lost; they are among ``batches``, so that the collector misses
+    them. ``keys`` are the writer's own, and the collector's public one. Records that follow each other within
+    ``gather_s`` seconds leave together; whoever is about to wait calls ``flush``."""
 
     def __init__(
         self,

@@ -165,10 +165,8 @@ class Store:
         return self._connection.in_transaction
 
     def write(self, records: Iterable[Record]) -> None:
-        tables: dict[str, list[Record]] = {}
         for record in records:
-            tables.setdefault(_NAMES[type(record)], []).append(record)
-        self.write_rows(tables)
+            self.write_rows({_NAMES[type(record)]: [record]})
 
     def write_rows(self, tables: Mapping[str, Sequence[Sequence]]) -> None:
         """Writes rows by table, in the order of the columns. A client that goes back to a checkpoint repeats rounds,

@@ -105,8 +105,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class ReachedVirtually:
-    """The first moment in virtual time at which the clients were good enough, and the bytes of all rounds that their
-    senders had completed by then."""
+    """The first virtual moment at which the clients were good enough, and the bytes of rounds completed by then."""
 
     virtual_s: float
     payload_bytes: int
@@ -238,9 +237,8 @@ def _memory(records: sqlite3.Connection) -> MemoryTotal:
 
 
 def bytes_to_reach(run_folder: Path | str, target: float) -> Reached | None:
-    """None: the mean test metric was never as good as ``target``. Accuracy must rise to it, mse must fall to it. Only
-    rounds that every client has evaluated count; a client that was away in a round, or gone for good, is left out of
-    that round's mean. Raises RunFolderError."""
+    """Returns None if the mean test metric was never as good as ``target``. Only rounds that every client has evaluated
+    count, apart from clients that were away, or gone for good. Raises RunFolderError."""
     with open_records(run_folder) as records:
         row = records.execute(
             "SELECT round, payload_bytes, message_bytes, wire_bytes, wall_s"

@@ -71,9 +71,8 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
 
 
 class Verified(NamedTuple):
-    """A run over tcp, held against the kernel and against the same run over ipc: ``differing_over_ipc`` are the
-    directed edges on which the two recorded different bytes, ``complaints`` texts for the user that name the
-    connections."""
+    """A run over tcp, held against the kernel and the same run over ipc: ``differing_over_ipc`` are the directed edges
+    on which the two recorded different bytes, ``complaints`` texts for the user."""
 
     name: str
     comparison: ByteCheck

@@ -167,17 +167,7 @@ def load_npz(section: DataSection) -> Pool:
     channels; bytes that are images run from 0 to 255; with data.series (n, steps, features). y: (n,), for regression
     also (n, targets). data.client: (n,), anything that sorts. x_train, x_test and so on are taken as one."""
     source = Source.of(section, "the .npz file")
-    arrays, client = _own_arrays(source, section.client)
-    x, scale = _inputs(source, arrays["x"], section.series)
-    for name, values in arrays.items():
-        if len(values) != len(x):
-            raise source.wrong(f"x has {len(x)} samples and {name} has {len(values)}")
-    owned = source.owners(client, arrays[client]) if client else {}
-    y, outputs = source.targets("y", arrays["y"], section.task)
-    return Pool(x, y, section.task, outputs, scale, **owned)
-
-
-def _own_arrays(source: Source, client: str | None) -> tuple[dict[str, np.ndarray], str]:
+    client = section.client
     with source.npz() as file:
         there, holds = set(file.files), f"it holds arrays {', '.join(file.files) or '(none)'}"
         parts = ["_train", "_test"] if there.issuperset(_SPLIT) and not there & {"x", "y"} else [""]
@@ -195,7 +185,13 @@ def _own_arrays(source: Source, client: str | None) -> tuple[dict[str, np.ndarra
                 fits = f"which does not fit {name}_test, {others[0].shape}"
                 raise source.wrong(f"{name}_train has shape {first.shape}, {fits}")
             arrays[name] = np.concatenate([first, *others]) if others else first
-    return arrays, client
+    x, scale = _inputs(source, arrays["x"], section.series)
+    for name, values in arrays.items():
+        if len(values) != len(x):
+            raise source.wrong(f"x has {len(x)} samples and {name} has {len(values)}")
+    owned = source.owners(client, arrays[client]) if client else {}
+    y, outputs = source.targets("y", arrays["y"], section.task)
+    return Pool(x, y, section.task, outputs, scale, **owned)
 
 
 def _inputs(source: Source, x: np.ndarray, series: bool) -> tuple[np.ndarray, float]:
@@ -292,11 +288,8 @@ def _cells(source: Source) -> list[list[np.ndarray]]:
 
 def load_sensors(section: DataSection) -> Pool:
     """Series of many sensors, each a client. A sample is (window,) past values of one sensor, oldest first, with the
-    (horizon,) values that follow.
-
-    The file: .csv or .parquet with a column a sensor and a row a moment (a column named time is left out), or .npz with
-    an array values or data of shape (moments, sensors) or (moments, sensors, channels), of which the first channel is
-    read. Values are taken as they are."""
+    (horizon,) values that follow. .csv or .parquet: a column a sensor, a row a moment (column time is left out); .npz:
+    an array values or data of shape (moments, sensors) or (moments, sensors, channels), of which the first is read."""
     source, names = Source.of(section, "the .csv, .npz or .parquet file"), None
     if source.path.suffix == ".npz":
         with source.npz() as file:

@@ -68,9 +68,8 @@ def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Gener
 
 
 def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
-    """The classes, in a random order, are dealt to clusters: cluster c has those from place c (classes - overlap) on.
-    Clusters that share a class have equal shares of its samples. A cluster's samples are shuffled and dealt to its
-    clients, evenly or in sizes by a power law; see ``cluster_of``."""
+    """Cluster c has the classes from place c (classes - overlap) on, in a random order. Those who share a class have
+    equal shares of its samples. A cluster's samples are dealt to its clients, evenly or in sizes by a power law."""
     wanted, rows_of_class = section.clusters, _rows_by_class(section, pool, rng)
     count, stride, there = wanted.count, wanted.classes - wanted.overlap, len(rows_of_class)
     if count > clients:

@@ -46,8 +46,7 @@ def _draw_synthetic(section: DataSection, seed: int, clients: int) -> Pool:
         W_i = (U_g + deviation * V_i) / sqrt(dimensions),    U_g, V_i ~ N(0, 1), all entries independent,
 
     and its samples are x ~ N(0, I) with scores s = W_i x + noise * e, e ~ N(0, I).
-    Regression: y = s, with one output. Classification: y = argmax s, with one score a class.
-    """
+    Regression: y = s, with one output. Classification: y = argmax s, with one score a class."""
     shape = section.synthetic
     if shape.groups > clients:
         raise DataError(f"data.synthetic.groups is {shape.groups}; allowed are 1 to {clients}, the number of clients")
