@@ -1,6 +1,4 @@
-"""The command line: commands and their options.
-
-What a command does is here or in ``commands``, under its name; what it needs is imported only when it is called."""
+"""Commands and their options. What one does is here or in ``commands``; what it needs is imported when it is called."""
 
 if __name__ == "__main__":  # before what is heavy is imported; this module is, too, under its own name
     from . import entry
@@ -23,14 +21,12 @@ app = typer.Typer(
     rich_markup_mode=None,  # it would take words in brackets for markup
     pretty_exceptions_enable=False,
 )
-config_app = typer.Typer(help="Look at configurations.")
-topology_app = typer.Typer(help="Look at graphs.")
-encoder_app = typer.Typer(help="Encoders for FLT.")
-for _name, _group in {"config": config_app, "topology": topology_app, "encoder": encoder_app}.items():
-    app.add_typer(_group, name=_name)
+app.add_typer(config_app := typer.Typer(help="Look at configurations."), name="config")
+app.add_typer(topology_app := typer.Typer(help="Look at graphs."), name="topology")
+app.add_typer(encoder_app := typer.Typer(help="Encoders for FLT."), name="encoder")
 
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""The error of a command line that cannot be understood; its name depends on the version of typer."""
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""A command line that cannot be understood; the name of the error depends on the version of typer."""
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Configuration of the run.")]
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
@@ -46,11 +42,10 @@ Engines = Annotated[
 Address = Annotated[str | None, typer.Option(help="--engine ray: address of the cluster; by default it is looked for.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Progress as a line now and then, not as a picture that moves.")]
 Target = Annotated[float | None, typer.Option(help="Also what it took to reach this accuracy, 0 to 1, or mse.")]
-OutFolder = Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")]
 
 
 def _command(module: str) -> Callable[..., Callable[..., Any]]:
-    """Declares a command: a function of its options and its help; that of the same name in ``module`` does it."""
+    """Declares a command by its options and its help; the function of the same name in ``module`` does it."""
 
     def declare(options: Callable[..., None]) -> Callable[..., Any]:
         @wraps(options)
@@ -106,7 +101,7 @@ def sweep(
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="How many seeds, from the file's seed on.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="How many runs go on at once.")] = 1,
     overrides: Overrides = None,
-    out: OutFolder = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs; by default runs/NAME, numbered.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run all combinations of values, each with a number of seeds.
@@ -116,7 +111,7 @@ def sweep(
     """
 
 
-@_command("plan")
+@_command("runs")
 def plan(
     file: ConfigFile,
     overrides: Overrides = None,
@@ -221,7 +216,7 @@ def reproduce(
     """
 
 
-@_command("verify")
+@_command("checks")
 def verify(
     floats: Annotated[
         list[int] | None,
@@ -233,7 +228,7 @@ def verify(
     """Hold recorded bytes against the kernel's own counters."""
 
 
-@_command("theory")
+@_command("checks")
 def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
     """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""
 
@@ -306,19 +301,15 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         sys.exit(130)
-    except (UserError, OSError, _UsageError) as error:
-        say(f"error: {_in_one_line(error)}", err=True)
-        sys.exit(2)
-
-
-def _in_one_line(error: Any) -> str:
-    """Raises what is neither the user's mistake nor what the system refuses, such as a name that is too long."""
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, OSError):
-        if error.filename is None:
-            raise error
-        return " ".join(f"{error.filename}: {error.strerror}".splitlines())
-    text = " ".join(error.format_message().split()).rstrip(".")
-    text = text.replace("Value error, ", "").replace("Input should be", "must be")
-    return f"{text[0].lower()}{text[1:]}; see {error.ctx.command_path if error.ctx else 'sheafgossip'} --help"
+    except UserError as error:
+        text = str(error)
+    except OSError as error:
+        if error.filename is None:  # else the system refuses what the user named, such as a name that is too long
+            raise
+        text = " ".join(f"{error.filename}: {error.strerror}".splitlines())
+    except _UsageError as error:
+        text = " ".join(error.format_message().split()).rstrip(".")
+        text = text.replace("Value error, ", "").replace("Input should be", "must be")
+        text = f"{text[0].lower()}{text[1:]}; see {error.ctx.command_path if error.ctx else 'sheafgossip'} --help"
+    say(f"error: {text}", err=True)
+    sys.exit(2)

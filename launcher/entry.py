@@ -9,14 +9,25 @@ from typing import TextIO
 
 from . import ONE_THREAD, interrupts
 
-_MAKES_RUNS = ("run", "resume", "sweep", "reproduce", "verify")
-"""Commands whose result is in their folders, whatever becomes of what they print."""
+_MAKES_RUNS = (
+    "run",
+    "resume",
+    "sweep",
+    "reproduce",
+    "verify",
+)  # the result is in their folders, not in what they print
 _NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF)
 
 
 def main() -> None:
-    """The whole life of a process; its exit codes are those of ``cli.main``."""
-    _secure_outlets()
+    """Returns nothing, but exits with a code of ``cli.main``."""
+    for descriptor in range(3):  # one that is closed leads nowhere from here on: the next file would get its number
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: PTH123, SIM115
+    sys.stdout, sys.stderr = _Outlet(sys.stdout, 1), _Outlet(sys.stderr, 2)
     os.environ.update(ONE_THREAD)
     code = 130
     try:
@@ -85,15 +96,3 @@ class _Outlet(io.TextIOWrapper):
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
         super().flush()
-
-
-def _secure_outlets() -> None:
-    """Descriptors 0 to 2 that are closed lead nowhere from here on: the next files to be opened would get their
-    numbers."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-    sys.stdin = sys.stdin or open(os.devnull)  # noqa: PTH123, SIM115
-    sys.stdout, sys.stderr = _Outlet(sys.stdout, 1), _Outlet(sys.stderr, 2)

@@ -1,8 +1,10 @@
-"""``sheafgossip run``, ``resume``, ``watch``, ``sweep`` and ``reproduce``: runs are made, or looked at, and shown."""
+"""``sheafgossip run``, ``resume``, ``watch``, ``plan``, ``sweep``, ``reproduce``: runs are planned, made and shown."""
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import cache
 from pathlib import Path
 from statistics import mean
 
@@ -15,16 +17,22 @@ from ...metrics.text import duration, say, show, width
 from ...metrics.watch.screen import Place
 from ...metrics.watch.snapshot import Snapshot
 from ...topology.errors import UserError
+from ...topology.picture import check_format
 from ..config.files import load
+from ..config.sections import ConfigError, RunConfig
+from ..planner.timeline import draw as draw_timeline
+from ..planner.timeline import figures, lines_of
+from ..prepare.assignments import Site
 from ..prepare.memory import need_of
+from ..prepare.preparation import once_for_alike, prepare_run
 from ..prepare.prepared import Prepared
-from ..processes.engine import EngineName
+from ..processes.engine import EngineName, open_engine
 from ..run.display import Banner, Display
 from ..run.earlier import PlannedRun, begin_anew, is_finished, missing_of
 from ..run.folder import relative
 from ..run.run import Outcome
 from ..studies.crew import Ended, alone_in, prepare, run_in_jobs
-from ..studies.folders import begun_folder, folders_of, new_folder
+from ..studies.folders import begun_folder, folders_of, names_of, new_folder
 from ..studies.reproduction import names, parts_of, planned, results, titles, with_data
 from ..studies.reproduction_output import draw, remarks, render
 from ..studies.runner import Finished, Means, Observer, run_each, run_missing
@@ -37,7 +45,6 @@ Words = Sequence[str] | None
 
 _FINISHED, _FAILED, _INTERRUPTED = 0, 1, 130
 _EXIT_CODES = {"finish": _FINISHED, "failure": _FAILED, "interrupt": _INTERRUPTED}
-_HOW = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}
 _CAUSES_SHOWN = 3
 _LOOK_EVERY_S = 0.5
 _CATCH_UP_S = 0.2
@@ -54,13 +61,13 @@ def run(
     engine: EngineName,
     address: str | None,
 ) -> int:
-    """Makes the runs of a configuration file one after the other and shows their results. Returns the exit code."""
     if address is not None and engine != "ray":
         raise UserError(f"--address {address}: is where a Ray cluster is; add --engine ray, or leave it out")
     configs = load(file, overrides or ())
     before = begun_folder(out, configs)
     root_folder = nullcontext(before) if before else new_folder(out, file)
-    with root_folder as root, _display(quiet, plain, engine) as display:
+    plain = plain or engine == "threads"  # what threads print comes in between
+    with root_folder as root, Display(quiet=quiet, plain=plain) as display:
         folders = folders_of(configs, root)
         runs = list(map(PlannedRun, configs, folders))
         if before:
@@ -73,19 +80,13 @@ def run(
 
 
 def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, engine: EngineName, address: str | None) -> int:
-    """Takes up an interrupted run, shows it and its result. Returns the exit code."""
-    with _display(quiet, plain, engine) as display:
+    with Display(quiet=quiet, plain=plain or engine == "threads") as display:
         result = take_up(folder.resolve(), _Follower(display), Means(engine, address), rounds=rounds)
     return _show([result.prepared.folder], [result], result.prepared.folder, several=False)
 
 
-def _display(quiet: bool, plain: bool, engine: EngineName) -> Display:
-    return Display(quiet=quiet, plain=plain or engine == "threads")  # what threads print comes in between
-
-
 class _Follower(Observer):
-    """Tells of each run that starts, one of those in ``folders``, and shows it from then on; without folders, of the
-    one that ``sheafgossip resume`` takes up."""
+    """Tells of each run that starts and shows it from then on; without ``folders`` a single one that is taken up."""
 
     def __init__(self, display: Display, folders: Sequence[Path] = ()):
         self._display, self._folders, self._banner = display, folders, Banner()
@@ -126,7 +127,7 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
 
 
 def tell(folder: Path, outcome: Outcome, name: str = "") -> None:
-    """Tells a run's warnings and the causes of its failure on standard error; ``name`` is the run's among several."""
+    """Tells a run's warnings and the causes of its failure on standard error."""
     prefix = f"{name}: " if name else ""
     lines = [f"{prefix}{line}" for line in remarks_on(folder)]
     lines += [f"error: {prefix}{cause}" for cause in outcome.causes[:_CAUSES_SHOWN]]
@@ -139,9 +140,7 @@ def tell(folder: Path, outcome: Outcome, name: str = "") -> None:
 
 
 def watch(folder: Path, plain: bool) -> int:
-    """Shows the runs in the folder, which take no notice of it, one after the other, each until it has ended, or Ctrl-C
-    ends the looking. Returns the exit code of the worst. A run that nobody works at any more counts as interrupted.
-    """
+    """Returns the exit code of the worst run; one that nobody works at any more counts as interrupted."""
     folders, code, cause = runs_in(folder), _FINISHED, ""
     try:
         with Display(plain=plain) as display:
@@ -164,7 +163,7 @@ def watch(folder: Path, plain: bool) -> int:
 
 
 def _follow(folders: Sequence[Path], display: Display) -> Snapshot:
-    """The run when it has ended, or when it is clear that it never will."""
+    """Returns when the run has ended, or it is clear that it never will."""
     attached, asked = False, 0.0
     while not (snapshot := display.look(_CATCH_UP_S)).has_ended:
         if snapshot.behind:
@@ -180,8 +179,45 @@ def _follow(folders: Sequence[Path], display: Display) -> Snapshot:
     return snapshot
 
 
+def plan(file: Path, overrides: Words, picture: Path | None, lines: int) -> None:
+    """Shows the timelines of a file's runs, and draws each in a file of its own if asked."""
+    if picture is not None:
+        check_format(picture)
+    configs = load(file, overrides or ())
+    if not any(config.has_scenario for config in configs):
+        raise ConfigError(
+            "nothing to plan: without one of [time], [compute], [stragglers], [links], [[faults]], [chaos] a run takes "
+            "as long as it takes"
+        )
+    several = len(configs) > 1
+    names = [f"-{name}" for name in names_of(configs)] if several and picture else [""] * len(configs)
+    with ExitStack() as stack:
+        engine = cache(lambda: stack.enter_context(open_engine()))  # takes a second or two, only to time a step
+        calibrate = once_for_alike(lambda assignment, steps: engine().time_a_step(assignment, steps))
+        for config, name in zip(configs, names, strict=True):
+            path = picture and picture.with_name(f"{picture.stem}{name}{picture.suffix}")
+            told = _planned(config, calibrate, path, lines) if config.has_scenario else "no scenario, nothing to plan"
+            say(f"== {config.label} ==\n{told}\n" if several else told)
+
+
+def _planned(config: RunConfig, calibrate: Callable, picture: Path | None, lines: int) -> str:
+    """Prepares the run in a temporary folder, and draws its plan if asked. Returns what there is to say of it."""
+    with tempfile.TemporaryDirectory(prefix="sheafgossip-plan-") as folder:
+        prepared = prepare_run(config, Path(folder), Site(Path(folder), "ipc:///nowhere"), calibrate)
+        need = need_of(prepared).text
+    plan = prepared.plan
+    assert plan
+    roughly = "" if config.time.clock == "virtual" else "; on the wall clock, the run follows this only roughly"
+    told = [f"a local step takes {prepared.config.compute.step_s:.4g} s{roughly}", ""]
+    told += [f"{name:<36}{value}".rstrip() for name, value in figures(plan)]
+    told += ["", *lines_of(plan, min(100, width()), lines), f"{need} on this machine"]
+    if picture is not None:
+        draw_timeline(plan, picture, f"{config.label}, {plan.clients} clients")
+        told.append(f"picture: {picture}")
+    return "\n".join(told)
+
+
 def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out: Path | None, quiet: bool) -> int:
-    """Makes the runs that are missing of a sweep and shows means over seeds. Returns the exit code."""
     with ExitStack() as stack:
         root = stack.enter_context(new_folder(None, file)) if out is None else out.resolve()
         plan = plan_sweep(file, overrides or (), parse_grids(grid or ()), seeds, root)
@@ -214,9 +250,9 @@ def _progress(prepared: Sequence[Prepared], total: int, missing: int, jobs: int)
     def told(ended: Ended) -> None:
         seconds.append(ended.seconds)
         left = missing - len(seconds)
-        how = f"{_HOW[ended.outcome.status]} after {ended.seconds:.1f} s"
+        how = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}[ended.outcome.status]
         more = f", about {duration(mean(seconds) * left / min(jobs, left))} left" if left else ""
-        say(f"{total - left} of {total}: {ended.run.name} {how}{more}", err=True)
+        say(f"{total - left} of {total}: {ended.run.name} {how} after {ended.seconds:.1f} s{more}", err=True)
 
     return told
 
@@ -232,7 +268,6 @@ def reproduce(
     listed: bool,
     quiet: bool,
 ) -> int:
-    """Makes the runs that are missing of a table or figure and shows it beside the paper's. Returns the exit code."""
     if what is None or listed:
         say("\n".join(f"{name:<9}{title}" for name in names() for title in titles(name)))
         return _FINISHED

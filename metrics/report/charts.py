@@ -1,20 +1,27 @@
-"""Charts of methods side by side: how well their clients learn, and what it costs; and the memory of each process."""
+"""Figures of methods side by side: learning and cost; and of one method's first run: its graph, waiting, and memory."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
+from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, NullFormatter
 from pandas import DataFrame
 
-from ...topology.picture import INK, SOFT, legend_below, literal, new_figure
+from ...topology import Graph
+from ...topology.picture import COLOURS, INK, SOFT, draw_graph, layout, legend_below, literal, new_figure
 from .. import open_run
 from ..figures import OPENING, Values, overhead
+from ..reader import client_name, frame_of, open_records, read_owners
 from ..text import short
 from .drawn import Drawn, Method, colour, line_look, list_rows, named
 
-_MARKERS = 8
+_PIXELS_UP_TO = 5_000  # clients
+_MOST_WAITING = 50_000_000  # clients times rounds
+_THINNEST, _EVEN, _WIDEST = 0.4, 1.0, 3.2  # points
 _AXES = {
     "round": "rounds",
     "payload_mb": "payload sent by all clients, MB",
@@ -29,7 +36,6 @@ _ON_TOP: dict[str, tuple[str, Values]] = {
     "evaluation": ("and models for evaluation only", overhead("evaluation")),
     "records": ("records to the collector", overhead("records")),
 }
-"""What is sent beside the payload."""
 
 
 def _by_metric(methods: Sequence[Method]) -> Iterator[tuple[str, list[Method]]]:
@@ -38,7 +44,6 @@ def _by_metric(methods: Sequence[Method]) -> Iterator[tuple[str, list[Method]]]:
 
 
 def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
-    """The mean test metric against rounds, bytes and time: one figure for each metric that the runs have."""
     for metric, same in _by_metric(methods):
         shown = [(method, curve) for method in same if len(curve := _curve(method))]
         axes_of = [x for x in _AXES if any(curve[x].notna().any() for _, curve in shown)]
@@ -68,8 +73,7 @@ def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
 
 
 def _curve(method: Method) -> DataFrame:
-    """round, metric, payload_mb, wall_s, virtual_s, standard_error: means over the seeds; the error is over seeds, or
-    over clients where there is one."""
+    """Returns means over seeds by round; standard_error is over seeds, or over clients where there is one seed."""
     frames = []
     for folder in method.folders:
         reader = open_run(folder)
@@ -95,7 +99,7 @@ def _draw_curves(axes: Axes, x: str, shown: Sequence[tuple[Method, DataFrame]]) 
                 axes.axhline(method.scale[0] * every_round.metric.iloc[-1], **look | {"marker": None})
                 continue
         metric, error = method.scale[0] * curve.metric, method.scale[0] * curve.standard_error.fillna(0)
-        every = max(1, len(curve) // _MARKERS)
+        every = max(1, len(curve) // 8)
         axes.plot(curve[x], metric, markevery=(method.number % every, every), **look)
         axes.fill_between(curve[x], metric - error, metric + error, color=look["color"], alpha=0.18, lw=0)
     if x == "payload_mb":  # ticks at 1, 2, 5 of each power of ten where there are few of these, no exponents
@@ -108,7 +112,6 @@ def _draw_curves(axes: Axes, x: str, shown: Sequence[tuple[Method, DataFrame]]) 
 
 
 def spread(methods: Sequence[Method]) -> Iterator[Drawn]:
-    """The test metric of every client, a row of dots a method."""
     for metric, same in _by_metric(methods):
         shown = [(method, latest) for method in same if len(latest := method.latest_metric())]
         if not shown:
@@ -133,7 +136,6 @@ def spread(methods: Sequence[Method]) -> Iterator[Drawn]:
 
 
 def bytes_by_level(methods: Sequence[Method]) -> Iterator[Drawn]:
-    """Bars of what each method sent."""
     shown = [method for method in methods if method.run.measured]
     if not shown:
         return
@@ -171,7 +173,6 @@ def bytes_by_level(methods: Sequence[Method]) -> Iterator[Drawn]:
 
 
 def memory_over_time(methods: Sequence[Method]) -> Iterator[Drawn]:
-    """Draws that of all clients together, and of each client."""
     shown = [(method, frame) for method in methods if len(frame := _memory(method))]
     if not shown:
         return
@@ -213,7 +214,6 @@ def _memory(method: Method) -> DataFrame:
 
 
 def memory_by_process(method: Method) -> Iterator[Drawn]:
-    """A line for every client of the first run, and what the other processes said last."""
     samples, nodes = method.reader.resources, method.reader.nodes
     of_clients = samples[samples.node.isin(method.clients)]
     if of_clients.empty:
@@ -236,4 +236,127 @@ def memory_by_process(method: Method) -> Iterator[Drawn]:
         "share are the fork server's; launcher, collector and fork server are sampled at the end.",
         figure,
         samples[["node", "wall_s", "rss", "pss", "uss", "peak_rss"]],
+    )
+
+
+def graph(method: Method) -> Iterator[Drawn]:
+    """Draws edges as wide as what went over them; with restriction maps a second graph, by their norms."""
+    nodes = method.reader.nodes.node
+    edges = _edges(method)
+    edges = edges[edges.i.isin(nodes) & edges.j.isin(nodes) & (edges.i >= 0) & (edges.i < edges.j)]
+    if edges.empty:
+        return
+    widths = {"payload_mb": "payload, both directions, MB"}
+    if "first_mb" in edges:
+        widths = {"first_mb": "payload of the first round, both directions, MB"} | widths
+    if edges.map_norm.nunique() > 1:
+        widths["map_norm"] = r"$\|P_{ij}\|_F$ at the end, larger of both ends"
+    drawn = Graph.of(int(nodes.max()) + 1, zip(edges.i.tolist(), edges.j.tolist(), strict=True))
+    told = "".join(_ask(method, "SELECT value FROM meta WHERE key = 'groups'").value)
+    names = told.split(",") if told else ["0"] * len(method.clients)
+    groups = [f"group {name}" if len(set(names)) > 1 else "clients" for name in names]
+    groups = [*groups, *["server"] * (drawn.clients - len(groups))][: drawn.clients]
+    figure, panels = new_figure(5.2 * len(widths), 5.0, len(widths))
+    for axes, (column, label) in zip(panels, widths.items(), strict=True):
+        values = edges[column].to_numpy()  # in the order of the graph's edges
+        low, top = np.nanmin(values), np.nanmax(values)
+        scaled = np.nan_to_num(_THINNEST + (_WIDEST - _THINNEST) * (values - low) / (top - low or 1))
+        draw_graph(axes, drawn, layout(drawn), groups, scaled if top > low else np.full(len(values), _EVEN))
+        span = f"{low:.5g} to {top:.5g}" if top > low else f"{top:.3g} everywhere"
+        axes.set_title(f"{label}: {span}", fontsize=9.5)
+    legend_below(figure, panels[0])
+    caption = f"{len(method.clients)} clients, {len(edges)} edges. Widths go from the least to the most that is named."
+    yield Drawn(f"graph-{method.number + 1}", "The graph", caption, figure, edges)
+
+
+def _edges(method: Method) -> DataFrame:
+    """i < j, payload_mb of both directions, map_norm: the larger ||P_ij||_F of both ends after the last round; where
+    clients have found other neighbours on the way also first_mb, the payload of the first round."""
+    hello = method.reader.overhead
+    pairs = np.unique(np.sort(hello[hello.kind == "hello"][["src", "dst"]].to_numpy(), axis=1), axis=0)
+    edges = DataFrame(pairs, columns=["i", "j"], dtype=int)
+    sent = _between(method.reader.edge_total, "src", "dst").payload_bytes.sum() / 1e6
+    edges = edges.join(sent.rename("payload_mb"), on=["i", "j"]).fillna({"payload_mb": 0.0})
+    talked, clients = edges.payload_mb > 0, len(method.clients)
+    if len(pairs) == clients * (clients - 1) / 2 and talked.any() and not talked.all():  # whoever comes to talk can
+        first = _ask(method, "SELECT src, dst, payload_bytes FROM traffic WHERE round = 1")
+        sent = _between(first, "src", "dst").payload_bytes.sum() / 1e6
+        edges = edges[talked].join(sent.rename("first_mb"), on=["i", "j"])
+    return edges.join(_between(_norms(method), "node", "neighbour").map_norm.max(), on=["i", "j"])
+
+
+def _between(rows: DataFrame, *ends: str) -> Any:
+    both = rows[list(ends)]
+    return rows.assign(i=both.min(axis=1), j=both.max(axis=1)).groupby(["i", "j"])
+
+
+def _norms(method: Method) -> DataFrame:
+    """node, neighbour, map_norm after the last round that was recorded."""
+    last = "round = (SELECT max(round) FROM edge)"
+    return _ask(method, f"SELECT node, neighbour, map_norm FROM edge WHERE {last} ORDER BY node, neighbour")
+
+
+def _ask(method: Method, query: str) -> DataFrame:
+    with open_records(method.folders[0], check=("edge",)) as records:
+        return frame_of(records, query)
+
+
+def map_norms(method: Method) -> Iterator[Drawn]:
+    """Draws the heat map of the main paper's Figure 4."""
+    norms = _norms(method)
+    clients = sorted({*norms.node, *norms.neighbour})
+    if norms.empty or norms.map_norm.nunique() < 2 or len(clients) > _PIXELS_UP_TO:
+        return
+    pixels = norms.pivot_table("map_norm", "node", "neighbour", "last").reindex(index=clients, columns=clients)
+    figure, (axes,) = new_figure(6.4, 5.4)
+    image = axes.imshow(pixels.to_numpy(), cmap="viridis", interpolation="nearest")
+    _colour_bar(image, axes, r"$\|P_{ij}\|_F$", shrink=0.8).ax.ticklabel_format(useOffset=False)
+    every = 1 + (len(clients) - 1) // 20
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(range(0, len(clients), every), [str(client) for client in clients[::every]])
+    axes.set(xlabel="neighbour j", ylabel="client i")
+    yield Drawn(
+        f"maps-{method.number + 1}",
+        "Restriction maps",
+        "Pixel (i, j) is the Frobenius norm of P_ij after the last round; pairs without an edge are empty.",
+        figure,
+        norms,
+    )
+
+
+def _colour_bar(image: AxesImage, axes: Axes, label: str, **options) -> Colorbar:
+    axes.grid(visible=False)
+    bar = axes.get_figure().colorbar(image, ax=axes, pad=0.02, label=label, **options)  # type: ignore[union-attr]
+    bar.outline.set_visible(False)
+    return bar
+
+
+def waiting(method: Method) -> Iterator[Drawn]:
+    """Draws, where a scenario tells time, each client's waiting round by round, and whom it waited for."""
+    rounds = method.reader.rounds
+    rounds = rounds[rounds.node.isin(method.clients) & (rounds["round"] > 0)]
+    if rounds.idle_s.isna().all() or rounds["round"].nunique() * len(method.clients) > _MOST_WAITING:
+        return
+    clock = "virtual" if rounds.virtual_s.notna().any() else "wall"
+    pixels = rounds.pivot(index="node", columns="round", values="idle_s").reindex(method.clients)
+    figure, (left, right) = new_figure(10.5, 4.6, 2, gridspec_kw={"width_ratios": [3, 2]})
+    extent = pixels.columns[0] - 0.5, pixels.columns[-1] + 0.5, len(pixels) - 0.5, -0.5
+    image = left.imshow(pixels.to_numpy(), aspect="auto", cmap="cividis", interpolation="nearest", extent=extent)
+    _colour_bar(image, left, f"waited, {clock} s")
+    left.set(xlabel="round", ylabel="client")
+
+    total, owners = method.reader.waited_total, read_owners(method.folders[0])
+    total = total[total.waited_for >= 0]
+    caused = total.groupby("waited_for").idle_s.sum().sort_values(ascending=False).head(12)
+    right.barh(range(len(caused)), caused, height=0.66, color=COLOURS[0])
+    list_rows(right, [client_name(node, owners) for node in caused.index])
+    right.set_xlabel(f"others waited for it, {clock} s")
+    yield Drawn(
+        f"waiting-{method.number + 1}",
+        "Who waited for whom",
+        "Left: how long each client waited in each round (empty: it took no part), "
+        f"{np.nansum(pixels.to_numpy()):,.3g} {clock} seconds in all. Right: the clients that others waited for "
+        "longest; a round's waiting is put down to the neighbour that came last.",
+        figure,
+        total,
     )

@@ -26,12 +26,11 @@ _ON_DARK = {  # what each colour of a figure becomes on a dark page
     **{INK: "var(--ink)", GRID: "var(--grid)", SOFT: "var(--soft)", PAPER: "var(--paper)"},
     **{each.lower(): f"var(--c{number})" for number, each in enumerate(_PALETTE)},
 }
-_OPTIONS: dict[str, dict] = {
+_OPTIONS: dict[str, dict] = {  # by format: equal figures are equal files
     "svg": {"metadata": {"Date": None}},
     "png": {"pil_kwargs": {"compress_level": 3}},
     "pdf": {"metadata": {"CreationDate": None}},
 }
-"""By format, what a figure is saved with: equal figures are equal files."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Method:
 
     @property
     def scale(self) -> tuple[float, str]:
-        """What a test metric is multiplied by to be shown, and what it is called then."""
+        """Returns a factor for test metrics that are shown, and their title."""
         return (100.0, "test accuracy, %") if self.run.metric == "accuracy" else (1.0, "test MSE")
 
     def latest_metric(self) -> DataFrame:
@@ -81,12 +80,11 @@ class Method:
 
 
 def methods_of(folders: Sequence[Path]) -> list[Method]:
-    """Raises RunFolderError."""
     return [Method(number, group) for number, group in enumerate(summarize_all(folders))]
 
 
 def named(nodes: DataFrame) -> list[str]:
-    """Names processes that are not clients: by their role, and where several have it, their host's name too."""
+    """Names processes other than clients by their role, and where several have it by their host, too."""
     places = zip(nodes.role, nodes.host, nodes.role.duplicated(keep=False), strict=True)
     return [label(f"{role} on {host}" if several else role) for role, host, several in places]
 
@@ -109,7 +107,7 @@ class Drawn:
         self.figure.set_layout_engine(None)
 
     def save(self, folder: Path) -> list[Path]:
-        """The figure in every format, and its data as CSV."""
+        """Writes the figure in every format, and its data as CSV."""
         files = [folder / f"{self.name}.{ending}" for ending in ("csv", *_OPTIONS)]
         self.data.to_csv(files[0], index=False, float_format="%.8g")
         for file, options in zip(files[1:], _OPTIONS.values(), strict=True):
@@ -117,7 +115,7 @@ class Drawn:
         return files
 
     def inline_svg(self) -> str:
-        """Returns it to stand in a page that sets the colours; names within are its own."""
+        """Returns it for a page that sets the colours; names within are its own."""
         text = io.StringIO()
         self.figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
         svg = re.sub(r"^.*?(?=<svg )", "", text.getvalue(), flags=re.DOTALL)
@@ -130,7 +128,6 @@ class Drawn:
 
 
 def list_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Names the rows 0, 1, ... of a chart, the first at the top."""
     axes.set_yticks(range(len(names)), [literal(name) for name in names])
     axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")

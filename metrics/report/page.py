@@ -13,23 +13,19 @@ from ..comparison import caption_of, columns_of, size_of, value_text
 from ..config_file import config_text, differing, setting_of
 from ..reader import client_name, read_owners
 from ..text import label, news, plain
-from .charts import bytes_by_level, curves, memory_by_process, memory_over_time, spread
+from .charts import bytes_by_level, curves, graph, map_norms, memory_by_process, memory_over_time, spread, waiting
 from .drawn import Drawn, Method, methods_of, named
-from .network import graph, map_norms, waiting
 
 _ONE_BY_ONE = 6  # methods of which graph, maps, waiting and processes are shown; more make a page slow
 _WORST = 5  # clients
 _EVENTS_SHOWN = 40
 _DETAIL = 500  # characters
-_ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""No script and nothing from elsewhere, whatever a run's texts hold."""
+_ALLOWED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # no script, whatever a run's texts hold
 
 
 def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None = None) -> list[Path]:
-    """Writes the page, and into ``figures`` every figure as SVG, PNG, PDF and CSV. Returns the files.
-
-    Raises RunFolderError, and OSError where it cannot be written.
-    """
+    """Writes the page, and into ``figures`` every figure as SVG, PNG, PDF and CSV. Returns the files. Raises
+    RunFolderError, and OSError where it cannot be written."""
     methods, files = methods_of(folders), [page_file]
     for folder in filter(None, (page_file.parent, figures)):
         folder.mkdir(parents=True, exist_ok=True)

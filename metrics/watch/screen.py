@@ -11,10 +11,7 @@ from ..events import who_of
 from ..text import UNKNOWN, clock, metric_text, short, size
 from .snapshot import Snapshot
 
-_COUNTED = {
-    **{"crash": "crashes", "death": "deaths", "leave": "leaves", "restart": "restarts", "join": "joins"},
-    "warning": "warnings",
-}
+_COUNTED = ("crash", "death", "leave", "restart", "join", "warning")
 _WIDEST = 160
 _LABEL = 11
 _HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -37,7 +34,6 @@ class Place(NamedTuple):
 
 
 def line(snapshot: Snapshot, place: Place = Place()) -> str:
-    """Returns all in one line, for a log."""
     name = f"{snapshot.name} ({place})" if place.total > 1 and not snapshot.has_ended else snapshot.name
     return f"{name}: {', '.join(_parts(snapshot))}"
 
@@ -57,9 +53,9 @@ def _parts(snapshot: Snapshot) -> Iterable[str]:
         yield f"{size(snapshot.payload_bytes)} sent"
     if snapshot.memory_bytes is not None and snapshot.memory_of == len(snapshot.completed) and not snapshot.has_ended:
         yield f"{size(snapshot.memory_bytes)} of memory"
-    for kind, several in _COUNTED.items():
+    for kind in _COUNTED:
         if number := snapshot.counts.get(kind):
-            yield f"{number} {several if number > 1 else kind}"
+            yield f"{number} {kind}{'' if number == 1 else 'es' if kind == 'crash' else 's'}"
     if not snapshot.has_ended:
         yield clock(snapshot.elapsed_s)
     if snapshot.left_s is not None:
@@ -75,7 +71,7 @@ def _title(snapshot: Snapshot) -> str:
 
 
 def draw(snapshot: Snapshot, place: Place, width: int, height: int, busy_with: str = "") -> Group:
-    """Lines of at most ``width`` columns, fewer than ``height`` of them; what has no figure yet keeps its line."""
+    """Returns less than ``height`` lines of at most ``width`` columns; what has no figure yet keeps its line."""
     width = min(width - 1, _WIDEST)  # in its last column a terminal may already wrap
     lines = [_header(snapshot, place, width), Text()]
     for label, content in (*_rounds(snapshot, width), *_figures(snapshot, width)):
@@ -113,8 +109,7 @@ def _header(snapshot: Snapshot, place: Place, width: int) -> Text:
 
 
 def _rounds(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
-    """The rounds in numbers; above each place of the bar, how many clients are there: one is seen, all fill the line;
-    the bar: done by all, done by some, to be done."""
+    """Yields rounds in numbers; how many clients are at each place of the bar; the bar: done by all, by some, to do."""
     done, rounds = snapshot.completed, max(1, snapshot.rounds)
     least, middle, most = (done[0], done[(len(done) - 1) // 2], done[-1]) if done else (0, 0, 0)
     words = Text(f"{least}" if least == most else f"{least} · {middle} · {most}", style=_STRONG)
@@ -156,13 +151,12 @@ def _figures(snapshot: Snapshot, width: int) -> Iterable[tuple[str, Text]]:
 
 
 def _value(text: str | None, more: str = "") -> Text:
-    """A figure, and what there is to say beside it where it is known."""
     known = text is not None
     return Text(f"{text if known else UNKNOWN:<10}", style=_STRONG).append(more if known else "", style=_QUIET)
 
 
 def sparkline(history: Sequence[tuple[int, float]], rounds: int, columns: int) -> str:
-    """Drawn along the rounds, as far as they are evaluated: in a column the value of its last round that has one."""
+    """Draws each column's latest value along the rounds, as far as they are evaluated."""
     values: list[float] = []
     for number, value in history:
         column = min(columns - 1, number * columns // max(1, rounds))

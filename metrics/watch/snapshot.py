@@ -19,25 +19,20 @@ from ..text import label
 State = Literal["starting", "running", "finished", "interrupted", "failed"]
 
 _PACE_ROUNDS = 20
-_RATE_S = 10.0
 _EVENTS = 200
 _SHOWN = 500  # characters of an event's kind and detail
 _TELLING = "kind NOT IN ('start', 'finish', 'failure', 'interrupt', 'scenario', 'engine')"
-_LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A run at one moment, as far as it is committed; None stands for what is not known yet, or not recorded.
 
-    ``completed``: the last round of each client that is there and has one, ascending; ``started`` counts the clients
-    that have reported, ``gone`` those that crashed, left or died and are not back. ``metric`` is the mean over clients
-    of each one's latest evaluation, ``history`` (round, mean) of every evaluated round that half of the clients who are
-    there have completed. Bytes are payload; memory is the latest PSS of the ``memory_of`` clients of those who are
-    there that have told it yet. ``waited`` is the share of their time that clients waited, ``waited_for`` whom they
-    waited for longest, ``left_s`` what the client that will be last needs at its recent pace. ``events`` are the
-    latest, oldest first, ``counts`` how many there were of each kind. ``behind``: there is more on record than this
-    look had time to read; the next one goes on from there.
+    ``completed``: the last round of each client that is there, ascending; ``gone``: clients that crashed, left or died
+    and are not back. ``metric`` is the mean of each client's latest evaluation, ``history`` (round, mean) of every
+    evaluated round that half of those who are there have completed. Memory is the latest PSS of the ``memory_of``
+    clients that have told it. ``waited`` is the share of time that clients waited, ``left_s`` what the client that will
+    be last needs at its recent pace. ``behind``: there is more on record than this look had time to read.
     """
 
     name: str
@@ -82,7 +77,7 @@ class _Process:
 
     @property
     def pace_s(self) -> float | None:
-        """Wall seconds of a round, lately; None before there are two."""
+        """Returns wall seconds of a round, lately; None before there are two."""
         if len(self.ends) < 2:
             return None
         (first, began_s), (last, ended_s) = self.ends[0], self.ends[-1]
@@ -97,10 +92,8 @@ class _Process:
 
 
 class Follower:
-    """Looks at a run's records without ever writing; a look costs what is new since the one before.
-
-    ``anew``: the run is about to be taken up again, so how it ended before is no news.
-    """
+    """Looks at a run's records without ever writing; a look costs what is new since the last. ``anew``: the run is
+    about to be taken up again, so how it ended before is no news."""
 
     def __init__(self, run_folder: Path | str, *, anew: bool = False):
         self._folder = Path(run_folder)
@@ -128,7 +121,7 @@ class Follower:
         self._clock_s = 0.0
         self._ahead_s = -math.inf  # of the reader's own clock
 
-    def look(self, now: float | None = None, seconds: float = _LOOK_S) -> Snapshot:
+    def look(self, now: float | None = None, seconds: float = 0.01) -> Snapshot:
         """Reads on for about ``seconds`` of CPU time; ``now`` is what time.monotonic() says. Raises RunFolderError."""
         now = time.monotonic() if now is None else now
         with open_records(self._folder) as records:
@@ -188,8 +181,7 @@ class Follower:
     def _read_on(
         self, records: sqlite3.Connection, nodes: Sequence[int], clients: Collection[int], deadline: float
     ) -> bool:
-        """Client by client, round by round: seeks by the key cost the same however far the fastest is ahead. Returns
-        whether that was all."""
+        """Returns whether that was all. Seeks by the key cost the same however far the fastest client is ahead."""
         came = "SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node"
         comebacks = dict(records.execute(came))
         while nodes:
@@ -230,7 +222,7 @@ class Follower:
         if state != "running":
             return self._payload / elapsed_s if elapsed_s else None
         paces = [process.pace_s for process in self._processes.values() if process.pace_s is not None]
-        window_s = max(_RATE_S, 3 * max(paces, default=0.0))
+        window_s = max(10.0, 3 * max(paces, default=0.0))
         while self._recent and self._recent[0][0] <= elapsed_s - window_s:
             self._recent_payload -= self._recent.popleft()[1]
         return self._recent_payload / min(window_s, elapsed_s) if paces and elapsed_s else None

@@ -57,7 +57,7 @@ NoProcesses.__abstractmethods__ = frozenset()  # a process is never asked for
 @pytest.fixture
 def no_processes(monkeypatch, tmp_path, folder):
     monkeypatch.chdir(folder)
-    for module in ("studies.runner", "commands.plan"):
+    for module in ("studies.runner", "commands.runs"):
         monkeypatch.setattr(f"sheafgossip.launcher.{module}.open_engine", lambda *_: NoProcesses(tmp_path))
     for begun in ("studies.runner.Run", "commands.runs.run_in_jobs"):
         monkeypatch.setattr(f"sheafgossip.launcher.{begun}", lambda *_, **__: pytest.fail("a run was begun"))

@@ -71,7 +71,7 @@ def test_config_show_prints_the_resolved_configuration(config):
 
 @pytest.fixture
 def no_processes(monkeypatch):
-    monkeypatch.delattr("sheafgossip.launcher.commands.plan.open_engine")
+    monkeypatch.delattr("sheafgossip.launcher.commands.runs.open_engine")
 
 
 def test_plan_shows_figures_and_timeline_and_leaves_nothing_behind(config, folder, no_processes):
@@ -177,6 +177,6 @@ def test_compare_and_export_write_files(folder, finished, seeds):
 
 
 def test_verify_says_so_where_the_kernel_counts_nothing(monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.commands.verify.counts_bytes", lambda: False)
+    monkeypatch.setattr("sheafgossip.launcher.commands.checks.counts_bytes", lambda: False)
     said = "error: verify: the kernel of this system does not count the bytes of TCP connections; use Linux\n"
     assert sheafgossip("verify") == (2, "", said)
