@@ -135,6 +135,17 @@ class TheoryCheck:
     def holds(self) -> bool:
         return self.bound is not None and self.averaged_gradient <= self.bound
 
+    @property
+    def verdict(self) -> str:
+        if self.holds:
+            return "the bound holds"
+        if self.curved_limit is None or self.alpha < self.curved_limit:
+            return "the bound is BROKEN"
+        return (
+            "the bound is BROKEN, as it may be: alpha is not below 2/(L + lam sigma^2); the theorem's condition on "
+            "alpha leaves out the curvature lam sigma^2 of the penalty"
+        )
+
 
 def theory(folder: Path) -> int:
     """Returns the exit code: 1 where the bound is broken."""
@@ -156,13 +167,7 @@ def theory(folder: Path) -> int:
     say("\n".join(f"{name:<30}{value}" for name, value in rows.items()))
     if check.bound is None:
         return 0
-    verdict = "the bound holds" if check.holds else "the bound is BROKEN"
-    if not check.holds and check.curved_limit is not None and check.alpha >= check.curved_limit:
-        verdict += (
-            ", as it may be: alpha is not below 2/(L + lam sigma^2); the theorem's condition on alpha leaves out "
-        )
-        verdict += "the curvature lam sigma^2 of the penalty"
-    say(verdict)
+    say(check.verdict)
     return int(not check.holds)
 
 
