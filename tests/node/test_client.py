@@ -155,15 +155,6 @@ def test_an_assignment_survives_its_journey_as_json_but_for_what_is_no_plain_val
         replace(assignment, facts=object()).to_json()
 
 
-def test_the_files_of_a_client_lie_where_the_run_folder_promises(assignment):
-    places = assignment.shard, assignment.state(40), assignment.log
-    assert [str(place.relative_to(assignment.run.folder)) for place in places] == [
-        "shards/node-0003.safetensors",
-        "state/round-000040/node-0003.safetensors",
-        "log/node-0003.log",
-    ]
-
-
 def test_a_state_comes_out_as_it_was_written_or_stays_as_it_was_and_leaves_nothing_else_behind(tmp_path):
     path = tmp_path / "state" / "round-000040" / "node-0003.safetensors"
     arrays = {"theta": np.arange(5.0), "P.1": np.arange(6, dtype=np.float32).reshape(2, 3).T}
