@@ -124,22 +124,3 @@ def test_parts_whose_data_is_missing_are_left_out_and_told(tmp_path):
     there, told = with_data("figure6", parts_of("figure6", small=False, data_root=tmp_path, overrides=[]))
     assert ([part.data for part in there], len(told)) == (["school"], 3)
     assert any("Figure 6, Vehicle: left out" in line and "vehicle.mat" in line for line in told)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("table7", "table7: not among what can be reproduced: table4, table5"),
-        ("table5", "table5 at paper size needs the Vehicle data: --data-root FOLDER"),
-        ("table4", "or --small"),
-        ("table5 --data-root .", "vehicle.mat"),
-        ("table5 --small --data-root x", "--data-root"),
-        ("table5 --small --set training.aplha=1", "training.aplha: unknown key"),
-    ],
-)
-def test_what_cannot_be_reproduced_is_refused_in_one_line_and_nothing_is_written(tmp_path, monkeypatch, words, said):
-    monkeypatch.chdir(tmp_path)
-    code, out, error = sheafgossip("reproduce", *words.split())
-    assert (code, out, list(tmp_path.iterdir())) == (2, "", [])
-    assert error.count("\n") == 1
-    assert said in error
