@@ -64,8 +64,8 @@ def test_every_way_ends_at_the_models_and_maps_of_dense_ones_and_reports_the_sam
     """One problem solved in three ways, with maps that really move."""
     ways = run(f'{PROBLEM}dtype = "{dtype}"\n{model}').runs()
     dense, factored, fused = ways["dense"], ways["factored"], ways["fused"]
-    sizes = {arrays["theta"].size for arrays in dense.states(0).values()}
-    assert sizes == {650} | ({64 * 5 + 5 + 5 * 10 + 10} if model == TWO_SIZES else set())
+    sizes = {each.size for each in dense.theta(0).values()}
+    assert sizes == ({650, 64 * 5 + 5 + 5 * 10 + 10} if model == TWO_SIZES else {650})
     assert error(maps(dense, ROUNDS), maps(dense, 0)) > 0.03  # else the agreement would mean nothing
     assert error(theta(dense, ROUNDS), theta(dense, 0)) > 0.5
     for way in (factored, fused):
@@ -207,10 +207,7 @@ algorithm = { name = "sheaf-fmtl", gamma = 0.1, lam = 0.01, eta = 200.0, start =
 
 def test_a_run_whose_maps_diverge_fails_after_a_warning_for_each_client_and_names_eta(start):
     going = start(DIVERGING)
-    code, printed = going.end(seconds=100)
-    run = going.folder
-    assert code == 1
-    assert "Traceback" not in printed
+    printed, run = going.ends(1), going.folder
     failed = re.search(r"client 0 failed in round (\d+): theta of client 0 is not finite after round (\d+):", printed)
     completed = run.rows("SELECT max(round) FROM round WHERE node = 0")[0][0]
     assert failed[1] == failed[2] == str(completed + 1)

@@ -224,19 +224,13 @@ def test_fedavg_averages_the_uploads_that_the_plan_lets_through(run):
     plan, server, loop = folder.plan, folder.plan[MANY], FedAvg(folder, {})
     loop.seed, loop.theta, loop.drawn = 3, [loop.w] * MANY, [0] * MANY  # also of the client that joins
     written = {0: (list(loop.theta), list(loop.drawn))}  # what a client that comes back goes on from
-    away = [0] * MANY
     for row, round in enumerate(range(1, LONG + 1)):
-        uploads = []
-        for i in range(MANY):
-            if np.isnan(plan[i]["end"][row]):
-                away[i] = round
-                continue
-            if away[i] == row and row:  # it has just come back: client 2 from its last checkpoint, 6 from its start
-                thetas, drawn = written[4 if i == 2 else 0]
-                loop.theta[i], loop.drawn[i] = thetas[i], drawn[i]
-            if not np.isnan(plan[i]["compute"][row]):
-                loop.learn(i)
-                uploads.append(i)
+        uploads = [i for i in range(MANY) if not np.isnan(plan[i]["compute"][row])]
+        for i, state in ((2, 4), (6, 0)):  # who has just come back: from its last checkpoint, or its start
+            if row and np.isnan(plan[i]["end"][row - 1]) and not np.isnan(plan[i]["end"][row]):
+                loop.theta[i], loop.drawn[i] = (each[i] for each in written[state])
+        for i in uploads:
+            loop.learn(i)
         heard = [i for i in range(MANY) if server["uses"][row, 0, i]]
         assert set(heard) <= set(uploads)
         if heard:
@@ -283,8 +277,9 @@ def test_each_method_with_a_server_tolerates_a_crash_losses_and_a_straggler(run,
 def test_on_the_wall_clock_the_server_goes_on_at_the_deadline(run):
     folder = run(TROUBLE, *FEDAVG, "time.clock=wall", "rounds=8", "compute.step_s=0.02", "time.deadline_s=0.3")
     heard = folder.rows(f"SELECT round, count(used_round) FROM used WHERE node = {MANY} GROUP BY round ORDER BY round")
-    assert [round for round, _ in heard] == list(range(1, 9))
-    assert min(count for _, count in heard) < MANY
-    assert sum(count for _, count in heard) > 25
+    rounds, counts = zip(*heard, strict=True)
+    assert rounds == tuple(range(1, 9))
+    assert min(counts) < MANY
+    assert sum(counts) > 25
     straggler = folder.rows(f"SELECT used_round FROM used WHERE node = {MANY} AND round = 3 AND neighbour = 5")
     assert straggler == [(None,)]

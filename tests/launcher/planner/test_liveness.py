@@ -36,6 +36,8 @@ from sheafgossip.transport.stopwatch import Stopwatch
 from .scenarios import scenario_of
 
 CHUNK = 100
+FIRST, _, LAST = os.environ.get("SHEAFGOSSIP_LIVENESS", "0-199").partition("-")
+CHOSEN = range(int(FIRST), int(LAST or FIRST) + 1)
 TIMEOUT_S = 1e4
 
 
@@ -69,7 +71,6 @@ class Stage:
         self.evaluate_every = 1 + seed % 3
         self.random, self.now, self.main = random.Random(seed), 0.0, getcurrent()
         self.there: dict[int, Process] = {}
-        self.due: list[tuple[float, int, Incarnation]] = []
         self.used: dict[tuple[int, int, int, int], int | None] = {}
         self.most_under_way: Counter[tuple[int, int]] = Counter()
         self._begun: list[Process] = []
@@ -78,9 +79,9 @@ class Stage:
         return self.now
 
     def play(self) -> None:
-        here = [node for node, (first, *_) in self._incarnations() if (first.number, first.first) == (1, 1)]
-        for node, (first, *_) in self._incarnations():
-            self.due.append((first.start_s if self.on_wall_clock and node not in here else 0.0, node, first))
+        firsts = [(node, each[0]) for node, each in enumerate(self.plan.incarnations) if each]
+        here = [node for node, first in firsts if (first.number, first.first) == (1, 1)]
+        self.due = [(first.start_s * (self.on_wall_clock and node not in here), node, first) for node, first in firsts]
         with ExitStack() as patched:
             for module in (stopwatch, connections, clock, clock_wall):
                 patched.enter_context(patch.object(module, "time", self))
@@ -92,9 +93,6 @@ class Stage:
             finally:
                 for process in self._begun:
                     process.turn.throw(GreenletExit)
-
-    def _incarnations(self):
-        return [(node, each) for node, each in enumerate(self.plan.incarnations) if each]
 
     def _go_on(self) -> None:
         working = [process for process in self.there.values() if not process.done]
@@ -169,9 +167,8 @@ class Process:
         stage, scenario, wire, first = self.stage, self.stage.scenario, self.stage.wire, self.planned.first
         is_server = scenario.star is not None and self.node == scenario.learners
         lengths = wire.lengths, wire.lengths, wire.opening, wire.opening
-        is_shown = scenario.star is not None and not is_server
-        each = {j: Channel(*lengths, codec=wire.codec, is_shown=is_shown) for j in scenario.neighbours[self.node]}
-        channels = Channels(self.node, each, wire.dtype)
+        alike = Channel(*lengths, codec=wire.codec, is_shown=scenario.star is not None and not is_server)
+        channels = Channels(self.node, dict.fromkeys(scenario.neighbours[self.node], alike), wire.dtype)
         rules = Rules(
             silence=scenario.silence if scenario.star is None or is_server else "skip",
             bounded=stage.on_wall_clock or not stage.plan.synchronous,
@@ -203,15 +200,16 @@ class Process:
             stage.there[j].presence.left[self.node] = self.incarnation
             stage.there[j].spoken_to = True
         for following in stage.plan.incarnations[self.node][planned.number : planned.number + 1]:
-            pause = following.start_s - planned.end_s if stage.on_wall_clock else 0.0
-            stage.due.append((stage.now + max(0.0, pause), self.node, following))
+            stage.due.append((stage.now + max(0.0, following.start_s - planned.end_s), self.node, following))
 
     def _play(self) -> None:
         self.clock.begin(self.planned.first)
-        star = self.stage.scenario.star
         for round in range(self.planned.first, self.planned.last + 1):
-            if star is None:
-                self._exchanges(round)
+            if self.stage.scenario.star is None:
+                for phase in range(len(self.stage.wire.lengths)):
+                    self.peers.exchange(self._vectors(phase, round))
+                    if phase == 0:
+                        self.clock.sleep(0.0)
             else:
                 self._with_server(round)
                 if round % self.stage.evaluate_every == 0:
@@ -223,12 +221,6 @@ class Process:
 
     def _vectors(self, phase: int, round: int, nodes=None) -> Mapping[int, np.ndarray]:
         return dict.fromkeys(self.peers.neighbours if nodes is None else nodes, self.stage.wire.vector(phase, round))
-
-    def _exchanges(self, round: int) -> None:
-        for phase in range(len(self.stage.wire.lengths)):
-            self.peers.exchange(self._vectors(phase, round))
-            if phase == 0:
-                self.clock.sleep(0.0)
 
     def _with_server(self, round: int) -> None:
         star, peers = self.stage.scenario.star, self.peers
@@ -261,19 +253,13 @@ class Process:
             peers.shown(server)
 
 
-def chosen() -> list[range]:
-    first, _, last = os.environ.get("SHEAFGOSSIP_LIVENESS", "0-199").partition("-")
-    start, end = int(first), int(last or first) + 1
-    return [range(at, min(end, at + CHUNK)) for at in range(start, end, CHUNK)]
-
-
 def case_of(number: int) -> tuple[Scenario, Wire]:
     rng = random.Random(number)
     long = rng.random() < 0.05
     size = 2000 if long else int(10 ** rng.uniform(0, 7))
     scenario = scenario_of(rng, calm=rng.random() < 0.5, server=rng.random() < 0.2, rounds=300 if long else 16)
-    phases, opening = scenario.phases, scenario.star.opening if scenario.star else 0
-    lengths = tuple(rng.randint(1, size) for _ in range(phases - opening))
+    opening = scenario.star.opening if scenario.star else 0
+    lengths = tuple(rng.randint(1, size) for _ in range(scenario.phases - opening))
     dtype, used = rng.choice(["float32", "float64"]), None
     if size <= 300 and rng.random() < 0.3:
         used = codec(rng.choice(["float16", "int8", "top-k"]), np.dtype(dtype), 0.5)
@@ -281,7 +267,7 @@ def case_of(number: int) -> tuple[Scenario, Wire]:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("numbers", chosen(), ids=lambda numbers: f"{numbers[0]}-{numbers[-1]}")
+@pytest.mark.parametrize("numbers", [CHOSEN[at : at + CHUNK] for at in range(0, len(CHOSEN), CHUNK)], ids=str)
 def test_every_accepted_plan_comes_to_its_end(numbers):
     refused = 0
     for number in numbers:
