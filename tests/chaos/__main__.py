@@ -10,8 +10,7 @@ from pathlib import Path
 from .generator import Case, case_of, simpler_case
 from .trial import Verdict, trial
 
-REFUSED_AT_MOST = 0.25
-"""Of all cases: a generator whose cases are mostly refused tries nothing."""
+REFUSED_AT_MOST = 0.25  # of all cases: a generator whose cases are mostly refused tries nothing
 _KEPT = Path("build/chaos")
 
 
@@ -40,10 +39,8 @@ def _try_all(seeds: range, jobs: int) -> int:
             seed = tried[future]
             verdicts[seed] = future.result()
             _tell(seed, cases[seed], verdicts[seed])
-    counts, resumed = (
-        Counter(each.verdict for each in verdicts.values()),
-        sum(each.resumed for each in verdicts.values()),
-    )
+    counts = Counter(each.verdict for each in verdicts.values())
+    resumed = sum(each.resumed for each in verdicts.values())
     print(
         f"\n{len(seeds)} seeds in {(time.monotonic() - began) / 60:.1f} minutes: {counts['fine']} fine, "
         f"{counts['refused']} refused before the start, {counts['wrong']} wrong; {resumed} times resumed after a kill"

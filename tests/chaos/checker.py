@@ -28,20 +28,17 @@ class Checker:
         self.rounds, self.clients = self.config["rounds"], set(range(self.config["clients"]))
         self.has_server = len(self.plan) > len(self.clients)
         self.quiet = self.config["algorithm"]["name"] == "selective-sheaf"  # it sends less than it might
-        self.of_node = {
-            node: (np.flatnonzero(~np.isnan(part["start"])) + 1).tolist() for node, part in self.plan.items()
-        }
+        there = {node: ~np.isnan(part["start"]) for node, part in self.plan.items()}
+        self.of_node = {node: (np.flatnonzero(rows) + 1).tolist() for node, rows in there.items()}
         self.planned = {(node, round) for node, rounds in self.of_node.items() for round in rounds}  # to be done
         self.steady = not killed and self.virtual  # all that the plan says is so, to the byte
-        self.comes_and_goes = bool(killed) or any(
-            ((part["to_life"] != 1).any() or np.isnan(part["start"]).any()) for part in self.plan.values()
-        )
+        all_stay = all((part["to_life"] == 1).all() and there[node].all() for node, part in self.plan.items())
+        self.comes_and_goes = bool(killed) or not all_stay
 
     def differences(self) -> Iterator[str]:
-        checks = (self.end, self.done, self.opened, self.states)
-        if self.plan:
-            checks += (self.traffic, self.used, self.fates, *([self.moments] if self.virtual else []))
-        for check in checks:
+        checks = [self.end, self.done, self.opened, self.states]
+        checks += [self.traffic, self.used, self.fates] if self.plan else []
+        for check in checks + ([self.moments] if self.plan and self.virtual else []):
             found = list(check())
             more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
             yield from (f"{check.__name__}: {line}" for line in found[:_SHOWN] + more)
@@ -77,8 +74,7 @@ class Checker:
         expected = self.planned if self.plan else set(product(self.clients, range(1, self.rounds + 1)))
         spared = {(node, round) for node, round in expected - found if node in self.killed}
         yield from _differ("rounds", expected - spared, found)
-        for node in {node for node, _ in spared}:
-            first = min(round for other, round in spared if other == node)
+        for node, first in dict(sorted(spared, reverse=True)).items():  # the least of each stays
             if any((node, later) in found for later in range(first, self.rounds + 1)):
                 yield f"client {node} was killed, but has rounds after round {first}"
         starts = {node for node, round, *_ in rows if round == 0}
@@ -131,17 +127,15 @@ class Checker:
 
     def opened(self) -> Iterator[str]:
         """What it took to open connections."""
-        for src, dst, kind, messages, size in self._rows(
-            "SELECT src, dst, kind, messages, wire_bytes FROM overhead "
-            "WHERE kind IN ('greeting', 'ready', 'handshake', 'hello')"
-        ):
+        for src, dst, kind, messages, size in self._rows("SELECT src, dst, kind, messages, wire_bytes FROM overhead"):
             name = len(f"node-{src:04d}")
-            allowed = {
+            of_kind = {
                 "greeting": (0, {64}),
                 "ready": (0, {43 + name, 45 + name}),
                 "handshake": (0, {460 if src < dst else 194} if wire.keyed(self.config) else set()),
                 "hello": (1, {wire.hello(self.config, src, dst)}),
-            }[kind]
+            }
+            allowed = of_kind.get(kind, (messages, {size}))
             if messages != allowed[0] or size not in allowed[1]:
                 yield f"{kind} of {src} to {dst}: {messages} messages, {size} bytes; allowed {allowed}"
 

@@ -76,11 +76,9 @@ class Case:
     @property
     def title(self) -> str:
         time, faults = self.config["time"], "+".join(fault["kind"] for fault in self.config.get("faults", ()))
-        return (
-            f"{time['clock']}, {self.config['clients']} clients, {self.config['rounds']} rounds, "
-            f"{self.config['algorithm']['name']}, staleness {time['staleness']}{f', {faults}' if faults else ''}; "
-            f"kills {self.killed} {len(self.moments) or ''}".rstrip()
-        )
+        about = f"{self.config['clients']} clients, {self.config['rounds']} rounds, {self.config['algorithm']['name']}"
+        struck = f"faults {faults or 'none'}; kills {self.killed} {len(self.moments)}"
+        return f"{time['clock']}, {about}, staleness {time['staleness']}, {struck}"
 
 
 class Choices:
@@ -92,10 +90,8 @@ class Choices:
         self.taken: list[int] = []
 
     def __call__(self, *options: Any) -> Any:
-        if self._random is not None:
-            number = self._random.randrange(len(options))
-        else:
-            number = self._given[len(self.taken)] if len(self.taken) < len(self._given) else 0
+        given = self._given[len(self.taken)] if len(self.taken) < len(self._given) else 0
+        number = self._random.randrange(len(options)) if self._random else given
         self.taken.append(min(number, len(options) - 1))
         return options[self.taken[-1]]
 
@@ -118,8 +114,7 @@ def simpler_case(seed: int, is_wrong: Callable[[Case], bool], seconds: float = 3
         return None
     place, end = 0, time.monotonic() + seconds
     while place < len(taken) and time.monotonic() < end:
-        tried = Choices([*taken[:place], 0, *taken[place + 1 :]])
-        case = _case(tried)
+        case = _case(tried := Choices([*taken[:place], 0, *taken[place + 1 :]]))
         if taken[place] and case != best and is_wrong(case):
             best, taken = case, tried.taken
         place += 1
@@ -179,11 +174,11 @@ def _model(choose: Choices, *, on_maps: bool) -> tuple[Tree, Tree, int]:
 
 
 def _topology(choose: Choices, clients: int) -> Tree:
-    kinds: dict[str, Tree] = {"complete": {}, "star": {}, "erdos-renyi": {"p": 0.6}, "barabasi-albert": {"m": 1}}
-    kinds |= {"ring": {}, "watts-strogatz": {"k": 2}, "random-regular": {"k": 2}} if clients > 2 else {}
-    kinds |= {"torus": {}} if clients in (4, 6, 8) else {}
-    kind = choose(*kinds)
-    return {"kind": kind, **kinds[kind]}
+    kinds: list[Tree] = [{"kind": "complete"}, {"kind": "star"}, {"kind": "erdos-renyi", "p": 0.6}]
+    kinds.append({"kind": "barabasi-albert", "m": 1})
+    if clients > 2:
+        kinds += {"kind": "ring"}, {"kind": "watts-strogatz", "k": 2}, {"kind": "random-regular", "k": 2}
+    return choose(*kinds, *[{"kind": "torus"}] * (clients in (4, 6, 8)))
 
 
 def _transport(choose: Choices, kind: str) -> Tree:
@@ -202,10 +197,8 @@ class _Scene:
 
     def __init__(self, choose: Choices, kind: str, clock: str, clients: int, rounds: int):
         self._choose, self._clients, self._rounds = choose, clients, rounds
-        self._virtual = clock == "virtual"
-        self._step_s = 0.1 if self._virtual else 0.02
-        self._server, self._strict = kind in _WITH_SERVER, kind in _STRICT
-        self._punctual = kind in _PUNCTUAL
+        self._virtual, self._step_s = clock == "virtual", 0.1 if clock == "virtual" else 0.02
+        self._server, self._strict, self._punctual = (kind in some for some in (_WITH_SERVER, _STRICT, _PUNCTUAL))
         loose = not (self._strict or self._punctual or self._server)
         self._staleness = choose(0, 1, 4, 8, 8, "inf", "inf") if loose else 0
         self._loses = not self._strict and choose(False, True)
@@ -237,11 +230,9 @@ class _Scene:
 
     def _stragglers(self) -> Tree:
         kind = self._choose("none", "fixed", "lognormal", "exponential", "pareto", "on-off")
-        if kind == "none":
-            return {}
         more: Tree = {"factor": 10.0 if self._virtual else 3.0} if kind in ("fixed", "on-off") else {}
         more |= {"on_s": 3 * self._step_s, "off_s": 5 * self._step_s} if kind == "on-off" else {}
-        return {"kind": kind, "fraction": self._choose(0.3, 1.0), **more}
+        return {"kind": kind, "fraction": self._choose(0.3, 1.0), **more} if kind != "none" else {}
 
     def _links(self, vector_bytes: int) -> Tree:
         long = (30, 100) if self._virtual or self._staleness == "inf" else ()
@@ -269,9 +260,8 @@ class _Scene:
         struck = {"clients": [choose.between(0, self._unlucky - 1)]}
         if kind in ("crash", "leave", "join"):
             when = {"at_s": self._second()} if choose.one_in(4) else {"at_round": choose.between(1, self._rounds)}
-            back = choose("never", "rounds", "seconds") if kind != "join" else "never"
-            after = {"never": {}, "rounds": {"restart_after": choose(1, 2, 5)}}
-            after["seconds"] = {"restart_after_s": self._work(0, 0.5, 3, 10)}
+            back = choose(0, 1, 2) if kind != "join" else 0
+            after = {}, {"restart_after": choose(1, 2, 5)}, {"restart_after_s": self._work(0, 0.5, 3, 10)}
             return fault | struck | when | after[back]
         spans = [[choose.between(1, self._rounds) for _ in range(2)], [self._second() for _ in range(2)]]
         fault |= choose({"rounds": sorted(spans[0])}, {"seconds": sorted(spans[1])})

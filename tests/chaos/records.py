@@ -35,6 +35,10 @@ class Records:
         """{process: its part}; nothing where the run has no scenario."""
         return {number_of(path): load_file(path) for path in sorted(self.path.glob("plan/node-*.safetensors"))}
 
+    def clients(self) -> list[tuple[int, int]]:
+        """(client, process) of those that have begun to learn."""
+        return self.rows("SELECT node, pid FROM node WHERE role = 'client' ORDER BY node") if self.begun else []
+
     @property
     def begun(self) -> bool:
         with contextlib.suppress(sqlite3.Error):

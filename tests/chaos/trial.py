@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
@@ -20,10 +19,8 @@ from .checker import Checker
 from .generator import Case
 from .records import Records, differences
 
-ENDS_S = 20.0
-"""Processes whose launcher was killed have this long to end: they need two seconds, on a machine that is not busy."""
-LIMIT_S = 90.0
-"""Beyond the planned end, on the wall clock."""
+ENDS_S = 20.0  # for processes whose launcher was killed: they need two, on a machine that is not busy
+LIMIT_S = 90.0  # beyond the planned end, on the wall clock
 
 
 class Hung(Exception):
@@ -38,15 +35,11 @@ class Place:
     environment: dict[str, str]
     killed_at_once: int = 0  # how often everything was killed, so that nobody could clean up
 
-    @property
-    def temporary(self) -> Path:
-        return self.path / "t"
-
     def processes(self) -> list[psutil.Process]:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                ours = process.environ().get("TMPDIR") == str(self.temporary)
+                ours = process.environ().get("TMPDIR") == self.environment["TMPDIR"]
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
@@ -56,7 +49,7 @@ class Place:
         deadline = time.monotonic() + ENDS_S
         while True:
             found = [f"process left: {_name_of(process)}" for process in self.processes()]
-            folders = [f"temporary folder left: {path.name}" for path in sorted(self.temporary.iterdir())]
+            folders = [f"temporary folder left: {path.name}" for path in sorted((self.path / "t").iterdir())]
             found += folders if len(folders) > self.killed_at_once else []
             if not found or time.monotonic() > deadline:
                 return found
@@ -68,7 +61,7 @@ def place_for(case: Case) -> Iterator[Place]:
     path = Path(tempfile.mkdtemp(prefix="chaos-"))
     constants = {"SHEAFGOSSIP_TEST_CONSTANTS": case.variable, "PYTHONFAULTHANDLER": "1"}
     place = Place(path, {"TMPDIR": str(path / "t")} | constants)
-    place.temporary.mkdir()
+    (path / "t").mkdir()
     (path / "case.toml").write_text(case.toml)
     try:
         yield place
@@ -124,18 +117,13 @@ class Going:
     def kill_client(self, share: float) -> int | None:
         """A client at random, of those at work, ``share`` of the way through their numbers; None: there was none."""
         pids = {process.pid for process in self._descendants()}
-        clients = [(node, pid) for node, pid in self.clients() if pid in pids]
+        clients = [(node, pid) for node, pid in Records(self.folder).clients() if pid in pids]
         if not clients or self.process.poll() is not None:
             return None
         node, pid = clients[min(int(share * len(clients)), len(clients) - 1)]
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         return node
-
-    def clients(self) -> list[tuple[int, int]]:
-        """(client, process) of those that have begun to learn."""
-        records = Records(self.folder)
-        return records.rows("SELECT node, pid FROM node WHERE role = 'client' ORDER BY node") if records.begun else []
 
     def _descendants(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -167,10 +155,10 @@ def _name_of(process: psutil.Process) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    verdict: Literal["fine", "refused", "wrong"]
-    problems: tuple[str, ...] = ()
-    seconds: float = 0.0
-    resumed: int = 0  # how often the run was taken up again
+    verdict: str  # fine, refused or wrong
+    problems: tuple[str, ...]
+    seconds: float
+    resumed: int  # how often the run was taken up again
 
 
 def trial(case: Case, keep: Path | None = None) -> Verdict:
@@ -185,16 +173,14 @@ def trial(case: Case, keep: Path | None = None) -> Verdict:
         if problems and keep is not None:
             shutil.rmtree(keep, ignore_errors=True)
             shutil.copytree(place.path, keep, symlinks=True, ignore=shutil.ignore_patterns("t"))
-    verdict: Literal["fine", "refused", "wrong"] = "wrong" if problems else "refused" if tried.refused else "fine"
+    verdict = "wrong" if problems else "refused" if tried.refused else "fine"
     return Verdict(verdict, tuple(problems), time.monotonic() - began, tried.resumed)
 
 
 class _Trial:
     def __init__(self, case: Case, place: Place):
-        self._case, self._place = case, place
-        self._on_wall_clock = case.config["time"]["clock"] == "wall"
-        self.refused = False
-        self.resumed = 0
+        self._case, self._place, self._on_wall_clock = case, place, case.config["time"]["clock"] == "wall"
+        self.refused, self.resumed = False, 0
 
     def problems(self) -> list[str]:
         one, other = Records(self._place.path / "one"), Records(self._place.path / "other")
@@ -236,7 +222,7 @@ class _Trial:
 
     def _kill_clients(self, going: Going) -> frozenset[int]:
         """Once they have begun; returns those that are dead."""
-        while not going.clients() and not going.ended_before(time.monotonic() - going.began + 0.05):
+        while not Records(going.folder).clients() and not going.ended_before(time.monotonic() - going.began + 0.05):
             if time.monotonic() - going.began > LIMIT_S:
                 going.end(0)
         begun, killed = time.monotonic() - going.began, set[int]()
