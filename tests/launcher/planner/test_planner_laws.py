@@ -89,12 +89,13 @@ def the_freshest_message_that_has_arrived_is_used(played: Played) -> None:
         surely = [number for number, arrival in arrivals.items() if arrival < earliest - TOLERANCE]
         freshest = max(surely, default=0)
         assert not used or arrivals.get(used, math.inf) <= latest + TOLERANCE, f"before it came: {about}"
-        if staleness == 0:
-            assert used == round or round not in surely, f"not its own: {about}"
-            assert used == round or (used >= freshest if silence == "stale" else not used), f"not its own: {about}"
-        else:
-            if silence == "stale" or freshest >= round - staleness:
-                assert used >= freshest, f"not the freshest: {about}"
+        if staleness == 0 and used != round:
+            assert round not in surely, f"not its own: {about}"
+            assert used >= freshest if silence == "stale" else not used, f"not its own: {about}"
+        elif staleness:
+            assert used >= freshest or (silence != "stale" and freshest < round - staleness), (
+                f"not the freshest: {about}"
+            )
             assert silence == "stale" or used == 0 or used >= round - staleness, f"too old: {about}"
 
 
@@ -161,8 +162,7 @@ def uplinks_and_links_carry_one_message_at_a_time_and_in_order(played: Played) -
         edge = m.src, m.dst
         size = scenario.message_bytes[edge][m.phase if m.round == 1 else opening + m.phase]
         assert m.left_s == pytest.approx(max(m.sent_s, uplinks[m.src]) + size / scenario.uplink, rel=TOLERANCE)
-        uplinks[m.src] = m.left_s
-        link = scenario.links.get(edge, Link())
+        uplinks[m.src], link = m.left_s, scenario.links.get(edge, Link())
         links[edge] = max(m.left_s, links[edge]) + size / link.bandwidth
         shortest = link.latency_s if link.latency != "lognormal" else 0
         assert m.arrived_s >= links[edge] + shortest - TOLERANCE
@@ -172,9 +172,6 @@ def uplinks_and_links_carry_one_message_at_a_time_and_in_order(played: Played) -
 
 
 def messages_go_to_those_who_are_there(played: Played) -> None:
-    def gone(each: Incarnation, now: float, *, just: bool = False) -> bool:
-        return each.ending != "finish" and (each.end_s <= now if just else each.end_s < now)
-
     scenario, kinds = played.scenario, {fault.kind for fault in played.scenario.faults}
     may_lose = "loss" in kinds or any(link.loss for link in scenario.links.values())
     possible = {1} | ({0} if may_lose else set()) | ({2} if "duplicate" in kinds else set())
@@ -182,8 +179,9 @@ def messages_go_to_those_who_are_there(played: Played) -> None:
         (row, phase, _), schedule = cell, played.plan.schedules[i]
         m = played.messages.get((i, j, row + 1, phase))
         if m is not None:
-            there = [each for each in played.plan.incarnations[j] if each.start_s <= m.sent_s]
-            assert schedule.to_life[cell] in [each.number for each in there if not gone(each, m.sent_s)]
+            begun = [each for each in played.plan.incarnations[j] if each.start_s <= m.sent_s]
+            there = [each.number for each in begun if each.ending == "finish" or each.end_s >= m.sent_s]
+            assert schedule.to_life[cell] in there
             assert schedule.copies[cell] == m.copies
             assert m.copies in possible
             cuts = (fault for fault in scenario.of_kind("cut", "partition") if fault.probability == 1)
@@ -192,9 +190,10 @@ def messages_go_to_those_who_are_there(played: Played) -> None:
         assert schedule.copies[cell] == 0
         if not kinds & {"cut", "partition"}:
             assert schedule.to_life[cell] == 0
-            now, lives = schedule.start[row], played.plan.incarnations[j]
-            sends = scenario.star is None and phase == 0
-            assert not (sends and any(each.start_s < now and not gone(each, now, just=True) for each in lives))
+            now = schedule.start[row]
+            begun = [each for each in played.plan.incarnations[j] if each.start_s < now]
+            there = any(each.ending == "finish" or each.end_s > now for each in begun)
+            assert not (there and scenario.star is None and phase == 0)
 
 
 def the_two_ends_of_an_edge_agree(played: Played) -> None:
@@ -203,9 +202,8 @@ def the_two_ends_of_an_edge_agree(played: Played) -> None:
     for i, mine in enumerate(played.plan.schedules):
         assert mine.neighbours.tolist() == list(played.scenario.neighbours[i])
         shape = played.scenario.rounds, played.scenario.phases, len(mine.neighbours)
-        assert {name: (getattr(mine, name).shape, getattr(mine, name).dtype) for name in dtypes} == {
-            name: (shape, np.dtype(dtype)) for name, dtype in dtypes.items()
-        }
+        for name, dtype in dtypes.items():
+            assert (getattr(mine, name).shape, getattr(mine, name).dtype) == (shape, dtype), name
         keep = np.zeros(shape, int)
         for (row, phase, place), used in np.ndenumerate(mine.uses):
             if used:
@@ -349,15 +347,14 @@ def test_a_synchronous_plan_is_a_max_plus_recursion(rng: random.Random):
             if scenario.phases:
                 there = {(i, j): network.arrival(i, j, round, phase, now[i]) for i, j in scenario.message_bytes}
                 met = np.array([max([now[i], *(there[j, i] for j in scenario.neighbours[i])]) for i in everyone])
-                idle += met - now
-                now = met
+                now, idle = met, idle + met - now
             if phase == 0:
                 compute = np.array([works(i, round, now[i]) for i in everyone])
                 now = now + compute
-        for i, planned in enumerate(plan.schedules):
-            of_round = [each[round - 1] for each in (planned.start, planned.compute, planned.end, planned.idle)]
-            np.testing.assert_allclose(of_round, [start[i], compute[i], now[i], idle[i]], rtol=1e-9, atol=1e-9)
-            assert (planned.uses[round - 1] == round).all()
+        for name, expected in (("start", start), ("compute", compute), ("end", now), ("idle", idle)):
+            found = [getattr(each, name)[round - 1] for each in plan.schedules]
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+        assert all((each.uses[round - 1] == round).all() for each in plan.schedules)
     assert plan.synchronous
     assert len(plan.messages) == scenario.rounds * scenario.phases * len(scenario.message_bytes)
 
