@@ -177,8 +177,7 @@ def _empty_schedule(scenario: Scenario, client: int) -> Schedule:
 
 
 class Channel:
-    """One direction of an edge, with its draws. Messages arrive in the order in which they were sent, except where a
-    fault of kind "reorder" says otherwise."""
+    """One direction of an edge, with its draws. Messages keep their order, but for faults of kind "reorder"."""
 
     def __init__(self, scenario: Scenario, src: int, dst: Client):
         drawn = (scenario.rounds, scenario.phases), scenario.seed

@@ -248,7 +248,11 @@ class _Simulation:
         client.back_from_round = None
         if round > self.scenario.rounds:
             return
-        state = _last_state(earlier, self.scenario.checkpoint_every)
+        # the last round of which a state has been written; None where the client came late and has written none
+        every = self.scenario.checkpoint_every
+        ended = (number for each in reversed(earlier) for number in range(each.last, each.first - 1, -1))
+        at_start = 0 if earlier and earlier[0].first == earlier[0].number == 1 else None
+        state = next((number for number in ended if every and number % every == 0), at_start)
         client.round, client.here, client.gone_since = round, True, math.inf
         is_client_of_server = self.star is not None and client.number < self.scenario.learners
         client.listens_in = round if is_client_of_server and round > 1 and state != round - 1 else 0
@@ -278,13 +282,6 @@ class _Simulation:
             client.schedule.shows[:, 0] = shows
         for client in self.clients:
             client.schedule.shown_at[:] = server.end
-
-
-def _last_state(incarnations: list[Incarnation], every: int) -> int | None:
-    """Returns the last round of which a state has been written; None where the client came late and has none."""
-    due = (round for each in reversed(incarnations) for round in range(each.last, each.first - 1, -1))
-    at_start = 0 if incarnations and incarnations[0].first == incarnations[0].number == 1 else None
-    return next((round for round in due if every and round % every == 0), at_start)
 
 
 def _fill_in_last_uses(schedules: Sequence[Schedule]) -> None:

@@ -1,5 +1,4 @@
-"""A plan for the eye: its figures, what each client does when, as text for the terminal and as a picture. Seconds are
-virtual, and a server is no client."""
+"""A plan's figures, and who does what when, as text and as a picture. Seconds are virtual; a server is no client."""
 
 import math
 import textwrap
@@ -67,8 +66,7 @@ def stretches_of(plan: Plan) -> list[Stretches]:
 
 
 def _away(incarnations: Sequence[Incarnation], end_s: float) -> list[tuple[float, float]]:
-    """Returns from when until when a client is not there: before it joins, and from each crash or leave until it comes
-    back, or until the run's end."""
+    """Returns when a client is not there: before it joins, and from each crash or leave until it is back."""
     gone = [0.0, *(each.end_s if each.ending != "finish" else end_s for each in incarnations)]
     back = [*(each.start_s for each in incarnations), end_s]
     return [(start, end) for start, end in zip(gone, back, strict=True) if end > start]

@@ -49,9 +49,8 @@ def alone_in(folder: Path) -> Claim:
 
 
 def prepare(runs: Sequence[PlannedRun]) -> list[Prepared]:
-    """Makes every run ready to be taken up, and returns those that begin. Raises ConfigError, and leaves nothing of
-    runs that were not there. What has a checkpoint is left as it is; what has none begins anew, once all that is new
-    has been found right."""
+    """Makes every run without a checkpoint ready to be taken up, new ones first, and returns them. Raises ConfigError,
+    and leaves nothing of runs that were not there."""
     new = [run for run in runs if not run.folder.exists()]
     again = [run for run in runs if run not in new and not run.has_checkpoint]
     prepared: list[Prepared] = []

@@ -15,10 +15,8 @@ from ..run.folder import make, remove_empty
 
 @contextmanager
 def new_folder(wanted: Path | None, config_file: Path) -> Iterator[Path]:
-    """``wanted`` if it is free, else runs/NAME, runs/NAME-2, ... by the configuration's name, made for this process.
-
-    It goes again if nothing is written to it. Raises ConfigError.
-    """
+    """Makes ``wanted``, or by the configuration's name runs/NAME, runs/NAME-2, ... for this process. It goes again if
+    nothing is written to it. Raises ConfigError."""
     with raised_as(f"--out {wanted or 'runs'}: cannot be written"):
         if wanted is not None:
             require_empty(wanted)

@@ -1,5 +1,4 @@
-"""What can be reproduced of papers: the configurations of examples/paper, each with what there is to say of it, their
-runs, and what those ended with.
+"""What can be reproduced of papers: the configurations of examples/paper, their runs, and how those ended.
 
 A table or figure is one part a data set: ``table4.toml`` and ``table4-cifar.toml`` at the paper's size, files that end
 in ``-small.toml`` at the small one.

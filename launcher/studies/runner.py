@@ -1,7 +1,4 @@
-"""Runs what is missing of several runs, one after the other: all commands that make runs do it here.
-
-What has finished is taken as it is, what has a checkpoint goes on from it, and everything else begins anew.
-"""
+"""Makes runs one after the other: what has a checkpoint goes on from it, everything else begins anew."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -85,11 +82,8 @@ def run_missing(
 
 
 def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means: Means = Means()) -> list[Finished]:
-    """Prepares every run in its folder, then runs them in turn. Raises ConfigError, RunFolderError before any has
-    started, also where one would not fit into this machine's memory, unless forced.
-
-    Those with a checkpoint are taken up when it is their turn. A run that fails does not keep the next from running.
-    """
+    """Prepares every run in its folder, or takes it up from its checkpoint, and runs them in turn, also where one
+    fails. Raises ConfigError, RunFolderError before any has started, also where memory is too small, unless forced."""
     finished: list[Finished] = []
     with _claimed(runs) as claims, means.open(run.config for run in runs) as engine:
         interrupts.handle()

@@ -63,11 +63,8 @@ class Plan:
     naming: Callable[[RunConfig], str]
 
     def missing(self) -> list[PlannedRun]:
-        """Returns the runs that have not finished. Raises ConfigError where the folder holds anything that belongs to
-        another sweep, RunFolderError where a run still goes on.
-
-        Runs of other values or seeds may be there: a sweep can grow, and shrink. Files beside the runs too.
-        """
+        """Returns the runs that have not finished. Raises ConfigError where the folder holds another sweep's, and
+        RunFolderError where a run still goes on. Runs of other values or seeds may be there, and files beside them."""
         there = sorted(path for path in self.out.iterdir() if path.name != lock.NAME) if self.out.exists() else []
         folders = {run.folder for run in self.runs}
         own = [path for path in there if path in folders or self._is_kin(path)]
@@ -78,7 +75,7 @@ class Plan:
         return missing_of(self.runs)
 
     def _is_kin(self, folder: Path) -> bool:
-        """Whether a run would be one of this sweep if there were more values or seeds."""
+        """Returns whether a run would be one of this sweep if there were more values or seeds."""
         config = configuration(folder)
         if config is None or folder.name != self.naming(config):
             return False
@@ -114,8 +111,7 @@ def plan(file: Path, overrides: Sequence[str], grids: Grids, seeds: int, out: Pa
 
 
 def _name(keys: Sequence[str], of_several: bool, config: RunConfig) -> str:
-    """The folder of a run, by the grids' keys; ``of_several``: there are [[compare]] tables. Of a path only the last
-    part is in it, and 1.0 is 1, 1e+16 is 1e16."""
+    """Returns a run's folder, by the grids' keys: of paths their last part, 1 for 1.0, and 1e16 for 1e+16."""
     words, values = [config.label] if of_several else [], _flat(config)
     for name, key in zip(short_names(keys), keys, strict=True):
         value = values.get(key)

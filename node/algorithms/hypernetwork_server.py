@@ -166,11 +166,8 @@ class SheafHypernetwork(GraphHypernetwork):
         return X.flatten(1) @ self.psi["P.weight"].T + self.psi["P.bias"]
 
     def laplacian(self, F_v: Tensor, F_u: Tensor, x: Tensor) -> Tensor:
-        """Delta_F X of X (n, d, f), from the restriction maps (E, d, d) of each edge (v, u).
-
-        They are orthogonal, so the block diagonal D of delta^T delta is a node's degree times I; a node without edges
-        is left out.
-        """
+        """Returns Delta_F X of X (n, d, f), from the restriction maps (E, d, d) of edges (v, u). They are orthogonal, so
+        the block diagonal D of delta^T delta is a node's degree times I; a node without edges is left out."""
         scale = self.degree.clamp(min=1).rsqrt()[:, None, None]
         scaled = scale * x
         disagreement = F_v @ scaled[self.v] - F_u @ scaled[self.u]
@@ -233,6 +230,6 @@ def values(tensor: Tensor) -> np.ndarray:
 
 
 def tensor(array: np.ndarray) -> Tensor:
-    """A copy in a buffer of torch's own, which starts at a multiple of 64 bytes: the same kernels, hence the same bits,
-    in every process."""
+    """Returns a copy in a buffer of torch's own, which starts at a multiple of 64 bytes: the same kernels, hence the
+    same bits, in every process."""
     return torch.from_numpy(np.ascontiguousarray(array)).clone()
