@@ -157,7 +157,6 @@ class Client:
         self.incarnations = [Incarnation(1, 1, 0.0)]
 
     def forget(self, phases: int) -> None:
-        """A new process has got nothing yet."""
         self.mail = [[Mail() for _ in self.neighbours] for _ in range(phases)]
 
 

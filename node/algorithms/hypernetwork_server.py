@@ -166,8 +166,8 @@ class SheafHypernetwork(GraphHypernetwork):
         return X.flatten(1) @ self.psi["P.weight"].T + self.psi["P.bias"]
 
     def laplacian(self, F_v: Tensor, F_u: Tensor, x: Tensor) -> Tensor:
-        """Returns Delta_F X of X (n, d, f), from the restriction maps (E, d, d) of edges (v, u). They are orthogonal, so
-        the block diagonal D of delta^T delta is a node's degree times I; a node without edges is left out."""
+        """Returns Delta_F X of X (n, d, f), from the restriction maps (E, d, d) of edges (v, u). They are orthogonal,
+        so the block diagonal D of delta^T delta is a node's degree times I; a node without edges is left out."""
         scale = self.degree.clamp(min=1).rsqrt()[:, None, None]
         scaled = scale * x
         disagreement = F_v @ scaled[self.v] - F_u @ scaled[self.u]

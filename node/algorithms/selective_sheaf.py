@@ -227,7 +227,7 @@ def sampled_cosine(mine: np.ndarray, theirs: np.ndarray, n_mine: float, n_theirs
 
 def relative_variance(rows: int, size: int) -> float:
     """Returns Var x / (1 - cos)^2, where the matrix spreads u - v evenly over its d rows, as random signs before a
-    cosine transform do: that of a mean of m squares of normal variables, less what drawing without replacement saves."""
+    cosine transform do: as for a mean of m squares of normal variables, less what drawing without replacement saves."""
     return 2 / rows * (1 - rows / size)
 
 

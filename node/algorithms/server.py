@@ -81,7 +81,7 @@ class ServerAlgorithm(Algorithm):
         return server.theta
 
     def open(self, client: Client, peers: Peers) -> None:
-        """What happens once, before the first round: for the vectors that ``messages`` marks as opening."""
+        """Does what happens once, before the first round: for the vectors that ``messages`` marks as opening."""
 
     def round(self, client: Client, peers: Peers) -> None:
         if peers.round == 1:

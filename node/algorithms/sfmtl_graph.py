@@ -129,6 +129,6 @@ def similarities(phi: np.ndarray, h: np.ndarray, has: np.ndarray, alpha: float) 
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Each divided by its norm, so that products are cosines (9); zeros stay."""
+    """Returns each divided by its norm, so that products are cosines (9); zeros stay."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(norms, norms, 1)

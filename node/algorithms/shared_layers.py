@@ -33,7 +33,7 @@ class SharedLayers(ServerAlgorithm):
         return {"model": (*extractor, weight, bias), "extractor": extractor, "head": (weight, bias)}[self.share]
 
     def w(self, client: Client) -> np.ndarray:
-        """w_i (d_w,), a part of theta_i."""
+        """Returns w_i (d_w,), a part of theta_i."""
         size = sum(block.size for block in self.shared(client.model))
         start = client.theta.size - size if self.share == "head" else 0
         return client.theta[start : start + size]

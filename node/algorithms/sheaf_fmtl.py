@@ -64,7 +64,7 @@ class StabilityWatch:
         return list(new.values())
 
     def cause(self) -> str:
-        """What most likely made theta infinite."""
+        """Returns what most likely made theta infinite."""
         return next(iter(self._crossed.values()), "the local steps diverged; lower training.alpha")
 
     def tell(self, client: Client, lam: float, pull: np.ndarray, squared: float, *, maps: float = 0.0) -> None:
@@ -87,12 +87,12 @@ class SheafAlgorithm(Algorithm):
 
     @property
     def has_one_objective(self) -> bool:
-        """Whether all clients descend on one and the same (8) all along."""
+        """Returns whether all clients descend on one and the same (8) all along."""
         return self.traits.server == "none" and not self.rotate_every
 
     @property
     def compares_parameters(self) -> bool:
-        """Whether the maps compare parameter with parameter, and mix none."""
+        """Returns whether the maps compare parameter with parameter, and mix none."""
         return self.start == "selection"
 
     def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
@@ -109,7 +109,7 @@ class SheafAlgorithm(Algorithm):
         self.descend(client, {j: mine[j] - theirs[j] for j in theirs})
 
     def descend(self, client: Client, r: Vectors) -> None:
-        """(18), from r_ij = P_ij theta_i - P_ji theta_j of the neighbours that were heard."""
+        """Does (18), from r_ij = P_ij theta_i - P_ji theta_j of the neighbours that were heard."""
         theta, lam, maps, report = client.theta, self.lam, client.state.maps, client.report
         before = theta.copy()
         pull = maps.pull_back(r)
@@ -239,7 +239,7 @@ class SheafFMTL(SheafAlgorithm):
             raise SettingsError(f"algorithm.{key}", text)
 
     def facts(self, run: RunFacts) -> Facts:
-        """With selection maps, of each edge the coordinates of one's own theta that the other end has, too."""
+        """Tells, with selection maps, which coordinates of one's own theta the other end of an edge has, too."""
         if self.start != "selection":
             return Facts()
         return Facts(edges={ends: common_coordinates(run, *ends) for e in run.graph.edges for ends in (e, e[::-1])})
@@ -292,7 +292,6 @@ class SheafFMTL(SheafAlgorithm):
         self.descend(client, r)  # (18)
 
     def _rows(self, d_i: int, d_j: int, common: Sequence[int]) -> int:
-        """d_ij"""
         return len(common) if self.start == "selection" else shared_size(self.gamma, d_i, d_j)
 
     def cost(self, own: Assignment) -> Cost:
@@ -313,7 +312,7 @@ def norm(vector: np.ndarray) -> float:
 
 
 def shared_size(gamma: float, d_i: int, d_j: int) -> int:
-    """d_ij, the same at both ends of an edge."""
+    """Returns d_ij, the same at both ends of an edge."""
     return max(1, math.floor(gamma * min(d_i, d_j) + 1e-9))  # 0.29 * 100 is 28.999999999999996
 
 
