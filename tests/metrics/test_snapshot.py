@@ -1,22 +1,18 @@
 """A run in progress in figures, from records written by hand."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from made import START, event, node, sent, write
-from made import done as after
+from made import START, done, event, node, sent, write
 from sheafgossip.metrics.events import Event
-from sheafgossip.metrics.records import LAUNCHER, Record, ResourceRecord, RoundRecord, WorkRecord
+from sheafgossip.metrics.records import LAUNCHER, Record, ResourceRecord, WorkRecord
 from sheafgossip.metrics.store import Store
 from sheafgossip.metrics.summary import summarize
 from sheafgossip.metrics.watch.snapshot import Follower
 
 CONFIG = 'name = "first"\nclients = 3\nrounds = 10\n[algorithm]\nname = "dfedu"\n'
-
-
-def done(client: int, number: int, wall_s: float = 0.0, metric: float | None = None, **others) -> RoundRecord:
-    return after(client, number, metric, wall_s, **others)
 
 
 class Recorded:
@@ -38,7 +34,7 @@ class Recorded:
 
 
 @pytest.fixture
-def run(tmp_path) -> "Recorded":
+def run(tmp_path) -> Recorded:
     return Recorded(tmp_path)
 
 
@@ -75,8 +71,8 @@ def test_a_server_counts_in_what_was_sent_and_nowhere_else(run):
 
 
 def test_bytes_are_the_payload_of_completed_rounds_and_their_rate_that_of_the_last_ten_seconds(run):
-    run.add(START, node(0), *(done(0, k, float(k)) for k in range(31)), *(sent(0, 1, k, 1000) for k in range(1, 32)))
-    snapshot = run.look(100.0)
+    rounds = [done(0, k, wall_s=float(k)) for k in range(31)]
+    snapshot = run.look(100.0, START, node(0), *rounds, *(sent(0, 1, k, 1000) for k in range(1, 32)))
     assert (snapshot.payload_bytes, snapshot.payload_per_s) == (30_000, pytest.approx(1000))
     assert run.look(200.0).payload_per_s == 0.0  # where nothing goes on any more
 
@@ -99,15 +95,16 @@ def test_waiting_is_a_share_of_the_virtual_time_that_clients_were_there_or_of_th
 
 
 def test_time_left_follows_the_recent_pace_of_the_client_that_will_be_last_and_does_not_sink_while_a_round_lasts(run):
-    run.add(START, node(0), node(1), *(done(0, k, 1.0 * k) for k in range(9)), *(done(1, k, 2.0 * k) for k in range(5)))
+    rounds = [done(client, k, wall_s=(1.0 + client) * k) for client in (0, 1) for k in range(9 - 4 * client)]
+    run.add(START, node(0), node(1), *rounds)
     assert [run.look(now).left_s for now in (50.0, 51.0, 59.0)] == pytest.approx([12.0, 11.0, 10.0])
 
 
 def test_the_clock_goes_on_between_rounds_and_never_back(run):
-    run.add(START, node(0), done(0, 0, 1.0))
+    run.add(START, node(0), done(0, 0, wall_s=1.0))
     assert [run.look(now).elapsed_s for now in (100.0, 103.0)] == [1.0, 4.0]
-    assert run.look(104.0, done(0, 1, 3.5)).elapsed_s == 5.0
-    assert run.look(110.0, done(0, 2, 6.5), event(LAUNCHER, "finish")).elapsed_s == 6.5
+    assert run.look(104.0, done(0, 1, wall_s=3.5)).elapsed_s == 5.0
+    assert run.look(110.0, done(0, 2, wall_s=6.5), event(LAUNCHER, "finish")).elapsed_s == 6.5
 
 
 def test_events_are_the_latest_without_the_launchers_own_and_counted_by_kind(run):
@@ -118,13 +115,11 @@ def test_events_are_the_latest_without_the_launchers_own_and_counted_by_kind(run
     assert snapshot.counts == {"crash": 2, "restart": 1}
 
 
-@pytest.mark.parametrize(
-    ("kind", "state"), [("finish", "finished"), ("failure", "failed"), ("interrupt", "interrupted")]
-)
-def test_it_tells_how_a_run_ended_and_leaves_nothing_in_its_folder(run, kind, state):
-    snapshot = run.look(0.0, START, node(0), done(0, 0), event(LAUNCHER, kind, detail="client 0 died\nthe rest"))
-    assert (snapshot.state, snapshot.has_ended, snapshot.left_s) == (state, True, None)
-    assert snapshot.cause == ("client 0 died" if kind == "failure" else "")
+def test_it_tells_how_a_run_ended_and_leaves_nothing_in_its_folder(run):
+    for kind, state in (("finish", "finished"), ("failure", "failed"), ("interrupt", "interrupted")):
+        snapshot = run.look(0.0, START, node(0), done(0, 0), event(LAUNCHER, kind, detail="client 0 died\nthe rest"))
+        assert (snapshot.state, snapshot.has_ended, snapshot.left_s) == (state, True, None)
+        assert snapshot.cause == ("client 0 died" if kind == "failure" else "")
     assert sorted(run.folder.iterdir()) == [run.folder / "config.toml", run.folder / "run.sqlite"]
 
 
@@ -137,12 +132,11 @@ def test_a_look_without_time_goes_on_where_the_one_before_stopped(run):
 
 def test_a_run_taken_up_again_is_read_anew(run):
     assert run.look(0.0, START, node(0), *(done(0, k, metric=0.5) for k in range(8))).completed == (7,)
-    store = Store(run.folder / "run.sqlite")
-    store.forget_after(3)
-    store.write([START])
-    store.commit()  # and still in the log
-    assert run.follower.look().completed == (3,)
-    store.close()
+    with closing(Store(run.folder / "run.sqlite")) as store:
+        store.forget_after(3)
+        store.write([START])
+        store.commit()  # and still in the log
+        assert run.follower.look().completed == (3,)
 
 
 def test_how_a_run_ended_before_is_no_news_to_who_takes_it_up(run):
