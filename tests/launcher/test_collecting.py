@@ -2,15 +2,14 @@
 
 import os
 import signal
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from chaos.records import Records
 from sheafgossip.launcher.processes import collector as collector_module
 from sheafgossip.metrics.records import LAUNCHER, EventRecord
 from sheafgossip.transport.keys import KeyPair
@@ -53,8 +52,7 @@ def write(collector: collector_module.CollectorProcess, batches: int) -> None:
 
 
 def stored(folder: Path) -> int:
-    with closing(sqlite3.connect(folder / "run.sqlite")) as connection:
-        return connection.execute("SELECT count(*) FROM event WHERE kind = 'test'").fetchone()[0]
+    return Records(folder).rows("SELECT count(*) FROM event WHERE kind = 'test'")[0][0]
 
 
 def test_a_slow_disk_is_waited_for_as_long_as_it_gets_on(slow, tmp_path):

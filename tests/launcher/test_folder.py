@@ -94,18 +94,16 @@ def test_anything_but_files_and_folders_of_a_run_is_refused_in_one_line(run_fold
 
 def test_many_that_begin_at_once_get_a_folder_each(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    got, together = [], threading.Barrier(16)
+    together = threading.Barrier(16)
 
-    def begin():
+    def begin(_: int) -> str:
         together.wait()
         with new_folder(None, tmp_path / "mine.toml") as folder:
             (folder / "config.toml").touch()
-            got.append(folder.name)
+            return folder.name
 
     with ThreadPoolExecutor(16) as pool:
-        for _ in range(16):
-            pool.submit(begin)
-    assert sorted(got) == sorted({"mine", *(f"mine-{number}" for number in range(2, 17))})
+        assert set(pool.map(begin, range(16))) == {"mine", *(f"mine-{number}" for number in range(2, 17))}
 
 
 def test_a_new_folder_that_nothing_was_written_to_goes_again_and_others_stay(tmp_path, monkeypatch):
@@ -135,16 +133,11 @@ def test_a_folder_that_another_works_in_is_not_taken_nor_one_that_a_link_promise
 MAKE = "from sheafgossip.launcher.processes.forkserver import private_folder\nprint(private_folder()[0], flush=True)\n"
 
 
-@pytest.fixture
-def temporary(tmp_path, monkeypatch):
+def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-@pytest.mark.usefixtures("temporary")
-def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path):
     lasting = [sys.executable, "-c", f"{MAKE}import time\ntime.sleep(60)"]
-    with subprocess.Popen(lasting, stdout=subprocess.PIPE, text=True) as other:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(lasting, stdout=subprocess.PIPE, text=True, env=environment) as other:
         theirs = Path(other.stdout.readline().strip())
         mine, lock = private_folder()
         assert {path.name for path in tmp_path.iterdir()} == {theirs.name, mine.name}
@@ -157,10 +150,6 @@ def test_what_killed_processes_have_left_goes_when_the_next_run_starts(tmp_path)
     os.close(lock)
     private_folder()
     assert not mine.exists()
-
-
-@pytest.mark.usefixtures("temporary")
-def test_folders_that_are_not_known_to_be_left_stay(tmp_path):
     documents = tmp_path / "documents"
     documents.mkdir(mode=0o700)
     (documents / "lock").touch()

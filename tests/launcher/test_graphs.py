@@ -13,7 +13,6 @@ CHANGING = {"p": 0.5, "redraw_every": 10}
 ONE_WAY = {"p": 0.5, "directed": True}
 ONE_PEER = {"kind": "one-peer-exponential"}
 REGULAR = {"kind": "ring", "directed": True}
-ALL = set(ALGORITHMS)
 ALLOWED = {  # with what a refusal begins
     "changing": (CHANGING, "topology.redraw_every = 10", {"local", "d-psgd", "gradient-tracking", "push-sum"}),
     "changing and directed": (CHANGING | ONE_WAY, "topology.directed = true", {"local", "push-sum"}),
@@ -21,7 +20,7 @@ ALLOWED = {  # with what a refusal begins
     "directed and regular": (REGULAR, "topology.directed = true", {"local", "d-psgd", "push-sum"}),
     "exponential": ({"kind": "exponential"}, "topology.kind = 'exponential'", {"local", "d-psgd", "push-sum"}),
     "one peer": (ONE_PEER, "topology.kind = 'one-peer-exponential'", {"local", "d-psgd", "push-sum"}),
-    "changing, were there more rounds": (CHANGING | {"redraw_every": 100}, "", ALL),
+    "changing, were there more rounds": (CHANGING | {"redraw_every": 100}, "", set(ALGORITHMS)),
 }
 WITH_A_SERVER = {name for name, algorithm in ALGORITHMS.items() if issubclass(algorithm, ServerAlgorithm)}
 
@@ -51,7 +50,7 @@ def test_a_server_that_is_told_relations_is_told_the_edges_of_the_topology(tmp_p
 
 
 @pytest.mark.parametrize("graph", ALLOWED)
-@pytest.mark.parametrize("name", sorted(ALL - WITH_A_SERVER))
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - WITH_A_SERVER))
 def test_an_algorithm_runs_on_the_graphs_it_is_made_for_and_on_no_others(graph, name):
     topology, key, able = ALLOWED[graph]
     config = configured(topology, name)
@@ -59,11 +58,9 @@ def test_an_algorithm_runs_on_the_graphs_it_is_made_for_and_on_no_others(graph, 
     if name in able:
         check_graphs(config, graphs)
         return
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=rf"^{key}: algorithm\.name = {name!r} needs .*$") as refused:
         check_graphs(config, graphs)
-    (told,) = str(refused.value).splitlines()
-    assert told.startswith(f"{key}: algorithm.name = {name!r} needs ")
-    assert all(repr(other) in told for other in able)
+    assert all(repr(other) in str(refused.value) for other in able)
 
 
 @pytest.mark.parametrize("topology", [CHANGING, ONE_WAY, ONE_PEER])
