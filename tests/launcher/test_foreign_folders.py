@@ -241,7 +241,7 @@ def test_nothing_in_a_folder_becomes_markup_of_the_report(tmp_path):
     assert "&lt;script&gt;" in page
 
 
-@pytest.mark.parametrize("name", ["a [/b] c", "[bold]x", ":smile:", "$\\\\frac$ x", "_x", "x" * 100_000])
+@pytest.mark.parametrize("name", ["a [/b] c", "[bold]:smile:", "$\\\\frac$ x", "_x", "x" * 100_000])
 def test_a_name_is_text_and_nothing_else(folder, name):
     (folder / "config.toml").write_text(CONFIG.replace("a run", name))
     other = make_run(folder.parent / "other")
@@ -341,10 +341,10 @@ def test_a_configuration_that_cannot_be_read_is_one_line_where_a_run_is_taken_up
         stage(validate({}), folder)
 
 
-@pytest.mark.parametrize("damage", ["pipe", "text", "name"])
-def test_a_state_that_cannot_be_read_is_refused(folder, damage):
+@pytest.mark.parametrize(("damage", "number"), [("pipe", "0000"), ("text", "0000"), ("name", "x")])
+def test_a_state_that_cannot_be_read_is_refused(folder, damage, number):
     place = folder / "state" / "round-000001"
     place.mkdir(parents=True)
-    spoil(place / f"node-{'x' if damage == 'name' else '0000'}.safetensors", damage)
+    spoil(place / f"node-{number}.safetensors", damage)
     with pytest.raises(RunFolderError, match="cannot be read as the state of a client"):
         open_run(folder).theta(1)

@@ -215,12 +215,10 @@ def test_cores_and_memory_decide_and_limit_what_a_host_gets():
 
 
 def test_one_machine_stands_for_several_hosts_and_several_are_cut_to_so_many():
-    whole = Host("here", cores=4)
-    parts = chosen_hosts(PlacementSection(hosts=2), [whole])
-    assert parts == [Host("here-1", cores=2), Host("here-2", cores=2)]
-    assert chosen_hosts(PlacementSection(), [whole]) == [whole]
-    assert chosen_hosts(PlacementSection(hosts=2), THREE) == THREE[:2]
-    assert chosen_hosts(PlacementSection(), THREE) == THREE
+    parts = [Host("here-1", cores=2), Host("here-2", cores=2)]
+    for hosts, chosen in (([Host("here", cores=4)], parts), (THREE, THREE[:2])):
+        assert chosen_hosts(PlacementSection(hosts=2), hosts) == chosen
+        assert chosen_hosts(PlacementSection(), hosts) == hosts
 
 
 # -- encoders ----------------------------------------------------------------------------------------------------------

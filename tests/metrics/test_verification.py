@@ -38,10 +38,8 @@ def again(other: int) -> tuple[KernelRecord, KernelRecord]:
 
 def test_a_connection_agrees_when_records_and_both_ends_say_the_same(folder):
     comparison = compare_with_kernel(folder())
-    assert [(str(one), *one[2:]) for one in comparison.directions] == [
-        ("0 -> 1", TO_1, TO_1, TO_1),
-        ("1 -> 0", TO_0, TO_0, TO_0),
-    ]
+    directions = [(str(one), *one[2:]) for one in comparison.directions]
+    assert directions == [("0 -> 1", TO_1, TO_1, TO_1), ("1 -> 0", TO_0, TO_0, TO_0)]
     assert (comparison.connections, comparison.differing, comparison.loose_ends) == (1, (), ())
     opened = tuple(OverheadRecord(src, 1 - src, "hello", 1, 134) for src in (0, 1))
     assert compare_with_kernel(folder(plus=again(1) + opened)).differing == ()  # two of one pair count together

@@ -1,6 +1,7 @@
 """Data sets in files, of the user and of others. What bad_inputs.txt has refused is not repeated here."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -88,10 +89,7 @@ def test_the_columns_that_are_neither_target_nor_client_are_the_features(read, f
 
 
 def test_parquet_without_its_library_says_what_to_install(read, monkeypatch):
-    def missing(path):
-        raise ImportError("Unable to find a usable engine")
-
-    monkeypatch.setattr(pd, "read_parquet", missing)
+    monkeypatch.setattr(pd, "read_parquet", Mock(side_effect=ImportError("Unable to find a usable engine")))
     assert "Parquet needs pyarrow: .venv/bin/pip install -e '.[parquet]'" in refusal(read, "table", "", ".parquet")
 
 
@@ -294,8 +292,7 @@ def test_a_school_is_a_client_and_scores_stay_as_they_are(read):
         assert set(shard.x_train[:, 0]) | set(shard.x_test[:, 0]) == {client}
 
 
-@pytest.mark.parametrize("dataset", ["vehicle", "gleam"])
-@pytest.mark.parametrize("column", [False, True])
+@pytest.mark.parametrize(("dataset", "column"), [("vehicle", False), ("gleam", True)])
 def test_minus_one_and_one_become_classes_0_and_1_from_a_row_or_a_column_of_cells(read, dataset, column):
     signs = [np.where(np.arange(size) % 2, 1, -1)[:, None] for size in (5, 7, 4)]
     pool = read(dataset, {"X": cells(tasks(), column=column), "Y": cells(signs, column=column)})
@@ -314,10 +311,9 @@ def test_the_real_file_has_139_schools_and_15362_students():
     if not (SHARED / "school").is_dir():
         pytest.skip(f"no School file in {SHARED / 'school'}")
     pool = load(DataSection(dataset="school", root=SHARED / "school"), 0)
-    assert pool.x.shape == (15_362, 28)
     sizes = np.bincount(pool.client)
     assert (len(sizes), sizes.min(), sizes.max()) == (139, 22, 251)  # as the literature says
-    assert (pool.y.min(), pool.y.max()) == (1, 70)
+    assert (pool.x.shape, pool.y.min(), pool.y.max()) == ((15_362, 28), 1, 70)
     assert np.all(pool.x[:, 27] == pool.x[0, 27])
 
 

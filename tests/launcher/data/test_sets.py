@@ -58,8 +58,7 @@ def test_samples_takes_that_many_different_ones_and_the_seed_says_which():
     assert not np.array_equal(some.x, other.x)
 
 
-@pytest.mark.parametrize("compress", [False, True])
-@pytest.mark.parametrize("place", [".", "MNIST/raw"])
+@pytest.mark.parametrize(("place", "compress"), [(".", True), ("MNIST/raw", False)])
 def test_mnist_is_found_plain_or_packed_in_the_folder_or_where_torchvision_puts_it(tmp_path, place, compress):
     write_mnist(tmp_path / place, compress=compress)
     pool = read("mnist", tmp_path)
