@@ -1,6 +1,5 @@
 """What the configurations of examples/paper promise, and what is refused before anything starts."""
 
-import io
 import tomllib
 from collections import Counter
 from functools import cache
@@ -8,10 +7,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from rich.console import Console
 from scipy.io import savemat
 
 from foreign import sheafgossip
+from made import printed
 from sheafgossip.launcher.studies.reproduction import Result, names, paper_folder, parts_of, planned, titles, with_data
 from sheafgossip.launcher.studies.reproduction_output import remarks, render
 from sheafgossip.node.algorithms import ALGORITHMS
@@ -22,12 +21,8 @@ def parts(what, small=False):
     return parts_of(what, small=small, data_root=None, overrides=[])
 
 
-def shown(part):
-    """The table as it looks before anything has run."""
-    text = io.StringIO()
-    results = [Result(config.label, None, (), "failed") for config in part.configs]
-    Console(file=text, width=80).print(render(part, results))
-    return text.getvalue(), results
+def failed(part):
+    return [Result(config.label, None, (), "failed") for config in part.configs]
 
 
 def test_it_is_known_what_there_is_and_every_published_section_is_shown():
@@ -84,15 +79,14 @@ def test_tables_have_the_runs_of_the_paper(small):
 
 
 def test_a_table_shows_algorithms_in_one_line_of_80_columns_and_is_followed_by_what_differs():
-    table, _ = shown(*parts("table5"))
-    lines = [line.split() for line in table.splitlines()]
+    (part,) = parts("table5")
+    lines = [line.split() for line in printed(render(part, failed(part))).splitlines()]
     assert ["0.0001", "92.38±0.38", "failed", "162", "–", "91.79±0.51", "failed", "808", "–"] in lines
     assert [line for line in lines if len(line) == 1 and line[0][0].isalpha()] == [
         ["small-world"], ["scale-free"], ["complete"]
     ]  # fmt: skip
     part = parts("table4", small=True)[-1]
-    table, results = shown(part)
-    told = table + remarks(part, results, ["rounds=2"])
+    told = printed(render(part, failed(part)), remarks(part, failed(part), ["rounds=2"]))
     for text in ("94.3±0.12", "failed", "not 40 with MNIST", "27.9 MB", "rounds=2 (from the command line)"):
         assert text in told
 
