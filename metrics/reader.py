@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
 
-_BESIDE = ("", "-wal", "-shm", "-journal")
 _LONGEST_VALUE = 4 << 20  # bytes; no record is longer
 _AT_ONCE = 100_000  # steps of SQLite's machine
 # What reading may take: a summary takes some two steps for each byte, and a second is some 50 million.
 _STEPS, _STEPS_A_BYTE = 50_000_000, 40
 _METRICS = ("accuracy", "mse")
-_ROW_NUMBERS = ("rowid", "oid", "_rowid_")
 _LONGEST_TIME = 1e12  # seconds
 _LARGEST = {"round": 2**53, "used_round": 2**53, "phase": 2**31, "pid": 2**31 - 1}
 _RANGES = {column: f" BETWEEN 0 AND {largest}" for column, largest in _LARGEST.items()} | dict.fromkeys(
@@ -50,7 +48,7 @@ def open_records(
     if not path.is_file():
         raise RunFolderError(f"{run_folder}: not the folder of a run: it has no run.sqlite")
     size = 0
-    for file in (path.with_name(path.name + end) for end in _BESIDE):
+    for file in (path.with_name(path.name + end) for end in ("", "-wal", "-shm", "-journal")):
         if file.is_symlink() or (file.exists() and not file.is_file()):
             raise RunFolderError(f"{file}: is no plain file; a run's files lie in its folder")
         size += file.stat().st_size if file.exists() else 0
@@ -92,7 +90,7 @@ def _require_tables(records: sqlite3.Connection, path: Path) -> None:
         plain = kind == "table" and page  # a virtual table has no page, and is asked nothing
         about = records.execute(f"PRAGMA main.table_xinfo({name})").fetchall() if plain else []
         key = {column for _, column, *_, place, _ in about if place}
-        odd = any(column.lower() in _ROW_NUMBERS or computed for _, column, *_, computed in about)
+        odd = any(column.lower() in ("rowid", "oid", "_rowid_") or computed for _, column, *_, computed in about)
         if not plain or odd or key != set(filter(None, PRIMARY_KEYS.get(name, "").split(", "))):
             raise RunFolderError(f"{path}: not the database of a run: {name} is no table as a run makes it")
 

@@ -112,7 +112,6 @@ CREATE INDEX IF NOT EXISTS event_of_kind ON event(kind, node);
 """
 _NAMES = {record_class: name for name, record_class in TABLES.items()}
 _NOT_OF_ROUNDS = "'crash', 'leave', 'restart', 'join', 'death', 'drop'"
-_CHECKPOINT_WAIT_MS = 500
 
 
 class RunFolderError(UserError):
@@ -210,6 +209,6 @@ class Store:
     def close(self) -> None:
         """Commits, and folds the write-ahead log into the file unless a reader holds on to it."""
         self.commit()
-        self._connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_WAIT_MS}")
+        self._connection.execute("PRAGMA busy_timeout = 500")  # ms
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         self._connection.close()

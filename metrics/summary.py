@@ -18,8 +18,6 @@ from .records import LAUNCHER, TABLES
 from .store import CLIENTS, CONFIG_DIGEST
 from .text import label
 
-_ROUND_OFF = 1e-9  # must not add a client: 0.07 * 100 is a little more than 7
-
 
 def mean(values: ArrayLike) -> float:
     return float(np.mean(_checked(values)))
@@ -37,7 +35,7 @@ def worst(values: ArrayLike, share: float = 0.1, higher_is_better: bool = True) 
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}; it must be above 0 and at most 1")
     ascending = np.sort(_checked(values))
-    count = max(1, math.ceil(share * ascending.size - _ROUND_OFF))
+    count = max(1, math.ceil(share * ascending.size - 1e-9))  # round-off adds no client: 0.07 * 100 is more than 7
     return float(np.mean(ascending[:count] if higher_is_better else ascending[-count:]))
 
 

@@ -20,8 +20,6 @@ _CONTROL = re.compile(
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # changes of the direction of writing, and odd ends of a line
     "\ud800-\udfff\ufeff]"  # halves of a character, which cannot be encoded
 )
-_LONGEST_LABEL = 200
-_COLUMNS_OF_A_FILE = 1000
 
 
 def plain(text: str) -> str:
@@ -30,7 +28,7 @@ def plain(text: str) -> str:
 
 
 def label(text: str) -> str:
-    return plain(text[:_LONGEST_LABEL]).replace("\n", " ").replace("\t", " ")
+    return plain(text[:200]).replace("\n", " ").replace("\t", " ")
 
 
 def short(number: float, digits: int = 3) -> str:
@@ -81,7 +79,7 @@ def show(what: RenderableType) -> None:
 
 def width() -> int:
     """Returns the columns of what standard output leads to. A file has as many as a table takes."""
-    return shutil.get_terminal_size(fallback=(_COLUMNS_OF_A_FILE, 0)).columns
+    return shutil.get_terminal_size(fallback=(1000, 0)).columns
 
 
 def new_console(*, stderr: bool = False, width: int | None = None) -> Console:

@@ -65,7 +65,13 @@ def _sections() -> Iterator[str]:
 
 
 def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
-    below = _texts_below(section)
+    below: dict[str, str] = {}  # the text below each key, as the classes are written
+    for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section | Algorithm)]):
+        written: Any = ast.parse(dedent(inspect.getsource(kind))).body[0]
+        for line, after in pairwise(written.body):
+            match line, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    below[name] = meaning
     for name, key in ((name, key) for name, key in keys_of(section).items() if name in names):
         about = [f"- **`{name}`**", _values(key.kind, key.metadata)]
         if key.default is None or key.default is MISSING:
@@ -81,18 +87,6 @@ def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
             about.append(f"only with {' and '.join(conditions)}")
         meaning = _line(" ".join([*(text for text in key.metadata if isinstance(text, str)), below.get(name, "")]))
         yield "\n\n  ".join(filter(None, [" · ".join(about), meaning]))
-
-
-def _texts_below(section: type) -> dict[str, str]:
-    """Returns {key: the text below it}, as the classes are written."""
-    found = {}
-    for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section | Algorithm)]):
-        written: Any = ast.parse(dedent(inspect.getsource(kind))).body[0]
-        for line, below in pairwise(written.body):
-            match line, below:
-                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                    found[key] = meaning
-    return found
 
 
 def _values(kind: Any, bounds: Iterable[Any] = ()) -> str:
