@@ -94,7 +94,6 @@ class RunFolder(Records):
         return command("resume", self.path, *options, code=code).stderr
 
     def runs(self) -> dict[str, RunFolder]:
-        """Those below this folder, by their names."""
         return {path.name: RunFolder(path) for path in sorted(self.path.iterdir()) if path.is_dir()}
 
     def copy(self, path: Path) -> RunFolder:
@@ -156,7 +155,6 @@ def run_here(configs: Sequence[RunConfig], folder: Path, engine: EngineName = "l
 
 @_signals_as_before()
 def run_here_again(folder: RunFolder, engine: EngineName = "local", rounds: int | None = None) -> Finished:
-    """Takes a run up, with this process as launcher."""
     finished = resume(folder.path, means=Means(engine), rounds=rounds)
     assert finished.outcome.status == "finish", finished.outcome
     return finished
@@ -217,7 +215,6 @@ def load_cores() -> Iterator[Callable[[], None]]:
 def until(
     reached: Callable[[], object], process: subprocess.Popen | None = None, seconds: float = 150, every_s: float = 0.02
 ) -> None:
-    """Waits until it is reached, while the process goes on."""
     deadline = time.monotonic() + seconds
     while not reached():
         assert process is None or process.poll() is None, process.communicate()
@@ -248,7 +245,6 @@ class Going:
         self.until(reached)
 
     def pid(self, node: int) -> int:
-        """Others may be rounds ahead before a client's own records are stored."""
         of_node = f"SELECT pid FROM node WHERE node = {node}"
         until(lambda: self.folder.rows(of_node))
         return self.folder.rows(of_node)[0][0]
@@ -259,7 +255,6 @@ class Going:
         return [launcher, *launcher.children(recursive=True)]
 
     def process_of(self, module: str) -> psutil.Process:
-        """The one child that runs this module."""
         (found,) = [each for each in psutil.Process(self.process.pid).children() if module in each.cmdline()]
         return found
 
@@ -267,7 +262,6 @@ class Going:
         self.process.send_signal(number)
 
     def kill(self, *others: psutil.Process) -> None:
-        """The launcher, and with it all others."""
         for process in (self.process, *others):
             with contextlib.suppress(psutil.NoSuchProcess):  # clients end by themselves once their launcher has gone
                 process.kill()
@@ -277,7 +271,7 @@ class Going:
         self.kill(*self.processes()[1:])
 
     def end(self, seconds: float = 100, typed: str | bytes | None = None) -> tuple[int, str]:
-        """(exit code, everything printed) of a command that ends by itself within ``seconds``."""
+        """(exit code, everything printed)"""
         out, err = self.process.communicate(typed, timeout=seconds)
         return self.process.returncode, (out or "") + err if err else out
 

@@ -223,9 +223,21 @@ def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out:
         plan = plan_sweep(file, overrides or (), parse_grids(grid or ()), seeds, root)
         claim = stack.enter_context(alone_in(root))
         missing = plan.missing()
-        prepared = prepare(missing)
-        told = (lambda _: None) if quiet else _progress(prepared, len(plan.runs), len(missing), jobs)
-        ended = run_in_jobs(missing, jobs, claim.descriptor, told)
+        prepared, total, seconds = prepare(missing), len(plan.runs), list[float]()
+
+        def told(ended: Ended) -> None:
+            seconds.append(ended.seconds)
+            left = len(missing) - len(seconds)
+            how = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}[ended.outcome.status]
+            more = f", about {duration(mean(seconds) * left / min(jobs, left))} left" if left else ""
+            say(f"{total - left} of {total}: {ended.run.name} {how} after {ended.seconds:.1f} s{more}", err=True)
+
+        if not quiet:
+            for first in prepared[:1]:  # what is told of the first holds for all, but for what is swept
+                say("\n".join(Banner().lines(first)), err=True)
+            before = f", {total - len(missing)} finished before" if len(missing) < total else ""
+            say(f"{total} runs{before}", err=True)
+        ended = run_in_jobs(missing, jobs, claim.descriptor, (lambda _: None) if quiet else told)
         folders = [run.folder for run in plan.runs]
         finished = Comparison(summarize_all([folder for folder in folders if is_finished(folder)]), plan.keys)
         write_groups(root / "sweep.csv", finished)
@@ -238,23 +250,6 @@ def sweep(file: Path, grid: Words, seeds: int, jobs: int, overrides: Words, out:
     if code := exit_code(each.outcome for each in ended):
         say(f"the same command with --out {relative(root)} goes on with what is missing", err=True)
     return code
-
-
-def _progress(prepared: Sequence[Prepared], total: int, missing: int, jobs: int) -> Callable[[Ended], None]:
-    """Tells of ``missing`` runs of ``total``; what it returns tells of each as it ends, ``jobs`` at once."""
-    for first in prepared[:1]:  # what is told of the first holds for all, but for what is swept
-        say("\n".join(Banner().lines(first)), err=True)
-    say(f"{total} runs{f', {total - missing} finished before' if missing < total else ''}", err=True)
-    seconds: list[float] = []
-
-    def told(ended: Ended) -> None:
-        seconds.append(ended.seconds)
-        left = missing - len(seconds)
-        how = {"finish": "finished", "failure": "failed", "interrupt": "was interrupted"}[ended.outcome.status]
-        more = f", about {duration(mean(seconds) * left / min(jobs, left))} left" if left else ""
-        say(f"{total - left} of {total}: {ended.run.name} {how} after {ended.seconds:.1f} s{more}", err=True)
-
-    return told
 
 
 def reproduce(

@@ -37,7 +37,6 @@ def config(folder):
         ("", 80, "Decentralized federated learning in which every client is a real process."),
         ("run", 60, "Override a key, e.g. --set algorithm.gamma=0.03."),
         ("encoder train", 60, "Train an encoder on the images of [data], and save it for algorithm.encoder of FLT."),
-        ("topology show", 60, "Print figures of the configuration's graph, and save a picture of it if asked."),
         ("reproduce", 60, "Our figures are printed beside those of the paper."),
     ],
 )
