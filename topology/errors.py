@@ -1,22 +1,17 @@
-"""What counts as a user's mistake, and how to install what is missing.
-
-Every folder may import this module, so it imports nothing of ours.
-"""
+"""Errors that are the user's; every folder may import this module, so it imports nothing of ours."""
 
 from pathlib import PurePath
 from typing import Any, Self
 
 
 class UserError(Exception):
-    """What was asked for cannot be had; the message is for the user: what is wrong, where, and what is allowed.
+    """The message tells the user what is wrong, where, and what is allowed; each argument becomes one line of it.
 
-    The command line tells it and ends with 2; any other exception is a fault of the program. Each argument is one line,
-    whatever it quotes; only a configuration may have several mistakes.
+    The command line prints it and exits with 2; any other exception is a fault of the program.
     """
 
     @classmethod
     def of(cls, key: str, value: Any, why: str, allowed: Any) -> Self:
-        """A value of the configuration that is not allowed, in the form that such refusals have."""
         return cls(f"{key} = {shown(value)}: {why}; allowed: {allowed}")
 
     def __str__(self) -> str:
@@ -24,7 +19,7 @@ class UserError(Exception):
 
 
 def shown(value: Any) -> str:
-    """Returns a value of the configuration about as in TOML; of a long one only the start."""
+    """Returns about the TOML of a value; of a long one only the start."""
     value = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, PurePath) else value
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 120 else f"{text[:120]}..."

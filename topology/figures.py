@@ -14,10 +14,7 @@ DENSE_UP_TO = 500  # clients; beyond, all eigenvalues of a dense matrix cost mor
 
 
 def describe(graphs: GraphSequence) -> dict[str, str]:
-    """What there is to say of the graphs, by name; spreads are over clients and periods.
-
-    Raises TopologyError for a disconnected graph that stays: it has no diameter.
-    """
+    """Spreads are over clients and periods. Raises TopologyError for a disconnected graph that stays."""
     graph, clients = graphs.graphs[0], range(graphs.union.clients)
     if not graphs.changes and not graph.directed:
         if not graph.is_connected:
@@ -57,7 +54,7 @@ def _spread(counts: list[int]) -> str:
 
 
 def diameter(graph: Graph) -> int:
-    """Hops between the two clients that are farthest apart, of a connected graph; along arcs where it is directed."""
+    """Hops between the two clients of a connected graph that are farthest apart; along arcs where it is directed."""
     everyone = (1 << graph.clients) - 1
     reached = [1 << client for client in range(graph.clients)]
     hops = 0

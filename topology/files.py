@@ -1,5 +1,4 @@
-"""Graphs that a user wrote down: a list of edges or arcs, or GraphML. Files come from other people: their size is
-bounded, and GraphML is read without ever expanding an entity."""
+"""Graphs from files of other people: their size is bounded, and no entity of GraphML is ever expanded."""
 
 import codecs
 import re
@@ -14,7 +13,6 @@ from .graph import Graph, TopologyError
 
 LARGEST_FILE = 64 * 2**20  # bytes
 
-_DOCTYPE = "a DOCTYPE is not allowed: its entities could grow without bound; remove it"
 Link = tuple[int, int, int]
 """The line of an edge or arc, and its two ends."""
 
@@ -35,9 +33,8 @@ def read_graph(path: Path, clients: int, *, directed: bool, connected: bool = Tr
             raise _error(path, line, f"client {max(link)}: with {clients} clients the numbers are 0 to {clients - 1}")
         if i == j:
             raise _error(path, line, f"{name} {i}-{j}: a client cannot be its own neighbour")
-        if link in first_line:
-            given = f"was already given on line {first_line[link]}: give each {name} once"
-            raise _error(path, line, f"{name} {i}-{j} {given}")
+        if earlier := first_line.get(link):
+            raise _error(path, line, f"{name} {i}-{j} was already given on line {earlier}: give each {name} once")
         first_line[link] = line
     graph = Graph.of(clients, first_line, directed=directed)
     if graph.is_connected or not (directed or connected):
@@ -117,7 +114,8 @@ def _graphml(path: Path, content: bytes, arcs: bool) -> list[Link]:
             case "hyperedge":
                 refuse("a <hyperedge>: edges must join two clients")
 
-    parser.StartDoctypeDeclHandler = partial(refuse, _DOCTYPE)
+    doctype = "a DOCTYPE is not allowed: its entities could grow without bound; remove it"
+    parser.StartDoctypeDeclHandler = partial(refuse, doctype)
     parser.StartElementHandler = element
     try:
         parser.Parse(content, True)

@@ -71,8 +71,9 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
     """
     if spec.kind == "file":
         if spec.path is None:
-            needed = 'topology.kind = "file" needs an edge list or a .graphml file'
-            raise TopologyError(f"topology.path is missing: {needed}")
+            raise TopologyError(
+                'topology.path is missing: topology.kind = "file" needs an edge list or a .graphml file'
+            )
         from .files import read_graph
 
         return read_graph(spec.path, clients, directed=spec.directed, connected=spec.connected)
@@ -105,10 +106,7 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
 
 
 def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> GraphSequence:
-    """All the graphs that ``spec`` means in so many rounds, the first of them drawn as if it were the only one.
-
-    Raises TopologyError as ``draw`` does.
-    """
+    """The graphs of so many rounds; raises TopologyError as ``draw`` does."""
     if spec.redraw_every and spec.kind not in _RANDOM:
         raise _refusal(spec, "redraw_every", f"{spec.kind} graphs are not random; those that are: {_listed(_RANDOM)}")
     periods, rounds_each = 1, 1
@@ -170,7 +168,6 @@ def _by_networkx(spec: TopologySpec, clients: int, rng: np.random.Generator) -> 
 
 
 def _torus(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
-    """Client c stands in row c // cols and column c % cols."""
     divisors = [rows for rows in range(1, clients + 1) if clients % rows == 0]
     rows = spec.rows or divisors[(len(divisors) - 1) // 2]
     if rows not in divisors:
@@ -191,12 +188,10 @@ def _circle(members: range) -> Pairs:
 
 
 def _hops(clients: int) -> list[int]:
-    """1, 2, 4, ... below the number of clients."""
     return [1 << power for power in range((clients - 1).bit_length())]
 
 
 def _hop(clients: int, hop: int) -> Pairs:
-    """Everyone sends to the client that is ``hop`` further on the circle."""
     return ((i, (i + hop) % clients) for i in range(clients))
 
 
@@ -209,8 +204,7 @@ _PAIRS: dict[str, Callable[[TopologySpec, int, np.random.Generator], Pairs]] = {
     "complete": lambda _, clients, __: combinations(range(clients), 2),
     "exponential": lambda _, clients, __: (arc for hop in _hops(clients) for arc in _hop(clients, hop)),
 }
-"""Edges, or arcs where the graph is directed, over two or more clients. Raises TopologyError where the parameters do
-not fit the number of clients."""
+"""Edges, or arcs, over two or more clients. Raises TopologyError where parameters do not fit their number."""
 _ONE_PEER = "one-peer-exponential"  # the hops of the exponential graph, one a round: none needs to be connected
 _RANDOM = {  # their parameters, and what helps when draws come out disconnected, where they may
     "erdos-renyi": (("p",), "raise topology.p (connected above about ln(n)/n = {threshold:.3f}) or topology.tries"),

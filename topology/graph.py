@@ -1,4 +1,4 @@
-"""Simple graphs of clients, undirected and directed, and what can be asked of them without any other library."""
+"""Simple graphs of clients, undirected and directed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,42 +45,41 @@ class Graph:
 
     @classmethod
     def of(cls, clients: int, pairs: Pairs, *, directed: bool = False) -> Self:
-        """The graph of ``pairs``, each edge once, in any order; so are the two ends of an undirected one."""
+        """Takes pairs, and the ends of undirected ones, in any order."""
         ordered = pairs if directed else ((i, j) if i < j else (j, i) for i, j in pairs)
         return cls(clients, tuple(sorted(ordered)), directed)
 
     @cached_property
-    def _successors(self) -> list[tuple[int, ...]]:
+    def _lists(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """By client, those it sends to and those it hears from, ascending since the edges are."""
+        after, before = ([[] for _ in range(self.clients)] for _ in range(2))
+        for i, j in self.edges:
+            after[i].append(j)
+            before[j].append(i)
         if self.directed:
-            return _lists(self.clients, self.edges)
-        # Edges ascend, so each client's list receives first the smaller and then the larger neighbours, both in order.
-        return _lists(self.clients, (arc for i, j in self.edges for arc in ((i, j), (j, i))))
-
-    @cached_property
-    def _predecessors(self) -> list[tuple[int, ...]]:
-        return _lists(self.clients, ((j, i) for i, j in self.edges)) if self.directed else self._successors
+            return list(map(tuple, after)), list(map(tuple, before))
+        both = [(*smaller, *larger) for smaller, larger in zip(before, after, strict=True)]
+        return both, both
 
     def successors(self, client: int) -> tuple[int, ...]:
-        """Those it sends to, ascending."""
-        return self._successors[client]
+        return self._lists[0][client]
 
     def predecessors(self, client: int) -> tuple[int, ...]:
-        """Those it hears from, ascending."""
-        return self._predecessors[client]
+        return self._lists[1][client]
 
     neighbours = successors
 
     def degree(self, client: int) -> int:
-        return len(self._successors[client])
+        return len(self._lists[0][client])
 
     @cached_property
     def max_degree(self) -> int:
-        return max(map(len, self._successors))
+        return max(map(len, self._lists[0]))
 
-    @cached_property
+    @property
     def is_regular(self) -> bool:
         """Whether all clients send to as many as they hear from, everyone to the same number."""
-        return len({len(ends) for lists in (self._successors, self._predecessors) for ends in lists}) == 1
+        return len({len(ends) for lists in self._lists for ends in lists}) == 1
 
     @cached_property
     def undirected(self) -> "Graph":
@@ -93,10 +92,7 @@ class Graph:
         unseen, count = set(range(self.clients)), 0
         while unseen:
             client = next(iter(unseen))
-            part = _reached(self._successors, client, unseen)
-            if self.directed:
-                part &= _reached(self._predecessors, client, unseen)
-            unseen -= part
+            unseen -= set.intersection(*(_reached(lists, client, unseen) for lists in self._lists[: 1 + self.directed]))
             count += 1
         return count
 
@@ -133,14 +129,6 @@ class GraphSequence:
         return Graph.of(self.graphs[0].clients, {edge for graph in self.graphs for edge in graph.undirected.edges})
 
 
-def _lists(clients: int, arcs: Pairs) -> list[tuple[int, ...]]:
-    """By client i: each j of an arc (i, j), in the order of the arcs."""
-    lists: list[list[int]] = [[] for _ in range(clients)]
-    for i, j in arcs:
-        lists[i].append(j)
-    return list(map(tuple, lists))
-
-
 def _reached(adjacency: Sequence[tuple[int, ...]], start: int, within: set[int]) -> set[int]:
     """``start``, and what of ``within`` can be reached from it without leaving ``within``."""
     reached, frontier = {start}, [start]
@@ -152,12 +140,10 @@ def _reached(adjacency: Sequence[tuple[int, ...]], start: int, within: set[int])
 
 
 def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
-    """{j: W_ij} of i = ``client``, itself first, then those it hears from: mixing weights of algorithms that average.
+    """Mixing weights {j: W_ij} of i = ``client``, itself first, then those it hears from.
 
-    On an undirected graph W is symmetric and doubly stochastic: ``weights``, as ``topology.weights``, gives W_ij of an
-    edge, and the diagonal takes the rest of each row. On a directed one client j gives itself and each of those it
-    sends to the same share, W_ij = 1 / (1 + outdeg_j): the columns of W sum to 1, and its rows too where the graph is
-    regular.
+    On an undirected graph W is symmetric and doubly stochastic. On a directed one W_ij = 1 / (1 + outdeg_j): its
+    columns sum to 1, and its rows too where the graph is regular.
     """
     if graph.directed:
         return {j: 1 / (1 + len(graph.successors(j))) for j in (client, *graph.predecessors(client))}
@@ -168,11 +154,7 @@ def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
 
 
 def matchings(graph: Graph) -> dict[tuple[int, int], int]:
-    """{edge: number of its matching}, from 0: sets of edges in which no client has two.
-
-    Each edge takes the first that is free at both of its ends: at least as many as the largest degree, and fewer than
-    twice as many.
-    """
+    """{edge: number of its matching}, from 0: sets of edges in which no client has two, fewer than twice the degree."""
     taken = [0] * graph.clients  # of each client, the matchings that have an edge of it, as bits
     numbers = {}
     for i, j in graph.edges:

@@ -45,10 +45,7 @@ LOOK: dict[Any, Any] = {
     **{f"{axis}tick.major.size": 3 for axis in "xy"},
 }
 """Parameters of matplotlib; a picture is made and written while they hold."""
-_NUMBERED_UP_TO = 60  # clients; more numbers than that cannot be read
 RASTER_FROM = 20_000  # lines or bars; vector files of so many open slowly
-_PERIODS_SHOWN = 6
-_STRESS_UP_TO = 150  # clients; Kamada-Kawai looks best and costs n^3
 _EDGE = "#5b6770"
 
 
@@ -60,7 +57,7 @@ def draw_picture(graphs: GraphSequence, path: Path, title: str) -> None:
     check_format(path)
     import matplotlib
 
-    shown = graphs.graphs[:_PERIODS_SHOWN]
+    shown = graphs.graphs[:6]
     columns = min(3, len(shown))
     with matplotlib.rc_context(LOOK):
         figure, panels = new_figure(7.0 * columns, 7.0 * math.ceil(len(shown) / columns), columns, len(shown))
@@ -90,7 +87,7 @@ def save_picture(figure: Figure, path: Path) -> None:
 def new_figure(
     width: float, height: float, columns: int = 1, panels: int | None = None, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Inches; so many panels, by default one a column, row by row."""
+    """Sizes are inches; ``panels``, by default one a column, go row by row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -102,7 +99,6 @@ def new_figure(
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """What is drawn in ``axes``, unless it is only one thing."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) > 1:
         columns = max(1, min(len(labels), int(figure.get_figwidth() * 11 / (max(map(len, labels)) + 8))))
@@ -110,7 +106,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 
 def literal(text: str) -> str:
-    """Without formulas: matplotlib sets what stands between two dollar signs, and fails where it is none."""
+    """Escapes dollars: matplotlib takes what stands between two for a formula, and fails where it is none."""
     return text.replace("$", r"\$")
 
 
@@ -136,7 +132,7 @@ def draw_graph(
         x, y = positions[own].T
         look: dict[str, Any] = {"edgecolors": PAPER, "lw": 1.2 if graph.clients <= 300 else 0.4, "zorder": 2}
         axes.scatter(x, y, s=sizes[own], c=colour, marker=marker, label=literal(str(label)), **look)
-        if graph.clients <= _NUMBERED_UP_TO:
+        if graph.clients <= 60:  # more numbers cannot be read
             red, green, blue = bytes.fromhex(colour[1:])
             ink = PAPER if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else INK
             look = {"ha": "center", "va": "center_baseline", "color": ink, "zorder": 3}
@@ -159,7 +155,7 @@ def layout(graph: Graph) -> np.ndarray:
     drawn = networkx.Graph()
     drawn.add_nodes_from(range(graph.clients))
     drawn.add_edges_from(graph.edges)
-    if graph.clients <= _STRESS_UP_TO and graph.is_connected:
+    if graph.clients <= 150 and graph.is_connected:  # looks best and costs n^3
         places = networkx.kamada_kawai_layout(drawn)
     else:
         # An iteration costs n^2: larger graphs get fewer, down to some seconds for 3,000 clients.

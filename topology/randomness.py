@@ -6,10 +6,7 @@ import numpy as np
 
 
 def generator(seed: int, purpose: str, *key: int) -> np.random.Generator:
-    """The generator of one purpose, independent of every other purpose and key and of the order of calls.
-
-    ``key`` tells draws of one purpose apart: a client, an edge, a round (non-negative integers).
-    """
+    """Independent of every other purpose and ``key`` (a client, an edge, a round) and of the order of calls."""
     digest = hashlib.sha256(purpose.encode()).digest()[:8]
     # The length of the key is part of it: SeedSequence takes (1,) and (1, 0) for the same
     entropy = [seed, int.from_bytes(digest, "little"), len(key), *key]

@@ -1,8 +1,7 @@
-"""What a section of the configuration is made of: a frozen dataclass, bounds and conditions beside its fields.
+"""A section of the configuration is a frozen dataclass, with bounds and conditions beside its fields.
 
-The text below a field is its reference in docs/configuration.md. The launcher has pydantic validate sections by
-``__pydantic_config__``; clients and the planner read the same classes without it. What concerns several keys is checked
-in ``__post_init__``, which raises ValueError.
+The text below a field is its reference in docs/configuration.md. The launcher has pydantic validate sections; clients
+read the same classes without it. What concerns several keys raises ValueError in ``__post_init__``.
 """
 
 from collections.abc import Callable
