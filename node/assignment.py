@@ -36,31 +36,23 @@ class Period:
 
 @dataclass(frozen=True)
 class Run:
-    """What all clients of a run are told alike, beside the sections of its configuration.
+    """What all clients of a run are told alike, beside the sections of its configuration."""
 
-    ``number`` tells runs apart on the wire; a server is none of the ``clients``. Layers before the last start as those
-    of client 0 with its ``first_outputs``; 0: each start on its own. The shards' second task begins with
-    ``drift_round``; 0: there is none. Without a ``scenario`` nothing but the machine decides on time, and every
-    exchange waits for every neighbour.
-    """
-
-    number: int
+    number: int  # tells runs apart on the wire
     folder: Path
     seed: int
-    clients: int
+    clients: int  # without a server
     rounds: int
     task: Literal["classification", "regression"] = "classification"
     largest_vector: int = 0
-    first_outputs: int = 0
-    drift_round: int = 0
+    first_outputs: int = 0  # of client 0, as whose layers before the last all others' start; 0: each on its own
+    drift_round: int = 0  # where the shards' second task begins; 0: there is none
     rounds_a_period: int = 1
-    scenario: bool = False
+    scenario: bool = False  # without one nothing but the machine decides on time
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where a client runs, and where its sockets are."""
-
     address: str
     records: str  # the collector's address
     records_key: str = ""  # the collector's public key, where records are sent with keys
@@ -87,11 +79,10 @@ class AssignedIncarnation:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One client's part of a run. Every round number counts from 1. A server has no data, hence no shard.
+    """One client's part of a run; rounds count from 1. A server has no shard.
 
-    ``facts`` are what the algorithm asked this client to be told of the run. The ``periods`` of a directed or changing
-    graph, whose ``neighbours`` are those of all periods, follow each other, over and over; without any, all neighbours
-    are heard and sent to in all rounds.
+    The ``periods`` of a directed or changing graph, whose ``neighbours`` are those of all periods, follow each other,
+    over and over; without any, all neighbours are heard and sent to in all rounds.
     """
 
     node: int
@@ -102,7 +93,7 @@ class Assignment:
     algorithm: dict[str, Any]
     neighbours: tuple[Neighbour, ...]
     periods: tuple[Period, ...] = ()
-    facts: Any = None
+    facts: Any = None  # what the algorithm asked this client to be told of the run
     model: ModelSettings = ModelSettings()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
@@ -123,7 +114,6 @@ class Assignment:
 
     @property
     def sender(self) -> int:
-        """The number under which this process sends records."""
         return sender_of(self.node, self.incarnation.number)
 
     def codec_of(self, peer: Neighbour) -> Codec | None:
@@ -144,20 +134,19 @@ class Assignment:
         return self.run.folder / "log" / f"{name_of(self.node)}.log"
 
     def state(self, round: int) -> Path:
-        """What this client is after a round."""
         return self.checkpoint_of(self.node, round)[0]
 
     def sent(self, round: int) -> Path:
-        """What this client, which is away in this round, sent before and neighbours have yet to use."""
+        """Messages that this client, away in this round, sent before and neighbours have yet to use."""
         return self.checkpoint_of(self.node, round)[1]
 
     def checkpoint_of(self, node: int, round: int) -> tuple[Path, Path]:
-        """The two files, of which one is there, that a client's checkpoint may be."""
+        """A client's checkpoint is one of these two files."""
         state = self._file(f"state/round-{round:06d}", name_of(node))
         return state, state.with_name(f"sent-{node:04d}.safetensors")
 
     def handed_on(self, incarnation: int) -> Path:
-        """What this client had sent when that incarnation ended and neighbours have yet to use; the next keeps it."""
+        """Messages of that incarnation that neighbours have yet to use; the next keeps them."""
         return self._file("sent", f"{name_of(self.node)}.{incarnation}")
 
     def _file(self, folder: str, name: str = "") -> Path:
@@ -173,5 +162,4 @@ class Assignment:
 
 
 def name_of(node: int) -> str:
-    """The name of a client's files."""
     return f"node-{node:04d}"

@@ -20,20 +20,13 @@ Batch = Any
 
 @dataclass(slots=True)
 class RoundReport:
-    """What an algorithm tells of its last round, for the records.
+    """What an algorithm tells of its last round, for the records; disagreements and gradient are as it began."""
 
-    Of edges: {j: ||P_ij theta_i - P_ji theta_j||} as the round began; where the algorithm weighs them {j: w_ij}, the
-    factor on P_ij in the round; where it asks for it {j: the estimated cosine between the updates of i and j}. The
-    ``penalty`` is the client's half of its edges' terms in the objective (8), lam/4 sum_j ||P_ij theta_i - P_ji
-    theta_j||^2; ``gradient_norm`` its part of ||grad Psi(theta, P)|| as the round began, where one full gradient step
-    tells it.
-    """
-
-    disagreements: dict[int, float] = field(default_factory=dict)
-    weights: dict[int, float] = field(default_factory=dict)
-    cosines: dict[int, float] = field(default_factory=dict)
-    penalty: float = 0.0
-    gradient_norm: float | None = None
+    disagreements: dict[int, float] = field(default_factory=dict)  # {j: ||P_ij theta_i - P_ji theta_j||}
+    weights: dict[int, float] = field(default_factory=dict)  # {j: w_ij}, the factor on P_ij, where edges are weighed
+    cosines: dict[int, float] = field(default_factory=dict)  # {j: the estimated one between the updates of i and j}
+    penalty: float = 0.0  # its half of its edges' terms in (8), lam/4 sum_j ||P_ij theta_i - P_ji theta_j||^2
+    gradient_norm: float | None = None  # its part of ||grad Psi(theta, P)||, where one full gradient step tells it
     warnings: list[str] = field(default_factory=list)  # for the user, each once a run
     events: list[tuple[str, str]] = field(default_factory=list)  # (kind, detail) of what else is worth a record
     cause_of_divergence: str = "the local steps diverged; lower training.alpha"  # should theta turn out to be infinite
@@ -42,7 +35,7 @@ class RoundReport:
 class Client:
     """``theta`` is the model's flat parameter vector (d,): algorithms change it in place, and cannot rebind it.
 
-    A server is one without data: it has a theta, and its clients as neighbours, but nothing to learn from.
+    A server has a theta, and its clients as neighbours, but no data.
     """
 
     def __init__(
@@ -63,6 +56,9 @@ class Client:
         self.successors = self.predecessors = self.neighbours
         self.train_loss: float | None = None
         self.alpha = training.alpha
+        self.train_samples = learner.train_samples
+        # Local steps in a round; 0 of a server
+        self.steps = training.count(self.train_samples) if self.role == "client" else 0
         # Whether ``learn`` is theta <- theta - alpha grad f(theta), exactly
         self.takes_one_full_step = training.work == "full" and not training.momentum
         self._theta = learner.theta
@@ -85,10 +81,6 @@ class Client:
                 "client.theta[:] = ... (client.theta += ... and -= change it in place, too)"
             )
 
-    @property
-    def train_samples(self) -> int:
-        return self._learner.train_samples
-
     def enter(self, round: int) -> None:
         """From now on the graph is that of this round."""
         periods = self._assignment.periods
@@ -104,13 +96,8 @@ class Client:
         self.successors = {j: self.neighbours[j] for j in period.successors}
         self.predecessors = {j: self.neighbours[j] for j in weights}
 
-    @property
-    def steps(self) -> int:
-        """How many local steps it takes in a round; 0 of a server."""
-        return self._assignment.training.count(self.train_samples) if self.role == "client" else 0
-
     def steps_of(self, client: int) -> int:
-        """At the server: how many local steps a client takes in a round."""
+        """Local steps that a client of this server takes in a round."""
         return self._assignment.training.count(self.neighbours[client].samples)
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> None:
@@ -156,5 +143,4 @@ class Client:
         return self._learner.inputs()
 
     def generator(self, purpose: str, *key: int) -> np.random.Generator:
-        """Random draws of this client for one purpose."""
         return generator(self.seed, purpose, self.node, *key)

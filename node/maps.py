@@ -1,6 +1,4 @@
-"""Restriction maps: how a client's model is seen from each of its edges. Here are those that stay as they are, and what
-those of ``stored_maps`` begin as: the four families of the paper's Table 6, and shared maps, which are ours.
-"""
+"""Restriction maps: fixed ones, and the starts of others: the families of the paper's Table 6, and our shared maps."""
 
 import math
 from abc import ABC, abstractmethod
@@ -22,7 +20,7 @@ _ROWS_AT_A_TIME = 64  # of random numbers: a double precision copy of all rows w
 
 
 class Stacking:
-    """The rows of all edges of a client, one below the other, so that one product serves all. ``rows`` is {j: d_ij}."""
+    """The rows of all edges, {j: d_ij}, one below the other, so that one product serves all."""
 
     def __init__(self, rows: Mapping[int, int]):
         self.rows = dict(rows)
@@ -34,29 +32,23 @@ class Stacking:
 
     def join(self, vectors: Vectors) -> np.ndarray:
         """A neighbour without a vector has zeros."""
-        joined = np.zeros(self.height, _dtype_of(vectors))
+        joined = np.zeros(self.height, np.result_type(np.float32, *vectors.values()))
         for j, vector in vectors.items():
             joined[self.parts[j]] = vector
         return joined
 
 
-def _dtype_of(vectors: Vectors) -> np.dtype:
-    return next((vector.dtype for vector in vectors.values()), np.dtype(np.float32))
-
-
 class Maps(ABC):
     """The maps P_ij (d_ij, d_i) of one client i, one for each neighbour j, all at once.
 
-    Update, projections and norms are exact for every storage; only rounding differs. ``flops`` are the operations done
-    so far in products with the maps, and in their changes. ``error_bound`` is the Frobenius norm that the stacked maps
-    may be off by, where a cap on their memory acted.
+    Update, projections and norms are exact for every storage; only rounding differs.
     """
 
-    error_bound = 0.0
+    error_bound = 0.0  # Frobenius norm that the stacked maps may be off by, where a cap on their memory acted
 
     def __init__(self, stacking: Stacking, squared_norms: Mapping[int, float]):
         self.stacking = stacking
-        self.flops = 0
+        self.flops = 0  # done so far in products with the maps, and in their changes
         self._squared_norms = dict(squared_norms)
 
     @property
@@ -84,11 +76,10 @@ class Maps(ABC):
         """P_ij as a matrix (d_ij, d_i)."""
 
     @abstractmethod
-    def state_bytes(self) -> int:
-        """Memory that the maps take now."""
+    def state_bytes(self) -> int: ...
 
     def history_bytes(self) -> int:
-        """The share of ``state_bytes`` that grows from round to round."""
+        """The share that grows from round to round."""
         return 0
 
     def state(self) -> dict[str, np.ndarray]:
@@ -96,7 +87,6 @@ class Maps(ABC):
         return {}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what ``state`` gave."""
         return
 
 
@@ -117,7 +107,7 @@ class FixedMaps(Maps):
         return {j: vector if self._roots[j] == 1 else self._roots[j] * vector for j, vector in seen.items()}
 
     def pull_back(self, vectors: Vectors) -> np.ndarray:
-        total = np.zeros(self._size, _dtype_of(vectors))
+        total = np.zeros(self._size, np.result_type(np.float32, *vectors.values()))
         for j, vector in vectors.items():
             total[self._seen[j]] += self._roots[j] * vector  # within an edge no coordinate comes twice
         return total
@@ -152,11 +142,9 @@ class MatrixStart:
         self.cost_ns = 2 * matrix.size * time_of_a_number(matrix.nbytes)
 
     def project(self, theta: np.ndarray) -> np.ndarray:
-        """P^0 theta, (sum_j d_ij,)."""
         return self._matrix @ theta
 
     def pull_back(self, stacked: np.ndarray) -> np.ndarray:
-        """(P^0)^T v, (d_i,)."""
         return stacked @ self._matrix
 
     def matrix(self, part: slice) -> np.ndarray:
@@ -171,10 +159,8 @@ class MatrixStart:
 class TransformStart:
     """P_ij^0 = s S_ij C D_i: random signs D, the orthonormal DCT-II C, a random choice S of distinct rows.
 
-    Rows are orthonormal times s. No matrix is stored: a projection is one fast transform for all edges, and of it each
-    edge picks its rows; the transposes of all edges add up before the one inverse transform. ``rows`` is {j: the d_ij
-    distinct rows of edge j}. With several ``blocks``, of these lengths, C is block diagonal, so that each row sees one
-    block of theta.
+    No matrix is stored: one fast transform serves all edges, of which each picks its ``rows``. With several ``blocks``,
+    of these lengths, C is block diagonal, so that each row sees one block of theta.
     """
 
     def __init__(self, rows: Vectors, blocks: Sequence[int], signs: np.random.Generator, scale: float, dtype: np.dtype):
@@ -193,7 +179,6 @@ class TransformStart:
         self.cost_ns = 30_000 + 2 * (10 + transform) * self.size + 20 * self.stacking.height
 
     def choose(self, rows: Vectors) -> None:
-        """Gives every edge other rows, as many as before."""
         self._rows = np.concatenate([np.zeros(0, np.int32), *rows.values()]).astype(np.int32)
 
     def project(self, theta: np.ndarray) -> np.ndarray:
@@ -256,7 +241,6 @@ def starting_maps(
 def shared_transform(
     seed: int, node: int, rows: Mapping[int, int], blocks: Sequence[int], *, scale: float = 1.0, dtype: np.dtype
 ) -> TransformStart:
-    """The maps that both ends of each edge have in common, as they are before any rotation."""
     chosen = shared_rows(seed, node, rows, sum(blocks), 0)
     return TransformStart(chosen, blocks, generator(seed, "signs of the shared maps"), scale, dtype)
 

@@ -73,7 +73,6 @@ class Training(Section):
     """Weight of l2/2 ||theta||^2 in the local loss."""
 
     def count(self, samples: int) -> int:
-        """Local steps of a round, on so many training samples."""
         if self.work == "full":
             return 1
         if self.work == "steps":
@@ -137,7 +136,6 @@ class Transport(Section):
 
     @property
     def keyed(self) -> bool:
-        """Whether data sockets have keys; over ipc they need none."""
         return self.keys and self.protocol == "tcp"
 
 

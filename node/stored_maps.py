@@ -35,7 +35,6 @@ def dense_cost(start: StartingMaps) -> float:
 
 
 def factored_cost(start: StartingMaps, rows: int) -> float:
-    """The same on factored maps with a history of ``rows``: one projection, one pull-back."""
     numbers = rows * (start.size + start.stacking.height)
     blocks = rows / _block_rows(start.size)
     calls = _CALLS + _CALLS_OF_AN_EDGE * len(start.stacking.rows) + _CALLS_OF_A_BLOCK * blocks
@@ -56,10 +55,8 @@ def _block_rows(size: int) -> int:
 
 
 class History:
-    """The sum of all updates, U = R^T T (height, size), as blocks of rows of which the last is not full yet: growing
-    copies nothing, and products take few calls. Row k of T is a theta, row k of R the step times the disagreements met
-    with it. Memory: rows x (size + height) numbers, read once by each product.
-    """
+    """The sum of all updates, U = R^T T (height, size), as blocks of rows: growing copies nothing, and products take
+    few calls. Row k of T is a theta, row k of R the step times the disagreements met with it."""
 
     def __init__(self, size: int, height: int, dtype: np.dtype):
         self._widths, self._dtype, self._block_rows = (size, height), dtype, _block_rows(size)
@@ -67,7 +64,6 @@ class History:
         self.rows = 0
 
     def blocks(self) -> list[list[np.ndarray]]:
-        """T and R, a few dozen rows at a time."""
         full, rest = divmod(self.rows, self._block_rows)
         return self._blocks[:full] + [[T[:rest], R[:rest]] for T, R in self._blocks[full:]]
 
@@ -92,7 +88,6 @@ class History:
         return float(np.linalg.norm(singular[rank:]))
 
     def arrays(self) -> list[np.ndarray]:
-        """T and R."""
         nothing = [np.empty((0, width), self._dtype) for width in self._widths]
         return [np.concatenate(parts) for parts in zip(nothing, *self.blocks(), strict=True)]
 
@@ -103,13 +98,11 @@ class History:
 
 
 class StoredMaps(Maps):
-    """Factored maps take the start, and k (d_i + sum_j d_ij) numbers after k updates; dense ones, plain matrices as the
-    paper writes them, sum_j d_ij x d_i numbers, all of them read or written five times a round. ``auto`` are factored
-    maps that turn into dense ones, exactly, once their history makes them the dearer; that follows from sizes alone,
-    never from a measured time: the same run chooses the same everywhere.
+    """``auto`` are factored maps that turn into dense ones, exactly, once their history makes them the dearer; that
+    follows from sizes alone, never from a measured time: the same run chooses the same everywhere.
 
-    With a ``rank_cap`` the history keeps at most that many rows: when it is full, its best approximation with three
-    quarters of them takes its place. What is lost adds up in ``error_bound``.
+    A history that has ``rank_cap`` rows is replaced by its best approximation with three quarters of them. What is lost
+    adds up in ``error_bound``.
     """
 
     def __init__(self, start: StartingMaps, storage: Storage = "factored", rank_cap: int | None = None):

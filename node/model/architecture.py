@@ -1,4 +1,4 @@
-"""The shapes of the models, without torch: what the launcher, the algorithms and the plan need to know of them."""
+"""The shapes of the models, without torch."""
 
 import math
 from collections.abc import Iterator
@@ -11,12 +11,11 @@ from ...topology.errors import UserError
 from ...topology.randomness import generator
 from ..settings import LayerSettings
 
-LINEAR = frozenset({"logistic", "linear"})
-"""The kinds of models that are one linear layer."""
+LINEAR = frozenset({"logistic", "linear"})  # kinds of models that are one linear layer
 
 
 class ArchitectureError(UserError):
-    """A model that does not fit its data; the message is one line for the user."""
+    """A model does not fit its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +41,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Architecture(LayerSettings):
-    """Layers on the data of a client.
-
-    logistic, linear: one linear layer on the flattened input; mlp: hidden layers with ReLU before it; cnn:
-    convolutions, ReLU and 2x2 max-pool after each, then the layers of the mlp; gru: a gated recurrent unit that reads a
-    series step by step, and one linear layer on its last state.
-
-    ``input_shape`` is that of one sample: (features,), (channels, height, width), or of a series (steps,) or (steps,
-    features); ``outputs`` is the number of classes, or of regression targets. Raises ArchitectureError.
-    """
+    """``input_shape`` is that of one sample: (features,), (channels, height, width), or of a series (steps,) or (steps,
+    features); ``outputs`` is the number of classes, or of regression targets. Raises ArchitectureError."""
 
     kind: Literal["logistic", "linear", "mlp", "cnn", "gru"] = field()
     input_shape: tuple[int, ...]

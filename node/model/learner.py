@@ -23,8 +23,7 @@ _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory
 
 
 class LinearModel:
-    """What TorchModel is, in closed form: a handful of numpy calls take a third of the time that torch itself needs,
-    and leave caches to the other clients. A run of such models alone never loads torch.
+    """TorchModel in closed form: numpy takes a third of the time that torch itself needs, which is not even loaded.
 
     Shapes: x (n, features), whatever the shape of a sample, W (outputs, features), b (outputs,), Z = x W^T + b.
 
@@ -51,7 +50,7 @@ class LinearModel:
         self, x: np.ndarray, y: np.ndarray, samples: int, pull: tuple[np.ndarray, float] | None = None
     ) -> float:
         """What ``pull`` adds to the loss depends on no parameter: the features of a sample are the sample."""
-        summed, slope = self._loss_and_slope(self._predictions(x), y)
+        summed, slope = self._loss_and_slope(x @ self._weight.T + self._bias, y)
         slope /= samples
         self._weight_slope += slope.T @ x
         self._bias_slope += slope.sum(0)
@@ -60,7 +59,7 @@ class LinearModel:
         return summed / samples
 
     def evaluate(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-        z = self._predictions(x)
+        z = x @ self._weight.T + self._bias
         right = float((z.argmax(1) == y).sum()) if self._classifies else None
         summed, _ = self._loss_and_slope(z, y)
         return summed, summed if right is None else right
@@ -74,9 +73,6 @@ class LinearModel:
         exact = other * np.float64(vector.dtype.type(factor))
         exact += vector
         vector[:] = exact
-
-    def _predictions(self, x: np.ndarray) -> np.ndarray:
-        return x @ self._weight.T + self._bias
 
     def _loss_and_slope(self, z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
         """Overwrites z."""
@@ -96,8 +92,7 @@ class LinearModel:
 class Learner:
     """theta and its gradient are one contiguous buffer each; parameters are views of them.
 
-    The local loss is the mean over samples of the architecture's loss plus l2/2 ||theta||^2. ``learnt_samples`` and
-    ``evaluated_samples`` went through a gradient, and through an evaluation, since the start.
+    The local loss is the mean over samples of the architecture's loss plus l2/2 ||theta||^2.
     """
 
     _model: "LinearModel | TorchModel"
@@ -126,17 +121,16 @@ class Learner:
         self._batches_drawn = 0
         self._pass = -1, np.empty(0, int)  # which pass over the shard goes on, and its order
         self._drifted = False
-        self.learnt_samples = self.evaluated_samples = 0
+        self.learnt_samples = self.evaluated_samples = 0  # that went through a gradient, and through an evaluation
 
     def enter(self, round: int) -> None:
-        """From now on the task is that of this round."""
         if not self._drifted and 0 < self._assignment.run.drift_round <= round:
             drifted = "x_train_drifted", "x_test_drifted"
             self._x_train, self._x_test = self._model.read(self._assignment.shard, drifted)
             self._drifted = True
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> float:
-        """A round's local work, as ``Client.learn`` says; returns the mean of the losses met on the way."""
+        """Does a round's local work, as ``Client.learn`` says; returns the mean of the losses met on the way."""
         losses, alpha = [], self._training.alpha
         for batch in self.batches():
             loss, direction = self.gradient(batch)
@@ -216,19 +210,16 @@ class Learner:
             yield self._model.rows(self._x_train, chosen), self._model.rows(self._y_train, chosen)
 
     def state(self) -> dict[str, np.ndarray]:
-        """What a later process needs to go on exactly here."""
         state = {"theta": self.theta, "batches_drawn": np.array([self._batches_drawn])}
         return state if self._velocity is None else state | {"velocity": self._velocity}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what ``state`` gave."""
         self.theta[:] = state["theta"]
         self._batches_drawn = int(state["batches_drawn"][0])
         if self._velocity is not None:
             self._velocity[:] = state["velocity"]
 
     def buffer_bytes(self) -> int:
-        """Memory of the gradient and the velocity."""
         return self.theta.nbytes * (1 if self._velocity is None else 2)
 
 

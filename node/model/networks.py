@@ -1,4 +1,4 @@
-"""What takes torch: the forward pass and the loss of an architecture, over views of one flat vector; and Adam."""
+"""Models and Adam in torch, over views of one flat vector."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ class TorchModel:
 
     @torch.no_grad()
     def features(self, x: Tensor) -> np.ndarray:
-        """(samples, features): what the last layer, the head, gets to see."""
+        """(samples, features): the inputs of the last layer, the head."""
         return self._features(x).numpy()
 
     @staticmethod

@@ -1,5 +1,4 @@
-"""The course of a client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave; and
-its state files."""
+"""A client process: bind, meet the neighbours, learn for the agreed number of rounds, report, leave."""
 
 import contextlib
 import errno
@@ -44,7 +43,7 @@ _Message = TypeVar("_Message")
 
 
 class Failure(Exception):
-    """Why a client cannot go on, in one line for the user."""
+    """A client cannot go on; the message is one line for the user."""
 
 
 class NotMet(Failure):
@@ -196,7 +195,6 @@ class _ClientProcess:
             self.endpoint.presence.latecomers = frozenset(peer.node for peer in self.assignment.neighbours)
 
     def _meet(self, met: Sequence[Place]) -> None:
-        """``met`` are the neighbours that are there."""
         self.endpoint.connections.learn({place.node: place.key for place in met}, more=self.assignment.clock != "none")
         self._expect_latecomers()
         timeout = self.assignment.transport.timeout
@@ -227,8 +225,8 @@ class _ClientProcess:
             self._close_round(round)
 
     def _restore_messages(self, clock: PlannedClock) -> None:
-        """Messages from before this process: those that neighbours had sent when the run was interrupted, and this
-        client has not used yet; and own ones that neighbours will use after checkpoints to come."""
+        """Restores what neighbours had sent before, unused yet, and own messages that they will use after checkpoints
+        to come."""
         own, incarnation = self.assignment, self.assignment.incarnation
         sent = [own.handed_on(incarnation.number - 1)]
         if incarnation.resumed_at:
@@ -252,7 +250,6 @@ class _ClientProcess:
 
     @contextlib.contextmanager
     def _diverged_if_unsendable(self, round: int) -> Iterator[None]:
-        """Raises Failure."""
         try:
             yield
         except CannotEncode as error:
@@ -270,7 +267,6 @@ class _ClientProcess:
         return norm
 
     def _close_round(self, round: int) -> None:
-        """Evaluates, writes state and records, all of it after the round's learning."""
         self.stopwatch.switch("records")
         assignment, maps = self.assignment, self.client.state.maps
 
@@ -304,7 +300,7 @@ class _ClientProcess:
                 return Figures(loss, metric, metric if common is own else self.learner.evaluate(common)[1])
 
     def _wait_for(self, kind: type[_Message]) -> _Message:
-        """Blocks until the launcher sends such a message, and returns it. Raises Stopped, ControlClosed."""
+        """Raises Stopped, ControlClosed."""
         while True:
             while self.endpoint.heard:
                 message = self.endpoint.heard.pop(0)

@@ -1,5 +1,4 @@
-"""What a client process tells the collector, of itself, of each round, of its connections; and what any process has
-used so far, as the kernel tells it."""
+"""Records of a client process for the collector; and samples of any process's memory and CPU time."""
 
 import math
 import os
@@ -29,11 +28,9 @@ _SHARE = 0.005  # of a process's CPU time: what samples may take, since the kern
 
 
 class Figures(NamedTuple):
-    """Test loss and metric of a client's model, and the metric of the one that all have in common, where evaluated."""
-
     test_loss: float | None = None
     test_metric: float | None = None
-    global_metric: float | None = None
+    global_metric: float | None = None  # of the model that all have in common
 
 
 @dataclass
@@ -148,7 +145,7 @@ class Reporter:
 
 
 class Pace:
-    """When to take samples: every so many seconds, and not more often than their share allows."""
+    """Samples are taken every so many seconds, and not more often than their share of CPU time allows."""
 
     def __init__(self, every: float):
         self._every = every

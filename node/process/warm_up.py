@@ -1,8 +1,5 @@
-"""A short run of two pretend clients, played in the fork server before it forks.
-
-What a process loads, compiles and sets up when it does something for the first time is then in the memory that all
-clients share, instead of once in each of them.
-"""
+"""A short run of two pretend clients, played in the fork server before it forks: what a process loads and compiles for
+its first round is then in the memory that all clients share."""
 
 import contextlib
 import io

@@ -35,7 +35,7 @@ class Learner:
     """Its loss is 1/2 ||theta||^2, and it takes steps of 0.1."""
 
     def __init__(self):
-        self.theta = np.array([1.0, -2.0, 0.5, 3.0])
+        self.theta, self.train_samples = np.array([1.0, -2.0, 0.5, 3.0]), 9
 
     def learn(self, pull: None, lam: float) -> float:
         self.theta *= 0.9

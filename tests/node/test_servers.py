@@ -98,7 +98,7 @@ CLIENTS = 6
 def begun(assignment, name, facts=None, **settings):
     neighbours = tuple(Neighbour(k, 15, 0.0) for k in range(CLIENTS))
     own = replace(assignment, role="server", node=CLIENTS, neighbours=neighbours, facts=facts)
-    learner = SimpleNamespace(theta=np.linspace(-1, 1, 15))
+    learner = SimpleNamespace(theta=np.linspace(-1, 1, 15), train_samples=0)
     client = Client(replace(own, run=replace(assignment.run, rounds=90)), learner)
     algorithm = ALGORITHMS[name](**settings)
     client.state = algorithm.begin(client)
