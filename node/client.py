@@ -82,7 +82,6 @@ class Client:
             )
 
     def enter(self, round: int) -> None:
-        """From now on the graph is that of this round."""
         periods = self._assignment.periods
         period = periods[(round - 1) // self._assignment.run.rounds_a_period % len(periods)] if periods else None
         if period is None or period is self._period:
@@ -97,7 +96,6 @@ class Client:
         self.predecessors = {j: self.neighbours[j] for j in weights}
 
     def steps_of(self, client: int) -> int:
-        """Local steps that a client of this server takes in a round."""
         return self._assignment.training.count(self.neighbours[client].samples)
 
     def learn(self, pull: np.ndarray | None = None, lam: float = 1.0) -> None:

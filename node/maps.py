@@ -47,13 +47,9 @@ class Maps(ABC):
     error_bound = 0.0  # Frobenius norm that the stacked maps may be off by, where a cap on their memory acted
 
     def __init__(self, stacking: Stacking, squared_norms: Mapping[int, float]):
-        self.stacking = stacking
+        self.stacking, self.neighbours = stacking, tuple(stacking.rows)
         self.flops = 0  # done so far in products with the maps, and in their changes
         self._squared_norms = dict(squared_norms)
-
-    @property
-    def neighbours(self) -> tuple[int, ...]:
-        return tuple(self.stacking.rows)
 
     @abstractmethod
     def project(self, theta: np.ndarray) -> dict[int, np.ndarray]:
@@ -148,7 +144,6 @@ class MatrixStart:
         return stacked @ self._matrix
 
     def matrix(self, part: slice) -> np.ndarray:
-        """Rows of the stacked maps."""
         return self._matrix[part]
 
     def squared_norms(self) -> dict[int, float]:

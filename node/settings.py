@@ -182,13 +182,3 @@ class Time(Section):
     def __post_init__(self) -> None:
         if self.silence != "wait" and self.deadline_s is None and self.staleness != "inf":
             raise ValueError(f"silence = {self.silence!r} needs deadline_s")
-
-    @property
-    def most_ahead(self) -> float:
-        """The staleness as a number; math.inf never waits."""
-        return float(self.staleness)
-
-    @property
-    def longest_wait_s(self) -> float:
-        """The deadline; math.inf where there is none."""
-        return math.inf if self.deadline_s is None else self.deadline_s

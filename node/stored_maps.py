@@ -76,7 +76,6 @@ class History:
         self.rows += 1
 
     def matrix(self, part: slice) -> np.ndarray:
-        """Rows of U."""
         return sum(R[:, part].T @ T for T, R in self.blocks())
 
     def truncate(self, rank: int) -> float:

@@ -77,7 +77,6 @@ def clustering(graph: Graph) -> float:
 
 
 def mixing_matrix(graph: Graph, weights: str) -> csr_array:
-    """W, (n, n), from its rows."""
     rows = [mixing_row(graph, client, weights) for client in range(graph.clients)]
     ends = np.cumsum([0, *map(len, rows)])
     values = np.fromiter(chain.from_iterable(row.values() for row in rows), float, count=ends[-1])

@@ -51,8 +51,8 @@ class Graph:
 
     @cached_property
     def _lists(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """By client, those it sends to and those it hears from, ascending since the edges are."""
-        after, before = ([[] for _ in range(self.clients)] for _ in range(2))
+        after: list[list[int]] = [[] for _ in range(self.clients)]
+        before: list[list[int]] = [[] for _ in range(self.clients)]
         for i, j in self.edges:
             after[i].append(j)
             before[j].append(i)
@@ -92,7 +92,10 @@ class Graph:
         unseen, count = set(range(self.clients)), 0
         while unseen:
             client = next(iter(unseen))
-            unseen -= set.intersection(*(_reached(lists, client, unseen) for lists in self._lists[: 1 + self.directed]))
+            part = _reached(self._lists[0], client, unseen)
+            if self.directed:
+                part &= _reached(self._lists[1], client, unseen)
+            unseen -= part
             count += 1
         return count
 
@@ -130,7 +133,6 @@ class GraphSequence:
 
 
 def _reached(adjacency: Sequence[tuple[int, ...]], start: int, within: set[int]) -> set[int]:
-    """``start``, and what of ``within`` can be reached from it without leaving ``within``."""
     reached, frontier = {start}, [start]
     while frontier:
         new = within.intersection(adjacency[frontier.pop()]) - reached

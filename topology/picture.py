@@ -172,25 +172,7 @@ def _circle(clients: int) -> np.ndarray:
 def _draw_edges(axes: Axes, graph: Graph, positions: np.ndarray, widths: np.ndarray | None) -> None:
     from matplotlib.collections import LineCollection, PolyCollection
 
-    curves = _curves(graph, positions)
-    crowding = 1 + len(curves) / 400
-    alpha = max(0.04, 0.55 / crowding**0.6) if widths is None else 0.75
-    look: dict[str, Any] = {"colors": _EDGE, "alpha": alpha, "zorder": 1, "rasterized": len(curves) > RASTER_FROM}
-    widths = 1.1 / crowding**0.4 if widths is None else widths
-    axes.add_collection(LineCollection(list(curves), linewidths=widths, **look))
-    if not graph.directed:
-        return
-    # A triangle on each curve, beyond its middle, so that two that go opposite ways are told apart.
-    start, tip = curves[:, 8], curves[:, 10]
-    along = tip - start
-    along *= 0.05 / crowding**0.4 / np.linalg.norm(along, axis=1, keepdims=True)
-    across = 0.4 * along[:, ::-1] * (-1, 1)
-    triangles = np.stack([tip, tip - along + across, tip - along - across], axis=1)
-    axes.add_collection(PolyCollection(list(triangles), facecolors=_EDGE, linewidths=0, zorder=1.5))
-
-
-def _curves(graph: Graph, positions: np.ndarray) -> np.ndarray:
-    """Each edge or arc as points (edges, 2 or 16, 2): straight, or on a circle bent off the rim that would hide it."""
+    # Straight, or on a circle bent off the rim that would hide them
     ends = np.array(graph.edges, dtype=int).reshape(-1, 2)
     start, end = positions[ends[:, 0], None], positions[ends[:, 1], None]
     middle = (start + end) / 2
@@ -202,4 +184,18 @@ def _curves(graph: Graph, positions: np.ndarray) -> np.ndarray:
         bend = np.where(along_rim, 0, 0.35 * np.linalg.norm(middle[:, 0], axis=1) ** 4)
     control = middle * (1 - bend)[:, None, None]
     t = np.linspace(0, 1, 16 if on_circle or graph.directed else 2)[None, :, None]
-    return (1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end
+    curves = (1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end  # (edges, 2 or 16, 2)
+    crowding = 1 + len(curves) / 400
+    alpha = max(0.04, 0.55 / crowding**0.6) if widths is None else 0.75
+    look: dict[str, Any] = {"colors": _EDGE, "alpha": alpha, "zorder": 1, "rasterized": len(curves) > RASTER_FROM}
+    widths = 1.1 / crowding**0.4 if widths is None else widths
+    axes.add_collection(LineCollection(list(curves), linewidths=widths, **look))
+    if not graph.directed:
+        return
+    # A triangle on each curve, beyond its middle, so that two that go opposite ways are told apart.
+    tip = curves[:, 10]
+    along = tip - curves[:, 8]
+    along *= 0.05 / crowding**0.4 / np.linalg.norm(along, axis=1, keepdims=True)
+    across = 0.4 * along[:, ::-1] * (-1, 1)
+    triangles = np.stack([tip, tip - along + across, tip - along - across], axis=1)
+    axes.add_collection(PolyCollection(list(triangles), facecolors=_EDGE, linewidths=0, zorder=1.5))

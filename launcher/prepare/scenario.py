@@ -75,9 +75,9 @@ def _scenario(
             edge: tuple(_wire_bytes(config, edge, phase, format) for phase, format in enumerate(formats))
             for edge, formats in sent.items()
         },
-        staleness=time.most_ahead,
+        staleness=float(time.staleness),
         silence=time.silence,
-        deadline_s=time.longest_wait_s,
+        deadline_s=time.deadline_s or math.inf,
         notice_s=time.notice_s,
         step_s=config.compute.step_s,
         steps=(*steps, *[0] * (count - len(steps))),  # a server takes none

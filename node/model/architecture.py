@@ -83,7 +83,6 @@ class Architecture(LayerSettings):
 
     @property
     def label(self) -> str:
-        """Short name for tables, such as "cnn 32-64 + 120"."""
         parts = [self.filters] * (self.kind == "cnn") + [self.hidden] * (not self.is_linear)
         return f"{self.kind} {' + '.join('-'.join(map(str, part)) for part in parts if part)}".rstrip()
 

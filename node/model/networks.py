@@ -56,7 +56,6 @@ class TorchModel:
 
     @staticmethod
     def add(vector: np.ndarray, other: np.ndarray, factor: float) -> None:
-        """vector += factor * other."""
         torch.from_numpy(vector).add_(torch.from_numpy(other), alpha=factor)
 
     def _features(self, x: Tensor) -> Tensor:
@@ -90,7 +89,6 @@ class TorchModel:
 
 
 def _views(architecture: Architecture, vector: np.ndarray) -> list[Tensor]:
-    """The blocks of a flat vector (d,), sharing its memory."""
     blocks = architecture.parameters()
     parts = torch.split(torch.from_numpy(vector), [block.size for block in blocks])
     return [part.view(block.shape) for part, block in zip(parts, blocks, strict=True)]

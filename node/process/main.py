@@ -172,7 +172,7 @@ class _ClientProcess:
         if assignment.clock == "virtual":
             self.planned = PlannedClock(self.endpoint, channels, timeout, self.schedule, rules)
             return self.planned
-        rules = replace(rules, staleness=time.most_ahead, deadline_s=time.longest_wait_s)
+        rules = replace(rules, staleness=float(time.staleness), deadline_s=time.deadline_s or math.inf)
         if traits.server == "answers":
             first, at_server = incarnation.first_round, assignment.role == "server"
             anew = first > 1 and incarnation.state_round != first - 1
@@ -212,8 +212,17 @@ class _ClientProcess:
         if incarnation.first_round == 1 and not incarnation.resumed_at:
             self._close_round(0)
         self.clock.begin(incarnation.first_round, incarnation.begun_in)
-        if self.planned:
-            self._restore_messages(self.planned)
+        if clock := self.planned:
+            own, resumed_at = self.assignment, incarnation.resumed_at
+            sent = [own.handed_on(incarnation.number - 1)]
+            if resumed_at:
+                sent += own.checkpoint_of(own.node, resumed_at)
+            for peer in own.neighbours:
+                if resumed_at:  # what neighbours had sent when the run was interrupted, not used yet
+                    for message in _sent_to(own.node, own.checkpoint_of(peer.node, resumed_at)):
+                        clock.restore(peer.node, *message, incarnation.number)
+                for message in _sent_to(peer.node, sent):  # own messages that it will use after checkpoints to come
+                    clock.stored.add(peer.node, *message, clock.round)
         last = rounds if incarnation.last_round is None else incarnation.last_round
         for round in range(incarnation.first_round, last + 1):
             self.stopwatch.switch("maps")
@@ -223,20 +232,6 @@ class _ClientProcess:
             with self._diverged_if_unsendable(round):
                 self.algorithm.round(client, self.peers)
             self._close_round(round)
-
-    def _restore_messages(self, clock: PlannedClock) -> None:
-        """Restores what neighbours had sent before, unused yet, and own messages that they will use after checkpoints
-        to come."""
-        own, incarnation = self.assignment, self.assignment.incarnation
-        sent = [own.handed_on(incarnation.number - 1)]
-        if incarnation.resumed_at:
-            sent += own.checkpoint_of(own.node, incarnation.resumed_at)
-        for peer in own.neighbours:
-            if incarnation.resumed_at:
-                for message in _sent_to(own.node, own.checkpoint_of(peer.node, incarnation.resumed_at)):
-                    clock.restore(peer.node, *message, incarnation.number)
-            for message in _sent_to(peer.node, sent):
-                clock.stored.add(peer.node, *message, clock.round)
 
     def _hand_on(self, clock: PlannedClock) -> None:
         """All that was sent to this client comes in, all that neighbours need of it is written: then it may end."""
