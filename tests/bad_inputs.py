@@ -80,6 +80,7 @@ TEXTS = {
     "t-nan.csv": "client,round,factor\n0,1,nan\n",
     "t-text.csv": "client,round,factor\nx,1,2\n",
     "t-short.csv": "client,round,factor\n0,1\n",
+    "t-endless.csv": 'client,round,factor\n0,1,"' + "1" * 200_000,
 }
 NO_TEXT = b"\xff\xfe\x00"
 
