@@ -216,7 +216,7 @@ def reproduce(
     """
 
 
-@_command("checks")
+@_command("verify")
 def verify(
     floats: Annotated[
         list[int] | None,
@@ -228,7 +228,7 @@ def verify(
     """Hold recorded bytes against the kernel's own counters."""
 
 
-@_command("checks")
+@_command("theory")
 def theory(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]) -> None:
     """Hold a run of a convex problem against Theorem 1 of Sheaf-FMTL."""
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..metrics.records import sender_of
-from ..transport.channel import Codec, codec
+from ..transport.codecs import Codec, codec
 from .model.architecture import Architecture
 from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 

@@ -83,7 +83,7 @@ class Graph:
 
     @cached_property
     def undirected(self) -> "Graph":
-        """Who talks at all, in whichever direction."""
+        """Returns the graph with an edge wherever there is a link, in whichever direction."""
         return Graph.of(self.clients, {(min(edge), max(edge)) for edge in self.edges}) if self.directed else self
 
     @cached_property

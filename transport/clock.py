@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from .channel import Channels, Tensors
+from .channel import Channels
+from .codecs import Tensors
 from .constants import CONSTANTS
 from .control import Waiting, WaitOver
 from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, names_of

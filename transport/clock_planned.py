@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .channel import Channels, Tensors
+from .channel import Channels
 from .clock import NO_VECTOR, Key, Rules, ScheduledClock, Use, Waited
+from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Endpoint, names_of
 from .schedule import Schedule

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .channel import Channels, Tensors
+from .channel import Channels
 from .clock import EVALUATION, Key, Rules, ScheduledClock, Use, Waited, silence_of
+from .codecs import Tensors
 from .constants import CONSTANTS
 from .endpoint import Endpoint
 from .schedule import Schedule, can_be_used, chosen_round, needed_round

@@ -125,7 +125,7 @@ class KernelCounters:
             sock.close()
 
     def read(self) -> list[tuple[str, str, int, int]]:
-        """Of each connection: "address:port" of both ends, bytes sent (once, however often), bytes received."""
+        """Returns for each connection "address:port" of both ends, bytes sent (once, however often), bytes received."""
         counts = []
         for ends, sock in self._sockets.items():
             info = _info(sock)

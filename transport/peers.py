@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .channel import Tensors
 from .clock import EVALUATION, Clock, Use
+from .codecs import Tensors
 from .endpoint import Traffic
 
 Vectors = Mapping[int, np.ndarray]  # {neighbour: vector}
@@ -119,7 +119,7 @@ class Peers:
         self.clock.load(state)
 
     def memory_bytes(self) -> int:
-        """Of vectors that came before they are used or are stored for checkpoints, and of what codecs have left out."""
+        """Returns the bytes of vectors that wait for their use or a checkpoint, and of what codecs have left out."""
         return self._channels.memory_bytes() + self.clock.memory_bytes()
 
     def rejected(self) -> dict[str, int]:

@@ -90,7 +90,7 @@ def parts_of(seconds: float, tell: Callable[[float], None] = lambda waited: None
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Where somebody looks at one thread of this process with a debugger, all others wait. For one thread at a time."""
+    """Makes all other threads wait while somebody looks at one with a debugger. For one thread at a time."""
     _suspensions["so far"] += 1
     _suspensions["going on"] += 1
     try:

@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def has_server(self) -> bool:
-        """The last process is one."""
+        """Whether the last process is a server."""
         return self.asked is not None
 
     @property

@@ -186,7 +186,7 @@ class _Console:
         sys.stdout = _WholeLines(sys.stdout)
 
     def close(self) -> None:
-        """Who has a question, or comes with one later, is stopped."""
+        """Stops who has a question, or comes with one later."""
         with self._guard:
             self.is_open = False
             while not self._questions.empty():

@@ -119,7 +119,7 @@ def stage(config: RunConfig, folder: Path) -> Literal["missing", "begun", "finis
 
 
 def configuration(folder: Path) -> RunConfig | None:
-    """None where there is none that this program understands."""
+    """Returns the folder's configuration; None where this program understands none there."""
     with suppress(UserError):
         return _read_config(folder)
     return None
@@ -266,7 +266,7 @@ def _checkpoints(prepared: Prepared, *, at_its_end: bool = False) -> list[int]:
 
 
 def _extended_after(folder: Path) -> list[int]:
-    """The rounds at whose end the run was given more."""
+    """Returns the last rounds of the run before each extension."""
     return [int(round) for round in facts(folder).get(EXTENDED_AFTER, "").split(",") if round.isdecimal()]
 
 

@@ -165,7 +165,7 @@ def facts(folder: Path) -> dict[str, str]:
 
 
 def origin() -> dict[str, str]:
-    """Where a run comes from, for table ``meta``: versions, machine, command line and time."""
+    """Returns where a run comes from, for table ``meta``: versions, machine, command line and time."""
     program, *arguments = sys.argv or [""]
     ours = Path(program).name in ("cli.py", "__main__.py", "sheafgossip")
     command = shlex.join(["sheafgossip" if ours else program, *arguments])

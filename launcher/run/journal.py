@@ -123,7 +123,7 @@ class Waits:
         return news
 
     def _circle(self) -> News:
-        """Of those that wait themselves, and have not sent what the one before waits for."""
+        """Returns those that wait themselves, and have not sent what the one before waits for."""
         owing = {}
         for node in sorted(self._waits):
             wanted = self._waits[node].wanted

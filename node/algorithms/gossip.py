@@ -179,7 +179,7 @@ class Pairwise(Algorithm):
     )
 
     def facts(self, run: RunFacts) -> Facts:
-        """Of each edge the number of its matching, and how many there are."""
+        """Returns for each edge the number of its matching, and how many there are."""
         numbers = matchings(run.graph)
         count = dict.fromkeys(range(run.graph.clients), 1 + max(numbers.values(), default=0))
         return Facts(count, {ends: number for pair, number in numbers.items() for ends in (pair, pair[::-1])})

@@ -19,10 +19,11 @@ from safetensors import safe_open
 
 from ...metrics.recorder import Recorder
 from ...transport import array_file
-from ...transport.channel import CannotEncode, Channels
+from ...transport.channel import Channels
 from ...transport.clock import Clock, Rules
 from ...transport.clock_planned import PlannedClock
 from ...transport.clock_wall import DEADLINES, WallClock
+from ...transport.codecs import CannotEncode
 from ...transport.connections import CannotListen, Identity, KernelCounters, Options
 from ...transport.constants import CONSTANTS
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready

@@ -176,6 +176,6 @@ def test_compare_and_export_write_files(folder, finished, seeds):
 
 
 def test_verify_says_so_where_the_kernel_counts_nothing(monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.commands.checks.counts_bytes", lambda: False)
+    monkeypatch.setattr("sheafgossip.launcher.commands.verify.counts_bytes", lambda: False)
     said = "error: verify: the kernel of this system does not count the bytes of TCP connections; use Linux\n"
     assert sheafgossip("verify") == (2, "", said)

@@ -8,7 +8,7 @@ import pytest
 
 import oracles
 from runs import ROOT
-from sheafgossip.launcher.commands.checks import check_theorem
+from sheafgossip.launcher.commands.theory import check_theorem
 
 CLIENTS, FEATURES, ROUNDS = 6, 5, 1000
 CONFIG = f"""

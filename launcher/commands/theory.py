@@ -1,5 +1,4 @@
-"""``sheafgossip verify`` compares the recorded bytes of small runs over TCP with the kernel's counters; ``theory`` the
-averaged gradient norm of a run with the bound of Theorem 1, which is proven:
+"""``sheafgossip theory``: the averaged gradient norm of a run beside the bound of Theorem 1, which is proven:
 
     1/K sum_k ||grad Psi(theta^k, P^k)||^2 <= (Psi(theta^0, P^0) - Psi*) / (rho K)                     (20)
     rho = min{ alpha (1 - alpha N L / 2), eta (1 - eta lam D^2 / 2) }
@@ -15,103 +14,22 @@ The proof's (34) leaves out the curvature of the penalty. With it a step makes P
 so that a run can meet the theorem's condition and break its bound.
 """
 
-import math
 import sqlite3
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from ...metrics.config_file import read_config, require_plain_file
 from ...metrics.reader import open_records
 from ...metrics.store import RunFolderError
-from ...metrics.text import say, show
-from ...metrics.verification import render_directions, render_runs, verify_run
+from ...metrics.text import say
 from ...node.algorithms.sheaf_fmtl import DFedU, SheafAlgorithm
 from ...node.assignment import Neighbour
 from ...node.maps import Maps
 from ...topology.graph import Graph, mixing_row
-from ...transport.connections import counts_bytes
 from ..config.sections import ConfigError, RunConfig, validate
 from ..data.shards import shard_path
-from ..studies.folders import new_folder
-from ..studies.runner import Finished, Observer, run_all
-from .runs import exit_code, tell
-
-_LENGTHS = (10, 1_000, 100_000)  # of a short frame, a long one, and one that a socket does not take in one piece
-
-
-class _Case(NamedTuple):
-    length: int
-    exchange: str
-    keys: bool
-
-    @property
-    def name(self) -> str:
-        return f"{self.length:,} floats, {self.exchange}{', keys' if self.keys else ''}"
-
-    def config(self, protocol: str) -> RunConfig:
-        """Eight clients with four neighbours each, and a model that is just large enough for vectors of the length."""
-        hidden = math.ceil((self.length - 10) / 75)  # units of a network with 75 h + 10 parameters
-        small = self.length <= 650  # as many as logistic regression on digits has
-        gamma = min(1.0, (self.length + 0.5) / (650 if small else 75 * hidden + 10))
-        return validate(
-            {
-                "name": f"{self.name}, {protocol}",
-                "clients": 8,
-                "rounds": 3,
-                "topology": {"kind": "random-regular", "k": 4},
-                "data": {"samples": 160},
-                "model": {"kind": "logistic"} if small else {"kind": "mlp", "hidden": [hidden]},
-                "algorithm": {"name": "sheaf-fmtl", "start": "orthogonal", "gamma": gamma, "exchange": self.exchange},
-                "evaluation": {"every": 0},
-                "transport": {"protocol": protocol, "keys": self.keys},
-                "measuring": {"kernel": protocol == "tcp"},
-            }
-        )
-
-
-def verify(floats: Sequence[int] | None, every: bool, out: Path | None) -> int:
-    """Runs each length with both exchanges, over tcp with and without keys, then over ipc, in folders that are kept
-    only in ``out``, and shows the comparison. Returns the exit code. Raises ConfigError without the kernel's counters.
-    """
-    if not counts_bytes():
-        raise ConfigError("verify: the kernel of this system does not count the bytes of TCP connections; use Linux")
-    lengths = dict.fromkeys(floats or _LENGTHS)
-    cases = [_Case(*case) for case in product(lengths, ("two-phase", "fused"), (False, True))]
-    configs = [case.config("tcp") for case in cases] + [case.config("ipc") for case in cases if not case.keys]
-    temporary = tempfile.TemporaryDirectory(prefix="sheafgossip-verify-")
-    with temporary if out is None else new_folder(out, Path("verify")) as root:
-        runs = run_all(configs, Path(root), _Announcer())
-        good = {run.prepared.config.label: run.prepared.folder for run in runs if run.outcome.status == "finish"}
-        verified = []
-        for case in cases:
-            tcp, ipc = good.get(f"{case.name}, tcp"), good.get(f"{case._replace(keys=False).name}, ipc")
-            if tcp and ipc:
-                verified.append(verify_run(case.name, tcp, ipc, keys=case.keys))
-        for run in runs:
-            tell(run.prepared.folder, run.outcome, run.prepared.config.label)
-    if verified:
-        show(render_runs(verified))
-    if (connections := render_directions(verified, every=every)) is not None:
-        show(connections)
-    complaints = [complaint for run in verified for complaint in run.complaints]
-    for complaint in complaints:
-        say(f"error: {complaint}", err=True)
-    if (code := exit_code(run.outcome for run in runs)) or complaints:
-        return code or 1
-    say(f"all {sum(run.comparison.connections for run in verified)} connections agree to the byte, in both directions")
-    return 0
-
-
-class _Announcer(Observer):
-    def has_ended(self, finished: Finished) -> None:
-        if finished.outcome.status == "finish":
-            say(f"{finished.prepared.config.label}: finished", err=True)
 
 
 @dataclass(frozen=True)
