@@ -138,7 +138,7 @@ def _squared_sigma(config: RunConfig, records: sqlite3.Connection) -> float | No
     if not pairs or set(sizes) != set(range(config.clients)) or not {i for pair in pairs for i in pair} <= set(sizes):
         return None
     graph, algorithm, maps = Graph.of(config.clients, pairs), config.algorithm, dict[int, Maps]()
-    if algorithm.compares_parameters:
+    if algorithm.start == "selection":  # parameter with parameter
         algorithm = algorithm if isinstance(algorithm, DFedU) else DFedU()
         sizes = dict.fromkeys(sizes, 1)
     for i in range(config.clients):

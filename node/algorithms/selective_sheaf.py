@@ -32,7 +32,7 @@ from ..model.architecture import Architecture
 from ..stored_maps import StoredMaps
 from . import base
 from .base import Algorithm, Client, Cost, Peers, RunFacts, SettingsError, State, Traits, Vector
-from .sheaf_fmtl import OF_A_TRANSFORM, StabilityWatch, cost_of_saving, norm, shared_size
+from .sheaf_fmtl import OF_A_TRANSFORM, StabilityWatch, cost_of_saving, descend, norm, shared_size
 
 _NO_SCENARIO = (
     "algorithm.seek = true: a scenario is planned for a graph that stays the same; set it to false, or leave the "
@@ -122,18 +122,10 @@ class SelectiveSheaf(Algorithm):
             weights[j] = edges[j].weights(~np.signbit(n_j))[block].astype(theta.dtype)
             edges[j].see(block, sketches[j], sketch, n, np.abs(n_j))
 
-        before = theta.copy()
-        pull = state.maps.pull_back({j: weights[j] * r[j] for j in r})
-        client.learn(pull, self.lam)
-
+        descend(client, self.lam, r, weights)
         report = client.report
-        report.disagreements = {j: norm(vector) for j, vector in r.items()}
         report.weights = {j: norm(weights[j]) / math.sqrt(rows[j]) if j in r else 0.0 for j in rows}
         report.cosines = {j: cosine for j in rows if (cosine := edges[j].cosine) is not None}
-        if client.takes_one_full_step:
-            report.gradient_norm = norm(before - theta) / client.alpha
-        pulled = sum(float(weights[j] @ vector**2) for j, vector in r.items())
-        state.stability.tell(client, self.lam, pull, pulled)
 
         if self.restart:
             self._restart_where_lost(client)
@@ -189,7 +181,7 @@ class SelectiveState(State):
         first = [j for j, peer in neighbours.items() if peer.weight or not algorithm.seek]
         self.introductions = Introductions(neighbours, first)
         self.loss_at_theta0 = math.nan
-        self.stability = StabilityWatch()
+        self._stability = StabilityWatch()
 
     def arrays(self) -> dict[str, np.ndarray]:
         numbers, them = [edge.numbers for edge in self.edges.values()], self.introductions

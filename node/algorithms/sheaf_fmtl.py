@@ -19,6 +19,7 @@ from annotated_types import Le
 
 from ...topology.section import Index, Needs, NotNegative, Positive
 from ..assignment import Assignment, Neighbour
+from ..client import RoundReport
 from ..maps import FixedMaps, Maps, Vectors, shared_rows, starting_maps
 from ..stored_maps import Storage, StoredMaps
 from .base import Algorithm, Client, Cost, Edge, Facts, Peers, RunFacts, SettingsError, State, Traits, Vector
@@ -46,35 +47,53 @@ class StabilityWatch:
     def __init__(self) -> None:
         self._crossed: dict[str, str] = {}  # {number: the warning that told}, the first to cross 1 first
 
-    def see(self, *, models: float, maps: float, steps: int = 1) -> list[str]:
-        """Returns the warnings of a round's numbers that were not given before."""
-        if not (math.isfinite(models) and math.isfinite(maps)):  # tells nothing about its own cause
-            return []
+    def see(self, report: RoundReport, *, models: float, maps: float, steps: int = 1) -> None:
+        """Tells the warnings of a round's numbers that were not given before, and what to blame for infinite models."""
         times, or_else = "", " or training.alpha"
         if steps > 1:
             times, or_else = f"{steps} local steps: {steps} ", ", training.alpha or the local steps"
-        new = {}
         for which, value, formula, keys in (
             ("maps", maps, "eta lam ||theta||^2", "algorithm.eta or algorithm.lam"),
             ("models", models, f"{times}lam alpha ||P||^2", f"algorithm.lam, algorithm.start_scale{or_else}"),
         ):
-            if value > 1 and which not in self._crossed:
-                new[which] = f"{formula} = {value:.3g} is above 1: the {which} may diverge; lower {keys}"
-        self._crossed |= new
-        return list(new.values())
+            # where one of them is infinite already, neither tells of the cause
+            if value > 1 and which not in self._crossed and math.isfinite(models) and math.isfinite(maps):
+                self._crossed[which] = f"{formula} = {value:.3g} is above 1: the {which} may diverge; lower {keys}"
+                report.warnings.append(self._crossed[which])
+        report.cause_of_divergence = next(iter(self._crossed.values()), report.cause_of_divergence)
 
-    def cause(self) -> str:
-        """Returns what most likely made theta infinite."""
-        return next(iter(self._crossed.values()), "the local steps diverged; lower training.alpha")
 
-    def tell(self, client: Client, lam: float, pull: np.ndarray, squared: float, *, maps: float = 0.0) -> None:
-        """Tells the client's report the penalty of a round with this ``pull``, whose edges disagreed by ``squared`` =
-        sum_j ||r_ij||^2, the warnings, and what to blame."""
-        report, steps = client.report, client.steps
-        report.penalty = lam / 4 * squared
-        models = steps * lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0
-        report.warnings += self.see(models=models, maps=maps, steps=steps)
-        report.cause_of_divergence = self.cause()
+def exchanged(client: Client, peers: Peers) -> tuple[Vectors, Vectors]:
+    """Returns P_ij theta_i of all neighbours, and r_ij = P_ij theta_i - P_ji theta_j of those that were heard."""
+    mine = client.state.maps.project(client.theta)
+    theirs = peers.exchange(mine)
+    return mine, {j: mine[j] - theirs[j] for j in theirs}
+
+
+def descend(client: Client, lam: float, r: Vectors, weights: Vectors | None = None, eta: float = 0.0) -> None:
+    """Does (18), where edges are weighed with ``weights`` {j: (d_ij,)} on the rows of P_ij, and tells the report; with
+    ``eta``, (19) follows."""
+    theta, maps, report = client.theta, client.state.maps, client.report
+    before = theta.copy()
+    pull = maps.pull_back(r if weights is None else {j: weights[j] * r[j] for j in r})
+    if client.role == "server":
+        assert isinstance(maps, FixedMaps)
+        coverage = maps.coverage()
+        theta -= pull / np.where(coverage, coverage, 1)  # f_0 = 0: exactly the mean of what its edges sent
+    else:
+        client.learn(pull, lam)
+
+    report.disagreements = {j: norm(vector) for j, vector in r.items()}
+    squared = sum(value**2 for value in report.disagreements.values())
+    if weights is not None:
+        squared = sum(float(weights[j] @ vector**2) for j, vector in r.items())
+    report.penalty = lam / 4 * squared
+    theta_squared = float(before @ before)
+    if client.takes_one_full_step and client.role == "client":
+        of_theta = norm(before - theta) / client.alpha
+        report.gradient_norm = math.sqrt(of_theta**2 + (lam**2 * squared * theta_squared if eta else 0.0))
+    models = client.steps * lam * client.alpha * norm(pull) ** 2 / squared if squared else 0.0
+    client.state._stability.see(report, models=models, maps=eta * lam * theta_squared, steps=client.steps)
 
 
 class SheafAlgorithm(Algorithm):
@@ -90,11 +109,6 @@ class SheafAlgorithm(Algorithm):
         """Returns whether all clients descend on one and the same (8) all along."""
         return self.traits.server == "none" and not self.rotate_every
 
-    @property
-    def compares_parameters(self) -> bool:
-        """Returns whether the maps compare parameter with parameter, and mix none."""
-        return self.start == "selection"
-
     def restriction_maps(self, node: int, seed: int, theta: np.ndarray, neighbours: Mapping[int, Neighbour]) -> Maps:
         """Returns those of a client before the first round; of ``theta`` the size and the type are used."""
         raise NotImplementedError
@@ -104,30 +118,8 @@ class SheafAlgorithm(Algorithm):
         return State(maps=maps, _stability=StabilityWatch(), _period=0)
 
     def round(self, client: Client, peers: Peers) -> None:
-        mine = client.state.maps.project(client.theta)
-        theirs = peers.exchange(mine)
-        self.descend(client, {j: mine[j] - theirs[j] for j in theirs})
-
-    def descend(self, client: Client, r: Vectors) -> None:
-        """Does (18), from r_ij = P_ij theta_i - P_ji theta_j of the neighbours that were heard."""
-        theta, lam, maps, report = client.theta, self.lam, client.state.maps, client.report
-        before = theta.copy()
-        pull = maps.pull_back(r)
-        if client.role == "server":
-            assert isinstance(maps, FixedMaps)
-            coverage = maps.coverage()
-            theta -= pull / np.where(coverage, coverage, 1)  # f_0 = 0: exactly the mean of what its edges sent
-        else:
-            client.learn(pull, lam)
-
-        report.disagreements = {j: norm(vector) for j, vector in r.items()}
-        squared = sum(value**2 for value in report.disagreements.values())
-        theta_squared = float(before @ before)
-        if client.takes_one_full_step and client.role == "client":
-            of_theta = norm(before - theta) / client.alpha
-            of_maps = lam**2 * squared * theta_squared if self.eta else 0.0
-            report.gradient_norm = math.sqrt(of_theta**2 + of_maps)
-        client.state._stability.tell(client, lam, pull, squared, maps=self.eta * lam * theta_squared)
+        _, r = exchanged(client, peers)
+        descend(client, self.lam, r, eta=self.eta)
 
 
 @dataclass(frozen=True)
@@ -252,24 +244,19 @@ class SheafFMTL(SheafAlgorithm):
         return StoredMaps(start, "factored" if self.rotate_every else self.storage, self.rank_cap or None)
 
     def round(self, client: Client, peers: Peers) -> None:
-        theta, state, maps = client.theta, client.state, client.state.maps
         if self.is_fused:
             self._fused_round(client, peers)
             return
+        state, maps = client.state, client.state.maps
         period = (peers.round - 1) // self.rotate_every if self.rotate_every else 0
         if period != state._period:  # both ends draw new rows
             state._period = period
-            maps.start.choose(shared_rows(client.seed, client.node, maps.stacking.rows, theta.size, period))
+            maps.start.choose(shared_rows(client.seed, client.node, maps.stacking.rows, client.theta.size, period))
 
-        mine = maps.project(theta)
-        theirs = peers.exchange(mine)  # Algorithm 1, line 5
-        self.descend(client, {j: mine[j] - theirs[j] for j in theirs})  # (18)
-
+        super().round(client, peers)  # Algorithm 1, line 5, and (18)
         if self.eta:  # fixed maps need no second exchange
-            mine = maps.project(theta)
-            theirs = peers.exchange(mine)  # line 7
-            r = {j: mine[j] - theirs[j] for j in theirs}
-            maps.update(mine, r, theta, self.eta * self.lam)  # (19)
+            mine, r = exchanged(client, peers)  # line 7
+            maps.update(mine, r, client.theta, self.eta * self.lam)  # (19)
 
     def _fused_round(self, client: Client, peers: Peers) -> None:
         """Lines 7-8 of the round before and line 5 of this one, from one exchange.
@@ -289,7 +276,7 @@ class SheafFMTL(SheafAlgorithm):
         if peers.round > 1:  # before the first round no map has been used yet
             maps.update(mine, r, theta, c)  # (19)
             r = {j: (1 - c * (n + received[j][-1])) * r[j] for j in r}
-        self.descend(client, r)  # (18)
+        descend(client, self.lam, r, eta=self.eta)  # (18)
 
     def _rows(self, d_i: int, d_j: int, common: Sequence[int]) -> int:
         return len(common) if self.start == "selection" else shared_size(self.gamma, d_i, d_j)

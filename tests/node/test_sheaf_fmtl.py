@@ -21,7 +21,7 @@ from oracles import normal_equations
 from sheafgossip.node.algorithms import ALGORITHMS, sheaf_fmtl
 from sheafgossip.node.algorithms.sheaf_fmtl import StabilityWatch, shared_size
 from sheafgossip.node.assignment import Assignment, Neighbour
-from sheafgossip.node.client import Client
+from sheafgossip.node.client import Client, RoundReport
 from sheafgossip.node.model.architecture import Architecture
 from sheafgossip.node.model.learner import Learner
 
@@ -35,38 +35,28 @@ def test_shared_vectors_are_gamma_times_the_smaller_model_rounded_down_and_at_le
 
 # -- step sizes near divergence ----------------------------------------------------------------------------------------
 
-LOWER = {"models": "lam alpha ||P||^2 = 1.5 is above 1", "maps": "eta lam ||theta||^2 = 1.5 is above 1"}
-KEYS = {"models": {"lam", "start_scale", "alpha"}, "maps": {"eta", "lam"}}
-
-
-@pytest.mark.parametrize("crossed", LOWER)
-def test_what_is_above_the_limit_is_told_once_with_the_keys_that_help(crossed):
-    watch, numbers = StabilityWatch(), {"models": 0.0, "maps": 0.0} | {crossed: 1.5}
-    assert watch.see(models=1.0, maps=1.0) == []
-    (text,) = watch.see(**numbers)
-    assert LOWER[crossed] in text
-    assert {key for key in ("lam", "start_scale", "alpha", "eta") if f".{key}" in text} == KEYS[crossed]
-    assert watch.cause() == text
-    assert watch.see(**numbers) == []
-    assert len(watch.see(models=1.6, maps=1.6)) == 1  # the other one is not silenced
+MAPS = "eta lam ||theta||^2 = 6.8 is above 1: the maps may diverge; lower algorithm.eta or algorithm.lam"
+MODELS = "lam alpha ||P||^2 = 1.5 is above 1: the models may diverge; lower algorithm.lam, algorithm.start_scale or"
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "blamed"),
+    ("rounds", "told", "blamed"),
     [
-        ((0.5, 0.9), (0.5, 0.9), "training.alpha"),  # both stayed small: the local steps
-        ((0.1, 6.8), (1e4, 0.9), "eta lam ||theta||^2 = 6.8 "),
-        ((0.1, 6.8), (0.1, 0.9), "eta lam ||theta||^2 = 6.8 "),
-        ((0.1, 6.8), (math.nan, math.inf), "eta lam ||theta||^2 = 6.8 "),
-        ((math.inf, 0.2), (1.5, math.nan), "the local steps diverged"),
+        ([(0.5, 0.9), (1.0, 1.0)], [], ""),  # both stayed small
+        ([(0.1, 6.8), (0.1, 7.0), (1.5, 0.9)], [MAPS, MODELS], MAPS),  # each once, and the first is to blame
+        ([(1.5, 0.1), (1.6, 6.8)], [MODELS, MAPS], MODELS),
+        ([(0.1, 6.8), (math.nan, math.inf)], [MAPS], MAPS),
+        ([(math.inf, 0.2), (1.5, math.nan)], [], ""),
     ],
 )
-def test_what_crossed_its_limit_first_is_blamed_though_the_other_follows(first, then, blamed):
+def test_what_is_above_its_limit_is_told_once_with_the_keys_that_help_and_the_first_is_blamed(rounds, told, blamed):
     """Maps that diverge make lam alpha ||P||^2 huge within two rounds; theta may first shrink on the way."""
-    watch = StabilityWatch()
-    for models, maps in (first, then):
-        watch.see(models=models, maps=maps)
-    assert blamed in watch.cause()
+    watch, report = StabilityWatch(), RoundReport()
+    for models, maps in rounds:
+        watch.see(report, models=models, maps=maps)
+    local = " training.alpha"
+    assert report.warnings == [text + local * (text == MODELS) for text in told]
+    assert report.cause_of_divergence.startswith(blamed or f"the local steps diverged; lower{local}")
 
 
 # -- fixed points ------------------------------------------------------------------------------------------------------
