@@ -376,7 +376,7 @@ class Added(Algorithm):
 
 @pytest.fixture
 def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
-    """Makes a copy of the package that knows one more algorithm: its source, and its line in the table. Returns the
+    """Makes a copy of the package that knows one more algorithm: its source, and its class in the table. Returns the
     environment in which ``python -m sheafgossip...`` is that copy."""
 
     def add(source: str, line: str) -> dict[str, str]:
@@ -386,9 +386,9 @@ def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
             (package / room).symlink_to(ROOT / room)
         algorithms = Path(shutil.copytree(ROOT / "node", package / "node")) / "algorithms"
         (algorithms / "added.py").write_text(source)
-        table = (algorithms / "__init__.py").read_text()
-        table = table.replace("from .base", f"from .added import {line.partition(': ')[2]}\nfrom .base")
-        (algorithms / "__init__.py").write_text(table.replace("] = {\n", f"] = {{\n    {line},\n"))
+        table, added = (algorithms / "__init__.py").read_text(), line.rpartition(": ")[2]
+        table = table.replace("from .base", f"from .added import {added}\nfrom .base")
+        (algorithms / "__init__.py").write_text(table.replace("in (\n", f"in (\n        {added},\n"))
         return os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONBREAKPOINT": ""}  # Ray, in other tests, sets its own
 
     return add
@@ -397,7 +397,7 @@ def with_algorithm(tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
 @pytest.fixture
 def with_round(with_algorithm: Callable[[str, str], dict[str, str]]) -> Callable[[str], dict[str, str]]:
     """The environment of runs that have an algorithm "added", of which this is a round."""
-    return lambda body: with_algorithm(_ADDED + textwrap.indent(body, 8 * " "), '"added": Added')
+    return lambda body: with_algorithm(_ADDED + textwrap.indent(body, 8 * " "), "Added")
 
 
 @pytest.fixture(scope="session")

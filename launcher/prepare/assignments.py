@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from pathlib import Path
 
-from ...node.algorithms import check, link
+from ...node.algorithms import link
 from ...node.algorithms.base import RunFacts
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
@@ -96,7 +96,9 @@ def assign(
         features=[client.features for client in data.clients],
         topology=lambda: draw_sequence(config.topology, config.clients, config.seed, config.rounds),
     )
-    check(algorithm, run_facts)
+    if algorithm.traits.same_size:
+        run_facts.require_same_size(f"algorithm.name = {algorithm.name!r}")
+    algorithm.check(run_facts)
     facts, run = algorithm.facts(run_facts), _run_of(config, folder, graphs, architectures, data)
     told = {name: getattr(config, name) for name in _SECTIONS}
     samples = [client.train_samples for client in data.clients] + [0]  # a server has none

@@ -1,4 +1,4 @@
-"""The algorithms. To add one: write its file, and its line in this table."""
+"""The algorithms. To add one: write its file, and its class in this table."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from ...topology.section import InputFile
 from ...transport.channel import Channel
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import LINEAR
-from .base import Algorithm, Edge, RunFacts
+from .base import Algorithm, Edge
 from .flt import FLT
 from .gossip import D2, DPSGD, GradientTracking, Local, Pairwise, PushSum
 from .hypernetworks import GHN, SHN, PFedHN
@@ -20,26 +20,12 @@ from .shared_layers import FedAvgC, FedSAK
 from .sheaf_fmtl import DFedU, SheafFMTL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    "local": Local,
-    "d-psgd": DPSGD,
-    "d2": D2,
-    "gradient-tracking": GradientTracking,
-    "push-sum": PushSum,
-    "pairwise": Pairwise,
-    "fedavg": FedAvg,
-    "ditto": Ditto,
-    "pfedme": PFedMe,
-    "per-fedavg": PerFedAvg,
-    "fedavg-c": FedAvgC,
-    "fedsak": FedSAK,
-    "flt": FLT,
-    "sfmtl-graph": SFMTLGraph,
-    "pfedhn": PFedHN,
-    "ghn": GHN,
-    "shn": SHN,
-    "dfedu": DFedU,
-    "sheaf-fmtl": SheafFMTL,
-    "selective-sheaf": SelectiveSheaf,
+    algorithm.name: algorithm
+    for algorithm in (
+        *(Local, DPSGD, D2, GradientTracking, PushSum, Pairwise),
+        *(FedAvg, Ditto, PFedMe, PerFedAvg, FedAvgC, FedSAK, FLT, SFMTLGraph, PFedHN, GHN, SHN),
+        *(DFedU, SheafFMTL, SelectiveSheaf),
+    )
 }
 
 
@@ -63,13 +49,6 @@ def libraries_of(algorithm: Algorithm, kinds: Iterable[str]) -> tuple[str, ...]:
 def libraries_for(assignments: Iterable[Assignment]) -> list[str]:
     asked = {(algorithm_of(assignment), assignment.architecture.kind) for assignment in assignments}
     return sorted({library for algorithm, kind in asked for library in libraries_of(algorithm, [kind])})
-
-
-def check(algorithm: Algorithm, run: RunFacts) -> None:
-    """Raises SettingsError when the algorithm, with its settings, does not fit the run."""
-    if algorithm.traits.same_size:
-        run.require_same_size(f"algorithm.name = {algorithm.name!r}")
-    algorithm.check(run)
 
 
 def links_of(assignment: Assignment) -> dict[int, Channel]:

@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,8 +40,7 @@ class Groups(State):
     the mean of; ``model_of`` (clients,), which of them each client gets; and the ``models`` (models, d)."""
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        names = {"averaged", "model_of", "models"} & arrays.keys()
-        vars(self).update({name: arrays[name].copy() for name in names})
+        vars(self).update({name: arrays[name].copy() for name in ("averaged", "model_of", "models") if name in arrays})
 
 
 @dataclass(frozen=True)
@@ -225,37 +225,35 @@ class Autoencoder:
     def sides(self) -> tuple[int, int]:
         return self.image[1] // 4, self.image[2] // 4
 
-    def _layers(self) -> list[tuple[str, tuple[int, ...], int]]:
-        """Returns (name, shape of the weights, number of biases) of each, those of the encoder first."""
-        channels, flat = self.image[0], _FLAT * math.prod(self.sides)
-        return [
-            ("encoder.conv0", (_DEEP, channels, 3, 3), _DEEP),
-            ("encoder.conv1", (_FLAT, _DEEP, 3, 3), _FLAT),
-            ("encoder.linear", (self.embedding, flat), self.embedding),
-            ("decoder.linear", (flat, self.embedding), flat),
-            ("decoder.conv0", (_FLAT, _DEEP, 2, 2), _DEEP),
-            ("decoder.conv1", (_DEEP, channels, 2, 2), channels),
-        ]
-
+    @property
     def blocks(self) -> dict[str, tuple[int, ...]]:
-        """Returns {name: shape} of the parameters in their order."""
-        parts = [{f"{name}.weight": shape, f"{name}.bias": (biases,)} for name, shape, biases in self._layers()]
-        return {name: shape for layer in parts for name, shape in layer.items()}
+        """Returns {name: shape} of the parameters in their order, those of the encoder first."""
+        channels, flat = self.image[0], _FLAT * math.prod(self.sides)
+        weights = {
+            "encoder.conv0": ((_DEEP, channels, 3, 3), _DEEP),
+            "encoder.conv1": ((_FLAT, _DEEP, 3, 3), _FLAT),
+            "encoder.linear": ((self.embedding, flat), self.embedding),
+            "decoder.linear": ((flat, self.embedding), flat),
+            "decoder.conv0": ((_FLAT, _DEEP, 2, 2), _DEEP),
+            "decoder.conv1": ((_DEEP, channels, 2, 2), channels),
+        }
+        both = [((f"{name}.weight", shape), (f"{name}.bias", (biases,))) for name, (shape, biases) in weights.items()]
+        return dict(chain.from_iterable(both))
 
     @property
     def size(self) -> int:
-        return sum(math.prod(shape) + biases for _, shape, biases in self._layers())
+        return sum(map(math.prod, self.blocks.values()))
 
     @property
     def encoder_size(self) -> int:
-        return sum(math.prod(shape) + biases for _, shape, biases in self._layers()[:3])
+        return sum(math.prod(shape) for name, shape in self.blocks.items() if name.startswith("encoder"))
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
         """Returns (size,): uniform in +-1/sqrt(fan-in) of each layer."""
-        parts = []
-        for _, shape, biases in self._layers():
-            bound = 1 / math.sqrt(math.prod(shape) / biases)
-            parts += [rng.uniform(-bound, bound, count) for count in (math.prod(shape), biases)]
+        parts, shapes = [], list(self.blocks.values())
+        for weight, bias in zip(shapes[::2], shapes[1::2], strict=True):
+            bound = 1 / math.sqrt(math.prod(weight) / bias[0])
+            parts += [rng.uniform(-bound, bound, math.prod(shape)) for shape in (weight, bias)]
         return np.concatenate(parts)
 
     def embed(self, vector: np.ndarray, images: np.ndarray) -> np.ndarray:
@@ -290,10 +288,8 @@ class Autoencoder:
 
     def _views(self, vector: Any) -> list[Any]:
         """Returns the blocks of a vector, an array or a tensor: all, or those of the encoder."""
-        shapes = list(self.blocks().values())
-        ends = np.cumsum([math.prod(shape) for shape in shapes]).tolist()
-        blocks = zip([0, *ends], ends, shapes, strict=False)
-        return [vector[start:end].reshape(shape) for start, end, shape in blocks if end <= len(vector)]
+        blocks = zip(accumulate(map(math.prod, self.blocks.values())), self.blocks.values(), strict=True)
+        return [vector[end - math.prod(shape) : end].reshape(shape) for end, shape in blocks if end <= len(vector)]
 
     def _cropped(self, x: Any) -> Any:
         height, width = self.sides
@@ -320,7 +316,7 @@ class Autoencoder:
         views = map(np.ascontiguousarray, self._views(vector.astype(np.float32)))
         unfinished = path.with_name(f"{path.name}.part")
         about = {"image": json.dumps(self.image), "embedding": str(self.embedding)}
-        save_file(dict(zip(self.blocks(), views, strict=True)), unfinished, about)
+        save_file(dict(zip(self.blocks, views, strict=True)), unfinished, about)
         unfinished.replace(path)
 
     def load(self, path: Path) -> np.ndarray:
@@ -332,13 +328,13 @@ class Autoencoder:
                 raise OSError("is no plain file")  # opening a pipe may never end
             with safe_open(path, framework="numpy") as file:
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-                if shapes != self.blocks():
+                if shapes != self.blocks:
                     about = file.metadata() or {}
                     raise EncoderError(
                         f"is an encoder of images of shape {about.get('image', '?')} with an embedding of "
                         f"{about.get('embedding', '?')}; needed are {list(self.image)} and {self.embedding}"
                     )
-                return np.concatenate([file.get_tensor(name).ravel() for name in self.blocks()])
+                return np.concatenate([file.get_tensor(name).ravel() for name in self.blocks])
         except OSError as error:
             told = f"cannot be read: {error.strerror or error} (`sheafgossip encoder train` makes one)"
         except SafetensorError as error:

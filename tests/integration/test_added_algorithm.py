@@ -21,7 +21,7 @@ dtype = "float64"
 
 def test_the_example_runs_as_printed(run_in_threads, tmp_path, with_algorithm):
     (source,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    (line,) = re.findall(r"its line in the table, `(.*?)`", PAGE, re.IGNORECASE)
+    (line,) = re.findall(r"in the table, `(.*?)`", PAGE)
     environment = with_algorithm(source, line)
     (words,) = re.findall(r"^    sheafgossip (run .*)$", PAGE, re.MULTILINE)
     (tmp_path / "mine.toml").write_text(CONFIG)
@@ -38,7 +38,7 @@ def test_an_algorithm_that_binds_theta_anew_ends_the_run_with_a_line_that_says_w
     wrong = source.replace("client.theta += ", "client.theta = client.theta + ")
     assert wrong != source
     (tmp_path / "mine.toml").write_text(CONFIG)
-    environment = with_algorithm(wrong, '"half-way": HalfWay')
+    environment = with_algorithm(wrong, "HalfWay")
     words = ("run", "mine.toml", "--set", "algorithm.name=half-way", "--quiet")
     done = command(*words, cwd=tmp_path, env=environment, code=1)
     assert "write client.theta[:] = ..." in done.stderr
