@@ -34,10 +34,6 @@ class Needs:
         return found in self.values if self.values else bool(found)
 
 
-class InputFile:
-    """Marks a key that names a file which processes read, relative to the configuration's folder; "" names none."""
-
-
 @dataclass(frozen=True)
 class Read:
     """What is written is first passed through ``by``, which may change it and raises ValueError."""

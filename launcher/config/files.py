@@ -6,11 +6,11 @@ from typing import Any
 
 from ...metrics.config_file import flat, read_text
 from ...metrics.config_file import parse as parse_toml
-from ...node.algorithms import input_files
+from ...node.algorithms import INPUT_FILES
 from .sections import ConfigError, RunConfig, refuse, validate
 
 _PATH_KEYS = [("topology", "path"), ("data", "root"), ("stragglers", "path")]
-_PATH_KEYS += [("algorithm", key) for key in input_files()]
+_PATH_KEYS += [("algorithm", key) for key in INPUT_FILES]
 
 
 def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] | None = None) -> list[RunConfig]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from ...node.algorithms import input_files
+from ...node.algorithms import INPUT_FILES
 from ...node.process.reporting import sample
 from ...transport import control
 from ...transport.control import ControlClosed, Fork, Go, Kill, Tell, TellAll
@@ -32,7 +32,7 @@ _STATES = "state/*/*.safetensors", "sent/*.safetensors"
 _ALLOWED = re.compile(
     r"(shards|plan)/node-\d{4,7}\.safetensors|state/round-\d{6,9}/(node|sent)-\d{4,7}\.safetensors|"
     r"sent/node-\d{4,7}\.\d{1,3}\.safetensors|"
-    rf"log/node-\d{{4,7}}\.log|({'|'.join(input_files())})\.safetensors"
+    rf"log/node-\d{{4,7}}\.log|({'|'.join(INPUT_FILES)})\.safetensors"
 )
 
 
@@ -186,7 +186,7 @@ class Agent:
             case Fork(assignments, calibrate) if self._folder:
                 for assignment in assignments:  # with paths as they are on this host
                     assignment["run"]["folder"] = str(self._folder)
-                    for key in input_files():
+                    for key in INPUT_FILES:
                         if (path := self._folder / f"{key}.safetensors").exists():
                             assignment["algorithm"][key] = str(path)
                 server.fork(assignments, calibrate)

@@ -19,7 +19,7 @@ import numpy as np
 import zmq
 
 from ...metrics.records import FORK_SERVER, LAUNCHER, NodeRecord, OverheadRecord, Record, ResourceRecord
-from ...node.algorithms import input_files
+from ...node.algorithms import INPUT_FILES
 from ...node.assignment import Assignment
 from ...topology.errors import install
 from ...transport.control import TO_LAUNCHER, ControlClosed, Exited, Kill, Tell, TellAll, encode
@@ -333,6 +333,6 @@ def _files_of(assignment: Assignment) -> Iterator[tuple[Path, str]]:
     for path in paths:
         if path.exists():
             yield path, path.relative_to(assignment.run.folder).as_posix()
-    for key in input_files():
+    for key in INPUT_FILES:
         if named := assignment.algorithm.get(key):
             yield Path(named), f"{key}.safetensors"

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
-from typing import get_type_hints
 
-from ...topology.section import InputFile
 from ...transport.channel import Channel
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import LINEAR
@@ -28,13 +25,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     )
 }
 
-
-@cache
-def input_files() -> tuple[str, ...]:
-    """Returns the keys of algorithms that name files which processes read."""
-    kinds = [kind for each in ALGORITHMS.values() for kind in get_type_hints(each, include_extras=True).items()]
-    marked = [key for key, kind in kinds if any(isinstance(m, InputFile) for m in getattr(kind, "__metadata__", ()))]
-    return tuple(dict.fromkeys(marked))
+INPUT_FILES = ("encoder",)
+"""Keys of algorithms that name files for processes to read, relative to the configuration's folder; "" names none."""
 
 
 def algorithm_of(assignment: Assignment) -> Algorithm:

@@ -27,7 +27,8 @@ import numpy as np
 from annotated_types import Ge
 
 from ...topology.errors import UserError, install
-from ...topology.section import Count, Index, InputFile, Needs, Positive
+from ...topology.section import Count, Index, Needs, Positive
+from ...transport.array_file import ArrayFile
 from ..assignment import Assignment
 from .base import Client, Cost, Edge, Peers, RunFacts, SettingsError, State, Vector
 from .server import NEEDS_NEW_UPLOADS, ServerAlgorithm, Uploads, weighted_mean
@@ -49,7 +50,7 @@ class FLT(ServerAlgorithm):
     case: Literal["related", "clusters"] = "clusters"
     """Whose models are averaged for a client: those of the clients related to it (case I), or those of its cluster
     (case II)."""
-    encoder: Annotated[str, InputFile()] = ""
+    encoder: str = ""
     """File of `sheafgossip encoder train`, relative to the folder of the configuration; "" takes one with random
     parameters."""
     embedding: Annotated[Count, "Numbers e that the encoder makes of an image."] = 128
@@ -311,13 +312,8 @@ class Autoencoder:
 
     def save(self, vector: np.ndarray, path: Path) -> None:
         """Writes a safetensors file with a tensor a block."""
-        from safetensors.numpy import save_file
-
-        views = map(np.ascontiguousarray, self._views(vector.astype(np.float32)))
-        unfinished = path.with_name(f"{path.name}.part")
-        about = {"image": json.dumps(self.image), "embedding": str(self.embedding)}
-        save_file(dict(zip(self.blocks, views, strict=True)), unfinished, about)
-        unfinished.replace(path)
+        blocks = dict(zip(self.blocks, self._views(vector.astype(np.float32)), strict=True))
+        ArrayFile(blocks, {"image": json.dumps(self.image), "embedding": str(self.embedding)}).save(path)
 
     def load(self, path: Path) -> np.ndarray:
         """Returns (size,) float32. Raises EncoderError."""

@@ -12,6 +12,7 @@ from ..model.networks import Adam
 from .base import Client, State
 from .hypernetworks import GHN, SHN, PFedHN
 from .server import Uploads
+from .sfmtl_graph import unit
 
 Blocks = Mapping[str, np.ndarray]
 
@@ -209,8 +210,7 @@ def orthogonal_matrices(numbers: Tensor, d: int, how: str) -> Tensor:
 
 def relation_graph(X: np.ndarray, algorithm: GHN) -> np.ndarray:
     """Returns the edges (E, 2), v < u, of clients with similar embeddings X (M, f)."""
-    lengths = np.linalg.norm(X, axis=1, keepdims=True)
-    cosine = (X / np.where(lengths > 0, lengths, 1)).astype(np.float64)
+    cosine = unit(X).astype(np.float64)
     cosine = cosine @ cosine.T
     np.fill_diagonal(cosine, -np.inf)
     if algorithm.graph == "cosine":

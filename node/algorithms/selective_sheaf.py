@@ -279,9 +279,8 @@ class Edge:
     @property
     def cosine(self) -> float | None:
         """Returns the mean over blocks, by their size; None before there is any."""
-        means = self.mean_and_error()[0].tolist()
-        known = [(size, mean) for size, mean, seen in zip(self.sizes, means, self.seen, strict=True) if seen]
-        return sum(size * mean for size, mean in known) / sum(size for size, _ in known) if known else None
+        means, seen = self.mean_and_error()[0], self.seen > 0
+        return float(np.average(means[seen], weights=np.array(self.sizes)[seen])) if seen.any() else None
 
 
 NOBODY = -1

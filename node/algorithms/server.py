@@ -56,9 +56,7 @@ class ServerAlgorithm(Algorithm):
         return State(w=client.theta.copy()) if has_both else State()
 
     def common_model(self, client: Client) -> np.ndarray | None:
-        if self.theta_is == "own":
-            return None
-        return client.theta if self.theta_is == "common" or client.role == "server" else client.state.w
+        return None if self.theta_is == "own" else getattr(client.state, "w", client.theta)
 
     def upload(self, client: Client) -> np.ndarray:
         """At a client: learns, and returns what the server gets of it: by default its whole model."""
