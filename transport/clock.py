@@ -93,14 +93,17 @@ class Clock:
         return {node: self._inbox.pop(key) for key, node in wanted.items()}
 
     def left_out(self) -> bool:
+        """Whether the run's scenario keeps this client from working for its server in this round."""
         return False
 
     def lacks_answer(self, node: int, *, answered: bool) -> bool:
+        """Whether the server's answer of this round is to be shown for evaluation: the client does not get it. ``node``
+        is the other end of the edge; ``answered`` tells whether the server sends its answer in this round."""
         return not answered
 
-    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
-        """Whether the client is there."""
-        return True
+    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> int:
+        """As ``clear_to_send``, once at most."""
+        return 1
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         key = node, self.round, phase
@@ -115,17 +118,20 @@ class Clock:
         return Waited()
 
     def state(self) -> dict[str, np.ndarray]:
+        """What a later process needs to go on: what codecs owe, and what has been counted so far."""
         shown = self.endpoint.sent[EVALUATION]
         tallies = [(sent.messages, sent.wire_bytes) for sent in (shown.get(j, Traffic()) for j in self.neighbours)]
-        return {_SHOWN: np.array(tallies)} if shown else {}
+        return self.channels.state() | ({_SHOWN: np.array(tallies)} if shown else {})
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
+        self.channels.load(state)
         if _SHOWN in state:
             tallies = zip(self.neighbours, state[_SHOWN].tolist(), strict=True)
             self.endpoint.sent[EVALUATION] |= {j: Traffic(n, wire_bytes=wire) for j, (n, wire) in tallies if n}
 
     def memory_bytes(self) -> int:
-        return sum(vector.nbytes for vector in self._inbox.values())
+        """Returns the bytes of vectors that wait for their use or a checkpoint, and of what codecs have left out."""
+        return self.channels.memory_bytes() + sum(vector.nbytes for vector in self._inbox.values())
 
     def _wait_for(self, wanted: Set[Key], ends: Callable[[], float] = lambda: math.inf) -> None:
         """Until the messages are there, see ``_until``. The launcher hears of a long wait, and of its good end."""
@@ -233,9 +239,9 @@ class ScheduledClock(Clock):
                 self.endpoint.send([node], self.round, phase, beside=CONFIRMATION)
         return quiet
 
-    def _planned(self, array: np.ndarray, node: int, phase: int) -> int:
-        """What one of the schedule's arrays has of the neighbour's message of this round, or of that to it."""
-        return int(array[self.round - 1, phase, self._place[node]])
+    def _planned(self, array: np.ndarray, node: int, phase: int, round: int = 0) -> int:
+        """What one of the schedule's arrays has of the neighbour's message of a round (0: this), or of that to it."""
+        return int(array[(round or self.round) - 1, phase, self._place[node]])
 
     def _make_room(self, node: int, copies: int) -> bool:
         """Waits until so many more messages may be under way to the neighbour, and counts them; False if it is gone."""

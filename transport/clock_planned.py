@@ -13,41 +13,10 @@ from .endpoint import Endpoint, names_of
 from .schedule import Schedule
 
 
-class StoredMessages:
-    """Own messages that neighbours will use after a checkpoint to come: they are part of it."""
-
-    def __init__(self, schedule: Schedule, every: int):
-        """``every`` so many rounds there is a checkpoint; 0: there are none."""
-        self._needed, self._every = schedule.needed, every
-        self._place = {node: place for place, node in enumerate(schedule.neighbours.tolist())}
-        self._vectors: dict[Key, np.ndarray] = {}  # (neighbour, round, phase)
-
-    def _last_use(self, node: int, round: int, phase: int) -> int:
-        return int(self._needed[round - 1, phase, self._place[node]])
-
-    def add(self, node: int, round: int, phase: int, vector: np.ndarray, now: int) -> None:
-        """Stores a message of this round if its receiver will use it after a checkpoint of round ``now`` or later."""
-        key = node, round, phase
-        if self._every and -(-max(round, now) // self._every) * self._every < self._last_use(*key):
-            self._vectors[key] = vector.copy()
-
-    def state(self, round: int) -> dict[str, np.ndarray]:
-        """{"sent.NEIGHBOUR.ROUND.PHASE": vector} of the messages of rounds up to this one that are used after it."""
-        needed = ((key, vector) for key, vector in self._vectors.items() if key[1] <= round < self._last_use(*key))
-        return {"sent.{}.{}.{}".format(*key): vector for key, vector in needed}
-
-    def forget(self, round: int) -> None:
-        """The checkpoint of this round is written: what no later one needs can go."""
-        self._vectors = {key: v for key, v in self._vectors.items() if round + self._every < self._last_use(*key)}
-
-    def memory_bytes(self) -> int:
-        return sum(vector.nbytes for vector in self._vectors.values())
-
-
 class PlannedClock(ScheduledClock):
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
-        self.stored = StoredMessages(schedule, rules.checkpoint_every)
+        self._stored: dict[Key, np.ndarray] = {}  # own messages, by (neighbour, round, phase)
         self._restored: set[Key] = set()  # those in the inbox that were not sent to this process
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
         self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
@@ -56,7 +25,7 @@ class PlannedClock(ScheduledClock):
     def clear_to_send(self, node: int, phase: int, tensors: Tensors) -> int:
         if self._rules.checkpoint_every:
             sent = self.channels.sent(node, self.round, phase, tensors) if tensors else NO_VECTOR
-            self.stored.add(node, self.round, phase, sent, self.round)
+            self.store(node, self.round, phase, sent)
         copies = self._planned(self.schedule.copies, node, phase)
         reached = copies and self._reach(node, self._planned(self.schedule.to_life, node, phase))
         return copies if reached and self._make_room(node, copies) else 0
@@ -109,8 +78,8 @@ class PlannedClock(ScheduledClock):
 
     def _is_needed(self, node: int, round: int, phase: int) -> bool:
         """Whether the plan has a use to come for the neighbour's message."""
-        last = self.schedule.keep[round - 1, phase, self._place[node]]
-        return bool(last > self.round or (last == self.round and phase >= self.taken[node]))
+        last = self._planned(self.schedule.keep, node, phase, round)
+        return last > self.round or (last == self.round and phase >= self.taken[node])
 
     def _take_in(self, key: Key, vector: np.ndarray, *, is_shown: bool) -> None:
         node, round, _ = key
@@ -132,7 +101,7 @@ class PlannedClock(ScheduledClock):
 
     def restore(self, node: int, round: int, phase: int, vector: np.ndarray, incarnation: int) -> None:
         """A neighbour's message from before the run was interrupted; it is not under way any more."""
-        into = self.schedule.into_life[round - 1, phase, self._place[node]]
+        into = self._planned(self.schedule.into_life, node, phase, round)
         if into == incarnation and self._is_needed(node, round, phase):
             self._inbox[node, round, phase] = vector
             self._restored.add((node, round, phase))
@@ -146,7 +115,7 @@ class PlannedClock(ScheduledClock):
             return self._shows(node, self.round) > 0
         return not self._planned(self.schedule.uses, node, len(self.channels[node].received_in(self.round)) - 1)
 
-    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
+    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> int:
         incarnation = self._shows(node, self.round)
         return incarnation > 0 and self._reach(node, incarnation) and self._make_room(node, 1)
 
@@ -170,4 +139,23 @@ class PlannedClock(ScheduledClock):
         return Waited(float(plan.idle[row]), None if whom < 0 else whom, end)
 
     def memory_bytes(self) -> int:
-        return super().memory_bytes() + self.stored.memory_bytes()
+        return super().memory_bytes() + sum(vector.nbytes for vector in self._stored.values())
+
+    def store(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
+        """Stores an own message for checkpoints to come, if the neighbour will use it after one of them."""
+        every = self._rules.checkpoint_every
+        if every and math.ceil(max(round, self.round) / every) * every < self._last_use(node, round, phase):
+            self._stored[node, round, phase] = vector.copy()
+
+    def stored(self, round: int) -> dict[str, np.ndarray]:
+        """{"sent.NEIGHBOUR.ROUND.PHASE": vector} of the messages of rounds up to this one that are used after it."""
+        needed = ((key, vector) for key, vector in self._stored.items() if key[1] <= round < self._last_use(*key))
+        return {"sent.{}.{}.{}".format(*key): vector for key, vector in needed}
+
+    def forget(self, round: int) -> None:
+        """The checkpoint of this round is written: what no later one needs can go."""
+        next_ = round + self._rules.checkpoint_every
+        self._stored = {key: vector for key, vector in self._stored.items() if next_ < self._last_use(*key)}
+
+    def _last_use(self, node: int, round: int, phase: int) -> int:
+        return self._planned(self.schedule.needed, node, phase, round)

@@ -161,7 +161,7 @@ class WallClock(ScheduledClock):
             return not answered or self._unsent_in.get(node) == self.round or self._is_gone(node)
         return self._answered_in != self.round
 
-    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> bool:
+    def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> int:
         if self._comes_later[self._place[node]]:
             self._shown_last[node] = self.round, phase, tuple(tensor.copy() for tensor in tensors)
         return not self._is_gone(node)
@@ -207,4 +207,4 @@ class WallClock(ScheduledClock):
 
     def memory_bytes(self) -> int:
         held = (self._shown, *(arrivals.all() for arrivals in self._arrivals.values()))
-        return sum(vector.nbytes for vectors in held for vector in vectors.values())
+        return super().memory_bytes() + sum(vector.nbytes for vectors in held for vector in vectors.values())

@@ -10,8 +10,6 @@ from .codecs import Tensors
 from .endpoint import Traffic
 
 Vectors = Mapping[int, np.ndarray]  # {neighbour: vector}
-_Shared = dict[tuple[int, int, int], tuple[Tensors, list[int]]]
-"""What is sent, and to whom, by its vector, phase and copy: one vector for many neighbours is copied once."""
 
 
 class Exchanged(NamedTuple):
@@ -28,6 +26,8 @@ class Peers:
     def __init__(self, clock: Clock):
         self.clock = clock
         self.neighbours = clock.neighbours
+        self.left_out, self.lacks_answer = clock.left_out, clock.lacks_answer
+        self.state, self.load, self.memory_bytes = clock.state, clock.load, clock.memory_bytes
         self._channels = clock.channels
         self._stopwatch = clock.endpoint.stopwatch
 
@@ -53,18 +53,19 @@ class Peers:
         with self._stopwatch.during("exchange"):
             self._send(vectors)
 
-    def _send(self, vectors: Vectors) -> None:
-        clock = self.clock
-        round, sent = clock.round, clock.sent
-        shared: _Shared = {}
+    def _send(self, vectors: Vectors, *, shown: bool = False) -> None:
+        """What is ``shown`` is encoded as the round's last message, and sent as one more."""
+        clock, round = self.clock, self.clock.round
+        copies_to = clock.clear_to_show if shown else clock.clear_to_send
+        shared: dict[tuple[int, int, int], tuple[Tensors, list[int]]] = {}  # one vector for many is copied once
         for node, vector in vectors.items():
-            phase = sent[node]
-            tensors = self._channels.encode(node, round, phase, vector)
-            sent[node] += 1
-            for copy in range(clock.clear_to_send(node, phase, tensors)):
+            phase = len(self._channels[node].sent_in(round)) if shown else clock.sent[node]
+            tensors = self._channels.encode(node, round, phase - shown, vector)
+            clock.sent[node] += not shown
+            for copy in range(copies_to(node, phase, tensors)):
                 shared.setdefault((id(tensors[0]), phase, copy), (tensors, []))[1].append(node)
         for (_, phase, _copy), (tensors, nodes) in shared.items():
-            clock.endpoint.send(nodes, round, phase, tensors)
+            clock.endpoint.send(nodes, round, phase, tensors, EVALUATION if shown else "")
 
     def receive(self, senders: Sequence[int] | None = None, *, bounded: bool = True) -> dict[int, np.ndarray]:
         """{neighbour: its next vector of this round} of ``senders``, by default of all neighbours; read-only arrays.
@@ -78,26 +79,10 @@ class Peers:
         round, sent = self.round, self.clock.sent
         return {node: self._channels.as_heard(node, round, sent[node], vector) for node, vector in vectors.items()}
 
-    def left_out(self) -> bool:
-        """Whether the run's scenario keeps this client from working for its server in this round."""
-        return self.clock.left_out()
-
-    def lacks_answer(self, node: int, *, answered: bool) -> bool:
-        """Whether the server's answer of this round is to be shown for evaluation: the client does not get it. ``node``
-        is the other end of the edge; ``answered`` tells whether the server sends its answer in this round."""
-        return self.clock.lacks_answer(node, answered=answered)
-
     def show(self, vectors: Vectors) -> None:
         """Sends clients the answers of this round that they lack, for evaluation only: this is no traffic of it."""
         with self._stopwatch.during("evaluation"):
-            shared: _Shared = {}
-            for node, vector in vectors.items():
-                last = len(self._channels[node].sent_in(self.round)) - 1  # encoded as the answer would be
-                tensors = self._channels.encode(node, self.round, last, vector)
-                if self.clock.clear_to_show(node, last + 1, tensors):
-                    shared.setdefault((id(tensors[0]), last + 1, 0), (tensors, []))[1].append(node)
-            for (_, phase, _copy), (tensors, nodes) in shared.items():
-                self.clock.endpoint.send(nodes, self.round, phase, tensors, EVALUATION)
+            self._send(vectors, shown=True)
 
     def shown(self, node: int) -> np.ndarray | None:
         """The server's answer of this round, read-only, once it has been shown; None: it will not be. Raises
@@ -109,18 +94,6 @@ class Peers:
         """Closes the current round, opens the next; returns what was exchanged in the one closed."""
         sent = self.clock.endpoint.sent.pop("", {})
         return Exchanged(self.round, dict(sorted(sent.items())), self.clock.next_round())
-
-    def state(self) -> dict[str, np.ndarray]:
-        """What a later process needs to go on: what codecs owe, and what has been counted so far."""
-        return self._channels.state() | self.clock.state()
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        self._channels.load(state)
-        self.clock.load(state)
-
-    def memory_bytes(self) -> int:
-        """Returns the bytes of vectors that wait for their use or a checkpoint, and of what codecs have left out."""
-        return self._channels.memory_bytes() + self.clock.memory_bytes()
 
     def rejected(self) -> dict[str, int]:
         """{reason: messages dropped since the last call}"""

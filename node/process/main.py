@@ -223,7 +223,7 @@ class _ClientProcess:
                     for message in _sent_to(own.node, own.checkpoint_of(peer.node, resumed_at)):
                         clock.restore(peer.node, *message, incarnation.number)
                 for message in _sent_to(peer.node, sent):  # own messages that it will use after checkpoints to come
-                    clock.stored.add(peer.node, *message, clock.round)
+                    clock.store(peer.node, *message)
         last = rounds if incarnation.last_round is None else incarnation.last_round
         for round in range(incarnation.first_round, last + 1):
             self.stopwatch.switch("maps")
@@ -240,8 +240,8 @@ class _ClientProcess:
         clock.drain(incarnation.number, incarnation.resumed_at)
         for round in range(clock.round, incarnation.absent_until + 1):
             if every and round % every == 0:
-                write_state(own.sent(round), round, clock.stored.state(round))
-        if handed_on := clock.stored.state(clock.round - 1):
+                write_state(own.sent(round), round, clock.stored(round))
+        if handed_on := clock.stored(clock.round - 1):
             write_state(own.handed_on(incarnation.number), clock.round - 1, handed_on)
 
     @contextlib.contextmanager
@@ -276,10 +276,10 @@ class _ClientProcess:
             if assignment.checkpoints.save_maps and maps is not None:
                 state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
             if self.planned:
-                state |= self.planned.stored.state(round)
+                state |= self.planned.stored(round)
             write_state(assignment.state(round), round, state)
             if self.planned:
-                self.planned.stored.forget(round)
+                self.planned.forget(round)
         self.reporter.tell_round(round, time.monotonic() - self.epoch, theta_norm, figures)
 
     def _figures(self, round: int) -> Figures:

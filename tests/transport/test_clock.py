@@ -128,8 +128,8 @@ def test_messages_for_after_a_checkpoint_are_kept_until_no_checkpoint_needs_them
     for round in range(1, 16):
         peers.exchange({1: value(round)})
         if round % 5 == 0:
-            stored[round] = peers.clock.stored.state(round)
-            peers.clock.stored.forget(round)
+            stored[round] = peers.clock.stored(round)
+            peers.clock.forget(round)
         peers.next_round()
     assert stored == {5: {"sent.1.4.0": 4}, 10: {"sent.1.4.0": 4}, 15: {}}
 
