@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -78,9 +78,10 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
 
         return read_graph(spec.path, clients, directed=spec.directed, connected=spec.connected)
     if not spec.connected:
-        raise _refusal(spec, "connected", "graphs that are drawn are connected; only those from a file need not be")
+        raise TopologyError.of("topology.connected", False, "only graphs from files may be disconnected", "true")
     if spec.directed and spec.kind not in _DIRECTED:
-        raise _refusal(spec, "directed", f"{spec.kind} graphs are undirected; directed ones are {_listed(_DIRECTED)}")
+        allowed = f"false, or the kinds {', '.join(_DIRECTED)}"
+        raise TopologyError.of("topology.directed", True, f"{spec.kind} graphs are undirected", allowed)
     if clients == 1:
         return Graph(1, ())
     if spec.kind == _ONE_PEER:
@@ -108,7 +109,8 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
 def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> GraphSequence:
     """The graphs of so many rounds; raises TopologyError as ``draw`` does."""
     if spec.redraw_every and spec.kind not in _RANDOM:
-        raise _refusal(spec, "redraw_every", f"{spec.kind} graphs are not random; those that are: {_listed(_RANDOM)}")
+        allowed = f"0, or the kinds {', '.join(_RANDOM)}"
+        raise TopologyError.of("topology.redraw_every", spec.redraw_every, f"{spec.kind} is not random", allowed)
     periods, rounds_each = 1, 1
     if clients > 1 and spec.kind == _ONE_PEER:
         periods = len(_hops(clients))
@@ -126,15 +128,6 @@ def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> G
     return GraphSequence(tuple(draw(spec, clients, seed, period) for period in range(periods)), rounds_each)
 
 
-def _listed(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}"
-
-
-def _refusal(spec: TopologySpec, key: str, allowed: str) -> TopologyError:
-    return TopologyError(f"topology.{key} = {str(getattr(spec, key)).lower()} is not allowed: {allowed}")
-
-
 def _erdos_renyi(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
     # A row of the adjacency matrix at a time: networkx draws edge by edge, ten times slower at 3,000 clients.
     for i in range(clients):
@@ -147,23 +140,19 @@ def _by_networkx(spec: TopologySpec, clients: int, rng: np.random.Generator) -> 
     import networkx
 
     seed = int(rng.integers(2**63))  # its generators are written for Python's random.Random
-    k, m, most, takes = spec.k, spec.m, clients - 1, f"{spec.kind} with {clients} clients takes"
+    key, value = ("m", spec.m) if spec.kind == "barabasi-albert" else ("k", spec.k)
+    must_be_even = spec.kind == "watts-strogatz" or (spec.kind == "random-regular" and clients % 2 == 1)
+    takes = range(2, clients, 2) if must_be_even else range(1, clients)
+    if value not in takes:
+        bounds = f"{'an even number from ' * must_be_even}{takes[0]} to {takes[-1]}" if takes else "3 clients or more"
+        raise TopologyError.of(f"topology.{key}", value, f"{spec.kind} with {clients} clients", bounds)
     if spec.kind == "watts-strogatz":
-        if k < 2 or k % 2 or k > most:
-            largest = most // 2 * 2
-            even = f"an even number from 2 to {largest}" if largest else "no k at all, it needs 3 clients or more"
-            raise _refusal(spec, "k", f"{takes} {even}")
-        return networkx.watts_strogatz_graph(clients, k, spec.p, seed=seed).edges
-    key, value = ("m", m) if spec.kind == "barabasi-albert" else ("k", k)
-    if value > most:
-        raise _refusal(spec, key, f"{takes} 1 to {most}")
+        return networkx.watts_strogatz_graph(clients, value, spec.p, seed=seed).edges
     if spec.kind == "barabasi-albert":
-        return networkx.barabasi_albert_graph(clients, m, seed=seed).edges
-    if k * clients % 2:
-        raise _refusal(spec, "k", f"random-regular with an odd number of clients ({clients}) takes an even k")
+        return networkx.barabasi_albert_graph(clients, value, seed=seed).edges
     # Pairing stubs at random hardly ever ends on dense graphs; leaving out a sparse regular graph is the same draw.
-    is_dense = k > most // 2
-    drawn = networkx.random_regular_graph(most - k if is_dense else k, clients, seed=seed)
+    is_dense = value > (clients - 1) // 2
+    drawn = networkx.random_regular_graph(clients - 1 - value if is_dense else value, clients, seed=seed)
     return networkx.complement(drawn).edges if is_dense else drawn.edges
 
 
@@ -171,20 +160,16 @@ def _torus(spec: TopologySpec, clients: int, rng: np.random.Generator) -> Pairs:
     divisors = [rows for rows in range(1, clients + 1) if clients % rows == 0]
     rows = spec.rows or divisors[(len(divisors) - 1) // 2]
     if rows not in divisors:
-        allowed = ", ".join(map(str, divisors))
-        raise _refusal(spec, "rows", f"a torus of {clients} clients takes 0 (the most nearly square grid) or {allowed}")
-    cols = clients // rows
-    for row in range(rows):
-        yield from _circle(range(row * cols, (row + 1) * cols))
-    for col in range(cols):
-        yield from _circle(range(col, clients, cols))
+        allowed = f"0 (the most nearly square grid), {', '.join(map(str, divisors))}"
+        raise TopologyError.of("topology.rows", rows, f"torus with {clients} clients", allowed)
+    return _grid(rows, clients // rows)
 
 
-def _circle(members: range) -> Pairs:
-    """The cycle through ``members``: no edge for one member, one for two."""
-    yield from pairwise(members)
-    if len(members) > 2:
-        yield members[-1], members[0]
+def _grid(rows: int, cols: int) -> Pairs:
+    """The circle through each row and each column: no edge for one member, one for two."""
+    beside = ((i, i - i % cols + (i + 1) % cols) for i in range(rows * cols))
+    below = ((i, (i + cols) % (rows * cols)) for i in range(rows * cols))
+    return {(min(pair), max(pair)) for pair in (*beside, *below) if pair[0] != pair[1]}
 
 
 def _hops(clients: int) -> list[int]:
@@ -199,7 +184,7 @@ _PAIRS: dict[str, Callable[[TopologySpec, int, np.random.Generator], Pairs]] = {
     "erdos-renyi": _erdos_renyi,
     **dict.fromkeys(("watts-strogatz", "barabasi-albert", "random-regular"), _by_networkx),
     "torus": _torus,
-    "ring": lambda spec, clients, _: _hop(clients, 1) if spec.directed else _circle(range(clients)),
+    "ring": lambda spec, clients, _: _hop(clients, 1) if spec.directed else _grid(1, clients),
     "star": lambda _, clients, __: ((0, leaf) for leaf in range(1, clients)),
     "complete": lambda _, clients, __: combinations(range(clients), 2),
     "exponential": lambda _, clients, __: (arc for hop in _hops(clients) for arc in _hop(clients, hop)),

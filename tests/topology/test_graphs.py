@@ -108,10 +108,10 @@ def test_a_torus_is_the_product_of_two_circles(clients, rows, shape):
 @pytest.mark.parametrize(
     ("spec", "clients", "complaint"),
     [
-        (TopologySpec("watts-strogatz", k=8), 8, "topology.k = 8 .* an even number from 2 to 6"),
-        (TopologySpec("watts-strogatz", k=2), 2, "it needs 3 clients or more"),
+        (TopologySpec("watts-strogatz", k=8), 8, "topology.k = 8: .* an even number from 2 to 6"),
+        (TopologySpec("watts-strogatz", k=2), 2, "allowed: 3 clients or more"),
         (TopologySpec("ring"), 0, "at least 1"),
-        (TopologySpec("star", directed=True), 9, "directed ones are erdos-renyi, ring, exponential, one-peer-expon"),
+        (TopologySpec("star", directed=True), 9, "the kinds erdos-renyi, ring, exponential, one-peer-expon"),
         (TopologySpec(p=0, tries=3, directed=True), 9, r"was strongly connected \(the best had 9 components\)"),
         (TopologySpec(p=0, tries=7), 40, r"none of 7 .* raise topology.p \(connected above about ln\(n\)/n = 0.092\)"),
     ],
