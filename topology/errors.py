@@ -5,10 +5,8 @@ from typing import Any, Self
 
 
 class UserError(Exception):
-    """The message tells the user what is wrong, where, and what is allowed; each argument becomes one line of it.
-
-    The command line prints it and exits with 2; any other exception is a fault of the program.
-    """
+    """The message tells the user what is wrong, where, and what is allowed, one argument a line. The command line
+    prints it and exits with 2; any other exception is a fault of the program."""
 
     @classmethod
     def of(cls, key: str, value: Any, why: str, allowed: Any) -> Self:

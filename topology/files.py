@@ -13,16 +13,13 @@ from .graph import Graph, TopologyError
 
 LARGEST_FILE = 64 * 2**20  # bytes
 
-Link = tuple[int, int, int]
-"""The line of an edge or arc, and its two ends."""
+Link = tuple[int, int, int]  # the line of an edge or arc, and its two ends
 
 
 def read_graph(path: Path, clients: int, *, directed: bool, connected: bool = True) -> Graph:
     """Reads GraphML where the name ends in .graphml, else edges or arcs: two client numbers a line, # starts a comment.
-
     Raises TopologyError, naming file and line, unless the file holds a simple graph of ``clients`` clients, which is
-    strongly connected where it is ``directed``, else ``connected`` if that is asked for.
-    """
+    strongly connected where it is ``directed``, else ``connected`` if that is asked for."""
     content = _content(path)
     links = _graphml(path, content, directed) if path.suffix.lower() == ".graphml" else _list(path, content)
     first_line: dict[tuple[int, int], int] = {}

@@ -64,16 +64,12 @@ class TopologySpec(Section):
 
 
 def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
-    """The graph of ``spec`` in one of its periods: equal arguments give equal graphs.
-
-    It is connected, strongly so if directed; of one-peer graphs all periods together are. Raises TopologyError for
-    parameters that do not fit, a bad file, or no connected graph in ``spec.tries`` draws.
-    """
+    """Returns the graph of one of the periods: connected, strongly so if directed; of one-peer graphs all periods
+    together are. Raises TopologyError for parameters that do not fit, a bad file, or no connected graph in
+    ``spec.tries`` draws."""
     if spec.kind == "file":
         if spec.path is None:
-            raise TopologyError(
-                'topology.path is missing: topology.kind = "file" needs an edge list or a .graphml file'
-            )
+            raise TopologyError('topology.path is missing: topology.kind = "file" needs an edge list or a GraphML file')
         from .files import read_graph
 
         return read_graph(spec.path, clients, directed=spec.directed, connected=spec.connected)
@@ -85,8 +81,7 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
     if clients == 1:
         return Graph(1, ())
     if spec.kind == _ONE_PEER:
-        hops = _hops(clients)
-        return Graph.of(clients, _hop(clients, hops[period % len(hops)]), directed=True)
+        return Graph.of(clients, _hop(clients, _hops(clients)[period]), directed=True)
     from .randomness import generator
 
     fewest = clients
@@ -107,7 +102,7 @@ def draw(spec: TopologySpec, clients: int, seed: int, period: int = 0) -> Graph:
 
 
 def draw_sequence(spec: TopologySpec, clients: int, seed: int, rounds: int) -> GraphSequence:
-    """The graphs of so many rounds; raises TopologyError as ``draw`` does."""
+    """Raises TopologyError as ``draw`` does."""
     if spec.redraw_every and spec.kind not in _RANDOM:
         allowed = f"0, or the kinds {', '.join(_RANDOM)}"
         raise TopologyError.of("topology.redraw_every", spec.redraw_every, f"{spec.kind} is not random", allowed)

@@ -17,10 +17,8 @@ class TopologyError(UserError):
 @dataclass(frozen=True)
 class Graph:
     """Clients 0 .. clients - 1 and edges between different ones, ascending, each once; an undirected edge (i, j) has
-    i < j. Where the graph is ``directed``, edges are arcs: i sends to j, and j hears from i.
-
-    Raises TopologyError for anything else.
-    """
+    i < j. Where the graph is ``directed``, edges are arcs: i sends to j, and j hears from i. Raises TopologyError for
+    anything else."""
 
     clients: int
     edges: tuple[tuple[int, int], ...]
@@ -83,7 +81,7 @@ class Graph:
 
     @cached_property
     def undirected(self) -> "Graph":
-        """Returns the graph with an edge wherever there is a link, in whichever direction."""
+        """The graph with an edge wherever there is a link."""
         return Graph.of(self.clients, {(min(edge), max(edge)) for edge in self.edges}) if self.directed else self
 
     @cached_property
@@ -142,11 +140,9 @@ def _reached(adjacency: Sequence[tuple[int, ...]], start: int, within: set[int])
 
 
 def mixing_row(graph: Graph, client: int, weights: str) -> dict[int, float]:
-    """Mixing weights {j: W_ij} of i = ``client``, itself first, then those it hears from.
-
-    On an undirected graph W is symmetric and doubly stochastic. On a directed one W_ij = 1 / (1 + outdeg_j): its
-    columns sum to 1, and its rows too where the graph is regular.
-    """
+    """Returns {j: W_ij} of i = ``client``, itself first, then those it hears from. On an undirected graph W is
+    symmetric and doubly stochastic. On a directed one W_ij = 1 / (1 + outdeg_j): its columns sum to 1, and its rows too
+    where the graph is regular."""
     if graph.directed:
         return {j: 1 / (1 + len(graph.successors(j))) for j in (client, *graph.predecessors(client))}
     local = weights == "metropolis-hastings"  # needs only what the two ends know

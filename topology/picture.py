@@ -50,10 +50,8 @@ _EDGE = "#5b6770"
 
 
 def draw_picture(graphs: GraphSequence, path: Path, title: str) -> None:
-    """Writes ``path`` as .svg, .png or .pdf, by its ending; of a graph that changes the first six side by side.
-
-    Raises UserError for another ending, or where it cannot be written.
-    """
+    """Writes the first six graphs side by side. Raises UserError where ``path`` cannot be written, or has an ending
+    that ``check_format`` refuses."""
     check_format(path)
     import matplotlib
 

@@ -1,8 +1,6 @@
-"""A section of the configuration is a frozen dataclass, with bounds and conditions beside its fields.
-
-The text below a field is its reference in docs/configuration.md. The launcher has pydantic validate sections; clients
-read the same classes without it. What concerns several keys raises ValueError in ``__post_init__``.
-"""
+"""A section of the configuration is a frozen dataclass, with bounds and conditions beside its fields, and below each
+its text in docs/configuration.md. The launcher has pydantic validate sections; clients read the same classes without
+it. What concerns several keys raises ValueError in ``__post_init__``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +21,7 @@ class Section:
 
 class Needs:
     """The key has an effect only where another has one of ``values``; without values, where that is set and not 0.
-
-    ``key`` is one of the same table, or one with dots from the top; of "a or b" one suffices.
-    """
+    ``key`` is one of the same table, or one with dots from the top; of "a or b" one suffices."""
 
     def __init__(self, key: str, *values: Any):
         self.keys, self.values = tuple(key.split(" or ")), values
