@@ -26,11 +26,10 @@ class DamagedFile(Exception):
 
 
 class ArrayFile:
-    """What a file of these arrays holds, byte by byte; ``digest`` is the same for the same arrays and metadata.
-    Contiguous arrays are not copied."""
+    """``digest`` is the same for the same arrays and metadata. Contiguous arrays are not copied. Raises TypeError for
+    those that are not of numbers."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None):
-        """Raises TypeError for arrays that are not of numbers."""
         contents, parts, end = {}, [], 0
         for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
             if array.dtype.name not in _TYPES:

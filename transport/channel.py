@@ -27,10 +27,6 @@ class Format:
             return ((self.dtype, (self.length,)),)
         return self.codec.layout(self.length - self.exact) + (((self.dtype, (self.exact,)),) if self.exact else ())
 
-    @property
-    def owes(self) -> bool:
-        return self.codec is not None and self.codec.owes and self.exact < self.length
-
     def encode(self, vector: np.ndarray, draws: Draws) -> Tensors:
         """Raises CannotEncode where the numbers cannot be sent so."""
         if self.codec is None or self.exact == self.length:
@@ -90,10 +86,10 @@ def _formats(
 
 
 class Channels:
-    """The channels of a client: makes messages of vectors, and vectors of messages."""
+    """Makes messages of vectors, and vectors of messages. ``channels`` are those to each neighbour of client ``node``;
+    ``seed`` is the run's, for codecs that draw."""
 
     def __init__(self, node: int, channels: Mapping[int, Channel], dtype: np.dtype | str, seed: int = 0):
-        """``channels`` are those to each neighbour; ``seed`` is the run's, for codecs that draw."""
         self.neighbours = tuple(sorted(channels))
         self.dtype = np.dtype(dtype)
         self._node = node
@@ -116,10 +112,8 @@ class Channels:
                 f"{self[node].sent_in(round)} ({self.dtype}), not as {vector.dtype} {vector.shape}"
             )
         format = formats[phase]
-        if format.codec is None:
-            return (vector,)
         draws = partial(generator, self._seed, "rounding", self._node, node, round, phase)
-        if not format.owes:
+        if format.codec is None or not format.codec.owes or format.exact == format.length:
             return format.encode(vector, draws)
         key = node, phase - len(self[node].opens) * (round == 1)
         vector = vector + self._owed.get(key, 0)
@@ -140,7 +134,7 @@ class Channels:
         return self._channels[node].is_shown and phase == len(self._received[node][round == 1])
 
     def decode(self, node: int, round: int, phase: int, tensors: Tensors) -> np.ndarray:
-        """The vector of a neighbour's message. Raises Rejected unless it is one that the channel announces."""
+        """Raises Rejected unless the message is one that the channel announces."""
         formats = self._received[node][round == 1]
         if phase >= len(formats):
             if not self.is_shown(node, round, phase):

@@ -1,5 +1,5 @@
-"""Which messages a client sends, counted, and uses in a round, and what it waits for: without a scenario the round's
-own; with one, clock_planned.py and clock_wall.py say."""
+"""Which messages a client sends and uses in a round, and what it waits for: without a scenario the round's own; with
+one, clock_planned.py and clock_wall.py say."""
 
 import math
 import time

@@ -1,7 +1,5 @@
-"""The control plane: the messages between the launcher, its fork server and the clients, as lines of JSON.
-
-A line is a JSON object with the name of the message's class and its fields, which may hold further messages.
-"""
+"""The control plane: messages between the launcher, its fork server and the clients. Each is a line of JSON, an object
+with the name of the message's class and its fields, which may hold further messages."""
 
 import json
 import math
@@ -140,13 +138,11 @@ _TO_CLIENTS = (Place, Connect, Go, Exit, Stop, NeighbourDied, NeighbourLeft, Nei
 _TO_LAUNCHER = (Bound, Ready, Done, Leaving, Failed, Waiting, WaitOver, StepTimed, FromClient, Exited)
 FROM_LAUNCHER: Words = {each.__name__: each for each in (*_TO_CLIENTS, Fork, Tell, TellAll, Kill)}
 TO_LAUNCHER: Words = {each.__name__: each for each in _TO_LAUNCHER}
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=lambda each: {"is": type(each).__name__} | vars(each))
 
 
 def encode(message: Any) -> bytes:
-    def fields(message: Any) -> dict[str, Any]:
-        return {"is": type(message).__name__} | vars(message)
-
-    return json.dumps(message, separators=(",", ":"), default=fields).encode()
+    return _ENCODER.encode(message).encode()
 
 
 def decode(line: bytes, words: Words) -> Any:
