@@ -29,11 +29,12 @@ def graphml(body, default="undirected"):
     return GRAPHML.format(f'<graph edgedefault="{default}">{body}</graph>')
 
 
-def test_an_edge_list_may_hold_comments_and_blank_lines(write):
+def test_an_edge_list_may_hold_comments_and_blank_lines_and_fall_into_parts_where_that_is_asked_for(write):
     path = write("# my graph\n\n2 1   # the bridge\n\t0 1\n")
     assert read(path, 3) == Graph(3, ((0, 1), (1, 2)))
     path.write_bytes(b"\xef\xbb\xbf0 1\r\n1 2\r\n")  # saved on Windows
     assert read(path, 3) == Graph(3, ((0, 1), (1, 2)))
+    assert read(path, 4, connected=False) == Graph(4, ((0, 1), (1, 2)))
 
 
 def test_graphml_of_networkx_is_read_back_and_nodes_may_be_named_n_and_the_number(tmp_path, write):
@@ -42,10 +43,6 @@ def test_graphml_of_networkx_is_read_back_and_nodes_may_be_named_n_and_the_numbe
     assert read(tmp_path / "petersen.graphml", 10).edges == tuple(sorted(tuple(sorted(e)) for e in oracle.edges))
     text = graphml('<node id="n0"/><node id="n1"/><edge source="n1" target="n0"/>')
     assert read(write(text, "g.graphml"), 2) == Graph(2, ((0, 1),))
-
-
-def test_a_graph_may_fall_into_parts_where_that_is_asked_for(write):
-    assert read(write("0 1\n3 4\n"), 5, connected=False) == Graph(5, ((0, 1), (3, 4)))
 
 
 def test_graphml_says_itself_which_edges_are_arcs(write):

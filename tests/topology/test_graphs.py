@@ -15,16 +15,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from scipy.sparse import diags_array
 
-from sheafgossip.topology import Graph, GraphSequence, TopologyError, TopologySpec, draw, draw_sequence
-from sheafgossip.topology.figures import (
-    DENSE_UP_TO,
-    clustering,
-    describe,
-    diameter,
-    mixing_matrix,
-    second_modulus,
-    spectral_gap,
-)
+from sheafgossip.topology import Graph, GraphSequence, TopologyError, TopologySpec, draw, draw_sequence, figures
+from sheafgossip.topology.figures import DENSE_UP_TO, describe, diameter, mixing_matrix, spectral_gap
 from sheafgossip.topology.graph import matchings
 from sheafgossip.topology.picture import draw_graph, draw_picture, layout
 from sheafgossip.topology.randomness import generator
@@ -71,9 +63,8 @@ def test_erdos_renyi_takes_each_edge_or_arc_with_probability_p(directed):
 def test_three_thousand_clients_are_drawn_and_measured_within_seconds():
     start = time.process_time()
     graphs = draw_sequence(TopologySpec(p=0.005), 3000, 0, 1)
-    drawn = time.process_time()
+    assert (drawn := time.process_time()) - start < 1
     describe(graphs)
-    assert drawn - start < 1
     assert time.process_time() - drawn < 4
 
 
@@ -94,15 +85,12 @@ def test_the_links_of_small_graphs(spec, clients, links):
     assert draw(spec, clients, 0).edges == links
 
 
-@pytest.mark.parametrize(
-    ("clients", "rows", "shape"), [(12, 0, (3, 4)), (12, 6, (6, 2)), (7, 0, (1, 7)), (16, 0, (4, 4))]
-)
-def test_a_torus_is_the_product_of_two_circles(clients, rows, shape):
+@pytest.mark.parametrize(("rows", "shape"), [(0, (3, 4)), (6, (6, 2)), (0, (1, 7)), (0, (4, 4))])
+def test_a_torus_is_the_product_of_two_circles(rows, shape):
     oracle = networkx.grid_2d_graph(*shape, periodic=True)
     oracle.remove_edges_from(list(networkx.selfloop_edges(oracle)))
-    graph = draw(TopologySpec("torus", rows=rows), clients, 0)
     numbered = {tuple(sorted(r * shape[1] + c for r, c in edge)) for edge in oracle.edges}
-    assert set(graph.edges) == numbered
+    assert set(draw(TopologySpec("torus", rows=rows), math.prod(shape), 0).edges) == numbered
 
 
 @pytest.mark.parametrize(
@@ -122,17 +110,10 @@ def test_parameters_that_do_not_fit_are_refused_by_key(spec, clients, complaint)
         draw_sequence(spec, clients, 0, 20)
 
 
-def test_disconnected_draws_are_drawn_again():
-    with pytest.raises(TopologyError):  # at p = ln(n)/n about a third of the graphs are connected
-        [draw(TopologySpec(p=0.092, tries=1), 40, seed) for seed in range(30)]
-    assert all(draw(TopologySpec(p=0.092), 40, seed).is_connected for seed in range(30))
-
-
 @pytest.mark.parametrize("spec", RANDOM, ids=lambda spec: spec.kind)
 def test_each_period_has_a_connected_graph_of_its_own_and_the_first_is_that_of_a_run_with_one(spec):
     every_third = replace(spec, redraw_every=3)
     graphs = draw_sequence(every_third, 15, 7, rounds=20)
-    assert graphs == draw_sequence(every_third, 15, 7, rounds=20)
     assert graphs.graphs[:4] == draw_sequence(every_third, 15, 7, rounds=10).graphs
     assert draw_sequence(every_third, 1, 0, 10).graphs == (Graph(1, ()),)
     assert len(set(graphs.graphs)) == 7
@@ -187,8 +168,6 @@ def test_the_figures_of_a_one_peer_graph_and_of_a_star():
         "connections": "12",
     }
 
-
-# -- a graph as such ---------------------------------------------------------------------------------------------------
 
 any_graph = st.builds(draw, st.just(TopologySpec(p=0.4, tries=1000)), st.integers(1, 25), st.integers(0, 2**32))
 ends = st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda ends: ends[0] != ends[1])
@@ -288,7 +267,7 @@ def test_a_hypercube_pairs_its_clients_along_one_axis_after_the_other_and_even_r
 @given(graph=any_graph)
 def test_clustering_is_that_of_networkx(graph):
     drawn = networkx.complete_graph(graph.clients).edge_subgraph(graph.edges)
-    assert clustering(graph) == pytest.approx(networkx.average_clustering(drawn) if graph.edges else 0)
+    assert figures.clustering(graph) == pytest.approx(networkx.average_clustering(drawn) if graph.edges else 0)
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 4, 25, DENSE_UP_TO, DENSE_UP_TO + 1, 3000])
@@ -299,30 +278,22 @@ def test_the_spectral_gaps_of_rings_and_complete_graphs_have_closed_forms(client
         assert spectral_gap(draw(TopologySpec("complete"), clients, 0)) == pytest.approx(1)
 
 
-def test_negative_eigenvalues_count_by_their_modulus():
-    # Of two sets of clients, each joined with all of the other: on the vector (1, -1) W is -19 / 21, else 1 / 21 or 1.
-    graph = Graph.of(40, ((i, 20 + j) for i in range(20) for j in range(20)))
-    assert spectral_gap(graph) == pytest.approx(1 - 19 / 21)
-
-
 def test_a_crowd_of_eigenvalues_near_minus_one_is_not_overlooked():
     crowd = -1 + np.geomspace(1e-3, 1, 3000)  # too dense at its end for plain Lanczos steps to tell apart
-    assert second_modulus(diags_array(np.append(crowd, 1.0), format="csc")) == pytest.approx(1 - 1e-3, abs=1e-9)
+    assert figures.second_modulus(diags_array(np.append(crowd, 1.0), format="csc")) == pytest.approx(1 - 1e-3, abs=1e-9)
 
 
-def test_sparse_and_dense_eigenvalues_agree_on_random_graphs():
-    graph = draw(TopologySpec(p=0.03), DENSE_UP_TO + 50, 3)
-    moduli = np.sort(abs(np.linalg.eigvalsh(mixing_matrix(graph, "metropolis-hastings").toarray())))
-    assert spectral_gap(graph) == pytest.approx(1 - moduli[-2])
+def test_the_spectral_gap_counts_the_moduli_of_all_eigenvalues():
+    two_sides = Graph.of(40, ((i, 20 + j) for i in range(20) for j in range(20)))  # the second modulus is of -19 / 21
+    for graph in (two_sides, draw(TopologySpec(p=0.03), DENSE_UP_TO + 50, 3)):
+        moduli = np.sort(abs(np.linalg.eigvalsh(mixing_matrix(graph, "metropolis-hastings").toarray())))
+        assert spectral_gap(graph) == pytest.approx(1 - moduli[-2])
 
 
 def test_a_disconnected_graph_is_refused_and_a_client_alone_has_no_distance():
     with pytest.raises(TopologyError, match="2 components cannot be measured"):
         describe(GraphSequence((Graph(3, ((0, 1),)),)))
     assert describe(GraphSequence((Graph(1, ()),)))["diameter"] == "0"
-
-
-# -- pictures ----------------------------------------------------------------------------------------------------------
 
 
 def test_graphs_of_every_kind_are_written_in_every_format_those_that_take_turns_side_by_side(tmp_path):
