@@ -25,6 +25,7 @@ LEGAL = {"version": 1, "run": 77, "src": 0, "dst": 1, "round": 1, "phase": 0, "s
 
 ODD = (None, True, 1.0, "1", b"1", [1], {1: 1}, msgpack.Timestamp(1), msgpack.ExtType(5, b"x"))
 NUMBERS = (-1, 0, 2, 3, 7, 255, 2**31, 2**63, 2**64 - 1, -(2**63))
+FOREIGN = (b"", b"\xff", b"\xff" * 500, b"GET / HTTP/1.1\r\n\r\n" * 20, b"\x16\x03\x01\x02\x00\x01")
 LENGTHS = (0, 1, 9, 10, 11, 2**32, 2**63, 2**64 - 1)
 
 
@@ -84,7 +85,7 @@ def test_nothing_illegal_is_taken_in_or_left_uncounted_or_kept(network, keys):
             neighbour.send_multipart(illegal(draw))
         if unknown is None:
             with socket.create_connection(client.place) as raw:
-                raw.sendall(draw.randbytes(64) if fed % 200 else b"\xff" + draw.randbytes(600))
+                raw.sendall(draw.choice(FOREIGN) + draw.randbytes(draw.choice((0, 64, 600))))
         else:
             unknown.send_multipart(illegal(draw))
         fed += AT_ONCE + 1

@@ -95,13 +95,6 @@ def test_who_dials_before_keys_are_known_waits_and_is_let_in_or_refused_once_the
     assert client.endpoint.rejected == {}
 
 
-def test_the_key_of_an_earlier_incarnation_is_worth_nothing(network):
-    other = network.client(1, neighbours=[0])
-    other.endpoint.connections.learn({0: network.pairs[4].public})
-    network.puppet(other, b"node-0000", keys=(network.pairs[0], network.pairs[1].public))
-    other.receive_nothing_until(REFUSED)
-
-
 def connect_and_send(client, data: bytes) -> None:
     with socket.create_connection(client.place) as unknown:
         unknown.sendall(data)
@@ -111,10 +104,13 @@ def connect_and_send(client, data: bytes) -> None:
                 pass
 
 
-@pytest.mark.parametrize("keys", [None, (4, 1), (0, 2)], ids=["no key", "another key", "a key for another client"])
+@pytest.mark.parametrize(
+    "keys", [None, (4, 1), (0, 2), (0, 1)], ids=["no key", "another key", "a key for another client", "an earlier key"]
+)
 def test_one_with_a_neighbours_name_and_without_the_right_keys_is_refused_counted_and_survived(network, keys):
     client, other = network.linked(2, [(0, 1)], keys=True)
     own, expected = (network.pairs[place] for place in keys or (0, 0))
+    other.endpoint.connections.learn({0: network.pairs[3].public})  # that of its next incarnation
     network.puppet(other, b"node-0000", keys=(own, expected.public) if keys else None)
     other.listen_until(lambda: other.endpoint.rejected)
     client.send(1, VECTOR)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,37 +55,26 @@ def test_cpu_time_of_other_threads_is_io():
     assert spent["a"].cpu_s < 0.03
 
 
-def test_a_watch_that_does_not_run_tells_nothing():
-    watch = Stopwatch("a", running=False)
-    watch.blocked_for(1.0)
-    assert watch.read() == {}
-
-
-def test_a_switch_takes_a_few_microseconds_at_most():
-    watch = Stopwatch("a")
+@pytest.mark.parametrize("running", [True, False])
+def test_a_switch_takes_a_few_microseconds_at_most_and_a_watch_that_does_not_run_tells_nothing(running):
+    watch = Stopwatch("a", running=running)
     start = time.thread_time()
     for _ in range(1000):
         watch.switch("b")
     assert time.thread_time() - start < 0.01
-
-
-class Clock:
-    """Time that passes only when it is told to."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+    watch.blocked_for(1.0)
+    assert bool(watch.read()) is running
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch) -> SimpleNamespace:
+    """Time that passes only when it is told to."""
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(stopwatch, "time", clock)
     return clock
 
 
-def waited(clock: Clock, seconds: float, stops: dict[int, float], looks: tuple[int, ...] = ()) -> float:
+def waited(clock, seconds: float, stops: dict[int, float], looks: tuple[int, ...] = ()) -> float:
     """Seconds until the wait is over, where some parts of it (by number) take so much longer, and somebody looks with a
     debugger in others."""
     began = clock.now
