@@ -19,8 +19,7 @@ from typing import Any
 import zmq
 
 from ..transport import keys, limits
-from ..transport.constants import CONSTANTS
-from ..transport.failpoints import failpoint, this_is
+from ..transport.environment import CONSTANTS, failpoint, this_is
 from . import records
 from .records import COLLECTOR, LAUNCHER, MAX_BATCH_BYTES, End, MalformedRecords, node_of, unpack
 from .store import RunFolderError, Store, is_locked

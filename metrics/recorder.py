@@ -4,7 +4,7 @@ import time
 
 import zmq
 
-from ..transport.constants import CONSTANTS
+from ..transport.environment import CONSTANTS
 from ..transport.keys import KeyPair, dial_with
 from ..transport.wire import GREETING_BYTES, PUSH_READY_BYTES, handshake_bytes, message_wire_bytes
 from .records import MAX_BATCH_BYTES, Record, pack_batch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .failpoints import failpoint
+from .environment import failpoint
 
 _BEFORE_DIGEST = b'{"__metadata__":{"sha256":"'
 _PLACE = slice(8 + len(_BEFORE_DIGEST), 8 + len(_BEFORE_DIGEST) + 64)

@@ -11,9 +11,9 @@ import numpy as np
 
 from .channel import Channels
 from .codecs import Tensors
-from .constants import CONSTANTS
 from .control import Waiting, WaitOver
 from .endpoint import Endpoint, Message, NeighbourTimeout, Traffic, names_of
+from .environment import CONSTANTS
 from .schedule import Flow, Schedule, limit, tell_every
 from .stopwatch import parts_of
 from .wire import Rejected

@@ -8,8 +8,8 @@ import numpy as np
 from .channel import Channels
 from .clock import NO_VECTOR, Key, Rules, ScheduledClock, Use, Waited
 from .codecs import Tensors
-from .constants import CONSTANTS
 from .endpoint import Endpoint, names_of
+from .environment import CONSTANTS
 from .schedule import Schedule
 
 

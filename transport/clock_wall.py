@@ -10,8 +10,8 @@ import numpy as np
 from .channel import Channels
 from .clock import EVALUATION, Key, Rules, ScheduledClock, Use, Waited, silence_of
 from .codecs import Tensors
-from .constants import CONSTANTS
 from .endpoint import Endpoint
+from .environment import CONSTANTS
 from .schedule import Schedule, can_be_used, chosen_round, needed_round
 
 _LAST_WORDS_S = CONSTANTS.last_words_wall_s

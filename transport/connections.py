@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from .constants import CONSTANTS
 from .control import NeighbourCame, NeighbourDied, NeighbourFinished, NeighbourLeft
+from .environment import CONSTANTS
 from .keys import CLOSED, HANDSHAKE_MS, OPENED, PROOF, Ring, ZapHandler, dial_with, listen_with, next_event
 from .stopwatch import Stopwatch
 from .wire import HANDSHAKE_FRAME, MAX_HEADER_BYTES, SEAL_BYTES, Rejected

@@ -14,8 +14,8 @@ import numpy as np
 import zmq
 
 from .connections import Connections, Identity, Options, identity_of
-from .constants import CONSTANTS
 from .control import Control, NeighbourCame, Place, Stop
+from .environment import CONSTANTS
 from .keys import authenticated_number
 from .stopwatch import Stopwatch, parts_of
 from .wire import HeaderReader, Rejected, layout_of, message_wire_bytes, pack_end, pack_start, view_tensor

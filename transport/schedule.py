@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from .array_file import ArrayFile, read
-from .constants import CONSTANTS
+from .environment import CONSTANTS
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ...metrics.store import CONFIG, CONFIG_DIGEST, CONSTANT_METRIC, OWNERS, Store
 from ...node.assignment import Assignment
 from ...topology import Graph
-from ...transport.failpoints import failpoint
+from ...transport.environment import failpoint
 from ..config.sections import RunConfig
 from ..data.shards import DataSummary
 from ..planner.plan import Plan

@@ -17,7 +17,7 @@ import zmq
 
 from ...metrics.recorder import Recorder
 from ...metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, Record, pack_end
-from ...transport.constants import CONSTANTS
+from ...transport.environment import CONSTANTS
 from ...transport.keys import KeyPair
 from ..prepare.prepared import Prepared
 from .engine import EngineError

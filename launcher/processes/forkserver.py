@@ -31,9 +31,8 @@ from typing import Any, Self
 
 from ...node.assignment import Assignment, name_of
 from ...transport import control
-from ...transport.constants import CONSTANTS
 from ...transport.control import Control, ControlClosed, Exited, Failed, Fork, FromClient, Kill, Tell, TellAll
-from ...transport.failpoints import failpoint, this_is
+from ...transport.environment import CONSTANTS, failpoint, this_is
 from ...transport.limits import allow_open_files, end_with_parent
 from .. import ONE_THREAD, interrupts
 

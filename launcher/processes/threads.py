@@ -25,9 +25,10 @@ from ...node.algorithms import libraries_for
 from ...node.assignment import Assignment
 from ...node.model.learner import time_of_a_step
 from ...node.process.main import live
-from ...transport import control, failpoints
+from ...transport import control
 from ...transport.control import Control, ControlClosed, Exited, Failed, FromClient, Kill, Stop, Tell, TellAll
 from ...transport.endpoint import Stopped
+from ...transport.environment import FAILPOINTS
 from ...transport.limits import allow_open_files
 from ...transport.stopwatch import suspended
 from .. import ONE_THREAD, interrupts
@@ -50,8 +51,8 @@ class ThreadsEngine(Engine):
         if not ONE_THREAD.items() <= os.environ.items():
             names = " ".join(f"{name}=1" for name in ONE_THREAD)
             raise EngineError(f"--engine threads: NumPy and PyTorch must be loaded with {names} in the environment")
-        if os.environ.get(failpoints.VARIABLE):
-            raise EngineError(f"--engine threads: {failpoints.VARIABLE} kills processes; leave it out, or use local")
+        if os.environ.get(FAILPOINTS):
+            raise EngineError(f"--engine threads: {FAILPOINTS} kills processes; leave it out, or use local")
         allow_open_files()  # all clients' are this process's
         self.sockets, self._lock = private_folder()
         self._clients: dict[int, _Client] = {}

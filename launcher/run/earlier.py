@@ -20,7 +20,7 @@ from ...metrics.summary import summarize
 from ...node.algorithms.server import ServerAlgorithm
 from ...topology.errors import UserError
 from ...transport.array_file import DamagedFile, digest_of
-from ...transport.failpoints import failpoint
+from ...transport.environment import failpoint
 from ..config.sections import ConfigError, RunConfig, validate
 from ..planner.plan import can_go_on_after, same_comings_and_goings
 from ..prepare.prepared import Prepared, write_down

@@ -13,9 +13,8 @@ from typing import Literal
 
 from ...metrics.records import LAUNCHER, EventRecord, NodeRecord, Record
 from ...metrics.store import RunFolderError, Store, is_locked
-from ...transport.constants import CONSTANTS
 from ...transport.control import Waiting
-from ...transport.failpoints import failpoint
+from ...transport.environment import CONSTANTS, failpoint
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess
 

@@ -17,9 +17,8 @@ from ...metrics.store import RunFolderError
 from ...node.assignment import Assignment
 from ...node.process.reporting import sample
 from ...transport import control
-from ...transport.constants import CONSTANTS
 from ...transport.control import ControlClosed, Exited, Failed, FromClient, Kill, Place, Stop, Tell, TellAll, Waiting
-from ...transport.failpoints import failpoint
+from ...transport.environment import CONSTANTS, failpoint
 from .. import interrupts
 from ..prepare.prepared import Prepared
 from ..processes.collector import CollectorProcess

@@ -25,10 +25,9 @@ from ...transport.clock_planned import PlannedClock
 from ...transport.clock_wall import DEADLINES, WallClock
 from ...transport.codecs import CannotEncode
 from ...transport.connections import CannotListen, Identity, KernelCounters, Options
-from ...transport.constants import CONSTANTS
 from ...transport.control import Bound, Connect, Control, ControlClosed, Done, Exit, Failed, Go, Leaving, Place, Ready
 from ...transport.endpoint import Endpoint, NeighbourTimeout, Stopped
-from ...transport.failpoints import failpoint
+from ...transport.environment import CONSTANTS, failpoint
 from ...transport.keys import KeyPair, Ring
 from ...transport.limits import bound_connections, bound_memory, keep_own_files
 from ...transport.peers import Peers

@@ -32,7 +32,7 @@ CONSTANTS: dict[str, tuple[float, ...]] = {
     "burst": (1,),
     "burst_rows": (10,),
 }
-"""Values beside the product's own. See transport/constants.py."""
+"""Values beside the product's own. See transport/environment.py."""
 
 _STRICT = ("d2", "gradient-tracking", "push-sum", "fused")  # every message, in its own round
 _PUNCTUAL = ("rotating", "selective-sheaf", "ditto")  # messages may be missing, but not late

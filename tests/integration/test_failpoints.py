@@ -14,7 +14,7 @@ from chaos.generator import Case
 from chaos.records import Records, differences
 from chaos.trial import Going, place_for
 from runs import ROOT, command, small
-from sheafgossip.transport.failpoints import parse
+from sheafgossip.transport.environment import parse_failures
 
 ENDS_S = 90
 POINTS = {
@@ -108,4 +108,4 @@ def test_every_point_of_the_product_is_killed_at():
 @pytest.mark.parametrize("text", ["go", "go@launcher", "go@launcher=stop", "go@launcher:x=kill", "go@launcher=delay"])
 def test_a_failpoint_that_is_misspelt_is_refused(text):
     with pytest.raises(ValueError, match="write POINT@PROCESS=kill"):
-        parse(text)
+        parse_failures(text)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sheafgossip.transport import stopwatch
-from sheafgossip.transport.constants import VARIABLE, Constants, parse
+from sheafgossip.transport.environment import TEST_CONSTANTS, Constants, parse_constants
 from sheafgossip.transport.stopwatch import Stopwatch, parts_of, suspended
 
 
@@ -106,13 +106,13 @@ def test_a_debugger_that_is_left_before_a_part_has_ended_has_held_it_up_all_the_
 
 @pytest.mark.parametrize("text", ["linger_s", "burst=0.5", "linger_s=-1"])
 def test_a_test_chooses_constants_and_what_is_none_is_refused(text):
-    assert repr(parse("window_bytes=4096,linger_s=0.1")) == repr(Constants(window_bytes=4096, linger_s=0.1))
+    assert repr(parse_constants("window_bytes=4096,linger_s=0.1")) == repr(Constants(window_bytes=4096, linger_s=0.1))
     with pytest.raises(ValueError, match=r"must be a number .*, and not below 0"):
-        parse(text)
+        parse_constants(text)
 
 
 def test_a_process_with_an_unknown_constant_does_not_start():
-    command = [sys.executable, "-c", "import sheafgossip.transport.constants"]
-    done = subprocess.run(command, env=os.environ | {VARIABLE: "windows=1"}, capture_output=True, text=True)
+    command = [sys.executable, "-c", "import sheafgossip.transport.environment"]
+    done = subprocess.run(command, env=os.environ | {TEST_CONSTANTS: "windows=1"}, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"error: {VARIABLE}: 'windows=1': no such constant; allowed are window_bytes")
+    assert done.stderr.startswith(f"error: {TEST_CONSTANTS}: 'windows=1': no such constant; allowed are window_bytes")

@@ -1,16 +1,27 @@
-"""The protocol's constants, of all rooms: what no user should have to choose. Tests choose others for all processes of
-a run, by SHEAFGOSSIP_TEST_CONSTANTS="window_bytes=4096,linger_s=0.1"."""
+"""What tests choose for all processes of a run, by the environment: the protocol's constants, which no user should have
+to choose, and failpoints, named points at which a process is killed or held up.
+
+SHEAFGOSSIP_TEST_CONSTANTS="window_bytes=4096,linger_s=0.1" gives two constants other values.
+SHEAFGOSSIP_FAILPOINTS="state renamed@node-0003:2=kill; committed@collector=delay 0.5" kills client 3 at the second time
+that it gets to the first point, and holds up the collector at each time that it gets to the other, for half a second.
+"""
 
 import os
+import re
+import signal
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar, get_type_hints
+from typing import NamedTuple, TypeVar, get_type_hints
 
-Meaning = TypeVar("Meaning")
+_Meaning = TypeVar("_Meaning")
 
-VARIABLE = "SHEAFGOSSIP_TEST_CONSTANTS"
+TEST_CONSTANTS, FAILPOINTS = "SHEAFGOSSIP_TEST_CONSTANTS", "SHEAFGOSSIP_FAILPOINTS"
+
+_FORM = re.compile(r"([a-z ]+)@([a-z0-9 -]+)(?::(\d+))?=(?:kill|delay ([0-9.]+))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,14 @@ class Constants:
     burst_rows: int = 5_000  # rows that wait in the collector's memory to be written together
 
 
-def parse(text: str) -> Constants:
+class Failure(NamedTuple):
+    point: str
+    process: str  # launcher, fork server, collector, or a client's name as that of its files
+    time: int  # which of the times that the process gets there, from 1; 0: each
+    delay: float | None  # seconds; None: the process is killed
+
+
+def parse_constants(text: str) -> Constants:
     """``text`` is NAME=NUMBER, separated by commas. Raises ValueError."""
     types = get_type_hints(Constants)
     given = {}
@@ -56,7 +74,18 @@ def parse(text: str) -> Constants:
     return Constants(**given)
 
 
-def chosen(variable: str, parse: Callable[[str], Meaning]) -> Meaning:
+def parse_failures(text: str) -> tuple[Failure, ...]:
+    """Raises ValueError."""
+    failures = []
+    for part in filter(None, map(str.strip, text.split(";"))):
+        if (match := _FORM.fullmatch(part)) is None:
+            raise ValueError(f"{part!r}: write POINT@PROCESS=kill or POINT@PROCESS:TIME=delay SECONDS")
+        point, process, time, delay = match.groups()
+        failures.append(Failure(point, process, int(time or 0), float(delay) if delay else None))
+    return tuple(failures)
+
+
+def _chosen(variable: str, parse: Callable[[str], _Meaning]) -> _Meaning:
     """What the environment's ``variable`` means; where it means nothing, the process ends with one line."""
     try:
         return parse(os.environ.get(variable, ""))
@@ -65,4 +94,24 @@ def chosen(variable: str, parse: Callable[[str], Meaning]) -> Meaning:
         raise SystemExit(2) from None
 
 
-CONSTANTS = chosen(VARIABLE, parse)
+CONSTANTS = _chosen(TEST_CONSTANTS, parse_constants)
+_FAILURES = _chosen(FAILPOINTS, parse_failures)
+_reached: Counter[str] = Counter()
+_process = "launcher"
+
+
+def this_is(process: str) -> None:
+    """Names the process; one that is not named is the launcher."""
+    global _process
+    _process = process
+    _reached.clear()
+
+
+def failpoint(point: str) -> None:
+    """Does nothing unless a test has chosen it."""
+    _reached[point] += 1
+    for failure in _FAILURES:
+        if failure[:2] == (point, _process) and failure.time in (0, _reached[point]):
+            if failure.delay is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(failure.delay or 0.0)
