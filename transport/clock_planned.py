@@ -16,7 +16,7 @@ from .schedule import Schedule
 class PlannedClock(ScheduledClock):
     def __init__(self, endpoint: Endpoint, channels: Channels, timeout: float, schedule: Schedule, rules: Rules):
         super().__init__(endpoint, channels, timeout, schedule, rules)
-        self._stored: dict[Key, np.ndarray] = {}  # own messages, by (neighbour, round, phase)
+        self._stored: dict[tuple[int, int, int], np.ndarray] = {}  # own messages, by (neighbour, phase, round)
         self._restored: set[Key] = set()  # those in the inbox that were not sent to this process
         self._latest: dict[tuple[int, int], tuple[int, np.ndarray]] = {}  # (neighbour, phase): round, vector last used
         self._came = dict.fromkeys(self.neighbours, 0)  # messages, used or not
@@ -26,17 +26,18 @@ class PlannedClock(ScheduledClock):
         if self._rules.checkpoint_every:
             sent = self.channels.sent(node, self.round, phase, tensors) if tensors else NO_VECTOR
             self.store(node, self.round, phase, sent)
-        copies = self._planned(self.schedule.copies, node, phase)
-        reached = copies and self._reach(node, self._planned(self.schedule.to_life, node, phase))
-        return copies if reached and self._make_room(node, copies) else 0
+        plan = self.schedule
+        return self._clear(node, self._planned(plan.to_life, node, phase), self._planned(plan.copies, node, phase))
 
-    def _reach(self, node: int, incarnation: int) -> bool:
-        """Waits until this client is linked up with that incarnation of the neighbour; False if that dies before."""
+    def _clear(self, node: int, incarnation: int, copies: int) -> int:
+        """Waits until so many messages may leave for that incarnation of the neighbour; 0 if it dies before."""
+        if not copies:
+            return 0
         self._until(
             lambda: self._presence.linked.get(node, 0) >= incarnation or self._is_gone(node),
             lambda: f"no connection to client {node}, which should be there in round {self.round}",
         )
-        return not self._is_gone(node)
+        return copies if not self._is_gone(node) and self._make_room(node, copies) else 0
 
     def left_out(self) -> bool:
         return bool(np.isnan(self.schedule.compute[self.round - 1]))
@@ -117,7 +118,7 @@ class PlannedClock(ScheduledClock):
 
     def clear_to_show(self, node: int, phase: int, tensors: Tensors) -> int:
         incarnation = self._shows(node, self.round)
-        return incarnation > 0 and self._reach(node, incarnation) and self._make_room(node, 1)
+        return self._clear(node, incarnation, int(incarnation > 0))
 
     def take_shown(self, node: int, phase: int) -> np.ndarray | None:
         key = node, self.round, phase
@@ -143,19 +144,19 @@ class PlannedClock(ScheduledClock):
 
     def store(self, node: int, round: int, phase: int, vector: np.ndarray) -> None:
         """Stores an own message for checkpoints to come, if the neighbour will use it after one of them."""
-        every = self._rules.checkpoint_every
-        if every and math.ceil(max(round, self.round) / every) * every < self._last_use(node, round, phase):
-            self._stored[node, round, phase] = vector.copy()
+        every, last_use = self._rules.checkpoint_every, self._planned(self.schedule.needed, node, phase, round)
+        if every and math.ceil(max(round, self.round) / every) * every < last_use:
+            self._stored[node, phase, round] = vector.copy()
 
     def stored(self, round: int) -> dict[str, np.ndarray]:
         """{"sent.NEIGHBOUR.ROUND.PHASE": vector} of the messages of rounds up to this one that are used after it."""
-        needed = ((key, vector) for key, vector in self._stored.items() if key[1] <= round < self._last_use(*key))
-        return {"sent.{}.{}.{}".format(*key): vector for key, vector in needed}
+        return {
+            f"sent.{node}.{sent}.{phase}": vector
+            for (node, phase, sent), vector in self._stored.items()
+            if sent <= round < self._planned(self.schedule.needed, node, phase, sent)
+        }
 
     def forget(self, round: int) -> None:
         """The checkpoint of this round is written: what no later one needs can go."""
-        next_ = round + self._rules.checkpoint_every
-        self._stored = {key: vector for key, vector in self._stored.items() if next_ < self._last_use(*key)}
-
-    def _last_use(self, node: int, round: int, phase: int) -> int:
-        return self._planned(self.schedule.needed, node, phase, round)
+        needed, following = self.schedule.needed, round + self._rules.checkpoint_every
+        self._stored = {key: vector for key, vector in self._stored.items() if following < self._planned(needed, *key)}

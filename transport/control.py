@@ -182,8 +182,7 @@ class Control:
         self._sock = sock
         self._words = words
         self._attentive = attentive
-        self._came_meanwhile = b""
-        self._pending = b""
+        self._pending = b""  # what has come, and was not received yet
 
     def send(self, message: Any) -> None:
         """Raises ControlClosed."""
@@ -194,7 +193,7 @@ class Control:
                     left = left[self._sock.send(left, socket.MSG_DONTWAIT if self._attentive else 0) :]
                 except BlockingIOError:
                     if self._poll(select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
-                        self._came_meanwhile += self._read()
+                        self._pending += self._read()
         except OSError as error:
             raise ControlClosed from error
         self.sent.messages += 1
@@ -202,7 +201,7 @@ class Control:
 
     def wait(self, seconds: float) -> bool:
         """Waits until there is something to receive, or for so long; returns whether there is."""
-        return bool(self._came_meanwhile) or bool(self._poll(select.POLLIN, seconds))
+        return b"\n" in self._pending or bool(self._poll(select.POLLIN, seconds))
 
     def _poll(self, events: int, seconds: float | None = None) -> int:
         poll = select.poll()  # unlike select(), for any number of open files
@@ -211,10 +210,10 @@ class Control:
 
     def receive_some(self) -> list[Any]:
         """One read of the socket: the messages that it completed, perhaps none. Raises ControlClosed."""
-        data, self._came_meanwhile = self._came_meanwhile or self._read(), b""
-        *lines, self._pending = (self._pending + data).split(b"\n")
+        if b"\n" not in self._pending:
+            self._pending += self._read()
+        *lines, self._pending = self._pending.split(b"\n")
         self.received.messages += len(lines)
-        self.received.bytes += len(data)
         return [decode(line, self._words) for line in lines]
 
     def _read(self) -> bytes:
@@ -224,4 +223,5 @@ class Control:
             raise ControlClosed from error
         if not data:
             raise ControlClosed
+        self.received.bytes += len(data)
         return data
