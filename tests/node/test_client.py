@@ -14,18 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import load_file
 
 from sheafgossip.node.algorithms import ALGORITHMS, libraries_of, link
-from sheafgossip.node.algorithms.base import Edge, RunFacts, State
+from sheafgossip.node.algorithms.base import Edge, State
 from sheafgossip.node.assignment import AssignedIncarnation, Assignment, Period
 from sheafgossip.node.client import Client
 from sheafgossip.node.model.architecture import Architecture
-from sheafgossip.node.process.main import write_state
 from sheafgossip.node.process.reporting import Pace, sample
 from sheafgossip.node.settings import Transport
-from sheafgossip.topology import Graph
 
 PERIODS = Period((1,), {5: 0.5}), Period((5,), {1: 0.25})
 """Client 3 sends to 1 and hears from 5, then the other way round."""
@@ -97,43 +93,35 @@ def test_pairwise_gossip_draws_its_matchings_evenly_and_the_same_at_every_client
     assert min(Counter(met)[j] for j in (0, 1, 5)) > 70
 
 
-def test_pairwise_gossip_is_told_a_matching_of_each_edge_the_same_at_both_ends():
-    graph, models = Graph.of(4, [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2)]), [Architecture("linear", (3,), 1)] * 4
-    facts = ALGORITHMS["pairwise"]().facts(RunFacts(graph, models, "regression", True, (), (), lambda: None))
-    assert all(facts.edges[i, j] == facts.edges[j, i] for i, j in facts.edges)
-    for i in range(4):
-        numbers = [number for (node, _), number in facts.edges.items() if node == i]
-        assert len(set(numbers)) == len(numbers)
-        assert max(numbers) < facts.nodes[i] == 3
-
-
 ANY_SIZE = {"local", "sheaf-fmtl", "fedavg-c", "fedsak"}
 KEEP_A_SUM = {"d2", "gradient-tracking", "push-sum"}
-SMALL_STEPS = {"local", "dfedu", "sheaf-fmtl"}
-EXACT = {
-    "sheaf-fmtl": [({}, ()), ({"exchange": "fused"}, (1,)), ({"exchange": "fused", "eta": 0}, ())],
-    "selective-sheaf": [({}, (1,)), ({"blocks": "head"}, (2,)), ({"seek": True}, (1, 2))],
+SMALL_STEPS = {"local", "dfedu"}
+NEED_SCIPY = {"sheaf-fmtl", "selective-sheaf"}  # restriction maps that change
+SETTINGS = {  # and with these, the exact numbers at the end of each vector, and what a codec may drop
+    "sheaf-fmtl": [
+        ({}, (), "entries"),
+        ({"eta": 0, "start": "shared", "rotate_every": 1}, (), "digits"),
+        ({"exchange": "fused"}, (1,), "digits"),
+        ({"exchange": "fused", "eta": 0}, (), "entries"),
+    ],
+    "selective-sheaf": [({}, (1,), "digits"), ({"blocks": "head"}, (2,), "digits"), ({"seek": True}, (1, 2), "digits")],
 }
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_keeps_a_sum_loses_nothing_who_takes_over_what_it_hears_no_entries_and_some_numbers_are_exact(name):
-    algorithm = ALGORITHMS[name]()
-    assert (algorithm.name, algorithm.traits.same_size) == (name, name not in ANY_SIZE)
-    may_drop = "nothing" if name in KEEP_A_SUM else "entries" if name in SMALL_STEPS else "digits"
-    assert algorithm.traits.codec_may_drop == may_drop
+    traits = ALGORITHMS[name]().traits
+    assert (ALGORITHMS[name]().name, traits.same_size) == (name, name not in ANY_SIZE)
     if name in KEEP_A_SUM:  # and no setting changes that
-        assert (algorithm.traits.tolerates, algorithm.traits.more_tolerant) == ("nothing", "")
+        assert (traits.tolerates, traits.more_tolerant) == ("nothing", "")
+    assert ("scipy.fft" in libraries_of(ALGORITHMS[name](), ["linear"])) == (name in NEED_SCIPY)
     model = Architecture("cnn", (1, 8, 8), 10, filters=(4,))
     edge = Edge(0, 1, model.size, model.size, model, from_server=False, facts=())
-    for settings, expected in EXACT.get(name, [({}, ())]):
-        vectors = ALGORITHMS[name](**settings).messages(edge)
-        assert tuple(vector.exact for vector in vectors if vector.exact) == expected
-
-
-@pytest.mark.parametrize("settings", [{"eta": 0, "start": "shared", "rotate_every": 1}, {"exchange": "fused"}], ids=str)
-def test_maps_that_change_tolerate_rounding_but_no_entries_that_come_later(settings):
-    assert ALGORITHMS["sheaf-fmtl"](**settings).traits.codec_may_drop == "digits"
+    by_default = "nothing" if name in KEEP_A_SUM else "entries" if name in SMALL_STEPS else "digits"
+    for settings, exact, may_drop in SETTINGS.get(name, [({}, (), by_default)]):
+        algorithm = ALGORITHMS[name](**settings)
+        assert tuple(vector.exact for vector in algorithm.messages(edge) if vector.exact) == exact
+        assert algorithm.traits.codec_may_drop == may_drop
 
 
 @pytest.mark.parametrize(("remote", "expected"), [(False, "float16"), (True, "int8")])
@@ -155,26 +143,10 @@ def test_an_assignment_survives_its_journey_as_json_but_for_what_is_no_plain_val
         replace(assignment, facts=object()).to_json()
 
 
-def test_a_state_comes_out_as_it_was_written_or_stays_as_it_was_and_leaves_nothing_else_behind(tmp_path):
-    path = tmp_path / "state" / "round-000040" / "node-0003.safetensors"
-    arrays = {"theta": np.arange(5.0), "P.1": np.arange(6, dtype=np.float32).reshape(2, 3).T}
-    write_state(path, 39, {"theta": np.zeros(3)})
-    write_state(path, 40, arrays)
-    with pytest.raises(TypeError, match="object"):
-        write_state(path, 41, {"theta": np.array([object()])})
-    loaded = load_file(path)
-    assert set(loaded) == set(arrays)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(loaded[name], array, strict=True)
-    with safe_open(path, framework="np") as file:
-        assert file.metadata()["round"] == "40"
-    assert list(path.parent.iterdir()) == [path]
-
-
 # -- what a process uses -----------------------------------------------------------------------------------------------
 
 
-def test_a_sample_tells_the_memory_and_cpu_time_of_this_process_and_grows_with_them():
+def test_a_sample_tells_the_memory_and_cpu_time_of_this_process_or_of_another_until_it_is_gone():
     cpu = time.process_time()
     before = sample(3, 1.5, (1, 20, 300, 4000))
     assert (before.node, before.wall_s) == (3, 1.5)
@@ -185,9 +157,6 @@ def test_a_sample_tells_the_memory_and_cpu_time_of_this_process_and_grows_with_t
     held = mmap.mmap(-1, 32_000_000)  # new pages, and not what earlier tests have freed
     held[:: mmap.PAGESIZE] = b"x" * -(-len(held) // mmap.PAGESIZE)
     assert sample(3, 0.0).uss - before.uss == pytest.approx(len(held), rel=0.1)
-
-
-def test_a_sample_may_be_of_another_process_until_it_is_gone():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert sample(-3, 0.0, pid=child.pid).rss > 0
     child.communicate(b"\n")
@@ -239,9 +208,3 @@ def test_nothing_heavy_is_loaded_that_is_not_needed(modules, watched, loaded):
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as the fork server, which has no second thread
     found = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
     assert set(found.split()) == loaded
-
-
-def test_only_restriction_maps_that_change_need_scipy():
-    assert libraries_of(ALGORITHMS["dfedu"](), ["logistic", "linear"]) == ()
-    for algorithm in ("sheaf-fmtl", "selective-sheaf"):
-        assert "scipy.fft" in libraries_of(ALGORITHMS[algorithm](), ["linear"])

@@ -140,32 +140,38 @@ architectures = st.one_of(
 )
 
 
+def oracle(architecture: Architecture, task: str, theta, x, y) -> tuple[float, float, np.ndarray, np.ndarray]:
+    """By torch's own layers: the summed loss, the right classifications or the squared error, the features, and the
+    gradient of the loss."""
+    model = torch_model(architecture)
+    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in model.parameters()]
+    nn.utils.vector_to_parameters(torch.from_numpy(theta.copy()), model.parameters())
+    features, y = model[:-1](torch.from_numpy(x)), torch.from_numpy(y)
+    z, loss = model[-1](features), nn.functional.cross_entropy if task == "classification" else nn.functional.mse_loss
+    summed = loss(z, y, reduction="sum")
+    summed.backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
+    score = float((z.argmax(1) == y).sum()) if task == "classification" else summed.item()
+    return summed.item(), score, features.detach().numpy(), gradient
+
+
 @settings(deadline=None, max_examples=60)
 @given(architectures, st.sampled_from(["classification", "regression"]), st.sampled_from([1, 12]))
 @example(LENET, "classification", 12)
 @example(Architecture("cnn", (3, 32, 32), 10, filters=(32, 64), hidden=(120,)), "classification", 32)
 def test_a_model_is_laid_out_as_torchs_and_gives_its_outputs_loss_gradient_and_operations(architecture, task, n):
-    model, rng, theta = torch_model(architecture), np.random.default_rng(0), architecture.start(3)
-    assert [block.shape for block in architecture.parameters()] == [tuple(p.shape) for p in model.parameters()]
-    nn.utils.vector_to_parameters(torch.from_numpy(theta.copy()), model.parameters())
-    x = torch.from_numpy(rng.normal(size=(n, *architecture.input_shape)))
-    classes, targets = rng.integers(architecture.outputs, size=n), rng.normal(size=(n, architecture.outputs))
-    y, predicted = torch.from_numpy(classes if task == "classification" else targets), model(x)
-    loss = nn.functional.cross_entropy if task == "classification" else nn.functional.mse_loss
-    expected = loss(predicted, y, reduction="sum")
-    expected.backward()
-
-    gradient, tolerance = np.zeros(architecture.size), 1e-10 if architecture.norm_groups else 1e-12
-    ours = TorchModel(architecture, task, theta, gradient)
-    features = model[:-1](x).detach().numpy()
-    np.testing.assert_allclose(ours.features(x), features, rtol=tolerance, atol=tolerance)
+    rng, theta, gradient = np.random.default_rng(0), architecture.start(3), np.zeros(architecture.size)
+    x, classes = rng.normal(size=(n, *architecture.input_shape)), rng.integers(architecture.outputs, size=n)
+    y = classes if task == "classification" else rng.normal(size=(n, architecture.outputs))
+    summed, score, features, slopes = oracle(architecture, task, theta, x, y)
+    model, tolerance = TorchModel(architecture, task, theta, gradient), 1e-10 if architecture.norm_groups else 1e-12
+    x, y = map(torch.from_numpy, (x, y))
+    np.testing.assert_allclose(model.features(x), features, rtol=tolerance, atol=tolerance)
     with FlopCounterMode(display=False) as learning:
-        assert ours.add_gradient(x, y, 4) == pytest.approx(expected.item() / 4, rel=tolerance)
-    slopes = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy() / 4
-    np.testing.assert_allclose(gradient, slopes, rtol=100 * tolerance, atol=tolerance)
-    score = float((predicted.argmax(1) == y).sum()) if task == "classification" else expected.item()
+        assert model.add_gradient(x, y, 4) == pytest.approx(summed / 4, rel=tolerance)
+    np.testing.assert_allclose(gradient, slopes / 4, rtol=100 * tolerance, atol=tolerance)
     with FlopCounterMode(display=False) as evaluating:
-        assert ours.evaluate(x, y) == pytest.approx((expected.item(), score), rel=tolerance)
+        assert model.evaluate(x, y) == pytest.approx((summed, score), rel=tolerance)
     assert learning.get_total_flops() == n * architecture.gradient_flops
     assert evaluating.get_total_flops() == n * architecture.evaluation_flops
 
@@ -177,69 +183,36 @@ every_dtype = pytest.mark.parametrize("dtype", list(TOLERANCE))
 
 def numbers(assignment, part: str) -> tuple[np.ndarray, np.ndarray]:
     """x in double precision, and y, of the training or test samples."""
-    shard = load_file(assignment.shard)
-    return shard[f"x_{part}"].astype(np.float64), shard[f"y_{part}"]
+    x, y = (load_file(assignment.shard)[f"{name}_{part}"] for name in "xy")
+    return x.astype(float), y.astype(float) if y.dtype.kind == "f" else y
 
 
-def scores(theta: np.ndarray, x: np.ndarray, outputs: int) -> np.ndarray:
-    """W x + b, theta being W row by row, then b."""
-    weight, bias = theta[:-outputs].reshape(outputs, -1), theta[-outputs:]
-    return x @ weight.T + bias
-
-
-def closed_form(architecture, theta, x, y, l2=0.0) -> tuple[float, np.ndarray]:
-    """Mean cross-entropy, or ||W x + b - y||^2, + l2/2 ||theta||^2, and its gradient."""
-    z = scores(theta, x, architecture.outputs)
-    if architecture.kind == "logistic":
-        p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-        delta, losses = p - np.eye(len(p.T))[y], -np.log(p[np.arange(len(x)), y])
-    else:
-        delta, losses = 2 * (z - y), ((z - y) ** 2).sum(axis=1)
-    gradient = np.concatenate([(delta.T @ x).ravel(), delta.sum(axis=0)]) / len(x)
-    return losses.mean() + l2 / 2 * (theta**2).sum(), gradient + l2 * theta
-
-
-# -- gradients ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("architecture", [LOGISTIC, LINEAR], ids=["logistic", "linear"])
+@pytest.mark.parametrize("architecture", [LOGISTIC, LINEAR, CNN], ids=["logistic", "linear", "cnn"])
 @pytest.mark.parametrize(("samples", "l2"), [(1, 0.0), (40, 0.3), (511, 0.1), (512, 0.1), (513, 0.1), (1500, 0.1)])
 @every_dtype
-def test_gradient_loss_and_evaluation_are_the_closed_form_also_where_they_are_computed_in_parts(
+def test_gradient_loss_and_evaluation_are_torchs_also_where_they_are_computed_in_parts(
     with_shard, architecture, samples, l2, dtype
 ):
     """The metric is accuracy, or the mean squared error over samples and targets. The test loss has no l2."""
     assignment = with_shard(architecture, samples, samples, training={"l2": l2}, model={"dtype": dtype})
-    learner, tolerance = Learner(assignment), TOLERANCE[dtype]
+    learner, tolerance, task = Learner(assignment), TOLERANCE[dtype], assignment.run.task
     assert learner.theta.dtype == learner.gradient()[1].dtype == np.dtype(dtype)
-    learner.theta += np.linspace(-1, 1, architecture.size).astype(dtype)  # what is changed in place learns next
-    theta = learner.theta.astype(np.float64)
+    learner.theta += np.linspace(1, -1, architecture.size).astype(dtype)  # what is changed in place learns next
+    theta, (x, y) = learner.theta.astype(float), numbers(assignment, "train")
     loss, gradient = learner.gradient()
-    expected_loss, expected = closed_form(architecture, theta, *numbers(assignment, "train"), l2)
-    assert loss == pytest.approx(expected_loss, rel=tolerance)
-    np.testing.assert_allclose(gradient, expected, rtol=tolerance, atol=tolerance)
-    x, y = numbers(assignment, "train")
+    summed, _, _, slopes = oracle(architecture, task, theta, x, y)
+    assert loss == pytest.approx(summed / samples + l2 / 2 * (theta @ theta), rel=tolerance)
+    expected, steep = slopes / samples + l2 * theta, 100 if architecture is CNN else 1
+    np.testing.assert_allclose(gradient, expected, rtol=steep * tolerance, atol=tolerance)
     if architecture is LOGISTIC:  # what pulls features moves no parameter
         anchors, gradient = np.arange(12, dtype=dtype).reshape(3, 4), gradient.copy()
         pulled, same = learner.gradient(pull=(anchors, 0.5))
         np.testing.assert_array_equal(same, gradient)
         assert pulled == pytest.approx(loss + 0.5 * ((x - anchors[y]) ** 2).sum(1).mean(), rel=tolerance)
-    x, y = numbers(assignment, "test")
-    z = scores(theta, x, architecture.outputs)
-    metric = np.mean(z.argmax(axis=1) == y) if architecture is LOGISTIC else ((z - y) ** 2).mean()
-    assert learner.evaluate() == pytest.approx((closed_form(architecture, theta, x, y)[0], metric), rel=tolerance)
+    summed, score, _, _ = oracle(architecture, task, theta, *numbers(assignment, "test"))
+    expected = summed / samples, score / (samples * (2 if architecture is LINEAR else 1))
+    assert learner.evaluate() == pytest.approx(expected, rel=tolerance)
     np.testing.assert_array_equal(learner.theta, theta)
-
-
-def test_the_gradient_of_a_network_is_the_same_in_parts(with_shard):
-    architecture = Architecture("cnn", (1, 12, 12), 3, filters=(3, 5), hidden=(6,))
-    assignment = with_shard(architecture, 600)
-    learner, whole = Learner(assignment), np.zeros(architecture.size)
-    x, y = map(torch.from_numpy, numbers(assignment, "train"))
-    expected = TorchModel(architecture, "classification", learner.theta.copy(), whole).add_gradient(x, y, 600)
-    loss, gradient = learner.gradient()
-    assert loss == pytest.approx(expected, rel=1e-12)
-    np.testing.assert_allclose(gradient, whole, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -322,10 +295,10 @@ def test_learning_is_the_recursion_of_sgd_with_momentum_and_a_pull_in_every_step
         losses = []
         for number in range(3 * round, 3 * round + 3):
             rows = batch_rows(11, 3, 20, 8, number)
-            loss, gradient = closed_form(LOGISTIC, theta, x[rows], y[rows], 0.01)
-            velocity = momentum * velocity + gradient + lam * pull
+            summed, _, _, slopes = oracle(LOGISTIC, "classification", theta, x[rows], y[rows])
+            losses.append(summed / len(rows) + 0.005 * (theta @ theta))
+            velocity = momentum * velocity + slopes / len(rows) + 0.01 * theta + lam * pull
             theta = theta - 0.05 * velocity
-            losses.append(loss)
         assert learner.learn(*((pull, lam) if lam else ())) == pytest.approx(np.mean(losses), rel=1e-11)
         assert learner.theta is mine
         np.testing.assert_allclose(mine, theta, rtol=1e-11, atol=1e-12)
@@ -338,29 +311,15 @@ def test_learning_is_the_recursion_of_sgd_with_momentum_and_a_pull_in_every_step
 
 
 @every_dtype
-def test_one_step_with_a_pull_is_the_step_and_then_the_pull_to_the_bit(with_shard, dtype):
+def test_one_step_with_a_pull_is_the_step_and_then_the_pull_to_the_bit_and_writes_to_no_shard(with_shard, dtype):
     assignment = with_shard(LOGISTIC, 10, training={"alpha": 0.3}, model={"dtype": dtype})
-    together, apart = Learner(assignment), Learner(assignment)
+    together, apart, shard = Learner(assignment), Learner(assignment), assignment.shard.read_bytes()
     pull = np.random.default_rng(2).normal(size=together.theta.size).astype(dtype)
     together.learn(pull, 0.7)
     apart.learn()
     apart.theta -= 0.3 * 0.7 * pull
     np.testing.assert_array_equal(together.theta, apart.theta)
-
-
-def test_samples_are_counted_evaluation_leaves_learning_alone_and_a_shard_is_never_written_to(with_shard):
-    work = {"work": "epochs", "epochs": 2, "batch_size": 4}
-    assignment = with_shard(LOGISTIC, 10, test=7, training=work, model={"dtype": "float32"})
-    before = assignment.shard.read_bytes()
-    learner, plain = Learner(assignment), Learner(assignment)
-    for each in (learner, plain):
-        each.learn()
-        if each is learner:
-            each.evaluate()
-        each.learn()
-    np.testing.assert_array_equal(learner.theta, plain.theta)
-    assert (learner.learnt_samples, learner.evaluated_samples) == (40, 7)
-    assert assignment.shard.read_bytes() == before
+    assert assignment.shard.read_bytes() == shard
 
 
 def test_from_the_round_of_its_change_on_a_client_learns_and_is_tested_on_the_other_task(with_shard):

@@ -68,6 +68,8 @@ def test_a_file_from_before_there_were_digests_can_be_read(tmp_path):
 
 def test_a_write_that_fails_leaves_the_file_of_before_and_nothing_else(path, monkeypatch):
     before = path.read_bytes()
+    with pytest.raises(TypeError, match="object"):
+        ArrayFile({"theta": np.array([object()])}).save(path)
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         ArrayFile({"theta": np.ones(3)}).save(path, lasting=True)
