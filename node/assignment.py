@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from ..metrics.records import sender_of
-from ..transport.codecs import Codec, codec
 from .model.architecture import Architecture
 from .settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 
@@ -115,11 +114,6 @@ class Assignment:
     @property
     def sender(self) -> int:
         return sender_of(self.node, self.incarnation.number)
-
-    def codec_of(self, peer: Neighbour) -> Codec | None:
-        """None: vectors travel as they are."""
-        name = self.transport.between if peer.remote else self.transport.codec
-        return codec(name, self.dtype, self.transport.keep)
 
     @property
     def schedule(self) -> Path:

@@ -14,8 +14,7 @@ from .assignment import Assignment, Neighbour, Period
 if TYPE_CHECKING:  # the launcher knows algorithms, not what clients learn with
     from .model.learner import Learner
 
-Batch = Any
-"""A mini-batch of training samples, from ``Client.batches`` for ``Client.gradient_on``."""
+Batch = Any  # a mini-batch of training samples, from ``Client.batches`` for ``Client.gradient_on``
 
 
 @dataclass(slots=True)

@@ -3,17 +3,15 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from ..topology.randomness import generator
 
-Vectors = Mapping[int, np.ndarray]
-"""{neighbour j: a vector of length d_ij}"""
+Vectors = Mapping[int, np.ndarray]  # {neighbour j: a vector of length d_ij}
 
 StartKind = Literal["gaussian", "uniform", "orthogonal", "identity", "shared"]
-START_KINDS: tuple[str, ...] = get_args(StartKind)
 
 _NOISE = 0.01  # standard deviation of the identity start's noise, as in the paper
 _ROWS_AT_A_TIME = 64  # of random numbers: a double precision copy of all rows would not fit large models
@@ -120,9 +118,6 @@ class FixedMaps(Maps):
 
     def state_bytes(self) -> int:
         return sum(chosen.nbytes for chosen in self._seen.values() if isinstance(chosen, np.ndarray))
-
-
-# -- what maps begin as ------------------------------------------------------------------------------------------------
 
 
 class MatrixStart:

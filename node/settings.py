@@ -20,8 +20,7 @@ class LayerSettings(Section):
     for series, a gated recurrent unit whose last state a linear layer reads."""
     filters: Annotated[tuple[Count, ...], Needs("kind", "cnn")] = (32, 64)
     """cnn: filters of each convolution (ReLU, 2x2 max-pool after each)."""
-    kernel: Annotated[Count, Needs("kind", "cnn")] = 3
-    """cnn: weights of a convolution's filter a side."""
+    kernel: Annotated[Count, Needs("kind", "cnn"), "cnn: weights of a convolution's filter a side."] = 3
     padding: Annotated[bool, Needs("kind", "cnn")] = False
     """cnn: whether convolutions keep the size of the image, zeros around it."""
     norm_groups: Annotated[Index, Needs("kind", "cnn")] = 0
@@ -59,18 +58,12 @@ class Training(Section):
 
     work: Literal["full", "steps", "epochs"] = "full"
     """full: one step on all training samples; steps: mini-batch steps; epochs: passes over the training samples."""
-    alpha: Positive = 0.1
-    """Learning rate."""
-    steps: Annotated[Count, Needs("work", "steps")] = 1
-    """steps: mini-batch steps a round."""
-    epochs: Annotated[Count, Needs("work", "epochs")] = 1
-    """epochs: passes a round."""
-    batch_size: Annotated[Count, Needs("work", "steps", "epochs")] = 32
-    """Samples of a mini-batch."""
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Momentum of SGD, kept between rounds."""
-    l2: NotNegative = 0.0
-    """Weight of l2/2 ||theta||^2 in the local loss."""
+    alpha: Annotated[Positive, "Learning rate."] = 0.1
+    steps: Annotated[Count, Needs("work", "steps"), "steps: mini-batch steps a round."] = 1
+    epochs: Annotated[Count, Needs("work", "epochs"), "epochs: passes a round."] = 1
+    batch_size: Annotated[Count, Needs("work", "steps", "epochs"), "Samples of a mini-batch."] = 32
+    momentum: Annotated[float, Ge(0), Lt(1), "Momentum of SGD, kept between rounds."] = 0.0
+    l2: Annotated[NotNegative, "Weight of l2/2 ||theta||^2 in the local loss."] = 0.0
 
     def count(self, samples: int) -> int:
         if self.work == "full":
@@ -84,26 +77,22 @@ class Training(Section):
 class Evaluation(Section):
     """When the test samples are looked at. Round 0 and the last round always are."""
 
-    every: Index = 1
-    """Rounds between evaluations; 0 evaluates only at the start and the end."""
+    every: Annotated[Index, "Rounds between evaluations; 0 evaluates only at the start and the end."] = 1
 
 
 @dataclass(frozen=True)
 class Checkpoints(Section):
     """When state is written. Round 0 and the last round always are."""
 
-    every: Index = 0
-    """Rounds between checkpoints; 0 writes only the first and the last."""
-    save_maps: bool = False
-    """Also write every restriction map as a dense matrix P.<neighbour> (large)."""
+    every: Annotated[Index, "Rounds between checkpoints; 0 writes only the first and the last."] = 0
+    save_maps: Annotated[bool, "Also write every restriction map as a dense matrix P.<neighbour> (large)."] = False
 
 
 @dataclass(frozen=True)
 class Transport(Section):
     """How vectors move."""
 
-    protocol: Literal["ipc", "tcp"] = "ipc"
-    """ipc: Unix sockets in a private folder; tcp: ports of ``host``."""
+    protocol: Annotated[Literal["ipc", "tcp"], "ipc: Unix sockets in a private folder; tcp: ports of ``host``."] = "ipc"
     host: Annotated[str, Needs("protocol", "tcp")] = "127.0.0.1"
     """tcp: the IPv4 address of this machine that data sockets are bound to."""
     keys: Annotated[bool, Needs("protocol", "tcp")] = True

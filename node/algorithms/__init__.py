@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...transport.channel import Channel
+from ...transport.codecs import codec
 from ..assignment import Assignment, Neighbour
 from ..model.architecture import LINEAR
 from .base import Algorithm, Edge
@@ -63,7 +64,7 @@ def link(algorithm: Algorithm, own: Assignment, peer: Neighbour) -> Channel:
         opens=tuple(vector.length for vector in out if vector.opening),
         opened=tuple(vector.length for vector in back if vector.opening),
         may_be_quiet=algorithm.traits.silent_edges,
-        codec=own.codec_of(peer),
+        codec=codec(own.transport.between if peer.remote else own.transport.codec, own.dtype, own.transport.keep),
         exact=exact if any(exact) else (),
         is_shown=algorithm.traits.server == "answers" and own.role == "client",
     )

@@ -98,8 +98,8 @@ class Architecture(LayerSettings):
                 places = math.prod(sides := [max(0, side - lost) for side in sides])
                 blocks = _layer(f"conv{depth}", (filters, channels, self.kernel, self.kernel), places)
                 if self.norm_groups:
-                    blocks.append(Parameter(f"norm{depth}.weight", (filters,), 1, start=1.0))
-                    blocks.append(Parameter(f"norm{depth}.bias", (filters,), 1, start=0.0))
+                    parts = ("weight", 1.0), ("bias", 0.0)
+                    blocks += [Parameter(f"norm{depth}.{part}", (filters,), 1, start=start) for part, start in parts]
                 yield filters * places, blocks
                 channels, sides = filters, [side // 2 for side in sides]
                 if min(sides) < 1:

@@ -15,8 +15,9 @@ from .architecture import Architecture
 if TYPE_CHECKING:
     from .networks import TorchModel
 
-Samples = Any
-"""x or y of some samples, as the client's model takes them."""
+Samples = Any  # x or y of some samples, as the client's model takes them
+Pull = tuple[np.ndarray, float]  # (anchors (classes, features), weight), see ``Client.gradient_on``
+Batch = tuple[Samples, Samples]
 
 _MOST_AT_ONCE = 512  # samples in one pass of a full gradient or an evaluation ...
 _WIDEST_PASS = 1 << 21  # ... and numbers in its widest layer: both bound memory, not the result
@@ -46,9 +47,7 @@ class LinearModel:
     def rows(self, x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         return x.take(chosen, 0)
 
-    def add_gradient(
-        self, x: np.ndarray, y: np.ndarray, samples: int, pull: tuple[np.ndarray, float] | None = None
-    ) -> float:
+    def add_gradient(self, x: np.ndarray, y: np.ndarray, samples: int, pull: Pull | None = None) -> float:
         """What ``pull`` adds to the loss depends on no parameter: the features of a sample are the sample."""
         summed, slope = self._loss_and_slope(x @ self._weight.T + self._bias, y)
         slope /= samples
@@ -146,9 +145,7 @@ class Learner:
                 self.theta -= alpha * lam * pull
         return sum(losses) / len(losses)
 
-    def gradient(
-        self, batch: tuple[Samples, Samples] | None = None, pull: tuple[np.ndarray, float] | None = None
-    ) -> tuple[float, np.ndarray]:
+    def gradient(self, batch: Batch | None = None, pull: Pull | None = None) -> tuple[float, np.ndarray]:
         """The loss at theta and its gradient, as ``Client.gradient_on`` says. The next call overwrites it."""
         x, y = batch or (self._x_train, self._y_train)
         self._gradient.fill(0)
@@ -191,7 +188,7 @@ class Learner:
     def _parts(self, samples: int) -> Iterator[slice]:
         return (slice(start, start + self._chunk) for start in range(0, samples, self._chunk))
 
-    def batches(self, times: int = 1) -> Iterator[tuple[Samples, Samples]]:
+    def batches(self, times: int = 1) -> Iterator[Batch]:
         """The mini-batches of one round, or ``times`` as many, from shuffled passes over the shard that follow each
         other across rounds."""
         if self._training.work == "full":

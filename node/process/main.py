@@ -62,10 +62,10 @@ def live(assignment: Assignment, control: Control) -> int:
             print(f"stopped: {end or 'the launcher is gone'}", file=log, flush=True)
             return 0
         except Exception as error:
-            tells_all = isinstance(error, (Failure, NeighbourTimeout, CannotListen))
-            of_many = isinstance(error, (NotMet, CannotListen))
-            text = str(error) if tells_all else traceback.format_exc()
-            control.send(Failed(text, type(error).__name__ if of_many else ""))
+            text = (
+                str(error) if isinstance(error, (Failure, NeighbourTimeout, CannotListen)) else traceback.format_exc()
+            )
+            control.send(Failed(text, type(error).__name__ if isinstance(error, (NotMet, CannotListen)) else ""))
             with contextlib.suppress(OSError):  # the disk may be full
                 print(traceback.format_exc(), file=log, flush=True)
             return 1
@@ -229,9 +229,12 @@ class _ClientProcess:
             client.train_loss = None
             client.enter(round)
             self.learner.enter(round)
-            with self._diverged_if_unsendable(round):
+            try:
                 self.algorithm.round(client, self.peers)
-            self._close_round(round)
+                self._close_round(round)
+            except CannotEncode as error:
+                self._require_finite(round)
+                raise Failure(f"a vector of client {client.node} cannot be sent in round {round}: {error}") from None
 
     def _hand_on(self, clock: PlannedClock) -> None:
         """All that was sent to this client comes in, all that neighbours need of it is written: then it may end."""
@@ -242,15 +245,6 @@ class _ClientProcess:
                 write_state(own.sent(round), round, clock.stored(round))
         if handed_on := clock.stored(clock.round - 1):
             write_state(own.handed_on(incarnation.number), clock.round - 1, handed_on)
-
-    @contextlib.contextmanager
-    def _diverged_if_unsendable(self, round: int) -> Iterator[None]:
-        try:
-            yield
-        except CannotEncode as error:
-            self._require_finite(round)
-            what = f"a vector of client {self.assignment.node} cannot be sent in round {round}"
-            raise Failure(f"{what}: {error}") from None
 
     def _require_finite(self, round: int) -> float:
         """||theta||. Raises Failure."""
@@ -276,15 +270,14 @@ class _ClientProcess:
                 state |= {f"P.{j}": maps.dense(j) for j in maps.neighbours}
             if self.planned:
                 state |= self.planned.stored(round)
-            write_state(assignment.state(round), round, state)
-            if self.planned:
                 self.planned.forget(round)
+            write_state(assignment.state(round), round, state)
         self.reporter.tell_round(round, time.monotonic() - self.epoch, theta_norm, figures)
 
     def _figures(self, round: int) -> Figures:
         """A server has none, but what its clients need for theirs."""
         at_the_end = self.algorithm.as_at_the_end(self.client, self.peers)
-        with self._diverged_if_unsendable(round), at_the_end if round else contextlib.nullcontext(True) as known:
+        with at_the_end if round else contextlib.nullcontext(True) as known:
             if not known or self.assignment.role == "server":
                 return Figures()
             own, common = self.algorithm.personal_model(self.client), self.algorithm.common_model(self.client)

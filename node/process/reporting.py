@@ -126,7 +126,7 @@ class Reporter:
             bound, cosine = maps.error_bound, report.cosines.get(j)
             yield records.EdgeRecord(self._node, j, round, disagreement, map_norm, bound, weight, cosine)
 
-    def _measurements(self, now: float) -> list[records.Record]:
+    def _measurements(self, now: float) -> Iterable[records.Record]:
         node, model, learner, maps = self._node, self._assignment.architecture, self._learner, self._client.state.maps
         history, map_flops = (0, 0) if maps is None else (maps.history_bytes(), maps.flops)
         flops = {
@@ -137,11 +137,9 @@ class Reporter:
         buffers = learner.buffer_bytes() + self._peers.memory_bytes()
         state = learner.theta.nbytes, self._client.state.nbytes() - history, history, buffers
         with self._pace.sampling(now):
-            alone = not self._assignment.deployment.shares_process
-            batch: list[records.Record] = [sample(node, now, state)] if alone else []
-            for part, spent in self._stopwatch.read().items():
-                batch.append(records.WorkRecord(node, now, part, spent.cpu_s, spent.elapsed_s, flops.get(part, 0)))
-            return batch
+            own = [] if self._assignment.deployment.shares_process else [sample(node, now, state)]
+            parts = self._stopwatch.read().items()
+            return own + [records.WorkRecord(node, now, part, *spent, flops.get(part, 0)) for part, spent in parts]
 
 
 class Pace:

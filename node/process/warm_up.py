@@ -46,8 +46,7 @@ def _threads() -> int:
 
 
 def _play(folder: Path) -> None:
-    for name in ("shards", "log"):
-        (folder / name).mkdir(parents=True)
+    (folder / "shards").mkdir(parents=True)
     assignments = [_assignment(folder, node) for node in (0, 1)]
     context = zmq.Context()
     records = context.socket(zmq.PULL)

@@ -2,6 +2,7 @@
 
 import math
 from itertools import combinations
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, norm, uniform
 
 from sheafgossip.node.maps import (
-    START_KINDS,
     FixedMaps,
     StartingMaps,
+    StartKind,
     TransformStart,
     cosine_rows,
     shared_rows,
@@ -22,7 +23,7 @@ from sheafgossip.node.maps import (
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 ALL = slice(None)
 
-every_kind = pytest.mark.parametrize("kind", START_KINDS)
+every_kind = pytest.mark.parametrize("kind", get_args(StartKind))
 every_dtype = pytest.mark.parametrize("dtype", list(EPS))
 
 

@@ -4,6 +4,7 @@ maps whose history may keep only so many rows: what is lost, and what is said ab
 import gc
 import math
 import weakref
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from sheafgossip.node.maps import START_KINDS, starting_maps
+from sheafgossip.node.maps import StartKind, starting_maps
 from sheafgossip.node.process.main import write_state
 from sheafgossip.node.stored_maps import StoredMaps, dense_cost, factored_cost, truncation_flops
 
@@ -91,7 +92,7 @@ small = st.integers(1, 15).flatmap(
 @every_dtype
 @given(
     shape=small | st.just(LARGE),
-    kind=st.sampled_from(START_KINDS),
+    kind=st.sampled_from(get_args(StartKind)),
     updates=st.integers(0, 3) | st.sampled_from([31, 32, 33, 65]),  # a block of LARGE history has 32 rows
     seed=st.integers(0, 1000),
 )
@@ -149,7 +150,7 @@ def test_a_growing_history_never_moves_its_earlier_rows(rng):
     assert all(map(np.shares_memory, first, maps.history.blocks()[0]))
 
 
-@pytest.mark.parametrize("kind", START_KINDS)
+@pytest.mark.parametrize("kind", get_args(StartKind))
 def test_self_choosing_maps_are_factored_exactly_as_long_as_that_costs_no_more_and_never_turn_back(kind, rng):
     maps = StoredMaps(start(kind, **LARGE), "auto")
     feed(rng, rows_at_the_switch(kind) - 1, maps)
