@@ -5,7 +5,6 @@ import inspect
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
@@ -27,10 +26,10 @@ def describe() -> str:
 def _tables(section: type, above: str = "") -> Iterator[tuple[type[Section], str]]:
     """Yields every table in a section with its title, those in a table after it."""
     for name, key in keys_of(section).items():
-        for kind in (key.kind, *get_args(key.kind)):
+        for kind in (key.annotation, *get_args(key.annotation)):
             if isinstance(kind, type) and issubclass(kind, Section):
                 place = f"{above}{name}"
-                yield kind, f"[[{place}]]" if get_origin(key.kind) is tuple else f"[{place}]"
+                yield kind, f"[[{place}]]" if get_origin(key.annotation) is tuple else f"[{place}]"
                 yield from _tables(kind, f"{place}.")
 
 
@@ -73,9 +72,9 @@ def _keys(section: type, names: Iterable[str]) -> Iterator[str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
                     below[name] = meaning
     for name, key in ((name, key) for name, key in keys_of(section).items() if name in names):
-        about = [f"- **`{name}`**", _values(key.kind, key.metadata)]
-        if key.default is None or key.default is MISSING:
-            about.append("required" if key.default is MISSING else "not set by default")
+        about = [f"- **`{name}`**", _values(key.annotation, key.metadata)]
+        if key.default is None or key.is_required():
+            about.append("required" if key.is_required() else "not set by default")
         elif not isinstance(key.default, Section):
             about.append(f"default `{json.dumps(key.default)}`")  # in TOML it is the same
         conditions = []

@@ -4,22 +4,25 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, reduce
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_type_hints
 
 import tomli_w
-from annotated_types import Ge, Le, Lt, MaxLen, MinLen
+from annotated_types import Ge, Le, Lt, MaxLen
 from pydantic import Field, GetPydanticSchema, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
+from ...metrics.config_file import flat
 from ...node.algorithms import ALGORITHMS
 from ...node.algorithms.base import Algorithm
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.errors import UserError, shown
 from ...topology.generators import TopologySpec
-from ...topology.section import Fraction, Index, Needs, NotNegative, Positive, Section
+from ...topology.section import Index, Needs, NotNegative, Positive, Section
 from ..planner.draws import Rates
-from ..planner.scenario import Fault, Stragglers
+from ..planner.scenario import Fault, Links, Stragglers
 from .data import DataSection
 
 _S = TypeVar("_S")
@@ -30,24 +33,12 @@ class ConfigError(UserError):
     """A configuration is wrong: a line for each key at fault."""
 
 
-@dataclass(frozen=True)
-class Key:
-    kind: Any  # its type, without the metadata that it is annotated with
-    metadata: tuple[Any, ...]
-    default: Any  # MISSING: it is required
+def _keys_of(section: Any) -> dict[str, FieldInfo]:
+    hints = get_type_hints(section, include_extras=True)
+    return {field.name: FieldInfo.from_annotated_attribute(hints[field.name], field) for field in fields(section)}
 
 
-def _keys_of(section: Any) -> dict[str, Key]:
-    hints, keys = get_type_hints(section, include_extras=True), {}
-    for field in fields(section):
-        hint = hints[field.name]
-        kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        keys[field.name] = Key(kind, tuple(metadata), default)
-    return keys
-
-
-keys_of: Callable[[Any], dict[str, Key]] = cache(_keys_of)  # of a section or an algorithm's settings, in their order
+keys_of: Callable[[Any], dict[str, FieldInfo]] = cache(_keys_of)  # of a section or an algorithm, in their order
 
 
 @dataclass(frozen=True)
@@ -74,48 +65,6 @@ class ComputeSection(Section):
     this machine and written into the run's config.toml."""
     slowdown: tuple[Positive, ...] = ()
     """Factor on the time of each client, in their order; a shorter list is repeated."""
-
-
-@dataclass(frozen=True)
-class EdgeTable(Section):
-    """An edge that differs from the others."""
-
-    between: Annotated[tuple[Index, ...], MinLen(2), MaxLen(2)]
-    """The two clients."""
-    latency_s: NotNegative | None = None
-    """Its latency, with the distribution of the others."""
-    bandwidth: NotNegative | None = None
-    """Bytes a second."""
-    loss: Fraction | None = None
-    """Probability that a message is lost."""
-
-
-@dataclass(frozen=True)
-class LinksSection(Section):
-    """What links do to messages. Messages of one link arrive in their order."""
-
-    latency: Literal["fixed", "uniform", "lognormal"] = "fixed"
-    """fixed: ``latency_s``; uniform: from ``latency_s`` to ``latency_high_s``; lognormal: with median ``latency_s``.
-    Drawn for each message."""
-    latency_s: NotNegative = 0.0
-    """Seconds from the end of sending to arrival."""
-    latency_high_s: Annotated[NotNegative, Needs("latency", "uniform")] = 0.0
-    """uniform: the upper end."""
-    latency_sigma: Annotated[NotNegative, Needs("latency", "lognormal")] = 0.5
-    """lognormal: deviation of the logarithm."""
-    bandwidth: NotNegative = 0.0
-    """Bytes a second on each link; 0 is unlimited."""
-    uplink: NotNegative = 0.0
-    """Bytes a second that a client can send to all its neighbours together, one message after the other; 0 is
-    unlimited."""
-    loss: Fraction = 0.0
-    """Probability that a message is lost: it is not sent."""
-    edges: tuple[EdgeTable, ...] = ()
-    """Edges that differ."""
-
-    def __post_init__(self) -> None:
-        if self.latency == "uniform" and self.latency_high_s < self.latency_s:
-            raise ValueError(f"latency_high_s = {self.latency_high_s:g} is below latency_s = {self.latency_s:g}")
 
 
 _ONE_OF: Any = Annotated[Union[tuple(ALGORITHMS.values())], Field(discriminator="name")]  # noqa: UP007 (from the table)
@@ -148,7 +97,7 @@ class RunConfig(Section):
     time: Time = Time()
     compute: ComputeSection = ComputeSection()
     stragglers: Stragglers = Stragglers()
-    links: LinksSection = LinksSection()
+    links: Links = Links()
     faults: tuple[Fault, ...] = ()
     """What goes wrong, and when."""
     chaos: Rates = Rates()
@@ -186,8 +135,9 @@ class RunConfig(Section):
 
 def validate(tree: dict[str, Any]) -> RunConfig:
     """Raises ConfigError with a line for each key at fault."""
+    written = {part for key in flat(tree, lists=True) for part in accumulate(key.split("."), "{}.{}".format)}
     try:
-        return as_section(RunConfig, tree)._as_written(frozenset(_paths(tree)))
+        return as_section(RunConfig, tree)._as_written(frozenset(written))
     except ValidationError as error:
         problems = error.errors()
         # of a list with an entry that is wrong, only the entry is told
@@ -199,15 +149,6 @@ def as_section(section: type[_S], tree: dict[str, Any]) -> _S:
     """Raises pydantic's ValidationError."""
     # Strict, so that true is no number; as JSON, so that a list may become a tuple all the same
     return _adapter(section).validate_json(json.dumps(tree, default=str), strict=True)
-
-
-def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yields a and a.b of {"a": {"b": 1}}; what is in a list is numbered."""
-    for key, value in tree.items():
-        yield f"{above}{key}"
-        value = {str(number): each for number, each in enumerate(value)} if isinstance(value, list) else value
-        if isinstance(value, dict):
-            yield from _paths(value, f"{above}{key}.")
 
 
 def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
@@ -234,7 +175,7 @@ def _explain(problem: Any, tree: Mapping[str, Any]) -> str:
             wanted = str(context["error"])
         case "model_type" | "dataclass_type" | "model_attributes_type" | "dict_type":
             table = _sections().get(path)
-            words = {name: get_args(each.kind) for name, each in keys_of(table).items()} if table else {}
+            words = {name: get_args(each.annotation) for name, each in keys_of(table).items()} if table else {}
             words |= {"name": tuple(ALGORITHMS)} if path == "algorithm" else {}
             hint = next((name for name, allowed in words.items() if value in allowed), None)
             wanted = "must be a table" + (f"; write {path}.{hint} = {value!r}" if hint else "")
@@ -263,7 +204,7 @@ def _unknown(where: Sequence[Any], tree: Mapping[str, Any]) -> str:
         if part == "algorithm":
             section = ALGORITHMS[tree.get("algorithm", {}).get("name", keys_of(RunConfig)["algorithm"].default.name)]
         elif not isinstance(part, int):
-            kind = keys_of(section)[part].kind  # a table, tables, or perhaps one
+            kind = keys_of(section)[part].annotation  # a table, tables, or perhaps one
             section = kind if isinstance(kind, type) else get_args(kind)[0]
     name, allowed = str(where[-1]), list(keys_of(section)) + (["base", "compare"] if section is RunConfig else [])
     elsewhere = [f"{place}.{name}" for place, table in _sections().items() if name in keys_of(table)]
@@ -273,7 +214,7 @@ def _unknown(where: Sequence[Any], tree: Mapping[str, Any]) -> str:
 
 
 def _sections() -> dict[str, type[Section]]:
-    kinds = {name: key.kind for name, key in keys_of(RunConfig).items()}
+    kinds = {name: key.annotation for name, key in keys_of(RunConfig).items()}
     return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
 

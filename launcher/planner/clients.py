@@ -16,7 +16,7 @@ import numpy as np
 from ...transport.schedule import Schedule
 from .draws import latencies, strikes
 from .plan import Incarnation
-from .scenario import Link, Scenario, Star
+from .scenario import Links, Scenario, Star
 
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
 _OF_MESSAGES = {
@@ -181,12 +181,12 @@ class Channel:
     def __init__(self, scenario: Scenario, src: int, dst: Client):
         drawn = (scenario.rounds, scenario.phases), scenario.seed
         edge = src, dst.number
-        link = scenario.links.get(edge, Link())
+        link = scenario.links.get(edge, Links())
         self.to = dst
         self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
         self._latency = latencies(link, *drawn, *edge).tolist()
         self._lost = strikes(link.loss, *drawn, "loss", *edge).tolist() if link.loss else None
-        self._bandwidth, self._uplink = link.bandwidth, scenario.uplink
+        self._bandwidth, self._uplink = link.bandwidth or math.inf, scenario.uplink
         self._bytes, self._opening = scenario.message_bytes[edge], scenario.star.opening if scenario.star else 0
         self._free = self._last_arrival = 0.0
         self._faults = [

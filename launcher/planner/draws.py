@@ -11,13 +11,13 @@ import numpy as np
 from ...topology.randomness import generator
 from ...topology.section import Fraction, Index, Needs, Section
 from .plan import PlanError
-from .scenario import Edge, Fault, Link, Scenario
+from .scenario import Edge, Fault, Links, Scenario
 
 _MOST_SPELLS = 50_000
 Shape = tuple[int, int]  # (rounds, phases)
 
 
-def latencies(link: Link, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
+def latencies(link: Links, shape: Shape, seed: int, src: int, dst: int) -> np.ndarray:
     """Returns the seconds of each message of a directed edge."""
     if link.latency == "fixed":
         return np.full(shape, link.latency_s)

@@ -44,16 +44,45 @@ class Stragglers(Section):
 
 
 @dataclass(frozen=True)
-class Link:
-    """One direction of an edge. Latency is ``latency_s`` (fixed), from there to ``latency_high_s`` (uniform), or
-    lognormal with that median and the log-deviation ``latency_sigma``. ``bandwidth`` in bytes a second."""
+class UnlikeEdge(Section):
+    """An edge that differs from the others."""
+
+    between: Annotated[tuple[Index, ...], MinLen(2), MaxLen(2)]
+    """The two clients."""
+    latency_s: NotNegative | None = None
+    """Its latency, with the distribution of the others."""
+    bandwidth: NotNegative | None = None
+    """Bytes a second."""
+    loss: Fraction | None = None
+    """Probability that a message is lost."""
+
+
+@dataclass(frozen=True)
+class Links(Section):
+    """What links do to messages. Messages of one link arrive in their order."""
 
     latency: Literal["fixed", "uniform", "lognormal"] = "fixed"
-    latency_s: float = 0.0
-    latency_high_s: float = 0.0
-    latency_sigma: float = 0.5
-    bandwidth: float = math.inf
-    loss: float = 0.0
+    """fixed: ``latency_s``; uniform: from ``latency_s`` to ``latency_high_s``; lognormal: with median ``latency_s``.
+    Drawn for each message."""
+    latency_s: NotNegative = 0.0
+    """Seconds from the end of sending to arrival."""
+    latency_high_s: Annotated[NotNegative, Needs("latency", "uniform")] = 0.0
+    """uniform: the upper end."""
+    latency_sigma: Annotated[NotNegative, Needs("latency", "lognormal")] = 0.5
+    """lognormal: deviation of the logarithm."""
+    bandwidth: NotNegative = 0.0
+    """Bytes a second on each link; 0 is unlimited."""
+    uplink: NotNegative = 0.0
+    """Bytes a second that a client can send to all its neighbours together, one message after the other; 0 is
+    unlimited."""
+    loss: Fraction = 0.0
+    """Probability that a message is lost: it is not sent."""
+    edges: tuple[UnlikeEdge, ...] = ()
+    """Edges that differ."""
+
+    def __post_init__(self) -> None:
+        if self.latency == "uniform" and self.latency_high_s < self.latency_s:
+            raise ValueError(f"latency_high_s = {self.latency_high_s:g} is below latency_s = {self.latency_s:g}")
 
 
 @dataclass(frozen=True)
@@ -174,7 +203,7 @@ class Scenario:
     slowdown: tuple[float, ...] = ()
     stragglers: Stragglers = Stragglers()
     trace: Mapping[tuple[int, int], float] = field(default_factory=dict)  # {(client, round): factor}; others have 1
-    links: Mapping[Edge, Link] = field(default_factory=dict)  # others have no latency, no loss, no limit
+    links: Mapping[Edge, Links] = field(default_factory=dict)  # others have no latency, no loss, no limit
     uplink: float = math.inf  # bytes a second that a client can send, to all its neighbours together
     faults: tuple[Fault, ...] = ()
     checkpoint_every: int = 0

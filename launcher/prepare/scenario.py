@@ -4,6 +4,7 @@ import csv
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from ..config.sections import ConfigError, RunConfig
 from ..data.shards import DataSummary
 from ..planner.draws import draw_faults
 from ..planner.plan import Plan
-from ..planner.scenario import Edge, Fault, Link, Scenario, Star
+from ..planner.scenario import Edge, Fault, Links, Scenario, Star
 from ..planner.simulation import simulate
 
 _MOST_MESSAGES = 100_000_000
@@ -84,7 +85,7 @@ def _scenario(
         slowdown=tuple(slowdown[i % len(slowdown)] for i in range(count)),
         stragglers=config.stragglers,
         trace=_trace(config.stragglers.path, config.clients),
-        links=_links(config, graph),
+        links=_links(config.links, graph),
         uplink=config.links.uplink or math.inf,
         faults=_faults(config, graph),
         checkpoint_every=config.checkpoints.every,
@@ -99,22 +100,16 @@ def _wire_bytes(config: RunConfig, edge: Edge, phase: int, format: Format) -> in
     return message_wire_bytes([len(header), *tensors], sealed=config.transport.keyed)
 
 
-def _links(config: RunConfig, graph: Graph) -> dict[Edge, Link]:
-    section, links = config.links, {}
-    latency = section.latency, section.latency_s, section.latency_high_s, section.latency_sigma
-    for i, j in graph.edges:
-        links[i, j] = links[j, i] = Link(*latency, section.bandwidth or math.inf, section.loss)
+def _links(section: Links, graph: Graph) -> dict[Edge, Links]:
+    links = dict.fromkeys([*graph.edges, *((j, i) for i, j in graph.edges)], section)
     for number, table in enumerate(section.edges):
         i, j = table.between
         if (i, j) not in links:
             raise ConfigError(f"links.edges.{number}.between = [{i}, {j}]: the graph has no such edge")
-        own = latency
-        if table.latency_s is not None:
-            high_s = table.latency_s + section.latency_high_s - section.latency_s
-            own = section.latency, table.latency_s, high_s, section.latency_sigma
-        bandwidth = section.bandwidth if table.bandwidth is None else table.bandwidth
-        loss = section.loss if table.loss is None else table.loss
-        links[i, j] = links[j, i] = Link(*own, bandwidth or math.inf, loss)
+        own = {key: value for key, value in vars(table).items() if key != "between" and value is not None}
+        if (low_s := own.get("latency_s")) is not None:
+            own["latency_high_s"] = max(low_s, low_s + section.latency_high_s - section.latency_s)
+        links[i, j] = links[j, i] = replace(section, **own)
     return links
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from sheafgossip.launcher.config import reference
-from sheafgossip.launcher.config.sections import EdgeTable, RunConfig, keys_of
-from sheafgossip.launcher.planner.scenario import Fault
+from sheafgossip.launcher.config.sections import RunConfig, keys_of
+from sheafgossip.launcher.planner.scenario import Fault, UnlikeEdge
 from sheafgossip.node.algorithms import ALGORITHMS
 from sheafgossip.topology.section import Section
 
 describe = cache(reference.describe)
 SECTIONS = {name: key.default for name, key in keys_of(RunConfig).items() if isinstance(key.default, Section)}
 TABLES = {f"## `[{name}]`": type(section) for name, section in SECTIONS.items()}
-TABLES |= {"## `[[faults]]`": Fault, "## `[[links.edges]]`": EdgeTable}
+TABLES |= {"## `[[faults]]`": Fault, "## `[[links.edges]]`": UnlikeEdge}
 TABLES |= {f'### `name = "{name}"`': algorithm for name, algorithm in ALGORITHMS.items()}
 
 

@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario, Star, Stragglers
+from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario, Star, Stragglers
 
 STEP_S = 0.01
 ONCE = ("crash", "leave", "join")
@@ -19,7 +19,7 @@ def edges_of(neighbours: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     return [(i, j) for i, others in enumerate(neighbours) for j in others]
 
 
-def small(neighbours: tuple[tuple[int, ...], ...] = PAIR, nbytes=(1,), link: Link | None = None, **given) -> Scenario:
+def small(neighbours: tuple[tuple[int, ...], ...] = PAIR, nbytes=(1,), link: Links | None = None, **given) -> Scenario:
     """Ten rounds, unless told otherwise; all edges are alike."""
     edges = edges_of(neighbours)
     alike = {"message_bytes": dict.fromkeys(edges, nbytes), "links": dict.fromkeys(edges, link) if link else {}}
@@ -67,11 +67,12 @@ def _graph(rng: random.Random, clients: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted({a + b - i for a, b in pairs if i in (a, b)})) for i in range(clients))
 
 
-def _link(rng: random.Random, calm: bool) -> Link:
+def _link(rng: random.Random, calm: bool) -> Links:
     """Latencies of up to a hundred rounds."""
     seconds = rng.choice([0.0, STEP_S, STEP_S * 10 ** rng.uniform(-1, 2)])
     latency = rng.choice(["fixed", "uniform", "lognormal"]), seconds, seconds * rng.uniform(1, 3), 0.5
-    return Link(*latency, rng.choice([math.inf, math.inf, 1e6, 1e5]), 0.0 if calm else rng.choice([0.0, 0.0, 0.2]))
+    bandwidth, loss = rng.choice([0.0, 0.0, 1e6, 1e5]), 0.0 if calm else rng.choice([0.0, 0.0, 0.2])
+    return Links(*latency, bandwidth, loss=loss)
 
 
 def _fault(rng: random.Random, edges: list[tuple[int, int]], clients: int, rounds: int) -> Fault:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, Rates, draw_faults, latencies, strikes
-from sheafgossip.launcher.planner.scenario import Fault, Link, Stragglers
+from sheafgossip.launcher.planner.scenario import Fault, Links, Stragglers
 from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import small
@@ -27,7 +27,7 @@ def stragglers(kind):
 def scenario(neighbours=RING, **given):
     faults = Fault("crash", clients=(2,), at_round=10, restart_after=3), Fault("duplicate", probability=0.3)
     usual = {"seed": 1, "rounds": 30, "staleness": 2, "silence": "stale", "deadline_s": 20.0, "faults": faults}
-    return small(neighbours, (100,), Link("lognormal", 0.01, loss=0.2), **usual | given)
+    return small(neighbours, (100,), Links("lognormal", 0.01, loss=0.2), **usual | given)
 
 
 def times_of(**compute):
@@ -125,7 +125,7 @@ def test_on_off_stragglers_are_on_for_their_share_of_the_time():
 
 def test_latencies_have_the_distribution_of_their_kind():
     kinds = ("fixed", "uniform", "lognormal")
-    fixed, uniform, lognormal = (latencies(Link(kind, 0.1, 0.3, 0.5), (10_000, 2), 0, 1, 2) for kind in kinds)
+    fixed, uniform, lognormal = (latencies(Links(kind, 0.1, 0.3, 0.5), (10_000, 2), 0, 1, 2) for kind in kinds)
     assert (fixed == 0.1).all()
     assert ((uniform >= 0.1) & (uniform < 0.3)).all()
     assert uniform.mean() == pytest.approx(0.2, rel=0.01)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sheafgossip.launcher.planner.draws import ComputeTimes, latencies
 from sheafgossip.launcher.planner.plan import Incarnation, Plan, PlanError
-from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario
+from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 
 from .scenarios import scenario_of, small
@@ -162,8 +162,8 @@ def uplinks_and_links_carry_one_message_at_a_time_and_in_order(played: Played) -
         edge = m.src, m.dst
         size = scenario.message_bytes[edge][m.phase if m.round == 1 else opening + m.phase]
         assert m.left_s == pytest.approx(max(m.sent_s, uplinks[m.src]) + size / scenario.uplink, rel=TOLERANCE)
-        uplinks[m.src], link = m.left_s, scenario.links.get(edge, Link())
-        links[edge] = max(m.left_s, links[edge]) + size / link.bandwidth
+        uplinks[m.src], link = m.left_s, scenario.links.get(edge, Links())
+        links[edge] = max(m.left_s, links[edge]) + size / (link.bandwidth or math.inf)
         shortest = link.latency_s if link.latency != "lognormal" else 0
         assert m.arrived_s >= links[edge] + shortest - TOLERANCE
         if not any(fault.kind == "reorder" and fault.hits(*edge) for fault in scenario.faults):
@@ -290,7 +290,7 @@ def test_every_plan_keeps_every_law(rng: random.Random):
 def returns(fault: Fault, staleness: float = 0, latency_s: float = 0.0) -> list[tuple[int, int]]:
     """(first round, last) of each incarnation of the client that is struck, which is between two others or one of
     these."""
-    slow = Link(latency_s=latency_s)
+    slow = Links(latency_s=latency_s)
     scenario = small(
         ((1, 2), (0,), (0,)), (1, 1), staleness=staleness, notice_s=5.0, step_s=1.0, steps=(2, 4, 2), faults=(fault,),
         links={(0, 1): slow, (1, 0): slow},
@@ -322,7 +322,7 @@ class Network:
     def __init__(self, scenario: Scenario):
         self.scenario, shape = scenario, (scenario.rounds, scenario.phases)
         self.opening = scenario.star.opening if scenario.star else 0
-        self.links = {edge: scenario.links.get(edge, Link()) for edge in scenario.message_bytes}
+        self.links = {edge: scenario.links.get(edge, Links()) for edge in scenario.message_bytes}
         self.latency = {edge: latencies(each, shape, scenario.seed, *edge) for edge, each in self.links.items()}
         self.uplink_free, self.link_free, self.arrived = (defaultdict(float) for _ in range(3))
 
@@ -330,7 +330,9 @@ class Network:
         edge = src, dst
         size = self.scenario.message_bytes[edge][phase if round == 1 else self.opening + phase]
         self.uplink_free[src] = max(sent, self.uplink_free[src]) + size / self.scenario.uplink
-        self.link_free[edge] = max(self.uplink_free[src], self.link_free[edge]) + size / self.links[edge].bandwidth
+        self.link_free[edge] = max(self.uplink_free[src], self.link_free[edge]) + size / (
+            self.links[edge].bandwidth or math.inf
+        )
         self.arrived[edge] = max(self.link_free[edge] + self.latency[edge][round - 1, phase], self.arrived[edge])
         return self.arrived[edge]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from sheafgossip.launcher.planner.plan import PlanError
-from sheafgossip.launcher.planner.scenario import Fault, Link, Star
+from sheafgossip.launcher.planner.scenario import Fault, Links, Star
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import figures, stretches_of
 
@@ -81,7 +81,7 @@ def a_client_works_when_its_work_can_be_used(played: Played) -> None:
 
 def test_a_straggler_misses_the_deadline_and_comes_back_where_the_server_is():
     slow = Fault("slow", clients=(0,), rounds=(2, 2), factor=10.0)
-    scenario = star_of(3, silence="skip", deadline_s=1.5, step_s=1.0, faults=(slow,), link=Link(latency_s=0.1))
+    scenario = star_of(3, silence="skip", deadline_s=1.5, step_s=1.0, faults=(slow,), link=Links(latency_s=0.1))
     plan = simulate(scenario)
     straggler, other, server = plan.schedules[0], plan.schedules[1], plan.schedules[3]
     # Round 1 ends at 1.1. The straggler begins at 1.2 and is done at 11.2; rounds without it take 1.5 each.

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from sheafgossip.launcher.planner.scenario import Fault, Link, Scenario
+from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import draw, figures, lines_of, shares, stretches_of
 
@@ -16,7 +16,7 @@ SAME = "  same round"
 
 
 def plan_of(*faults, phases=1, rounds=2, loss=0.0, **more):
-    more |= {"nbytes": (100,) * phases, "rounds": rounds, "link": Link(loss=loss) if loss else None}
+    more |= {"nbytes": (100,) * phases, "rounds": rounds, "link": Links(loss=loss) if loss else None}
     return simulate(small(step_s=1.0, steps=(1, 3), faults=faults, **more))
 
 
