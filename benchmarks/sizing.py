@@ -1,7 +1,7 @@
 """What a run of 10^4, 10^5 or 10^6 clients would take, from constants that are measured.
 
 Preparing is measured here, with two sizes of run: what the launcher takes for each client more. The other constants are
-those of ``sheafgossip run``'s own estimate (launcher/prepare/memory.py) and of the collector's benchmark
+those of ``sheafgossip run``'s own estimate (launcher/prepare/prepared.py) and of the collector's benchmark
 (make bench-measuring).
 Clients learn logistic regression on digits by D-PSGD, on a graph with four neighbours each.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common import options, table, write
 
-from sheafgossip.launcher.prepare import memory
+from sheafgossip.launcher.prepare import prepared
 from sheafgossip.transport.wire import message_wire_bytes
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -68,7 +68,7 @@ def measured() -> tuple[float, float, float]:
 
 def figures() -> str:
     prepare_s, launcher_bytes, line = measured()
-    client = memory.OF_A_CLIENT + memory.OF_PAGE_TABLES + NEIGHBOURS * memory.OF_A_LINK + 4 * 4 * PARAMETERS
+    client = prepared.OF_A_CLIENT + prepared.OF_PAGE_TABLES + NEIGHBOURS * prepared.OF_A_LINK + 4 * 4 * PARAMETERS
     message = message_wire_bytes([HEADER_BYTES, 4 * PARAMETERS], sealed=True)
     host = HOST_GB * 1e9
     of_a_client: dict[str, tuple[float, str]] = {  # and how it is printed
@@ -78,7 +78,7 @@ def figures() -> str:
         "launcher: memory, GB": (launcher_bytes / 1e9, ",.2g"),
         "launcher: assignments sent, GB": (line / 1e9, ",.2g"),
         "collector: open connections": (1, ","),
-        "collector: memory of connections, GB": (memory.OF_A_LINK / 1e9, ",.2g"),
+        "collector: memory of connections, GB": (prepared.OF_A_LINK / 1e9, ",.2g"),
         "collector: CPU seconds a round": (RECORDS_A_ROUND * COLLECTOR_S, ",.2g"),
     }
     rows = [[name, *(f"{n * each:{form}}" for n in SIZES)] for name, (each, form) in of_a_client.items()]

@@ -23,9 +23,8 @@ from ..config.sections import ConfigError, RunConfig
 from ..planner.timeline import draw as draw_timeline
 from ..planner.timeline import figures, lines_of
 from ..prepare.assignments import Site
-from ..prepare.memory import need_of
 from ..prepare.preparation import once_for_alike, prepare_run
-from ..prepare.prepared import Prepared
+from ..prepare.prepared import Prepared, need_of
 from ..processes.engine import EngineName, open_engine
 from ..run.display import Banner, Display
 from ..run.earlier import PlannedRun, begin_anew, is_finished, missing_of

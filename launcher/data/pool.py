@@ -12,14 +12,14 @@ import numpy as np
 import psutil
 from numpy.lib.npyio import NpzFile
 
-from ...topology.errors import UserError
 from ..config.data import DataSection, Task
+from ..config.sections import ConfigError
 
 _DAMAGED = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
-class DataError(UserError):
+class DataError(ConfigError):
     """The user's data is wrong: the key or the file, its value, and what is allowed, in one line."""
 
 

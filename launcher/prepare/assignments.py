@@ -18,7 +18,7 @@ from ...topology.graph import mixing_row
 from ...topology.randomness import generator
 from ..config.sections import ConfigError, PlacementSection, RunConfig
 from ..data.shards import DataSummary
-from .memory import memory_of
+from .prepared import memory_of
 
 _SECTIONS = {field.name for field in fields(Assignment)} & {field.name for field in fields(RunConfig)} - {"algorithm"}
 """What clients are told of the configuration as it is."""

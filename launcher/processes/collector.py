@@ -33,7 +33,8 @@ class CollectorProcess:
     """A context manager: leaving it ends the collector in any case. ``lock`` is a descriptor for it to hold, too."""
 
     def __init__(self, prepared: Prepared, lock: int | None = None):
-        endpoint, own = prepared.assignments[0].deployment.records, KeyPair.make() if prepared.keyed_records else None
+        endpoint = prepared.assignments[0].deployment.records
+        own = KeyPair.make() if endpoint.startswith("tcp://") and prepared.config.transport.keys else None
         command = [sys.executable, *_COLLECTOR, "--endpoint", endpoint]
         command += ["--database", str(prepared.folder / "run.sqlite"), "--parent", str(os.getpid())]
         command += [f"--launcher-key={own.public}"] if own else []  # a key may begin with a dash

@@ -11,9 +11,8 @@ from ...node.algorithms import libraries_of
 from .. import interrupts
 from ..config.sections import ConfigError, RunConfig
 from ..prepare.assignments import Site
-from ..prepare.memory import check_resources, need_of
 from ..prepare.preparation import once_for_alike, prepare_run, work_out
-from ..prepare.prepared import Prepared
+from ..prepare.prepared import Prepared, check_resources, need_of
 from ..processes.engine import Engine, EngineName, open_engine
 from ..run.earlier import (
     PlannedRun,

@@ -10,8 +10,8 @@ import tomli_w
 
 from sheafgossip.launcher.config.sections import validate
 from sheafgossip.launcher.prepare.assignments import Site
-from sheafgossip.launcher.prepare.memory import memory_of
 from sheafgossip.launcher.prepare.preparation import prepare_run
+from sheafgossip.launcher.prepare.prepared import memory_of
 
 LARGE = {"kind": "mlp", "hidden": [4000], "dtype": "float64"}  # 300,010 parameters: vectors of 2.4 MB
 SMALL = {"kind": "mlp", "hidden": [20], "dtype": "float64"}  # 1,510 parameters: a square matrix of 18 MB

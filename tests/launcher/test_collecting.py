@@ -26,11 +26,11 @@ collector.main()
 """
 
 
-def prepared(folder: Path, records: str, *, keyed: bool = False) -> SimpleNamespace:
+def prepared(folder: Path, records: str) -> SimpleNamespace:
     (folder / "log").mkdir()
     assignment = SimpleNamespace(deployment=SimpleNamespace(records=records))
-    config = SimpleNamespace(measuring=SimpleNamespace(enabled=False))
-    return SimpleNamespace(assignments=[assignment], keyed_records=keyed, folder=folder, config=config)
+    config = SimpleNamespace(measuring=SimpleNamespace(enabled=False), transport=SimpleNamespace(keys=True))
+    return SimpleNamespace(assignments=[assignment], folder=folder, config=config)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_key_may_begin_with_a_dash(tmp_path, monkeypatch):
     while not (pair := KeyPair.make()).public.startswith("-"):
         continue
     monkeypatch.setattr(collector_module.KeyPair, "make", lambda: pair)
-    with collector_module.CollectorProcess(prepared(tmp_path, "tcp://127.0.0.1:*", keyed=True)) as collector:
+    with collector_module.CollectorProcess(prepared(tmp_path, "tcp://127.0.0.1:*")) as collector:
         write(collector, 3)
         assert collector.end({}, lambda _: None, lambda: False) is None
     assert stored(tmp_path) == 3

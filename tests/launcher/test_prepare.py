@@ -17,10 +17,10 @@ import pytest
 
 from sheafgossip.launcher import ONE_THREAD
 from sheafgossip.launcher.config.sections import ConfigError, PlacementSection, validate
-from sheafgossip.launcher.prepare import memory
+from sheafgossip.launcher.prepare import prepared
 from sheafgossip.launcher.prepare.assignments import Host, Site, chosen_hosts, place
-from sheafgossip.launcher.prepare.memory import Need, allowances, check_resources, need_of
 from sheafgossip.launcher.prepare.preparation import prepare_run, train_encoder
+from sheafgossip.launcher.prepare.prepared import Need, allowances, check_resources, need_of
 from sheafgossip.node.algorithms.flt import Autoencoder
 from sheafgossip.topology import Graph
 
@@ -100,7 +100,7 @@ def test_limits_of_control_groups_are_found_up_to_the_root(tmp_path, groups, lim
 
 
 def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monkeypatch):
-    monkeypatch.setattr(memory, "allowances", lambda: [(9000, 10, "wide"), (500, 20, "ulimit -u 500")])
+    monkeypatch.setattr(prepared, "allowances", lambda: [(9000, 10, "wide"), (500, 20, "ulimit -u 500")])
     text = (
         r"^1000 clients need about 3033 processes and threads, and 480 more are allowed here "
         r"\(ulimit -u 500, 20 are in use\); raise that, or use at most 149 clients$"
@@ -108,7 +108,7 @@ def test_a_run_of_more_processes_than_are_allowed_is_refused_even_by_force(monke
     many = replace(SMALL, clients=1000)
     with pytest.raises(ConfigError, match=text):
         check_resources([many], force=True)
-    monkeypatch.setattr(memory, "allowances", lambda: [(3053, 20, "ulimit -u 3053")])
+    monkeypatch.setattr(prepared, "allowances", lambda: [(3053, 20, "ulimit -u 3053")])
     check_resources([many], force=False)
 
 
@@ -157,7 +157,7 @@ def test_a_run_under_a_limit_of_its_user_is_refused_in_one_line():
 @pytest.mark.parametrize("limit", [30, 90])
 def test_clients_for_whom_there_is_no_process_or_no_thread_end_the_run_in_a_line_each(limit):
     """Where others have taken what was free when the run was checked."""
-    unchecked = "from sheafgossip.launcher.prepare import memory; memory.allowances = lambda: []\n"
+    unchecked = "from sheafgossip.launcher.prepare import prepared; prepared.allowances = lambda: []\n"
     ended = as_nobody(limit, f"{PROGRAM}{unchecked}main()")
     assert ended.returncode == 1, ended.stderr
     assert "Traceback" not in ended.stderr
