@@ -1,19 +1,29 @@
-"""Data sets in files. Each reader raises DataError where the file is not as it must be."""
+"""The user's own files, with what is checked of every file. Each reader raises DataError where a file is not as it must
+be."""
 
 import gzip
 import json
+import math
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import psutil
+from numpy.lib.npyio import NpzFile
 
 from ...topology.errors import install
-from ..config.data import DataSection
-from .pool import DataError, Pool, Source, first_line, some
+from ..config.data import DataSection, Task
+from .pool import DataError, Pool, some
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series  # takes longer to import than a small table to read
 
+_DAMAGED = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _CLIENT = "client"  # the column, or array, that names owners where data.client does not say
 _TABLES = (".csv", ".csv.gz", ".npz", ".parquet")
 _SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
@@ -22,7 +32,99 @@ _LEAVE_OUT = 'write data.missing = "drop" to leave these rows out, or name colum
 _NAMELESS = "Unnamed: "  # as pandas calls what has no name, with its number
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _COLOURS = (1, 3)
-_HAR_FILES = [f"{part}/{kind}_{part}.txt" for part in ("train", "test") for kind in ("X", "y", "subject")]
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, or a folder of them, that samples are read from. Each check raises a DataError that names it."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, section: DataSection, wanted: str) -> Self:
+        if section.root is None:
+            raise DataError(f'data.root is missing: data.dataset = "{section.dataset}" needs it to name {wanted}')
+        return cls(section.root)
+
+    def wrong(self, what: str) -> DataError:
+        return DataError(f'data.root = "{self.path}": {what}')
+
+    def require_file(self) -> None:
+        if not self.path.is_file():
+            raise self.wrong("there is no such file")
+
+    def npz(self) -> NpzFile:
+        self.require_file()
+        try:
+            file = np.load(self.path, allow_pickle=False)
+        except _DAMAGED as error:
+            raise self.wrong("this is not an .npz file") from error
+        if isinstance(file, NpzFile):
+            return file
+        raise self.wrong("this is a file of one array, not an .npz file")
+
+    def array(self, file: NpzFile, name: str) -> np.ndarray:
+        """NumPy takes the memory that a header announces, and then looks what is there; here it is the reverse."""
+        assert file.zip is not None  # it is open
+        try:
+            part = next((part for part in (f"{name}.npy", name) if part in file.zip.namelist()), name)
+            with file.zip.open(part) as member:
+                shape, _, dtype = _HEADERS[np.lib.format.read_magic(member)](member)
+            size = math.prod(shape) * dtype.itemsize
+            if min(shape, default=0) < 0 or size > file.zip.getinfo(part).file_size:
+                raise ValueError("its header announces more than the file holds")
+            if size > psutil.virtual_memory().available:
+                raise self.wrong(f"{name} takes {size / 1e9:,.1f} GB, more than the memory that is free")
+            array = file[name]
+        except (*_DAMAGED, RuntimeError, MemoryError) as error:
+            # NumPy's own words here advise to allow pickles, which can run any code.
+            raise self.wrong(f"{name} is damaged or holds Python objects; allowed are plain arrays") from error
+        if np.ndim(array) == 0:
+            raise self.wrong(f"{name} is a single value; its first axis must run over the samples")
+        return array
+
+    def finite(self, name: str, values: np.ndarray) -> np.ndarray:
+        if values.dtype.kind not in "biuf":
+            raise self.wrong(f"{name} has type {values.dtype}; allowed are whole and real numbers")
+        with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is refused just below
+            numbers = values.astype(np.float32)
+        if len(bad := np.argwhere(~np.isfinite(numbers))):
+            raise self.wrong(f"{name} holds NaN, an infinity or a number beyond float32 in row {bad[0, 0]}")
+        return numbers
+
+    def codes(self, name: str, labels: np.ndarray, or_else: str = "") -> tuple[np.ndarray, np.ndarray]:
+        """Returns the distinct labels, sorted, and each label's place among them, int64 (n,); ``or_else``: what else
+        helps with fractions."""
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = labels[:, 0]
+        if labels.ndim != 1 or labels.dtype.kind not in "biufUS":
+            found = f"{name} has shape {labels.shape} and type {labels.dtype}"
+            raise self.wrong(f"{found}; allowed is (n,) of whole numbers or text")
+        if labels.dtype.kind == "f" and len(rows := np.flatnonzero(labels != np.floor(labels))):  # NaN differs, too
+            raise self.wrong(f"{name} holds {labels[rows[0]]} in row {rows[0]}; allowed are whole numbers{or_else}")
+        distinct, numbers = np.unique(labels, return_inverse=True)
+        return distinct, numbers.astype(np.int64)
+
+    def targets(self, name: str, y: np.ndarray, task: Task) -> tuple[np.ndarray, int]:
+        if task == "classification":
+            classes, numbers = self.codes(name, y, ', or data.task = "regression"')
+            if len(classes) < 2:
+                raise self.wrong(f'{name} holds one class only; data.task = "classification" needs at least two')
+            return numbers, len(classes)
+        if y.ndim > 2 or y.size == 0:
+            raise self.wrong(f"{name} has shape {y.shape}; regression allows (n,) and (n, targets)")
+        if y.dtype.kind in "US":
+            raise self.wrong(f'{name} is text (such as "{y[0]}"); write data.task = "classification"')
+        values = self.finite(name, y).reshape(len(y), -1)
+        return values, values.shape[1]
+
+    def owners(self, name: str, labels: np.ndarray) -> dict[str, Any]:
+        distinct, numbers = self.codes(name, labels)
+        return {"client": numbers, "owners": tuple(map(str, distinct))}
 
 
 def load_table(section: DataSection) -> Pool:
@@ -209,81 +311,6 @@ def _inputs(source: Source, x: np.ndarray, series: bool) -> tuple[np.ndarray, fl
     if x.dtype == np.uint8:
         return x, 255.0 if x.ndim == 4 else 1.0
     return source.finite("x", x), 1.0
-
-
-def load_har(section: DataSection) -> Pool:
-    """UCI HAR: six activities of 30 people, each a client, in 561 features; training and test samples together."""
-    source = Source.of(section, "the folder of the unpacked archive")
-    within = source.path / "UCI HAR Dataset"
-    files = [(within if (within / _HAR_FILES[0]).is_file() else source.path) / name for name in _HAR_FILES]
-    if missing := [name for name, file in zip(_HAR_FILES, files, strict=True) if not file.is_file()]:
-        raise source.wrong(f"it lacks {', '.join(missing)}")
-    arrays: list[np.ndarray] = []
-    for number, file in enumerate(files):  # twice features (n, 561), activities and subjects (n, 1)
-        try:
-            arrays.append(np.loadtxt(file, dtype=np.int64 if number % 3 else np.float32, ndmin=2))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{file} can't be read: {first_line(error)}") from error
-        first = number - number % 3
-        values = arrays[number] = arrays[number].reshape(-1) if number % 3 else Source(file).finite("X", arrays[number])
-        if len(values) != len(arrays[first]):
-            raise DataError(f"{files[first]} has {len(arrays[first])} lines, {file} has {len(values)}")
-        if number % 3 == 1 and (unknown := sorted({*values.tolist()} - {*range(1, 7)})):
-            raise DataError(f"{file} holds activity {unknown[0]}: activities are 1 to 6")
-    train, test = arrays[0], arrays[3]
-    if train.shape[1] != test.shape[1]:
-        raise source.wrong(f"training samples have {train.shape[1]} features, test samples {test.shape[1]}")
-    x, y, subject = (np.concatenate(arrays[kind::3]) for kind in range(3))
-    return Pool(x, y - 1, "classification", outputs=6, **source.owners("subject", subject))
-
-
-def load_matlab(section: DataSection) -> Pool:
-    """Multi-task data, a task a client: school, vehicle, gleam (docs/data.md). The cell arrays X and Y have an entry a
-    task: X{t} is (n_t, features), Y{t} holds n_t numbers; of two labels, -1 and 1 in the published files, the smaller
-    one is class 0."""
-    source = Source.of(section, f"{section.dataset}.mat, or the folder with it")
-    if source.path.is_dir():
-        source = Source(source.path / f"{section.dataset}.mat")
-    inputs, outcomes = _cells(source)
-    if len(inputs) != len(outcomes):
-        raise source.wrong(f"X has {len(inputs)} cells and Y has {len(outcomes)}")
-    features = inputs[0].shape[-1]
-    for task, (x, y) in enumerate(zip(inputs, outcomes, strict=True), start=1):
-        if x.ndim != 2 or x.shape[1] != features or x.size == 0:
-            raise source.wrong(f"X{{{task}}} has shape {x.shape}; needed is (samples, {features}), as in X{{1}}")
-        if y.size != len(x) or max(y.shape) != y.size:
-            raise source.wrong(f"Y{{{task}}} has shape {y.shape}, but X{{{task}}} has {len(x)} samples")
-    owner = np.repeat(np.arange(len(inputs)), [len(x) for x in inputs])
-    x, y = source.finite("X", np.concatenate(inputs)), np.concatenate([y.reshape(-1) for y in outcomes])
-    if section.dataset == "school":
-        return Pool(x, source.finite("Y", y)[:, None], "regression", outputs=1, client=owner)
-    labels, classes = source.codes("Y", y)
-    if len(labels) != 2:
-        raise source.wrong(f"Y holds {len(labels)} different labels; needed are two, like -1 and 1")
-    return Pool(x, classes, "classification", outputs=2, client=owner)
-
-
-def _cells(source: Source) -> list[list[np.ndarray]]:
-    from scipy.io import loadmat
-
-    source.require_file()
-    try:
-        found = loadmat(source.path, appendmat=False, variable_names=("X", "Y"))
-    except NotImplementedError as error:
-        raise source.wrong("this is a MATLAB file of version 7.3; save it with -v7") from error
-    except Exception as error:  # whatever the parser raises, the bytes are at fault
-        raise source.wrong("this is not a MATLAB file, or it is damaged") from error
-    if missing := [name for name in "XY" if name not in found]:
-        raise source.wrong(f"it lacks {' and '.join(missing)}; needed are cells X and Y")
-    for name in "XY":
-        cells = found[name]
-        if cells.dtype != object or cells.size == 0 or max(cells.shape) != cells.size:
-            is_now = f"{name} has shape {cells.shape} and type {cells.dtype}"
-            raise source.wrong(f"{is_now}; needed is a row of cells, one a task")
-        for task, entry in enumerate(cells.flat, start=1):
-            if not isinstance(entry, np.ndarray) or entry.dtype.kind not in "biuf":
-                raise source.wrong(f"{name}{{{task}}} is not an array of whole or real numbers")
-    return [list(found[name].flat) for name in "XY"]
 
 
 def load_sensors(section: DataSection) -> Pool:

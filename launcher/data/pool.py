@@ -1,22 +1,17 @@
-"""All samples of a run before they are split, and the checks of the files that they come from."""
+"""All samples of a run, and how they are split among the clients."""
 
 import math
-import zipfile
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
-import psutil
-from numpy.lib.npyio import NpzFile
 
+from ...topology.randomness import generator
 from ..config.data import DataSection, Task
 from ..config.sections import ConfigError
 
-_DAMAGED = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+MINIMUM = 4  # samples of the smallest client: three to train on and one to test with, at a quarter for testing
+Partition = list[np.ndarray]  # a client's rows each; no row twice, except where clients may hold the same samples
 
 
 class DataError(ConfigError):
@@ -55,100 +50,193 @@ class Pool:
         return np.divide(self.x[rows], np.float32(self.scale), dtype=np.float32)
 
 
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def some(names: Sequence[str], most: int = 10) -> str:
     """Lists all, or the first of them and how many there are more."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-@dataclass(frozen=True)
-class Source:
-    """A file, or a folder of them, that samples are read from. Each check raises a DataError that names it."""
+def split(section: DataSection, pool: Pool, clients: int, seed: int) -> Partition:
+    """Gives each client at least MINIMUM samples. Raises DataError where that can't be."""
+    name = chosen(section, pool)
+    if section.min_samples and name != "natural":
+        raise DataError.of("data.min_samples", section.min_samples, f"samples are split {name!r}, not by owner", 0)
+    if name != "overlapping" and len(pool) < MINIMUM * clients:
+        needed = f"{clients} clients need {MINIMUM * clients} samples ({MINIMUM} each)"
+        remedy = 'data.partition = "overlapping" lets clients hold the same samples'
+        raise DataError(f'{needed}, but data.dataset = "{section.dataset}" gives {len(pool)}; {remedy}')
+    owned = _PARTITIONS[name](section, pool, clients, generator(seed, "partition"))
+    sizes = list(map(len, owned))
+    if min(sizes) < MINIMUM:
+        left = f'data.partition = "{name}" leaves client {np.argmin(sizes)} with {min(sizes)} samples'
+        few = some(owners_of(pool, MINIMUM)[1]) if name == "natural" else ""
+        way_out = few and f"; data.min_samples = {MINIMUM} leaves out {few}"
+        raise DataError(f"{left}: at least {MINIMUM} are needed{way_out}")
+    return owned
 
-    path: Path
 
-    @classmethod
-    def of(cls, section: DataSection, wanted: str) -> Self:
-        if section.root is None:
-            raise DataError(f'data.root is missing: data.dataset = "{section.dataset}" needs it to name {wanted}')
-        return cls(section.root)
+def chosen(section: DataSection, pool: Pool) -> str:
+    if section.partition == "auto":
+        return "even" if pool.client is None else "natural"
+    return section.partition
 
-    def wrong(self, what: str) -> DataError:
-        return DataError(f'data.root = "{self.path}": {what}')
 
-    def require_file(self) -> None:
-        if not self.path.is_file():
-            raise self.wrong("there is no such file")
+def even(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    return np.array_split(rng.permutation(len(pool)), clients)
 
-    def npz(self) -> NpzFile:
-        self.require_file()
-        try:
-            file = np.load(self.path, allow_pickle=False)
-        except _DAMAGED as error:
-            raise self.wrong("this is not an .npz file") from error
-        if isinstance(file, NpzFile):
-            return file
-        raise self.wrong("this is a file of one array, not an .npz file")
 
-    def array(self, file: NpzFile, name: str) -> np.ndarray:
-        """NumPy takes the memory that a header announces, and then looks what is there; here it is the reverse."""
-        assert file.zip is not None  # it is open
-        try:
-            part = next((part for part in (f"{name}.npy", name) if part in file.zip.namelist()), name)
-            with file.zip.open(part) as member:
-                shape, _, dtype = _HEADERS[np.lib.format.read_magic(member)](member)
-            size = math.prod(shape) * dtype.itemsize
-            if min(shape, default=0) < 0 or size > file.zip.getinfo(part).file_size:
-                raise ValueError("its header announces more than the file holds")
-            if size > psutil.virtual_memory().available:
-                raise self.wrong(f"{name} takes {size / 1e9:,.1f} GB, more than the memory that is free")
-            array = file[name]
-        except (*_DAMAGED, RuntimeError, MemoryError) as error:
-            # NumPy's own words here advise to allow pickles, which can run any code.
-            raise self.wrong(f"{name} is damaged or holds Python objects; allowed are plain arrays") from error
-        if np.ndim(array) == 0:
-            raise self.wrong(f"{name} is a single value; its first axis must run over the samples")
-        return array
+def classes(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """The holders of a class share its samples evenly, or in proportion to weights drawn uniformly from
+    [1 - imbalance, 1 + imbalance]. Numbers of holders of two classes differ by at most one: a class is left out only
+    where there are more than clients * classes_per_client."""
+    rows_of_class = _rows_by_class(section, pool, rng)
+    there, per_client = len(rows_of_class), section.classes_per_client
+    if per_client > there:
+        why = f"the samples have {there} classes"
+        raise DataError.of("data.classes_per_client", per_client, why, f"1 to {there}")
+    holders: list[list[int]] = [[] for _ in rows_of_class]
+    for client in rng.permutation(clients):
+        order = rng.permutation(there)
+        for label in sorted(order, key=lambda label: len(holders[label]))[:per_client]:
+            holders[label].append(client)
+    owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for rows, sharing in zip(rows_of_class, holders, strict=True):
+        shares = np.array_split(rows, len(sharing) or 1)  # a class that nobody holds is left out
+        if sharing and section.imbalance:
+            weights = rng.uniform(1 - section.imbalance, 1 + section.imbalance, len(sharing))
+            shares = _deal(rows, weights / weights.sum())
+        for client, share in zip(sharing, shares, strict=False):
+            owned[client].append(share)
+    return [np.concatenate(shares) for shares in owned]
 
-    def finite(self, name: str, values: np.ndarray) -> np.ndarray:
-        if values.dtype.kind not in "biuf":
-            raise self.wrong(f"{name} has type {values.dtype}; allowed are whole and real numbers")
-        with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is refused just below
-            numbers = values.astype(np.float32)
-        if len(bad := np.argwhere(~np.isfinite(numbers))):
-            raise self.wrong(f"{name} holds NaN, an infinity or a number beyond float32 in row {bad[0, 0]}")
-        return numbers
 
-    def codes(self, name: str, labels: np.ndarray, or_else: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """Returns the distinct labels, sorted, and each label's place among them, int64 (n,); ``or_else``: what else
-        helps with fractions."""
-        if labels.ndim == 2 and labels.shape[1] == 1:
-            labels = labels[:, 0]
-        if labels.ndim != 1 or labels.dtype.kind not in "biufUS":
-            found = f"{name} has shape {labels.shape} and type {labels.dtype}"
-            raise self.wrong(f"{found}; allowed is (n,) of whole numbers or text")
-        if labels.dtype.kind == "f" and len(rows := np.flatnonzero(labels != np.floor(labels))):  # NaN differs, too
-            raise self.wrong(f"{name} holds {labels[rows[0]]} in row {rows[0]}; allowed are whole numbers{or_else}")
-        distinct, numbers = np.unique(labels, return_inverse=True)
-        return distinct, numbers.astype(np.int64)
+def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """Cluster c has the classes from place c (classes - overlap) on, in a random order. Those who share a class have
+    equal shares of its samples. A cluster's samples are dealt to its clients, evenly or in sizes by a power law."""
+    wanted, rows_of_class = section.clusters, _rows_by_class(section, pool, rng)
+    count, stride, there = wanted.count, wanted.classes - wanted.overlap, len(rows_of_class)
+    if count > clients:
+        raise DataError.of("data.clusters.count", count, f"clients = {clients}", f"1 to {clients}")
+    if stride < 1:
+        why = f"data.clusters.classes is {wanted.classes}"
+        raise DataError.of("data.clusters.overlap", wanted.overlap, why, f"0 to {wanted.classes - 1}")
+    if stride * (count - 1) >= there or (wanted.overlap and stride * count > there):
+        asked = f"{count} clusters of {wanted.classes} classes, {wanted.overlap} of them shared"
+        needed = f"need more than the {there} classes that the samples have; lower count or classes"
+        raise DataError(f"data.clusters: {asked}, {needed}")
+    order = rng.permutation(there).tolist()
+    places = (range(c * stride, c * stride + wanted.classes) for c in range(count))
+    last = there if wanted.overlap == 0 else math.inf
+    classes_of = [{order[place % there] for place in own if place < last} for own in places]
+    parts: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for label, rows in enumerate(rows_of_class):
+        holders = [c for c, held in enumerate(classes_of) if label in held]
+        for c, share in zip(holders, np.array_split(rows, len(holders) or 1), strict=False):
+            parts[c].append(share)
+    owned: Partition = []
+    for c, shares in enumerate(parts):
+        members = sum(cluster_of(client, clients, section) == c for client in range(clients))
+        rows = rng.permutation(np.concatenate(shares))
+        if wanted.exponent:
+            sizes = _power_law_sizes(len(rows), members, wanted.smallest, wanted.exponent)
+            owned += _deal(rows, sizes / sizes.sum())
+        else:
+            owned += np.array_split(rows, members)
+    return owned
 
-    def targets(self, name: str, y: np.ndarray, task: Task) -> tuple[np.ndarray, int]:
-        if task == "classification":
-            classes, numbers = self.codes(name, y, ', or data.task = "regression"')
-            if len(classes) < 2:
-                raise self.wrong(f'{name} holds one class only; data.task = "classification" needs at least two')
-            return numbers, len(classes)
-        if y.ndim > 2 or y.size == 0:
-            raise self.wrong(f"{name} has shape {y.shape}; regression allows (n,) and (n, targets)")
-        if y.dtype.kind in "US":
-            raise self.wrong(f'{name} is text (such as "{y[0]}"); write data.task = "classification"')
-        values = self.finite(name, y).reshape(len(y), -1)
-        return values, values.shape[1]
 
-    def owners(self, name: str, labels: np.ndarray) -> dict[str, Any]:
-        distinct, numbers = self.codes(name, labels)
-        return {"client": numbers, "owners": tuple(map(str, distinct))}
+def cluster_of(client: int, clients: int, section: DataSection) -> int:
+    return client * section.clusters.count // clients
+
+
+def _power_law_sizes(samples: int, members: int, smallest: int, exponent: float) -> np.ndarray:
+    """smallest + exp(b m**exponent) of member m = 1, 2, ..., with the b at which they add up to ``samples``."""
+    if members * (smallest + 1) > samples:
+        why = f"a cluster has {samples} samples for {members} clients"
+        raise DataError.of("data.clusters.smallest", smallest, why, f"1 to {samples // members - 1}")
+    powers = np.arange(1, members + 1, dtype=float) ** exponent
+    low, high = 0.0, math.log(samples) / powers[-1]
+    for _ in range(100):  # scipy's root finders end on other bits
+        b = (low + high) / 2
+        low, high = (b, high) if (smallest + np.exp(b * powers)).sum() < samples else (low, b)
+    return smallest + np.exp(high * powers)
+
+
+def dirichlet(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """The samples of each class are dealt in proportions drawn from Dirichlet(beta, ..., beta) over the clients."""
+    every = _rows_by_class(section, pool, rng)
+    dealt = [_deal(rows, rng.dirichlet(np.full(clients, section.beta))) for rows in every]
+    return _top_up([np.concatenate(parts) for parts in zip(*dealt, strict=True)], rng)
+
+
+def quantity(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """The k-th client of a random order gets a share proportional to k**-exponent, k = 1, 2, ..."""
+    share_of_rank = np.arange(1, clients + 1, dtype=float) ** -section.exponent
+    shares = rng.permutation(share_of_rank / share_of_rank.sum())
+    return _top_up(_deal(rng.permutation(len(pool)), shares), rng)
+
+
+def overlapping(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    there, wanted = len(pool), section.samples_each
+    if not MINIMUM <= wanted <= there:
+        why = f'data.dataset = "{section.dataset}" has {there} samples'
+        raise DataError.of("data.samples_each", wanted, why, f"{MINIMUM} to {there}")
+    return [rng.choice(there, wanted, replace=False) for _ in range(clients)]
+
+
+def natural(section: DataSection, pool: Pool, clients: int, rng: np.random.Generator) -> Partition:
+    """Owners in sorted order are clients 0, 1, ...; where there are more of them than clients, a random choice is."""
+    if pool.client is None:
+        raise DataError(f'data.partition = "natural" needs clients, and data.dataset = "{section.dataset}" has none')
+    owners, left_out = owners_of(pool, section.min_samples)
+    there = len(owners)
+    if clients > there:
+        without = f" without {len(left_out)} below data.min_samples" if left_out else ""
+        why = f'data.partition = "natural": the data has {there} clients{without}'
+        raise DataError(f'{why}, the run has {clients}; allowed are 1 to {there}, or clients = "all"')
+    return [owners[taken] for taken in np.sort(rng.permutation(there)[:clients])]
+
+
+_PARTITIONS: dict[str, Callable[[DataSection, Pool, int, np.random.Generator], Partition]] = {
+    each.__name__: each for each in (even, classes, clusters, dirichlet, quantity, overlapping, natural)
+}
+
+
+def owners_of(pool: Pool, least: int) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Returns the rows of each owner with at least so many samples, in order; and who has fewer, with how many."""
+    assert pool.client is not None
+    every = _group(np.unique(pool.client, return_inverse=True)[1])
+    few = tuple(f"{pool.owner(rows)} ({len(rows)})" for rows in every if len(rows) < least)
+    return [rows for rows in every if len(rows) >= least], few
+
+
+def _rows_by_class(section: DataSection, pool: Pool, rng: np.random.Generator) -> list[np.ndarray]:
+    if pool.task != "classification":
+        why = f'data.task is "{pool.task}", and there are no classes'
+        raise DataError.of("data.partition", section.partition, why, "even, quantity and natural")
+    return [rng.permutation(rows) for rows in _group(pool.y) if len(rows)]
+
+
+def _group(code: np.ndarray) -> list[np.ndarray]:
+    """Returns the rows that carry code 0, code 1, ..."""
+    return np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code))[:-1])
+
+
+def _deal(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
+    """Cuts consecutive pieces of the given relative sizes (they sum to 1), each off by less than one row."""
+    return np.split(rows, np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int))
+
+
+def _top_up(owned: Partition, rng: np.random.Generator) -> Partition:
+    """Clients below MINIMUM are given what they lack, at random, by the largest client of the moment. Drawing again
+    instead until nobody is short hardly ever ends with many clients and a strong skew."""
+    sizes = np.array([len(rows) for rows in owned])
+    for poor in np.flatnonzero(sizes < MINIMUM):
+        while sizes[poor] < MINIMUM:
+            rich = int(np.argmax(sizes))
+            given = rng.integers(sizes[rich])
+            owned[poor] = np.append(owned[poor], owned[rich][given])
+            owned[rich] = np.delete(owned[rich], given)
+            sizes[poor] += 1
+            sizes[rich] -= 1
+    return owned

@@ -17,13 +17,14 @@ import numpy as np
 
 from ...topology.randomness import generator
 from ..config.data import DataSection
-from .files import load_har, load_matlab, load_npz, load_sensors, load_table
+from .files import Source, first_line, load_npz, load_sensors, load_table
 from .pool import DataError, Pool
 
 _LARGEST = 1 << 30
 _TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}
 _MNIST_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 _CIFAR_FOLDER = "the unchanged folder cifar-10-batches-py of cifar-10-python.tar.gz"
+_HAR_FILES = [f"{part}/{kind}_{part}.txt" for part in ("train", "test") for kind in ("X", "y", "subject")]
 
 
 def load(section: DataSection, seed: int, clients: int = 1) -> Pool:
@@ -178,9 +179,84 @@ def torchvision_datasets() -> ModuleType:
     return torchvision.datasets
 
 
+def _load_har(section: DataSection) -> Pool:
+    """UCI HAR: six activities of 30 people, each a client, in 561 features; training and test samples together."""
+    source = Source.of(section, "the folder of the unpacked archive")
+    within = source.path / "UCI HAR Dataset"
+    files = [(within if (within / _HAR_FILES[0]).is_file() else source.path) / name for name in _HAR_FILES]
+    if missing := [name for name, file in zip(_HAR_FILES, files, strict=True) if not file.is_file()]:
+        raise source.wrong(f"it lacks {', '.join(missing)}")
+    arrays: list[np.ndarray] = []
+    for number, file in enumerate(files):  # twice features (n, 561), activities and subjects (n, 1)
+        try:
+            arrays.append(np.loadtxt(file, dtype=np.int64 if number % 3 else np.float32, ndmin=2))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file} can't be read: {first_line(error)}") from error
+        first = number - number % 3
+        values = arrays[number] = arrays[number].reshape(-1) if number % 3 else Source(file).finite("X", arrays[number])
+        if len(values) != len(arrays[first]):
+            raise DataError(f"{files[first]} has {len(arrays[first])} lines, {file} has {len(values)}")
+        if number % 3 == 1 and (unknown := sorted({*values.tolist()} - {*range(1, 7)})):
+            raise DataError(f"{file} holds activity {unknown[0]}: activities are 1 to 6")
+    train, test = arrays[0], arrays[3]
+    if train.shape[1] != test.shape[1]:
+        raise source.wrong(f"training samples have {train.shape[1]} features, test samples {test.shape[1]}")
+    x, y, subject = (np.concatenate(arrays[kind::3]) for kind in range(3))
+    return Pool(x, y - 1, "classification", outputs=6, **source.owners("subject", subject))
+
+
+def _load_matlab(section: DataSection) -> Pool:
+    """Multi-task data, a task a client: school, vehicle, gleam (docs/data.md). The cell arrays X and Y have an entry a
+    task: X{t} is (n_t, features), Y{t} holds n_t numbers; of two labels, -1 and 1 in the published files, the smaller
+    one is class 0."""
+    source = Source.of(section, f"{section.dataset}.mat, or the folder with it")
+    if source.path.is_dir():
+        source = Source(source.path / f"{section.dataset}.mat")
+    inputs, outcomes = _cells(source)
+    if len(inputs) != len(outcomes):
+        raise source.wrong(f"X has {len(inputs)} cells and Y has {len(outcomes)}")
+    features = inputs[0].shape[-1]
+    for task, (x, y) in enumerate(zip(inputs, outcomes, strict=True), start=1):
+        if x.ndim != 2 or x.shape[1] != features or x.size == 0:
+            raise source.wrong(f"X{{{task}}} has shape {x.shape}; needed is (samples, {features}), as in X{{1}}")
+        if y.size != len(x) or max(y.shape) != y.size:
+            raise source.wrong(f"Y{{{task}}} has shape {y.shape}, but X{{{task}}} has {len(x)} samples")
+    owner = np.repeat(np.arange(len(inputs)), [len(x) for x in inputs])
+    x, y = source.finite("X", np.concatenate(inputs)), np.concatenate([y.reshape(-1) for y in outcomes])
+    if section.dataset == "school":
+        return Pool(x, source.finite("Y", y)[:, None], "regression", outputs=1, client=owner)
+    labels, classes = source.codes("Y", y)
+    if len(labels) != 2:
+        raise source.wrong(f"Y holds {len(labels)} different labels; needed are two, like -1 and 1")
+    return Pool(x, classes, "classification", outputs=2, client=owner)
+
+
+def _cells(source: Source) -> list[list[np.ndarray]]:
+    from scipy.io import loadmat
+
+    source.require_file()
+    try:
+        found = loadmat(source.path, appendmat=False, variable_names=("X", "Y"))
+    except NotImplementedError as error:
+        raise source.wrong("this is a MATLAB file of version 7.3; save it with -v7") from error
+    except Exception as error:  # whatever the parser raises, the bytes are at fault
+        raise source.wrong("this is not a MATLAB file, or it is damaged") from error
+    if missing := [name for name in "XY" if name not in found]:
+        raise source.wrong(f"it lacks {' and '.join(missing)}; needed are cells X and Y")
+    for name in "XY":
+        cells = found[name]
+        if cells.dtype != object or cells.size == 0 or max(cells.shape) != cells.size:
+            is_now = f"{name} has shape {cells.shape} and type {cells.dtype}"
+            raise source.wrong(f"{is_now}; needed is a row of cells, one a task")
+        for task, entry in enumerate(cells.flat, start=1):
+            if not isinstance(entry, np.ndarray) or entry.dtype.kind not in "biuf":
+                raise source.wrong(f"{name}{{{task}}} is not an array of whole or real numbers")
+    return [list(found[name].flat) for name in "XY"]
+
+
 _LOADERS: dict[str, Callable[[DataSection], Pool]] = {
     **{"digits": _load_digits, "cifar10": _load_cifar10},
     **dict.fromkeys(("mnist", "fashion-mnist"), _load_mnist),
-    **dict.fromkeys(("school", "vehicle", "gleam"), load_matlab),
-    **{"har": load_har, "sensors": load_sensors, "npz": load_npz, "table": load_table},
+    **dict.fromkeys(("school", "vehicle", "gleam"), _load_matlab),
+    **{"har": _load_har, "sensors": load_sensors, "npz": load_npz, "table": load_table},
 }

@@ -11,8 +11,7 @@ import numpy as np
 from ...topology.randomness import generator
 from ...transport.array_file import ArrayFile, DamagedFile, digest_of
 from ..config.data import DataSection, Task
-from .partition import Partition, chosen, cluster_of, owners_of, split
-from .pool import DataError, Pool
+from .pool import DataError, Partition, Pool, chosen, cluster_of, owners_of, split
 from .sets import load
 
 _TARGETS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from sheafgossip.launcher.config.data import ClustersTable, DataSection, DriftTable
-from sheafgossip.launcher.data.partition import split
-from sheafgossip.launcher.data.pool import Pool
+from sheafgossip.launcher.data.pool import Pool, split
 from sheafgossip.launcher.data.shards import constant_metric, cut, prepare, shard_path
 
 SEEDS = st.integers(0, 2**32)
