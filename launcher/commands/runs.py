@@ -97,7 +97,8 @@ class _Follower(Observer):
             display.tell(f"going on after round {resumed_at} of {prepared.config.rounds}\n{banner}")
         else:
             display.tell(banner)
-            if (need := need_of(prepared)).worth_telling:
+            need = need_of(prepared)
+            if need.seconds > 120 or need.memory > 2e9:
                 display.tell(need.text)
             if resumed_at:
                 display.tell(f"{prepared.folder.name}: going on after round {resumed_at}")

@@ -20,32 +20,27 @@ def load(path: Path, overrides: Sequence[str] = (), setting: Mapping[str, Any] |
     Raises ConfigError."""
     tree = read(path)
     tree.pop("reproduction", None)  # what `sheafgossip reproduce` says of the runs
-    variants = tree.pop("compare", None) or []
-    wanted, last = _overrides(overrides), _tree(setting or {}, "--grid")
+    variants, wanted, setting = tree.pop("compare", None) or [], _overrides(overrides), setting or {}
     if "compare" in wanted:
         raise ConfigError("--set compare: [[compare]] tables are written in the file")
-    _require_use(_keys(wanted) - _keys(last), _merge(tree, wanted), variants)
-    told = [f"{key} = {value}" for key, value in (setting or {}).items()]
-    configs = _runs(_merge(tree, wanted), variants, last, told)
+    _require_use(_keys(wanted) - setting.keys(), _merge(tree, wanted), variants)
+    configs = _runs(_merge(tree, wanted), variants, setting)
     try:
-        as_written = _runs(tree, variants, {}, []) if wanted or last else configs
+        as_written = _runs(tree, variants, {}) if wanted or setting else configs
     except ConfigError:  # only with what the command line adds is the file whole
         as_written = configs
     # what a file says itself, and not the one that it starts from, has an effect
     own = parse_toml(read_text(path))
-    own_variants = own.pop("compare", [])
-    refuse(dict.fromkeys(_keys(own), ""), as_written)
-    for variant, config in zip(own_variants, as_written, strict=False):
+    for variant, config in zip(own.pop("compare", []), as_written, strict=False):
         refuse(dict.fromkeys(_keys(variant), ""), [config])
-    if not last:  # else the sweep sees to all points of its grids
+    refuse(dict.fromkeys(_keys(own), ""), as_written)
+    if not setting:  # else the sweep sees to all points of its grids
         refuse_without_effect(overrides, configs)
     return configs
 
 
-def _runs(
-    tree: dict[str, Any], variants: Sequence[dict[str, Any]], last: dict[str, Any], told: Sequence[str]
-) -> list[RunConfig]:
-    configs = []
+def _runs(tree: dict[str, Any], variants: Sequence[dict[str, Any]], setting: Mapping[str, Any]) -> list[RunConfig]:
+    configs, last, told = [], _tree(setting, "--grid"), [f"{key} = {value}" for key, value in setting.items()]
     for number, variant in enumerate(variants or [{}], 1):
         where = ", ".join([*told, *([f"[[compare]] table {number}"] if variants else [])])
         try:
@@ -66,14 +61,10 @@ def _keys(tree: Mapping[str, Any]) -> KeysView[str]:
 
 def _require_use(wanted: set[str], below: dict[str, Any], variants: Sequence[dict[str, Any]]) -> None:
     """Raises ConfigError where [[compare]] tables leave nothing of an override as it is."""
-    for key in sorted(wanted):
-        section = key.partition(".")[0]
-        wins = [
-            (section == "algorithm" and _names_another(below.get(section), variant.get(section)))
-            or any(f"{key}.".startswith(f"{set_}.") for set_ in _keys(variant))
-            for variant in variants
-        ]
-        if wins and all(wins):
+    mark = object()
+    for key in sorted(wanted) if variants else ():
+        marked = _merge(below, _tree({key: mark}, "--set"))
+        if not any(mark in flat(_merge(marked, variant)).values() for variant in variants):
             why = "every [[compare]] table of the file sets it, or another algorithm, and wins"
             raise ConfigError(f"--set {key}: {why}; change it there, or take a file without [[compare]] tables")
 
@@ -133,15 +124,11 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Tables merge key by key; a table that names another algorithm replaces the whole one."""
     merged = base | over
     for key in base.keys() & over.keys():
-        both_tables = isinstance(base[key], dict) and isinstance(over[key], dict)
-        if both_tables and not (key == "algorithm" and _names_another(base[key], over[key])):
-            merged[key] = _merge(base[key], over[key])
+        if isinstance(base[key], dict) and isinstance(over[key], dict):
+            name = base[key].get("name")
+            if key != "algorithm" or over[key].get("name", name) == name:
+                merged[key] = _merge(base[key], over[key])
     return merged
-
-
-def _names_another(below: Any, over: Any) -> bool:
-    name = below.get("name") if isinstance(below, dict) else None
-    return isinstance(over, dict) and over.get("name", name) != name
 
 
 def _overrides(texts: Sequence[str]) -> dict[str, Any]:

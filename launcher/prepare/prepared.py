@@ -97,10 +97,6 @@ class Need:
         return _TASKS_OF_A_CLIENT * (self.clients + 1) + _TASKS_BESIDE
 
     @property
-    def worth_telling(self) -> bool:
-        return self.seconds > 120 or self.memory > 2e9
-
-    @property
     def text(self) -> str:
         return f"{self.clients} clients need about {self.memory / 1e9:.1f} GB of memory and {duration(self.seconds)}"
 
