@@ -4,8 +4,6 @@ In that file an input is followed by the beginning of the line that is said of i
 stand keys and values of one command, below [config show] files, below [] whole commands; @ is the folder of the files.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sqlite3
@@ -41,6 +39,16 @@ TEXTS = {
     "twice.toml": "[data]\n[data]",
     "nul.toml": 'name = "a\0"',
     "date.toml": "seed = 2020-01-01",
+    "long-key.toml": "a" + ".a" * 100_000 + " = 1",
+    "seed-table.toml": "[seed]",
+    "data-tables.toml": "[[data]]",
+    "nul-base.toml": 'base = "a\\u0000b"',
+    "pipe-base.toml": 'base = "pipe.toml"',
+    "table-base.toml": "[base]",
+    "nul-root.toml": '[data]\nroot = "a\\u0000b"',
+    "nobody-root.toml": '[data]\nroot = "~nobody-of-this-name/x"',
+    "compare-algorithm.toml": "[[compare]]\nalgorithm = 3\n[algorithm]\nname = 'local'",
+    "list-name.toml": "[algorithm]\nname = []",
     "long-name.toml": f'name = "{"x" * 300}"',
     "nested.toml": f"name = {'[' * 5000}",
     "large.toml": "#" * 5_000_000,

@@ -40,17 +40,3 @@ def test_every_key_of_every_table_is_described(title):
     for key, (bounds, meaning) in found.items():
         assert any(word in bounds for word in ("default", "required", "table")), key
         assert meaning, key
-
-
-@pytest.mark.parametrize(
-    ("table", "key", "bounds"),
-    [
-        ("[data]", "test_fraction", "number above 0, below 1 · default `0.25`"),
-        ("[data]", "beta", 'number above 0 · default `0.5` · only with `partition` = `"dirichlet"`'),
-        ("[transport]", "protocol", 'one of `"ipc"`, `"tcp"` · default `"ipc"`'),
-        ("[[links.edges]]", "between", "list of 2, each entry: whole number at least 0 · required"),
-        ("[links]", "edges", "list, each entry: `[[links.edges]]` table"),
-    ],
-)
-def test_bounds_alternatives_defaults_and_needs_are_told(table, key, bounds):
-    assert keys_below(f"## `{table}`")[key][0].startswith(bounds)

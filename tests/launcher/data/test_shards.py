@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
@@ -113,7 +113,6 @@ def test_five_classes_and_a_little_imbalance_give_the_sizes_that_the_page_on_dat
     assert (min(training), max(training)) == (1370, 1659)
 
 
-@settings(deadline=None)
 @given(clients=st.integers(1, 60), each=st.integers(4, 30), seed=SEEDS)
 def test_overlapping_clients_hold_as_many_samples_as_asked_for_and_none_twice(clients, each, seed):
     owned = spread("overlapping", numbered(30), clients, seed, samples_each=each)
