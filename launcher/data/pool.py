@@ -135,7 +135,7 @@ def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
             parts[c].append(share)
     owned: Partition = []
     for c, shares in enumerate(parts):
-        members = sum(cluster_of(client, clients, section) == c for client in range(clients))
+        members = sum(client * count // clients == c for client in range(clients))
         rows = rng.permutation(np.concatenate(shares))
         if wanted.exponent:
             sizes = _power_law_sizes(len(rows), members, wanted.smallest, wanted.exponent)
@@ -143,10 +143,6 @@ def clusters(section: DataSection, pool: Pool, clients: int, rng: np.random.Gene
         else:
             owned += np.array_split(rows, members)
     return owned
-
-
-def cluster_of(client: int, clients: int, section: DataSection) -> int:
-    return client * section.clusters.count // clients
 
 
 def _power_law_sizes(samples: int, members: int, smallest: int, exponent: float) -> np.ndarray:

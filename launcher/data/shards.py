@@ -1,6 +1,6 @@
 """What one client alone may read: its samples for training and for the evaluation, in a file each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,14 +11,8 @@ import numpy as np
 from ...topology.randomness import generator
 from ...transport.array_file import ArrayFile, DamagedFile, digest_of
 from ..config.data import DataSection, Task
-from .pool import DataError, Partition, Pool, chosen, cluster_of, owners_of, split
+from .pool import DataError, Partition, Pool, chosen, owners_of, split
 from .sets import load
-
-_TARGETS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "classes": lambda y, classes: y,
-    "parity": lambda y, classes: y % 2,
-    "halves": lambda y, classes: (2 * y >= classes).astype(y.dtype),
-}
 
 
 @dataclass(frozen=True)
@@ -109,13 +103,14 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
     owned = split(section, pool, clients, seed)
     divided = _divisions(section, pool, owned, seed)
     tasks, natural, every = list(dict.fromkeys(section.tasks)), chosen(section, pool) == "natural", pool.x[0].size
+    targets = {"classes": pool.y, "parity": pool.y % 2, "halves": (2 * pool.y >= pool.outputs).astype(pool.y.dtype)}
 
     def shard(client: int) -> Shard:
         task, parts = section.tasks[client % len(section.tasks)], divided[client]
         block, features = client * len(section.rotations) // clients, None
         group = block * len(tasks) + tasks.index(task)
         if section.partition == "clusters":
-            group = cluster_of(client, clients, section)
+            group = client * section.clusters.count // clients
         elif natural and pool.groups is not None and pool.client is not None:
             group = int(pool.groups[pool.client[owned[client][0]]])
         if section.features_held < 1:
@@ -131,7 +126,7 @@ def cut(section: DataSection, pool: Pool, clients: int, seed: int) -> Iterator[S
                 seen = _standardize(*seen)
             return seen if features is None else [x.reshape(len(x), -1)[:, features] for x in seen]
 
-        y_train, y_test = (_TARGETS[task](pool.y[rows], pool.outputs) for rows in parts)
+        y_train, y_test = (targets[task][rows] for rows in parts)
         if section.standardize_targets:
             y_train, y_test = _standardize(y_train, y_test)
         x_train, x_test = inputs(section.rotations[block])

@@ -19,10 +19,9 @@ from ...node.algorithms import ALGORITHMS, link
 from ...node.algorithms.base import Traits
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
 from ...node.algorithms.server import ServerAlgorithm
-from ...node.assignment import Assignment
+from ...node.assignment import Assignment, Neighbour
 from ...topology import Graph, GraphSequence, draw_sequence
 from ...topology.randomness import generator
-from ...transport.channel import Format
 from ...transport.keys import there_are_keys
 from ...transport.wire import message_wire_bytes, pack_header
 from ..config.sections import ConfigError, RunConfig
@@ -177,12 +176,8 @@ def _check_reach(host: str, graph: Graph) -> None:
 
 def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], data: DataSummary) -> Plan:
     """Raises UserError where the scenario never ends, or where the algorithm does not tolerate it."""
-    sent = {
-        (own.node, peer.node): link(config.algorithm, own, peer).sent_as(1, own.dtype)
-        for own in assignments
-        for peer in own.neighbours
-    }
-    messages = config.rounds * sum(map(len, sent.values()))
+    sizes = {(own.node, peer.node): _message_bytes(config, own, peer) for own in assignments for peer in own.neighbours}
+    messages = config.rounds * sum(map(len, sizes.values()))
     if messages > _MOST_MESSAGES:
         why = f"a scenario is planned message by message, and these rounds would have {messages:,}"
         allowed = f"as many as send {_MOST_MESSAGES:,}; use fewer rounds or links, or leave the scenario out"
@@ -192,7 +187,7 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
         participants = tuple(frozenset(config.algorithm.participants(config, round)) for round in rounds)
         receivers = tuple(frozenset(config.algorithm.receivers(config, round)) for round in rounds)
         star = Star(participants, receivers, opening=len(link(config.algorithm, server, server.neighbours[0]).opens))
-    plan = simulate(_scenario(config, graph, sent, [client.train_samples for client in data.clients], star))
+    plan = simulate(_scenario(config, graph, sizes, [client.train_samples for client in data.clients], star))
     longest = 1e8 if config.time.clock == "wall" else sys.float_info.max  # three years: a clock cannot wait for ever
     if not plan.end_s <= longest:
         allowed = f"at most {longest:.3g} s; look at compute.step_s, [stragglers] and [links]"
@@ -211,10 +206,20 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
     return plan
 
 
+def _message_bytes(config: RunConfig, own: Assignment, peer: Neighbour) -> tuple[int, ...]:
+    """Returns the bytes of each message of the last round: headers grow by a byte or two until then."""
+    sizes = []
+    for phase, format in enumerate(link(config.algorithm, own, peer).sent_as(1, own.dtype)):
+        header = pack_header(1 << 62, own.node, peer.node, config.rounds, phase, format.layout)
+        tensors = (dtype.itemsize * length for dtype, (length,) in format.layout)
+        sizes.append(message_wire_bytes([len(header), *tensors], sealed=config.transport.keyed))
+    return tuple(sizes)
+
+
 def _scenario(
-    config: RunConfig, graph: Graph, sent: Mapping[Edge, Sequence[Format]], samples: Sequence[int], star: Star | None
+    config: RunConfig, graph: Graph, sizes: Mapping[Edge, tuple[int, ...]], samples: Sequence[int], star: Star | None
 ) -> Scenario:
-    """``sent`` are the messages on each directed edge in the first round, ``samples`` what each client trains on."""
+    """``sizes`` are the bytes of a round's messages on each directed edge, ``samples`` what each client trains on."""
     time, count, slowdown = config.time, graph.clients, config.compute.slowdown or (1.0,)
     assert config.compute.step_s
     steps = [config.training.count(each) for each in samples]
@@ -222,10 +227,7 @@ def _scenario(
         seed=config.seed,
         rounds=config.rounds,
         neighbours=tuple(graph.neighbours(i) for i in range(count)),
-        message_bytes={
-            edge: tuple(_wire_bytes(config, edge, phase, format) for phase, format in enumerate(formats))
-            for edge, formats in sent.items()
-        },
+        message_bytes=sizes,
         staleness=float(time.staleness),
         silence=time.silence,
         deadline_s=time.deadline_s or math.inf,
@@ -241,13 +243,6 @@ def _scenario(
         checkpoint_every=config.checkpoints.every,
         star=star,
     )
-
-
-def _wire_bytes(config: RunConfig, edge: Edge, phase: int, format: Format) -> int:
-    """Returns the bytes of a message of the last round: headers grow by a byte or two until then."""
-    header = pack_header(1 << 62, *edge, config.rounds, phase, format.layout)
-    tensors = (dtype.itemsize * length for dtype, (length,) in format.layout)
-    return message_wire_bytes([len(header), *tensors], sealed=config.transport.keyed)
 
 
 def _links(section: Links, graph: Graph) -> dict[Edge, Links]:
