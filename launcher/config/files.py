@@ -44,7 +44,13 @@ def _runs(tree: dict[str, Any], variants: Sequence[dict[str, Any]], setting: Map
     for number, variant in enumerate(variants or [{}], 1):
         where = ", ".join([*told, *([f"[[compare]] table {number}"] if variants else [])])
         try:
-            configs.append(validate(_counted(_merge(_merge(tree, variant), last))))
+            table = _merge(_merge(tree, variant), last)
+            if table.get("clients") == "all":
+                from ..data.shards import count_clients
+
+                config = validate(table | {"clients": 1})
+                table["clients"] = count_clients(config.data, config.seed)
+            configs.append(validate(table))
         except ConfigError as error:
             raise ConfigError(*(f"{line} ({where})" if where else line for line in error.args)) from None
     return configs
@@ -93,16 +99,6 @@ def read(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     if not isinstance(base, str) or not base or _resolved(path.parent, base, f"{path}: base") in taken:
         raise ConfigError(f"{path}: base = {base!r}: must be the name of another configuration file")
     return _merge(read(path.parent / base, (path, *above)), tree)
-
-
-def _counted(tree: dict[str, Any]) -> dict[str, Any]:
-    """Puts in the number of clients that "all" stands for. Raises ConfigError."""
-    if tree.get("clients") != "all":
-        return tree
-    from ..data.shards import count_clients
-
-    config = validate(tree | {"clients": 1})
-    return tree | {"clients": count_clients(config.data, config.seed)}
 
 
 def _absolute_paths(tree: dict[str, Any], start: Path) -> dict[str, Any]:

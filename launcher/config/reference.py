@@ -10,8 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ...node.algorithms import ALGORITHMS
-from ...node.algorithms.base import Algorithm
+from ...node.algorithms import ALGORITHMS, Algorithm
 from ...node.settings import ArchitectureSettings
 from ...topology.section import Needs, Section
 from .sections import RunConfig, keys_of

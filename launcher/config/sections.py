@@ -15,8 +15,7 @@ from pydantic import Field, GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ...metrics.config_file import flat
-from ...node.algorithms import ALGORITHMS
-from ...node.algorithms.base import Algorithm
+from ...node.algorithms import ALGORITHMS, Algorithm
 from ...node.settings import Checkpoints, Evaluation, Measuring, ModelSettings, Time, Training, Transport
 from ...topology.errors import UserError, shown
 from ...topology.generators import TopologySpec

@@ -8,13 +8,11 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from pathlib import Path
 
-from ...node.algorithms import link
-from ...node.algorithms.base import RunFacts
+from ...node.algorithms import RunFacts, link
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
-from ...topology import Graph, GraphSequence, draw_sequence
+from ...topology import Graph, GraphSequence, draw_sequence, mixing_row
 from ...topology.errors import install
-from ...topology.graph import mixing_row
 from ...topology.randomness import generator
 from ..config.sections import ConfigError, PlacementSection, RunConfig
 from ..data.shards import DataSummary
@@ -184,9 +182,8 @@ def place(
     if len(hosts) == 1:
         return [0] * graph.clients
     if section.by == "partition":
-        return _within(shares, _partition(graph, shares, seed), graph)
-    turns = [(turn, host) for host, share in enumerate(shares) for turn in range(share)]
-    dealt = [host for _, host in sorted(turns)]
+        return _partition(graph, shares, seed)
+    dealt = [host for turn in range(max(shares)) for host, share in enumerate(shares) if turn < share]
     return dealt if section.by == "round-robin" else generator(seed, "placement").permutation(dealt).tolist()
 
 
@@ -210,7 +207,8 @@ def _shares(section: PlacementSection, hosts: Sequence[Host], needs: Sequence[fl
 
 def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
     """Partitions by METIS: parts of about these sizes, few edges between them; hosts without a share get none, which
-    METIS itself does not tolerate."""
+    METIS itself does not tolerate. Then moves clients from hosts with too many to those that hold more, each time the
+    one that costs the fewest edges."""
     try:
         import pymetis
     except ImportError:
@@ -220,11 +218,7 @@ def _partition(graph: Graph, shares: Sequence[int], seed: int) -> list[int]:
     weights = [shares[host] / sum(shares) for host in used]
     options = pymetis.Options(seed=int(generator(seed, "placement").integers(1 << 31)))
     parts = pymetis.part_graph(len(used), adjacency=neighbours, tpwgts=weights, options=options)[1]
-    return [used[part] for part in parts]
-
-
-def _within(shares: Sequence[int], placed: list[int], graph: Graph) -> list[int]:
-    """Moves clients from hosts with too many to those that hold more, each time the one that costs the fewest edges."""
+    placed = [used[part] for part in parts]
     left = [share - placed.count(host) for host, share in enumerate(shares)]
     while min(left) < 0:
         moves = []

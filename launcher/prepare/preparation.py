@@ -15,10 +15,8 @@ import numpy as np
 import psutil
 
 from ...metrics.config_file import require_plain_file
-from ...node.algorithms import ALGORITHMS, link
-from ...node.algorithms.base import Traits
+from ...node.algorithms import ALGORITHMS, Algorithm, link
 from ...node.algorithms.flt import FLT, Autoencoder, EncoderError
-from ...node.algorithms.server import ServerAlgorithm
 from ...node.assignment import Assignment, Neighbour
 from ...topology import Graph, GraphSequence, draw_sequence
 from ...topology.randomness import generator
@@ -32,12 +30,13 @@ from ..planner.plan import Plan
 from ..planner.scenario import Edge, Fault, Links, Scenario, Star
 from ..planner.simulation import simulate
 from .assignments import Site, assign, deal_architectures
-from .prepared import Prepared, most_memory, write_down
+from .prepared import Prepared, memory_of, write_down
 
 Calibrate = Callable[[Assignment, int], float]  # (a client, the steps of its round) -> seconds of a local step
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SAME_GRAPH = "a graph that stays the same"
 _MOST_MESSAGES = 100_000_000
+_LEAST_MEMORY, _MEMORY_TO_ESTIMATE = 1 << 30, 8  # bounds against those who would have a client take all there is
 
 
 def once_for_alike(calibrate: Calibrate) -> Calibrate:
@@ -84,7 +83,8 @@ def work_out(config: RunConfig, folder: Path, site: Site, calibrate: Calibrate |
             config = config.but(compute={"step_s": calibrate(assignments[0], steps)})
         plan = plan_of(config, graphs.union, assignments, data)
     if transport.protocol == "tcp":
-        bounds = [replace(each.deployment, memory=most_memory(each, plan)) for each in assignments]
+        most = [max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * memory_of(each, plan))) for each in assignments]
+        bounds = [replace(each.deployment, memory=memory) for each, memory in zip(assignments, most, strict=True)]
         assignments = tuple(replace(each, deployment=bound) for each, bound in zip(assignments, bounds, strict=True))
     return Prepared(config, folder, graphs.union, assignments, data, plan)
 
@@ -126,8 +126,8 @@ def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
     topology, kind = config.topology, ("topology.kind", config.topology.kind)
     changing = ("topology.redraw_every", topology.redraw_every) if topology.redraw_every else kind
     directed = ("topology.directed", True) if topology.directed else kind
-    if lack := _lack(config.algorithm.traits, graphs):
-        able = ", ".join(repr(name) for name, other in ALGORITHMS.items() if not _lack(other().traits, graphs))
+    if lack := _lack(config.algorithm, graphs):
+        able = ", ".join(repr(name) for name, other in ALGORITHMS.items() if not _lack(other(), graphs))
         why = f"algorithm.name = {config.algorithm.name!r} needs {lack}"
         key, value = changing if lack == _SAME_GRAPH else directed
         raise ConfigError.of(key, value, why, f"on this graph, {able}")
@@ -136,9 +136,9 @@ def check_graphs(config: RunConfig, graphs: GraphSequence) -> None:
         raise ConfigError.of(key, value, "a scenario is planned for one undirected graph", "one, or no scenario")
 
 
-def _lack(traits: Traits, graphs: GraphSequence) -> str:
-    """Returns what an algorithm with these traits needs, and these graphs are not; "" where it works on them."""
-    directed = [graph for graph in graphs.graphs if graph.directed]
+def _lack(algorithm: Algorithm, graphs: GraphSequence) -> str:
+    """Returns what the algorithm needs, and these graphs are not; "" where it works on them."""
+    traits, directed = algorithm.traits, [graph for graph in graphs.graphs if graph.directed]
     if directed and traits.directed_graphs == "none":
         return "an undirected graph"
     if traits.directed_graphs == "regular" and not all(graph.is_regular for graph in directed):
@@ -183,7 +183,7 @@ def plan_of(config: RunConfig, graph: Graph, assignments: Sequence[Assignment], 
         allowed = f"as many as send {_MOST_MESSAGES:,}; use fewer rounds or links, or leave the scenario out"
         raise ConfigError.of("rounds", config.rounds, why, allowed)
     star, server, rounds = None, assignments[-1], range(1, config.rounds + 1)
-    if isinstance(config.algorithm, ServerAlgorithm):
+    if config.algorithm.traits.server == "answers":
         participants = tuple(frozenset(config.algorithm.participants(config, round)) for round in rounds)
         receivers = tuple(frozenset(config.algorithm.receivers(config, round)) for round in rounds)
         star = Star(participants, receivers, opening=len(link(config.algorithm, server, server.neighbours[0]).opens))

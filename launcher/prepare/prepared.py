@@ -25,7 +25,6 @@ from ..run.folder import digest_of_config, facts, origin
 
 # Measured by benchmarks/scale.py and benchmarks/efficiency.py on two cores of a 2.8 GHz server.
 _OF_THE_RUN = 0.5e9  # bytes: launcher, fork server, collector
-_LEAST_MEMORY, _MEMORY_TO_ESTIMATE = 1 << 30, 8  # bounds against those who would have a client take all there is
 OF_A_CLIENT = 6.5e6  # bytes of its own before it has learnt anything
 OF_PAGE_TABLES = 0.75e6  # bytes, which the kernel keeps for each client
 _OF_TRAINING = 15e6  # more where torch's backward() runs: its kernels and their buffers
@@ -120,11 +119,6 @@ def _work_of(assignment: Assignment, samples: int) -> float:
     round_s = _OF_A_ROUND_S + _OF_A_MESSAGE_S * messages + _OF_A_STEP_S * steps + flops / _FLOPS_A_SECOND
     opening_s = samples * algorithm_of(assignment).cost(assignment).opening_flops / _FLOPS_A_SECOND
     return _OF_A_START_S + assignment.run.rounds * round_s + opening_s
-
-
-def most_memory(assignment: Assignment, plan: Plan | None) -> int:
-    """Bounds the bytes of a client that others can connect to: far more than it needs, less than a machine has."""
-    return max(_LEAST_MEMORY, round(_MEMORY_TO_ESTIMATE * memory_of(assignment, plan)))
 
 
 def memory_of(assignment: Assignment, plan: Plan | None = None) -> float:

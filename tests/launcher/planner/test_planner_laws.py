@@ -330,9 +330,8 @@ class Network:
         edge = src, dst
         size = self.scenario.message_bytes[edge][phase if round == 1 else self.opening + phase]
         self.uplink_free[src] = max(sent, self.uplink_free[src]) + size / self.scenario.uplink
-        self.link_free[edge] = max(self.uplink_free[src], self.link_free[edge]) + size / (
-            self.links[edge].bandwidth or math.inf
-        )
+        bandwidth = self.links[edge].bandwidth or math.inf
+        self.link_free[edge] = max(self.uplink_free[src], self.link_free[edge]) + size / bandwidth
         self.arrived[edge] = max(self.link_free[edge] + self.latency[edge][round - 1, phase], self.arrived[edge])
         return self.arrived[edge]
 
