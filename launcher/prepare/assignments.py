@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from pathlib import Path
 
-from ...node.algorithms import RunFacts, link
+from ...node.algorithms import link
+from ...node.algorithms.base import RunFacts
 from ...node.assignment import Assignment, Deployment, Neighbour, Period, Run
 from ...node.model.architecture import Architecture
 from ...topology import Graph, GraphSequence, draw_sequence, mixing_row
