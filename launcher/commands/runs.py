@@ -7,6 +7,7 @@ from contextlib import ExitStack, nullcontext
 from functools import cache
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from ...metrics import lock
 from ...metrics.comparison import Comparison, render_summary, summarize_all
@@ -16,7 +17,6 @@ from ...metrics.reader import runs_in
 from ...metrics.text import duration, say, show, width
 from ...metrics.watch.screen import Place
 from ...metrics.watch.snapshot import Snapshot
-from ...topology.errors import UserError
 from ...topology.picture import check_format
 from ..config.files import load
 from ..config.sections import ConfigError, RunConfig
@@ -25,18 +25,16 @@ from ..planner.timeline import figures, lines_of
 from ..prepare.assignments import Site
 from ..prepare.preparation import once_for_alike, prepare_run
 from ..prepare.prepared import Prepared, need_of
-from ..processes.engine import EngineName, open_engine
+from ..processes.engine import open_engine
 from ..run.display import Banner, Display
 from ..run.earlier import PlannedRun, begin_anew, is_finished, missing_of
 from ..run.folder import relative
 from ..run.run import Outcome
-from ..studies.crew import Ended, alone_in, prepare, run_in_jobs
+from ..studies import reproduction
 from ..studies.folders import begun_folder, folders_of, names_of, new_folder
-from ..studies.reproduction import names, parts_of, planned, results, titles, with_data
-from ..studies.reproduction_output import draw, remarks, render
 from ..studies.runner import Finished, Means, Observer, run_each, run_missing
 from ..studies.runner import resume as take_up
-from ..studies.sweep import parse_grids
+from ..studies.sweep import Ended, alone_in, parse_grids, prepare, run_in_jobs
 from ..studies.sweep import plan as plan_sweep
 from .results import show_comparison
 
@@ -50,38 +48,27 @@ _CATCH_UP_S = 0.2
 _ASK_EVERY_S = 2.0
 
 
-def run(
-    file: Path,
-    overrides: Words,
-    out: Path | None,
-    quiet: bool,
-    plain: bool,
-    force: bool,
-    engine: EngineName,
-    address: str | None,
-) -> int:
-    if address is not None and engine != "ray":
-        raise UserError(f"--address {address}: is where a Ray cluster is; add --engine ray, or leave it out")
-    configs = load(file, overrides or ())
+def run(file: Path, overrides: Words, out: Path | None, quiet: bool, plain: bool, **means: Any) -> int:
+    how, configs = Means(**means), load(file, overrides or ())
     before = begun_folder(out, configs)
     root_folder = nullcontext(before) if before else new_folder(out, file)
-    plain = plain or engine == "threads"  # what threads print comes in between
-    with root_folder as root, Display(quiet=quiet, plain=plain) as display:
+    with root_folder as root, Display(quiet=quiet, plain=plain or how.engine == "threads") as display:
         folders = folders_of(configs, root)
         runs = list(map(PlannedRun, configs, folders))
         if before:
             runs = missing_of(runs)
             begin_anew(runs)
             display.tell(f"{len(folders) - len(runs)} of {len(folders)} runs finished before")
-        ended = run_each(runs, _Follower(display, folders), Means(engine, address, force))
+        ended = run_each(runs, _Follower(display, folders), how)
     not_begun = {run.folder for run in runs} - {result.prepared.folder for result in ended}
-    return _show([folder for folder in folders if folder not in not_begun], ended, root, several=len(configs) > 1)
+    return _show([folder for folder in folders if folder not in not_begun], ended, root)
 
 
-def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, engine: EngineName, address: str | None) -> int:
-    with Display(quiet=quiet, plain=plain or engine == "threads") as display:
-        result = take_up(folder.resolve(), _Follower(display), Means(engine, address), rounds=rounds)
-    return _show([result.prepared.folder], [result], result.prepared.folder, several=False)
+def resume(folder: Path, rounds: int | None, quiet: bool, plain: bool, **means: Any) -> int:
+    how = Means(**means)
+    with Display(quiet=quiet, plain=plain or how.engine == "threads") as display:
+        result = take_up(folder.resolve(), _Follower(display), how, rounds=rounds)
+    return _show([result.prepared.folder], [result], result.prepared.folder)
 
 
 class _Follower(Observer):
@@ -110,7 +97,8 @@ class _Follower(Observer):
         self._display.end()
 
 
-def _show(folders: Sequence[Path], ended: Sequence[Finished], root: Path, *, several: bool) -> int:
+def _show(folders: list[Path], ended: Sequence[Finished], root: Path) -> int:
+    several = folders != [root]
     show(render_summary(summarize_all(folders), width=width()))
     show(f"{'run folders in' if several else 'run folder'}: {relative(root)}")
     for result in ended:
@@ -264,11 +252,12 @@ def reproduce(
     quiet: bool,
 ) -> int:
     if what is None or listed:
-        say("\n".join(f"{name:<9}{title}" for name in names() for title in titles(name)))
+        say("\n".join(f"{name:<9}{title}" for name in reproduction.names() for title in reproduction.titles(name)))
         return _FINISHED
     changed = [*(overrides or ()), *([f"rounds={rounds}"] if rounds else [])]
-    parts, left_out = with_data(what, parts_of(what, small=small, data_root=data_root, overrides=changed))
-    runs = {part.stem: planned(part, seeds, out.resolve()) for part in parts}
+    parts = reproduction.parts_of(what, small=small, data_root=data_root, overrides=changed)
+    parts, left_out = reproduction.with_data(what, parts)
+    runs = {part.stem: reproduction.planned(part, seeds, out.resolve()) for part in parts}
     with Display(quiet=quiet) as display:
         follower = _OneByOne(display)
         ended = run_missing([run for each in runs.values() for run in each], follower, accept_diverged=True)
@@ -279,11 +268,11 @@ def reproduce(
         say("the same command goes on with the runs that are left", err=True)
         return code
     for part in parts:
-        found = results(part, runs[part.stem])
+        results = reproduction.results(part, runs[part.stem])
         say(part.about.title)
-        show(render(part, found))
-        say(remarks(part, found, changed))
-        for path in draw(part, found, out.resolve()):
+        show(reproduction.render(part, results))
+        say(reproduction.remarks(part, results, changed))
+        for path in reproduction.draw(part, results, out.resolve()):
             say(f"written: {relative(path)}")
         say("")
     for line in left_out:

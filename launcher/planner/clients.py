@@ -16,7 +16,7 @@ import numpy as np
 from ...transport.schedule import Schedule
 from .draws import latencies, strikes
 from .plan import Incarnation
-from .scenario import Links, Scenario, Star
+from .scenario import Fault, Links, Scenario, Star
 
 _OF_LINKS = ("loss", "duplicate", "delay", "reorder", "cut", "partition")
 _OF_MESSAGES = {
@@ -47,14 +47,6 @@ class Compute(NamedTuple):
 
 
 Step = Send | Wait | Compute
-
-
-def script_of(scenario: Scenario, client: "Client", now: float) -> Iterator[Step]:
-    """Returns the steps of the client's present round."""
-    if scenario.star is None:
-        return gossip(scenario.phases)
-    is_server = client.number == scenario.learners
-    return server(scenario.star, client.round) if is_server else participant(scenario.star, client, now)
 
 
 def gossip(phases: int) -> Iterator[Step]:
@@ -138,7 +130,17 @@ class PendingWait:
 class Client:
     def __init__(self, scenario: Scenario, number: int):
         self.number = number
-        self.schedule = _empty_schedule(scenario, number)
+        rounds, places = scenario.rounds, len(scenario.neighbours[number])
+        self.schedule = Schedule(
+            neighbours=np.array(scenario.neighbours[number], np.int32),
+            **{name: np.zeros((rounds, scenario.phases, places), dtype) for name, dtype in _OF_MESSAGES.items()},
+            **{name: np.full(rounds, math.nan) for name in ("start", "end", "compute", "shown_at")},
+            **{name: np.zeros(places, np.int32) for name in ("backlog", "backlog_in")},
+            idle=np.zeros(rounds),
+            waited_for=np.full(rounds, -1, np.int32),
+            deadlines=np.zeros(rounds, np.uint8),
+            shows=np.zeros((rounds, places), np.uint8),
+        )
         self.asked = self.schedule.uses > 0  # which messages it waits for
         self.neighbours: list[Client] = []
         self.channels: list[Channel] = []  # to the neighbours, in the same order
@@ -149,7 +151,6 @@ class Client:
         self.script: Iterator[Step] = iter(())  # of the present round, what is still to come
         self.wait: PendingWait | None = None
         self.here = True
-        self.finished = False
         self.gone_since = math.inf
         self.back_from_round: int | None = None  # a restart that waits for its neighbours to get to this round
         self.listens_in = 0  # with a server, the first round of one that is back or late: it only gets the answer
@@ -158,21 +159,6 @@ class Client:
 
     def forget(self, phases: int) -> None:
         self.mail = [[Mail() for _ in self.neighbours] for _ in range(phases)]
-
-
-def _empty_schedule(scenario: Scenario, client: int) -> Schedule:
-    neighbours = np.array(scenario.neighbours[client], np.int32)
-    rounds, places = scenario.rounds, len(neighbours)
-    return Schedule(
-        neighbours=neighbours,
-        **{name: np.zeros((rounds, scenario.phases, places), dtype) for name, dtype in _OF_MESSAGES.items()},
-        **{name: np.full(rounds, math.nan) for name in ("start", "end", "compute", "shown_at")},
-        **{name: np.zeros(places, np.int32) for name in ("backlog", "backlog_in")},
-        idle=np.zeros(rounds),
-        waited_for=np.full(rounds, -1, np.int32),
-        deadlines=np.zeros(rounds, np.uint8),
-        shows=np.zeros((rounds, places), np.uint8),
-    )
 
 
 class Channel:
@@ -185,15 +171,14 @@ class Channel:
         self.to = dst
         self.place = scenario.neighbours[dst.number].index(src)  # of the sender, among the receiver's neighbours
         self._latency = latencies(link, *drawn, *edge).tolist()
-        self._lost = strikes(link.loss, *drawn, "loss", *edge).tolist() if link.loss else None
         self._bandwidth, self._uplink = link.bandwidth or math.inf, scenario.uplink
         self._bytes, self._opening = scenario.message_bytes[edge], scenario.star.opening if scenario.star else 0
         self._free = self._last_arrival = 0.0
-        self._faults = [
-            (fault, strikes(fault.probability, *drawn, "fault", number, *edge).tolist())
-            for number, fault in enumerate(scenario.faults)
-            if fault.kind in _OF_LINKS and fault.hits(*edge)
-        ]
+        self._faults = [(Fault("loss"), strikes(link.loss, *drawn, "loss", *edge).tolist())] if link.loss else []
+        for number, fault in enumerate(scenario.faults):
+            if fault.kind in _OF_LINKS and fault.hits(*edge):
+                draws = strikes(fault.probability, *drawn, "fault", number, *edge).tolist()
+                self._faults.append((fault, draws))
 
     def carry(self, round: int, phase: int, now: float, free: float) -> tuple[float, float, int] | None:
         """Returns when a message has left the uplink, which is ``free`` from then on, when it arrives, and how often;
@@ -207,11 +192,9 @@ class Channel:
         left = free + size / self._uplink
         self._free = (left if left > self._free else self._free) + size / self._bandwidth
         arrived = self._free + self._latency[row][phase]
-        is_lost = "loss" in kinds or (self._lost is not None and self._lost[row][phase])
-        copies = 0 if is_lost else 2 if "duplicate" in kinds else 1
         for fault in struck:
             if fault.kind in ("delay", "reorder"):
                 arrived += fault.delay_s
         if "reorder" not in kinds:
             arrived = self._last_arrival = arrived if arrived > self._last_arrival else self._last_arrival
-        return left, arrived, copies
+        return left, arrived, 0 if "loss" in kinds else 2 if "duplicate" in kinds else 1

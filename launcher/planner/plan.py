@@ -32,14 +32,12 @@ class Incarnation:
 
 
 class SentMessage(NamedTuple):
-    """A message on its way: when it was given to the sender's uplink, when it had left it, when it arrived."""
-
     src: int
     dst: int
     round: int
     phase: int
-    sent_s: float
-    left_s: float
+    sent_s: float  # when it was given to the sender's uplink
+    left_s: float  # when it had left that
     arrived_s: float
     copies: int  # 0: lost on the way
 
@@ -56,13 +54,9 @@ class Plan:
     events: tuple[tuple[float, int, str, str], ...]  # (virtual seconds, client, kind, detail)
     conditions: tuple[tuple[float | None, str], ...]
     """What the scenario does to clients and links for a while: (virtual seconds of its start if known, text)."""
-    asked: tuple[np.ndarray, ...] | None
-    """By client, (K, P, g) bool: which messages it waits for; None: all, in the rounds that it completes."""
-
-    @property
-    def has_server(self) -> bool:
-        """Whether the last process is a server."""
-        return self.asked is not None
+    asked: tuple[np.ndarray, ...]
+    """By client, (K, P, g) bool: which messages it has waited for."""
+    has_server: bool  # the last process is one
 
     @property
     def clients(self) -> int:
@@ -79,11 +73,6 @@ class Plan:
     @property
     def end_s(self) -> float:
         return max((each.end_s for incarnations in self.incarnations for each in incarnations), default=0.0)
-
-
-def same_comings_and_goings(plan: Plan, longer: Plan) -> bool:
-    """Returns whether all that the shorter one tells of clients and links is in the longer one, too."""
-    return set(plan.events) <= set(longer.events) and plan.conditions == longer.conditions
 
 
 def can_go_on_after(round: int, plan: Plan, longer: Plan) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...transport.schedule import Schedule, chosen_round, needed_round
-from .clients import Channel, Client, Compute, PendingWait, Send, Wait, script_of
+from .clients import Channel, Client, Compute, PendingWait, Send, Wait, gossip, participant, server
 from .draws import ComputeTimes
 from .plan import Incarnation, Plan, PlanError, SentMessage
 from .scenario import Fault, Scenario
@@ -72,7 +72,8 @@ class _Simulation:
             synchronous=self.synchronous,
             events=tuple(sorted(self.events)),
             conditions=tuple((fault.seconds[0] if fault.seconds else None, fault.text) for fault in lasting),
-            asked=None if self.star is None else tuple(client.asked for client in self.clients),
+            asked=tuple(client.asked for client in self.clients),
+            has_server=self.star is not None,
         )
 
     def _at(self, when: float, order: int, client: Client, action: Callable[..., None], *arguments: Any) -> None:
@@ -100,7 +101,12 @@ class _Simulation:
                 self._come_back(other, now, other.back_from_round)
         client.schedule.start[client.round - 1] = now
         client.begun = client.round
-        client.script = script_of(self.scenario, client, now)
+        if self.star is None:
+            client.script = gossip(self.scenario.phases)
+        elif client.number == self.scenario.learners:
+            client.script = server(self.star, client.round)
+        else:
+            client.script = participant(self.star, client, now)
         self._go_on(client, now)
 
     def _go_on(self, client: Client, now: float) -> None:
@@ -118,7 +124,6 @@ class _Simulation:
         client.incarnations[-1].last, client.incarnations[-1].end_s = client.round, now
         client.round += 1
         if client.round > self.scenario.rounds:
-            client.finished = True
             for channel in client.channels:
                 self._look_again(client, now, channel)
         elif self.star is None:
@@ -155,7 +160,7 @@ class _Simulation:
             overtakes = round > 1 and phase == wait.step.overtaken_by
             if overtakes or (phase == wait.step.phase and round >= wait.needed):
                 wait.ready[there] = arrived
-                self._plan_end(other, wait, max(wait.ready))
+                self._plan_end(other, wait)
         client.uplink_free = left
 
     # -- a wait --------------------------------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ class _Simulation:
         ]
         if step.bounded and math.isfinite(self.scenario.deadline_s):
             self._at(now + self.scenario.deadline_s, _STEP, client, self._proceed, wait, True)
-        self._plan_end(client, wait, max([now, *wait.ready]))
+        self._plan_end(client, wait)
 
     def _ready(self, client: Client, wait: PendingWait, place: int, now: float) -> float:
         """Returns when the client needs not wait for a neighbour any more, as far as is known now."""
@@ -180,12 +185,12 @@ class _Simulation:
         other = client.neighbours[place]
         if other.here:
             sends = client.round >= other.incarnations[-1].first and client.round != other.listens_in
-            return math.inf if sends and not other.finished else now
+            return math.inf if sends and other.round <= self.scenario.rounds else now
         return max(now, other.gone_since + self.scenario.notice_s)
 
-    def _plan_end(self, client: Client, wait: PendingWait, end: float) -> None:
+    def _plan_end(self, client: Client, wait: PendingWait) -> None:
         """Sets down when the wait ends, once all it waits for is known."""
-        if end != wait.end:
+        if (end := max([wait.began, *wait.ready])) != wait.end:
             wait.end = end
             if end < math.inf:
                 self._at(end, _STEP, client, self._proceed, wait, False)
@@ -195,7 +200,7 @@ class _Simulation:
         client, wait = channel.to, channel.to.wait
         if wait is not None and wait.ready[channel.place] > now:
             wait.ready[channel.place] = self._ready(client, wait, channel.place, now)
-            self._plan_end(client, wait, max(wait.ready))
+            self._plan_end(client, wait)
 
     def _proceed(self, client: Client, now: float, wait: PendingWait, deadline: bool) -> None:
         """Ends the wait, unless that has ended already or has become longer."""
@@ -244,7 +249,7 @@ class _Simulation:
         if round is None:
             round = max([client.round if earlier else 1, *(other.begun + 1 for other in others)])
         elif self.scenario.staleness < math.inf:
-            round = max([round, *(other.begun + 1 for other in others if not other.finished)])
+            round = max([round, *(other.begun + 1 for other in others if other.round <= self.scenario.rounds)])
         client.back_from_round = None
         if round > self.scenario.rounds:
             return

@@ -124,19 +124,12 @@ def _messages(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "messages sent", f"{len(copies):,}: {', '.join(of_sent if parts['sent twice'] else of_sent[:2])}"
     if plan.withheld:
         yield "messages not sent", f"{plan.withheld:,}: the link is cut, or the neighbour is away"
-    counts = np.zeros(len(_AGES), int)
-    for client, schedule in enumerate(plan.schedules):
-        done = ~np.isnan(schedule.end)
-        used = schedule.uses[done]
-        older = (np.flatnonzero(done) + 1)[:, None, None] - used
-        if plan.asked is not None:
-            asked = plan.asked[client][done]
-            used, older = used[asked], older[asked]
-        kind = np.select([used == 0, older < 0, older == 0, older == 1, older <= 4], [5, 4, 0, 1, 2], default=3)
-        counts += np.bincount(kind.ravel(), minlength=len(_AGES))
-    total = counts.sum()
+    used = np.concatenate([schedule.uses[asked] for schedule, asked in zip(plan.schedules, plan.asked, strict=True)])
+    older = np.concatenate([np.nonzero(asked)[0] + 1 for asked in plan.asked]) - used
+    kind = np.select([used == 0, older < 0, older == 0, older == 1, older <= 4], [5, 4, 0, 1, 2], default=3)
+    total = len(used)
     yield "vectors that clients use, by age", f"{total:,}"
-    for age, count in zip(_AGES, counts.tolist(), strict=True):
+    for age, count in zip(_AGES, np.bincount(kind, minlength=len(_AGES)).tolist(), strict=True):
         if count:
             yield f"  {age}", f"{count:>{len(f'{total:,}')},} {count / total:>6.1%} {'█' * round(30 * count / total)}"
 

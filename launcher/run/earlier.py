@@ -22,7 +22,7 @@ from ...topology.errors import UserError
 from ...transport.array_file import DamagedFile, digest_of
 from ...transport.environment import failpoint
 from ..config.sections import ConfigError, RunConfig, validate
-from ..planner.plan import can_go_on_after, same_comings_and_goings
+from ..planner.plan import can_go_on_after
 from ..prepare.prepared import Prepared, write_down
 from .folder import (
     STORING_S,
@@ -312,7 +312,7 @@ def _common(there: list[int], was: Prepared, will: Prepared) -> tuple[list[int],
     )
     common = [round for round in there if not (ends_otherwise and round == rounds)]
     if was.plan and will.plan:
-        if not same_comings_and_goings(was.plan, will.plan):
+        if not set(was.plan.events) <= set(will.plan.events) or was.plan.conditions != will.plan.conditions:
             return [], "faults are drawn for the number of rounds, and fall otherwise in so many"
         common = [round for round in common if can_go_on_after(round, was.plan, will.plan)]
     if not there:

@@ -1,17 +1,27 @@
-"""What can be reproduced of papers: the configurations of examples/paper, their runs, and how those ended.
+"""What can be reproduced of papers: the configurations of examples/paper, and what is shown of their runs.
 
 A table or figure is one part a data set: ``table4.toml`` and ``table4-cifar.toml`` at the paper's size, files that end
 in ``-small.toml`` at the small one.
 """
+
+from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from statistics import mean
+from textwrap import fill
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
+from ...metrics import open_run
 from ...metrics.comparison import Group, summarize_all
+from ...metrics.figures import AVERAGED, target_text
+from ...metrics.text import UNKNOWN, short
+from ...topology.picture import COLOURS, INK, LOOK, MARKERS, legend_below, new_figure
 from ...topology.section import Section
 from ..config.files import load, read
 from ..config.sections import ConfigError, RunConfig, as_section
@@ -20,6 +30,13 @@ from ..data.sets import load as load_data
 from ..run.earlier import PlannedRun, has_diverged, is_finished
 from .folders import slug
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+    from rich.table import Table
+
+PAPER = Path(str(files("sheafgossip.paper")))  # examples/paper, also where the program was installed from a wheel
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "vehicle": "Vehicle", "har": "HAR", "school": "School",
           "gleam": "GLEAM"}  # fmt: skip
 COLUMNS = {
@@ -44,7 +61,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReproductionSection(Section):
-    """The table [reproduction] of a configuration in examples/paper."""
+    """[reproduction] of a configuration."""
 
     title: str
     published: str = ""  # section of published.toml; by default the one with the file's name
@@ -76,29 +93,23 @@ class Part:
         return self.configs[0].data.dataset
 
 
-def paper_folder() -> Path:
-    """Returns examples/paper, also where the program was installed from a wheel."""
-    return Path(str(files("sheafgossip.paper")))
-
-
 def names() -> list[str]:
     """Returns table4, table5, ..., figure6."""
-    stems = {path.stem.partition("-")[0] for path in paper_folder().glob("*.toml")} - {"published"}
+    stems = {path.stem.partition("-")[0] for path in PAPER.glob("*.toml")} - {"published"}
     return sorted(stems, key=lambda stem: (not stem.startswith("table"), stem))
 
 
 def titles(what: str) -> list[str]:
-    """Returns the titles of all parts, those at the small size last."""
     return [_about(path).title for small in (False, True) for path in _files(what, small)]
 
 
 def parts_of(what: str, *, small: bool, data_root: Path | None, overrides: Sequence[str]) -> list[Part]:
-    """Raises ConfigError where nothing is called so, or a key or the data is wrong."""
+    """Raises ConfigError."""
     if what not in names():
         raise ConfigError(f"{what}: not among what can be reproduced: {', '.join(names())}")
     if small and data_root is not None:
         raise ConfigError("--data-root is for the paper's size; leave it out with --small, which needs no files")
-    published = tomllib.loads((paper_folder() / "published.toml").read_text())
+    published = tomllib.loads((PAPER / "published.toml").read_text())
     parts = []
     for path in _files(what, small):
         about, configs = _about(path), load(path, overrides)
@@ -122,8 +133,7 @@ def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
         except DataError as error:
             problems[part.stem] = str(error)
     if len(problems) == len(parts):
-        *others, last = dict.fromkeys(_NAMES.get(part.data, part.data) for part in parts)
-        wanted = " or ".join(filter(None, [", ".join(others), last]))
+        wanted = " or ".join(dict.fromkeys(_NAMES.get(part.data, part.data) for part in parts))
         found = f" ({problems[parts[0].stem]})" if parts[0].configs[0].data.root else ""
         raise ConfigError(
             f"{what} at paper size needs the {wanted} data: --data-root FOLDER (docs/data.md says where it is "
@@ -134,7 +144,7 @@ def with_data(what: str, parts: Sequence[Part]) -> tuple[list[Part], list[str]]:
 
 
 def _files(what: str, small: bool) -> list[Path]:
-    found = [*paper_folder().glob(f"{what}.toml"), *paper_folder().glob(f"{what}-*.toml")]
+    found = [*PAPER.glob(f"{what}.toml"), *PAPER.glob(f"{what}-*.toml")]
     return sorted((path for path in found if path.stem.endswith("-small") == small), key=lambda path: path.stem)
 
 
@@ -149,11 +159,11 @@ class Result:
     name: str
     group: Group | None
     folders: tuple[Path, ...]
-    ended: str  # "finished" if any has, "diverged" if all have, "failed"
+    ended: str  # "finished" if any has, "diverged" if all have, else "failed"
 
 
 def planned(part: Part, seeds: int | None, out: Path) -> list[PlannedRun]:
-    """Returns every run of every seed: OUT/PART/NAME-seed-0, ...; by default of as many seeds as a part has."""
+    """Returns the runs OUT/PART/NAME-seed-0, ...; by default of as many seeds as the part says."""
     folder = out / (part.about.runs or part.stem)
     return [
         PlannedRun(config.but(seed=seed), folder / slug(f"{config.label} seed {seed}"))
@@ -172,3 +182,188 @@ def results(part: Part, runs: Sequence[PlannedRun]) -> list[Result]:
         ended = "finished" if finished else "diverged" if all(map(has_diverged, folders)) else "failed"
         found.append(Result(config.label, group, finished, ended))
     return found
+
+
+# -- what is shown of them --------------------------------------------------------------------------------------------
+
+_ALONE = "Local"
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1)))
+_PIXELS = {
+    "norm": r"$\|P_{ij}\|_F$ after the last round",
+    "change": r"change of $\|P_{ij}\|_F$ since the first round, %",
+}
+
+
+def _curves(results: list[Result]) -> DataFrame:
+    """Returns run, round, metric, standard_error (over seeds; missing for one), mbit sent by all up to the round."""
+    import pandas
+
+    frames = []
+    for result in results:
+        for folder in result.folders:
+            rounds = open_run(folder).round_cumulative.dropna(subset="mean_test_metric")
+            frames.append(rounds.assign(run=result.name, mbit=rounds.payload_bytes * 8e-6))
+    found = pandas.concat(frames).groupby(["run", "round"], sort=False)
+    return found.agg(
+        metric=("mean_test_metric", "mean"), standard_error=("mean_test_metric", "sem"), mbit=("mbit", "mean")
+    ).reset_index()
+
+
+def _map_norms(result: Result) -> DataFrame:
+    """Returns client, neighbour, parameters of both, ||P_ij||_F after the first round and the last, of one seed."""
+    reader = open_run(result.folders[0])
+    edges, sizes = reader.edges, reader.nodes.set_index("node").parameters
+    first, last = (
+        edges[edges["round"] == at].set_index(["node", "neighbour"]).map_norm for at in (1, edges["round"].max())
+    )
+    norms = last.rename("norm").to_frame().assign(norm_after_round_1=first).reset_index()
+    norms = norms.rename(columns={"node": "client"})
+    return norms.assign(parameters=norms.client.map(sizes), neighbour_parameters=norms.neighbour.map(sizes))
+
+
+def render(part: Part, results: list[Result]) -> Table:
+    """Makes a line a run; where runs stand side by side (``across``), a line for each beginning of a name."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    columns, endings = part.about.columns, part.about.across or ("",)
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)  # 80 columns hold the widest
+    table.add_column("", overflow="fold")
+    published = {column for line in part.published.values() for column in line}
+    target = target_text(["mse" if "mse" in columns else "accuracy"], part.about.target or 0.0)
+    for ending in endings:
+        for column in columns:
+            above = f"{ending}\n" if ending and column == columns[0] else ""
+            title = above + COLUMNS[column][0].format(target=target)
+            for each in [f"{title}\npaper", "ours"] if column in published else [title]:
+                table.add_column(each, justify="right", vertical="bottom", no_wrap=True)
+    by_name, heading = {result.name: result for result in results}, ""
+    for line in dict.fromkeys(_without(name, endings) for name in by_name):
+        label = line
+        if part.about.across:
+            above, _, value = line.rpartition(" ")
+            label = f"  {value}"
+            if above != heading:
+                table.add_row(heading := above)
+        runs, cells = [by_name[f"{line} {ending}".rstrip()] for ending in endings], []
+        for run in runs:
+            for column in columns:
+                theirs = part.published.get(run.name, {}).get(column, "")
+                cells += [theirs if isinstance(theirs, str) else f"{theirs:g}"] if column in published else []
+                otherwise = run.ended if column == columns[0] else UNKNOWN
+                cells.append(_ours(results, run, run.group, column) if run.group else otherwise)
+        flaws = [f"({run.group.flaw})" for run in runs if run.group and run.group.flaw]
+        table.add_row(" ".join([label, *flaws]), *cells)
+    return table
+
+
+def _without(name: str, endings: tuple[str, ...]) -> str:
+    return next((name.removesuffix(f" {ending}") for ending in endings if ending and name.endswith(ending)), name)
+
+
+def _ours(results: list[Result], result: Result, group: Group, column: str) -> str:
+    if of_a_run := COLUMNS[column][1]:
+        figure = AVERAGED[of_a_run]
+        return group.text(figure).replace(" ± ", "±") if group.estimate(figure.key) else UNKNOWN
+    if column == "kbit_to":
+        estimate = group.estimate("payload_bytes_to_reach")
+        return UNKNOWN if estimate is None else short(8e-3 * estimate.mean)
+    if column == "busiest":
+        return short(mean(open_run(folder).client_total.payload_bytes_sent.max() for folder in result.folders) / 1e3)
+    if column == "rounds_past_local":
+        found = _curves(results)
+        alone, own = found[found.run == _ALONE].metric, found[found.run == result.name]
+        above = own[own.metric > alone.iloc[-1]] if len(alone) and result.name != _ALONE else alone[:0]
+        return str(above["round"].iloc[0]) if len(above) else UNKNOWN  # the first round after which it is better
+    norms = _map_norms(result)
+    change = 100 * (norms.norm / norms.norm_after_round_1 - 1).abs().max()
+    return short({"norm_least": norms.norm.min(), "norm_median": norms.norm.median(), "norm_most": norms.norm.max(),
+                   "norm_change": change}[column])  # fmt: skip
+
+
+def remarks(part: Part, results: list[Result], changed: list[str]) -> str:
+    notes = list(part.about.notes)
+    if runs := [run for result in results if result.group for run in result.group.runs]:
+        clients, rounds, seeds = ({getattr(run, what) for run in runs} for what in ("clients", "rounds", "seed"))
+        over = "clients" if len(seeds) == 1 else f"{len(seeds)} seeds"
+        of_all = f"{' / '.join(map(str, sorted(clients)))} clients, {' / '.join(map(str, sorted(rounds)))} rounds"
+        notes.insert(0, f"ours: {of_all}; ± is the standard error over {over}")
+    differs = [*part.about.differs, *(f"{key} (from the command line)" for key in changed)]
+    lines: list[str] = []
+    for heading, texts in (("To read it:", notes), ("Not as in the paper:", differs)):
+        indented = [fill(text, 100, initial_indent="  - ", subsequent_indent="    ") for text in texts]
+        lines += ["", heading, *indented] if texts else []
+    return "\n".join(lines)
+
+
+def draw(part: Part, results: list[Result], out: Path) -> list[Path]:
+    """Returns the files written: .csv, .svg and .png. None where no run has finished."""
+    there = [result for result in results if result.folders]
+    if part.about.picture == "none" or not there:
+        return []
+    import matplotlib
+
+    shown = _map_norms(there[0]) if part.about.picture == "maps" else _curves(there)
+    table, svg, png = (out / f"{part.stem}.{ending}" for ending in ("csv", "svg", "png"))
+    shown.to_csv(table, index=False, float_format="%.6g")
+    with matplotlib.rc_context(LOOK):
+        figure = _maps(shown) if part.about.picture == "maps" else _panels(shown, part)
+        figure.suptitle(part.about.title, color=INK, fontsize=11)
+        figure.savefig(svg, facecolor="white", metadata={"Date": None})
+        figure.savefig(png, facecolor="white", dpi=160)
+    return [table, svg, png]
+
+
+def _panels(shown: DataFrame, part: Part) -> Figure:
+    from matplotlib.ticker import LogLocator
+
+    with_bits = part.about.picture == "rounds and bits"
+    figure, panels = new_figure(10 if with_bits else 7, 4.4, 2 if with_bits else 1, sharey=True)
+    error = "mse" in part.about.columns
+    panels[0].set_ylabel("test MSE, mean over clients" if error else "test accuracy %, mean over clients")
+    axis_names = {"round": "rounds", "mbit": "Mbit sent by all clients"}
+    for axes, (x, name) in zip(panels, axis_names.items(), strict=False):
+        _lines(axes, shown, x, unit=1 if error else 100, flat=x == "mbit" or not with_bits)
+        axes.set_xlabel(name)
+        axes.grid()
+    if with_bits:
+        panels[1].set_xscale("log")
+        panels[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panels[1].xaxis.set_major_formatter("{x:g}")
+    legend_below(figure, panels[0])
+    return figure
+
+
+def _lines(axes: Axes, shown: DataFrame, x: str, *, unit: float, flat: bool) -> None:
+    """With ``flat``, learning alone is a level line at what it ends with."""
+    for number, (name, run) in enumerate(shown.groupby("run", sort=False)):
+        colour, metric = COLOURS[number % len(COLOURS)], unit * run.metric
+        look = {"color": colour, "ls": _DASHES[number % len(_DASHES)], "lw": 1.8, "label": name}
+        if name == _ALONE and flat:
+            axes.axhline(metric.iloc[-1], **look)
+            continue
+        sent = run[x] > 0 if x == "mbit" else run[x] >= 0
+        place, every = run[x][sent], (number, max(1, sent.sum() // 8))
+        axes.plot(place, metric[sent], marker=MARKERS[number], ms=4.5, markevery=every, **look)
+        if run.standard_error.notna().any():
+            band = unit * run.standard_error[sent]
+            axes.fill_between(place, metric[sent] - band, metric[sent] + band, color=colour, alpha=0.2, lw=0)
+
+
+def _maps(norms: DataFrame) -> Figure:
+    """Pixel (i, j) is of P_ij: its norm, and how much of it was learned. Pairs without an edge are white."""
+    sizes = norms.groupby("client").parameters.first().sort_values(kind="stable")
+    norms = norms.assign(change=100 * (norms.norm / norms.norm_after_round_1 - 1))
+    figure, panels = new_figure(11, 5, 2)
+    every = 1 + (len(sizes) - 1) // 20
+    for axes, (what, label) in zip(panels, _PIXELS.items(), strict=True):
+        pixels = norms.pivot(index="client", columns="neighbour", values=what)
+        image = axes.imshow(pixels.reindex(index=sizes.index, columns=sizes.index), cmap="viridis")
+        figure.colorbar(image, ax=axes, shrink=0.85, label=label).outline.set_visible(False)
+        for place in np.flatnonzero(np.diff(sizes)) + 0.5:
+            axes.axhline(place, color=INK, lw=0.6)
+            axes.axvline(place, color=INK, lw=0.6)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(range(0, len(sizes), every), [str(client) for client in sizes.index[::every]])
+        axes.set(xlabel="client j, small models first", ylabel="client i, small models first")
+    return figure

@@ -8,22 +8,15 @@ from pathlib import Path
 
 from ...metrics.store import RunFolderError
 from ...node.algorithms import libraries_of
+from ...topology.errors import UserError
 from .. import interrupts
 from ..config.sections import ConfigError, RunConfig
 from ..prepare.assignments import Site
 from ..prepare.preparation import once_for_alike, prepare_run, work_out
 from ..prepare.prepared import Prepared, check_resources, need_of
 from ..processes.engine import Engine, EngineName, open_engine
-from ..run.earlier import (
-    PlannedRun,
-    begin_anew,
-    extended,
-    missing_of,
-    read_run,
-    require_sound_records,
-    still_going_on,
-    taken_up,
-)
+from ..run import earlier
+from ..run.earlier import PlannedRun
 from ..run.folder import STORING_S, Claim, own_files, require_plain
 from ..run.run import Outcome, Run
 from .folders import folders_of, raised_as, require_empty
@@ -37,26 +30,26 @@ class Finished:
 
 @dataclass(frozen=True)
 class Means:
-    """How runs are made; ``force``: also where memory seems too small."""
+    """How runs are made; ``force``: also where memory seems too small. Raises UserError."""
 
     engine: EngineName = "local"
     address: str | None = None
     force: bool = False
 
+    def __post_init__(self) -> None:
+        if self.address is not None and self.engine != "ray":
+            raise UserError(f"--address {self.address}: is where a Ray cluster is; add --engine ray, or leave it out")
+
     def open(self, configs: Iterable[RunConfig]) -> Engine:
         """Raises EngineError."""
-        libraries = set[str]()
-        for config in configs:
-            kinds = [model.kind for model in (config.model, *config.model.mix)]
-            libraries.update(libraries_of(config.algorithm, kinds))
+        models = [(config, [model.kind for model in (config.model, *config.model.mix)]) for config in configs]
+        libraries = {each for config, kinds in models for each in libraries_of(config.algorithm, kinds)}
         return open_engine(self.engine, self.address, libraries)
 
 
 class Observer:
-    """Is told how runs go; this one takes no notice."""
-
     def begins(self, prepared: Prepared) -> Callable[..., None]:
-        """Returns what the run calls while it goes on, as `Run` says."""
+        """Returns what the run calls while it goes on, as ``Run`` says."""
         return lambda *_: None
 
     def has_ended(self, finished: Finished) -> None:
@@ -73,10 +66,9 @@ def run_all(
 def run_missing(
     runs: Sequence[PlannedRun], observer: Observer = Observer(), *, accept_diverged: bool = False
 ) -> list[Finished]:
-    """As ``run_each``, of those that have not finished. Raises, and removes nothing, where a folder holds something
-    else or a run still goes on."""
-    missing = missing_of(runs, accept_diverged=accept_diverged)
-    begin_anew(missing)
+    """As ``run_each``, of those that have not finished. Raises, and removes nothing, where ``missing_of`` does."""
+    missing = earlier.missing_of(runs, accept_diverged=accept_diverged)
+    earlier.begin_anew(missing)
     return run_each(missing, observer) if missing else []
 
 
@@ -88,12 +80,11 @@ def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means:
         interrupts.handle()
         for run in runs:
             if run.has_checkpoint:
-                require_sound_records(run.folder)
-        new = [run for run in runs if not run.has_checkpoint]
-        prepared = _prepare_all(new, claims, engine, means.force) if new else {}  # while the engine loads its libraries
-        for run in runs:
-            claim = claims[run.folder]
-            ready = prepared.get(run.folder) or _taken_up(claim, run.config, engine)
+                earlier.require_sound_records(run.folder)
+        new = {claim: run.config for claim, run in zip(claims, runs, strict=True) if not run.has_checkpoint}
+        prepared = _prepare_all(new, engine, means.force) if new else {}  # while the engine loads its libraries
+        for claim, run in zip(claims, runs, strict=True):
+            ready = prepared.get(claim) or _taken_up(claim, run.config, engine)
             finished.append(_run(ready, claim, engine, observer))
             observer.has_ended(finished[-1])
             if finished[-1].outcome.status == "interrupt":
@@ -104,8 +95,8 @@ def run_each(runs: Sequence[PlannedRun], observer: Observer = Observer(), means:
 def resume(
     folder: Path, observer: Observer = Observer(), means: Means = Means(), *, rounds: int | None = None
 ) -> Finished:
-    """Takes up an interrupted run after its last whole checkpoint; with ``rounds``, one that is finished too, until it
-    has so many. Raises ConfigError, RunFolderError."""
+    """Takes up an interrupted run; with ``rounds``, a finished one, too, until it has so many. Raises ConfigError,
+    RunFolderError."""
     with _interrupted(folder, rounds) as (claim, config), means.open([config]) as engine:
         interrupts.handle()
         return _run(_taken_up(claim, config, engine, rounds), claim, engine, observer)
@@ -133,21 +124,19 @@ def _preparation(engine: Engine, *, force: bool = False) -> Callable[..., Prepar
     return prepare
 
 
-def _prepare_all(
-    runs: Sequence[PlannedRun], claims: dict[Path, Claim], engine: Engine, force: bool
-) -> dict[Path, Prepared]:
-    prepared: dict[Path, Prepared] = {}
+def _prepare_all(configs: dict[Claim, RunConfig], engine: Engine, force: bool) -> dict[Claim, Prepared]:
+    prepared: dict[Claim, Prepared] = {}
     prepare = _preparation(engine, force=force)
     try:
-        for run in runs:
-            with raised_as(f"--out {run.folder}: cannot be written"):
-                prepared[run.folder] = prepare(run.config, run.folder)
+        for claim, config in configs.items():
+            with raised_as(f"--out {claim.folder}: cannot be written"):
+                prepared[claim] = prepare(config, claim.folder)
         if not engine.spans_hosts:  # else each host's memory was seen to when clients were placed
             needs = [need_of(each, one_process=engine.shares_process) for each in prepared.values()]
             check_resources(needs, force=force)
     except BaseException:  # a refused run leaves nothing behind
-        for run in runs:
-            claims[run.folder].clear()
+        for claim in configs:
+            claim.clear()
         raise
     return prepared
 
@@ -155,13 +144,13 @@ def _prepare_all(
 def _taken_up(claim: Claim, config: RunConfig, engine: Engine, rounds: int | None = None) -> Prepared:
     """Prepares the run to go on where it was interrupted, perhaps to more rounds than it had."""
     with raised_as(f"{claim.folder}: cannot be taken up", RunFolderError):
-        require_sound_records(claim.folder)
+        earlier.require_sound_records(claim.folder)
         prepare, more = _preparation(engine), rounds not in (None, config.rounds)
         prepared = prepare(config, claim.folder, work_out if more else prepare_run)
         if more:
             longer = prepare(prepared.config.but(rounds=rounds), claim.folder, work_out)
-            prepared = extended(prepared, longer)
-        return taken_up(prepared)
+            prepared = earlier.extended(prepared, longer)
+        return earlier.taken_up(prepared)
 
 
 def _run(prepared: Prepared, claim: Claim, engine: Engine, observer: Observer) -> Finished:
@@ -169,26 +158,25 @@ def _run(prepared: Prepared, claim: Claim, engine: Engine, observer: Observer) -
 
 
 @contextmanager
-def _claimed(runs: Sequence[PlannedRun]) -> Iterator[dict[Path, Claim]]:
+def _claimed(runs: Sequence[PlannedRun]) -> Iterator[list[Claim]]:
     """Keeps the folders of the runs for this process alone. Raises ConfigError, RunFolderError."""
     with ExitStack() as stack:
-        claims = {}
+        claims = []
         for run in runs:
-            folder = run.folder
-            require_plain(folder)
-            taken = ConfigError(f"--out {folder}: another run is at work in it; choose another name")
-            with raised_as(f"--out {folder}: cannot be written"):
-                claims[folder] = stack.enter_context(Claim(folder, taken))
-            if not run.has_checkpoint and any(path.stat().st_size for path in own_files(folder)):
-                require_empty(folder)  # another run has begun, and ended, there meanwhile
+            require_plain(run.folder)
+            taken = ConfigError(f"--out {run.folder}: another run is at work in it; choose another name")
+            with raised_as(f"--out {run.folder}: cannot be written"):
+                claims.append(stack.enter_context(Claim(run.folder, taken)))
+            if not run.has_checkpoint and any(path.stat().st_size for path in own_files(run.folder)):
+                require_empty(run.folder)  # another run has begun, and ended, there meanwhile
         yield claims
 
 
 @contextmanager
 def _interrupted(folder: Path, rounds: int | None = None) -> Iterator[tuple[Claim, RunConfig]]:
     """Keeps a run that can be taken up for this process alone. What cannot be is refused before anything is touched."""
-    read_run(folder, rounds)
+    earlier.read_run(folder, rounds)
     with raised_as(f"{folder}: cannot be written", RunFolderError):
-        claim = Claim(folder, still_going_on(folder), STORING_S)
+        claim = Claim(folder, earlier.still_going_on(folder), STORING_S)
     with claim:
-        yield claim, read_run(folder, rounds)  # it may have come to its end meanwhile
+        yield claim, earlier.read_run(folder, rounds)  # it may have come to its end meanwhile

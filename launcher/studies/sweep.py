@@ -1,21 +1,44 @@
-"""Which runs a sweep is made of, one configuration with many values and seeds, and where each lives."""
+"""A sweep: one configuration with many values and seeds, where its runs live, and how several are made at once.
+
+A run needs the main thread of its launcher, for signals; so each of those that go on at once is led by a job, a process
+that takes up one run after the other, on a fork server of its own, as the sweep tells it to.
+"""
 
 import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
 import tomllib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ...metrics import lock
 from ...metrics.config_file import differing, setting_of, short_names
 from ...metrics.config_file import parse as parse_toml
+from ...topology.errors import UserError
+from ...transport.control import Control, ControlClosed, ControlMessage
+from ...transport.limits import end_with_parent
+from .. import interrupts
 from ..config.files import load, parse, refuse_without_effect
 from ..config.sections import ConfigError, RunConfig, refuse
-from ..run.earlier import PlannedRun, configuration, missing_of
-from .folders import slug
+from ..prepare.assignments import Site
+from ..prepare.preparation import prepare_run
+from ..prepare.prepared import Prepared
+from ..run.earlier import PlannedRun, clear, configuration, missing_of, still_going_on
+from ..run.folder import Claim
+from ..run.run import Outcome
+from .folders import raised_as, slug
 
 _MOST_RUNS = 100_000
 _NOT_HERE = {
@@ -23,6 +46,9 @@ _NOT_HERE = {
     "name": "it changes nothing in a run",
     "compare": "[[compare]] tables are written in the file",
 }
+_TAKEN_S = 8.0  # how long a sweep that was killed may take to leave its folder
+_END_S = 60.0  # for a job's run to end, most of all to store what has piled up
+_GRACE_S = 10.0  # for a job to end after that
 
 Grids = Mapping[str, tuple[Any, ...]]  # {key: the values that a sweep tries}
 
@@ -122,3 +148,150 @@ def _name(keys: Sequence[str], of_several: bool, config: RunConfig) -> str:
 
 def _flat(config: RunConfig, without: Sequence[str] = ()) -> dict[str, Any]:
     return {key: value for key, value in setting_of(tomllib.loads(config.to_toml())).items() if key not in without}
+
+
+# -- its runs, several at once -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ended:
+    run: PlannedRun
+    outcome: Outcome
+    seconds: float
+
+
+def alone_in(folder: Path) -> Claim:
+    """Keeps other sweeps out of the folder, which is made where it is missing. Raises ConfigError."""
+    with raised_as(f"--out {folder}: cannot be used"):
+        return Claim(folder, ConfigError(f"--out {folder}: another sweep is at work in it"), _TAKEN_S)
+
+
+def prepare(runs: Sequence[PlannedRun]) -> list[Prepared]:
+    """Makes every run without a checkpoint ready to be taken up, new ones first, and returns them. Raises ConfigError,
+    and leaves nothing of runs that were not there."""
+    site = Site(Path("/nowhere"), "ipc:///nowhere")  # the job that takes a run up knows where its sockets are
+    waiting = [(run.folder.exists(), run) for run in runs if not run.has_checkpoint]
+    prepared: list[Prepared] = []
+    with ExitStack() as undo:
+        for was_there, run in sorted(waiting, key=itemgetter(0)):
+            if not was_there:
+                undo.callback(clear, run.folder)
+            clear(run.folder)
+            try:
+                with raised_as("its folder cannot be written"), Claim(run.folder, still_going_on(run.folder)):
+                    prepared.append(prepare_run(run.config, run.folder, site))
+            except UserError as error:
+                raise ConfigError(f"{run.name}: {error}") from None
+        undo.pop_all()
+    return prepared
+
+
+def run_in_jobs(runs: Sequence[PlannedRun], size: int, lock: int, done: Callable[[Ended], None]) -> list[Ended]:
+    """Makes all of them in up to ``size`` jobs, whether others fail or not; after Ctrl-C it returns those that had
+    ended and those that were going on. ``done`` is told of each as it ends, ``lock`` as for a job."""
+    waiting, ended = deque(runs), list[Ended]()
+    idle: list[_Job] = []
+    busy: dict[_Job, tuple[PlannedRun, float]] = {}
+
+    def end(job: _Job, outcome: Outcome) -> None:
+        run, since = busy.pop(job)
+        if job.fileno() >= 0:  # it is there
+            idle.append(job)
+        ended.append(Ended(run, outcome, time.monotonic() - since))
+
+    interrupts.handle()
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < size:
+                job = idle.pop() if idle else _Job(lock)
+                busy[job] = waiting[0], time.monotonic()
+                with suppress(ControlClosed):  # listening to it will tell
+                    job.send(TakeUp(str(waiting.popleft().folder)))
+            for job in select.select(list(busy), [], [])[0]:
+                for outcome in job.outcomes():
+                    end(job, outcome)
+                    done(ended[-1])
+    except KeyboardInterrupt:
+        with interrupts.deferred():  # once is enough
+            for job in busy:
+                job.process.terminate()
+            for job in list(busy):
+                end(job, job.last_outcome() or Outcome("interrupt"))
+    finally:
+        for job in busy:
+            job.process.terminate()
+        for job in [*idle, *busy]:
+            job.end()
+    return ended
+
+
+class TakeUp(ControlMessage):
+    """Asks a job for a run that is prepared or was interrupted."""
+
+    folder: str
+
+
+class _Job(Control):
+    """The sweep's end. The process holds ``lock``, a descriptor; terminated, it ends its run as after Ctrl-C."""
+
+    def __init__(self, lock: int) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(ours, {"Outcome": Outcome})
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno(), lock],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in a terminal is the sweep's to handle
+            )
+
+    def outcomes(self) -> list[Outcome]:
+        """Returns the end of its run, if that is what has come."""
+        try:
+            return self.receive_some()
+        except ControlClosed:
+            self.end()
+            return [Outcome("failure", ("the process that led this run has died",))]
+
+    def last_outcome(self) -> Outcome | None:
+        """Returns how its run ended, if it tells that in time before it ends itself."""
+        deadline = time.monotonic() + _END_S
+        with suppress(ControlClosed):
+            while self.wait(max(0.0, deadline - time.monotonic())):
+                for outcome in self.receive_some():
+                    return outcome
+        return None
+
+    def end(self) -> None:
+        """Waits for its end, and makes it end if that takes long."""
+        self.close()
+        try:
+            self.process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _lead_runs(line_number: int, parent: int) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # that is the sweep's to handle
+    interrupts.handle(lasting=True)
+    end_with_parent(parent)
+    line = Control(socket.socket(fileno=line_number), {"TakeUp": TakeUp})
+    from ..processes.engine import open_engine
+    from .runner import take_up
+
+    with open_engine() as engine:
+        while True:
+            for message in line.receive_some():
+                try:
+                    outcome = take_up(Path(message.folder), engine).outcome
+                except UserError as error:
+                    outcome = Outcome("failure", (str(error),))
+                line.send(outcome)
+                if outcome.status == "interrupt":
+                    return
+
+
+if __name__ == "__main__":
+    with suppress(ControlClosed, KeyboardInterrupt):
+        _lead_runs(int(sys.argv[1]), int(sys.argv[2]))

@@ -11,8 +11,17 @@ from scipy.io import savemat
 
 from foreign import sheafgossip
 from made import printed
-from sheafgossip.launcher.studies.reproduction import Result, names, paper_folder, parts_of, planned, titles, with_data
-from sheafgossip.launcher.studies.reproduction_output import remarks, render
+from sheafgossip.launcher.studies.reproduction import (
+    PAPER,
+    Result,
+    names,
+    parts_of,
+    planned,
+    remarks,
+    render,
+    titles,
+    with_data,
+)
 from sheafgossip.node.algorithms import ALGORITHMS
 
 
@@ -28,7 +37,7 @@ def failed(part):
 def test_it_is_known_what_there_is_and_every_published_section_is_shown():
     assert names() == ["table4", "table5", "table6", "all", "fedsak1", "fedsak2", "fedsak3", "figure2", "figure3",
                        "figure4", "figure6", "shn1", "shn2"]  # fmt: skip
-    published = tomllib.loads((paper_folder() / "published.toml").read_text())
+    published = tomllib.loads((PAPER / "published.toml").read_text())
     assert set(published) <= {part.about.published or part.stem for what in names() for part in parts(what)}
     code, out, _ = sheafgossip("reproduce")
     assert code == 0

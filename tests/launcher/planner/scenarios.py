@@ -26,6 +26,13 @@ def small(neighbours: tuple[tuple[int, ...], ...] = PAIR, nbytes=(1,), link: Lin
     return Scenario(neighbours=neighbours, **{"seed": 0, "rounds": 10} | alike | given)
 
 
+def small_star(clients: int, **given) -> Scenario:
+    """Seven rounds of clients 0, 1, ... and their server; all take part in all rounds."""
+    everyone = (frozenset(range(clients)),) * 7
+    star = (*[(clients,)] * clients, tuple(range(clients)))
+    return small(star, (100,), rounds=7, star=Star(everyone, everyone), **given)
+
+
 def scenario_of(rng: random.Random, *, calm: bool, server=False, deadlines=(0.5, 3, 100), rounds: int = 16) -> Scenario:
     """``calm``: nothing is lost, and no wait is bounded. ``deadlines`` to choose from, ``rounds`` at most."""
     clients, rounds = rng.randint(1 + server, 5), rng.randint(1, rounds)

@@ -1,4 +1,4 @@
-"""Two clients whose times can be told by hand: local work takes 1 s and 3 s, messages take none."""
+"""Clients whose times can be told by hand; mostly two: local work takes 1 s and 3 s, messages take none."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from sheafgossip.launcher.planner.scenario import Fault, Links, Scenario
 from sheafgossip.launcher.planner.simulation import simulate
 from sheafgossip.launcher.planner.timeline import draw, figures, lines_of, shares, stretches_of
 
-from .scenarios import small
+from .scenarios import small, small_star
 
 SAME = "  same round"
 
@@ -114,3 +114,16 @@ def test_as_many_lines_as_asked_for_in_the_width_that_is_given():
         _, _, axis, *_ = lines_of(plan, width=width, lines=20)
         for label in axis.replace(" s", "").split()[1:]:  # round numbers under their moments, of 6 s
             assert (axis.index(label) - 2) / (width - 2) * 6 == pytest.approx(float(label), abs=6 / (width - 2))
+
+
+def test_a_timeline_is_that_of_the_clients_and_tells_whom_the_server_waits_for():
+    plan = simulate(small_star(3, step_s=1.0, faults=(Fault("slow", clients=(0,), rounds=(1, 7), factor=3.0),)))
+    told = dict(figures(plan))
+    assert (told["clients, rounds"], told["messages sent"]) == ("3, 7", "42: lost 0, never used 0")
+    assert told["clients' time"] == "55.6% local work, 44.4% waiting"  # 21, 7 and 7 s of work; 14 and 14 s of waiting
+    assert told["waited for most"] == "client 0: 21.00 s (100.0%), in 7 rounds of neighbours"
+    assert told["  same round"].split()[0] == told["vectors that clients use, by age"] == "42"
+    straggler, other, _ = stretches_of(plan)
+    assert other.computing.tolist() == [[3.0 * r, 3.0 * r + 1] for r in range(7)]
+    assert other.waiting.tolist() == [[3.0 * r + 1, 3.0 * r + 3] for r in range(7)]
+    assert not len(straggler.waiting)

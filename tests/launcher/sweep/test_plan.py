@@ -7,8 +7,7 @@ import pytest
 import made
 from sheafgossip.launcher.config.sections import ConfigError
 from sheafgossip.launcher.run.earlier import begin_anew, stage
-from sheafgossip.launcher.studies.crew import alone_in, prepare
-from sheafgossip.launcher.studies.sweep import parse_grids, plan
+from sheafgossip.launcher.studies.sweep import alone_in, parse_grids, plan, prepare
 from sheafgossip.metrics.records import LAUNCHER
 from sheafgossip.metrics.store import RunFolderError
 
@@ -65,7 +64,7 @@ def test_what_only_the_data_can_tell_is_refused_and_nothing_is_left(sweep):
 
 
 def test_only_one_sweep_is_in_a_folder(sweep, monkeypatch):
-    monkeypatch.setattr("sheafgossip.launcher.studies.crew._TAKEN_S", 0)
+    monkeypatch.setattr("sheafgossip.launcher.studies.sweep._TAKEN_S", 0)
     out = sweep().out
     with alone_in(out), pytest.raises(ConfigError, match="another sweep is at work in it"), alone_in(out):
         pass
