@@ -8,10 +8,9 @@ if TYPE_CHECKING:  # every client imports this package: it must cost nothing
     from .summary import bytes_to_reach, virtual_time_to_reach
 
 __all__ = ["bytes_to_reach", "open_run", "virtual_time_to_reach"]
-_MODULES = {"open_run": "reader", "bytes_to_reach": "summary", "virtual_time_to_reach": "summary"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return getattr(import_module(".reader" if name == "open_run" else ".summary", __name__), name)

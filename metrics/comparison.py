@@ -44,6 +44,10 @@ class Group:
     name: str
     runs: tuple[RunSummary, ...]
 
+    @property
+    def run(self) -> RunSummary:
+        return self.runs[0]
+
     def estimate(self, figure: str) -> Estimate | None:
         """Estimates one of AVERAGED; None unless every run has it."""
         values = [value for run in self.runs if (value := AVERAGED[figure].of(run)) is not None]
@@ -51,22 +55,22 @@ class Group:
 
     def with_error(self, figure: str) -> Estimate | None:
         """Estimates as far as one run tells an error: the metric varies over its clients, what is exact does not."""
-        estimate, run = self.estimate(figure), self.runs[0]
+        estimate = self.estimate(figure)
         if estimate is None or len(self.runs) > 1:
             return estimate
-        if figure == "test_metric" and run.final is not None:
-            return Estimate(estimate.mean, run.final.standard_error)
+        if figure == "test_metric" and self.run.final is not None:
+            return Estimate(estimate.mean, self.run.final.standard_error)
         return Estimate(estimate.mean, 0.0 if AVERAGED[figure].exact else math.nan)
 
     def text(self, figure: Figure) -> str:
-        estimate, metric = self.with_error(figure.key), self.runs[0].metric
+        estimate = self.with_error(figure.key)
         if estimate is None:
             reached = sum(figure.of(run) is not None for run in self.runs)
             missing = figure.missing if figure.key == "test_metric" else UNKNOWN
             return f"by {reached} of {len(self.runs)}" if reached and figure.unit is COUNT else missing
         if figure.unit is METRIC:
             error = estimate.standard_error if figure.key == "test_metric" else math.nan
-            return plus_minus(metric, estimate.mean, error)
+            return plus_minus(self.run.metric, estimate.mean, error)
         whole = figure.unit is COUNT and len(self.runs) == 1
         return figure.unit.text(estimate.mean) if whole else short(estimate.mean / figure.unit.size)
 
@@ -78,12 +82,10 @@ class Group:
 
     @property
     def label(self) -> str:
-        run = self.runs[0]
-        if len(self.runs) > 1:
-            return f"{self.name} ({', '.join(filter(None, [f'{len(self.runs)} seeds', self.flaw]))})"
-        if run.status != "finished":
-            return f"{run.name} ({run.status} after {run.rounds} rounds)"
-        return f"{run.name} ({self.flaw})" if self.flaw else run.name
+        seeds = f"{len(self.runs)} seeds" if len(self.runs) > 1 else ""
+        stopped = "" if self.run.status == "finished" else f"{self.run.status} after {self.run.rounds} rounds"
+        remarks = ", ".join(filter(None, (seeds, stopped, self.flaw)))
+        return f"{self.name} ({remarks})" if remarks else self.name
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain values that JSON can carry."""
@@ -91,8 +93,8 @@ class Group:
         errors = {name: found.standard_error if found else math.nan for name, found in figures.items()}
         return {
             "name": self.name,
-            "algorithm": self.runs[0].algorithm,
-            "metric": self.runs[0].metric,
+            "algorithm": self.run.algorithm,
+            "metric": self.run.metric,
             "seeds": [run.seed for run in self.runs],
             "mean": {name: found and found.mean for name, found in figures.items()},
             "standard_error": {name: None if math.isnan(error) else error for name, error in errors.items()},
@@ -102,18 +104,16 @@ class Group:
 def summarize_all(run_folders: Sequence[Path], target: float | None = None) -> list[Group]:
     """Groups runs in the order given, a group standing where its first run stands. A run that has not finished stays
     alone, and so does one whose seed its group has already: it is no further sample. Raises RunFolderError."""
-    groups: list[tuple[str | None, dict[int, RunSummary]]] = []
-    for folder in run_folders:
+    groups: defaultdict[tuple[str, int], list[RunSummary]] = defaultdict(list)
+    repeats: Counter[tuple[str, int]] = Counter()
+    for number, folder in enumerate(run_folders):
         run, config = summarize(folder, target), read_config(folder)
         same = {key: value for key, value in config.items() if key not in ("seed", "name")}
-        setting = json.dumps(same, sort_keys=True, default=str) if config and run.status == "finished" else None
-        for other, runs in groups:
-            if setting is not None and setting == other and run.seed not in runs:
-                runs[run.seed] = run
-                break
-        else:
-            groups.append((setting, {run.seed: run}))
-    return [Group(_name(list(runs.values())), tuple(runs.values())) for _, runs in groups]
+        alone = not config or run.status != "finished"
+        setting = str(number) if alone else json.dumps(same, sort_keys=True, default=str)
+        groups[setting, repeats[setting, run.seed]].append(run)
+        repeats[setting, run.seed] += 1
+    return [Group(_name(runs), tuple(runs)) for runs in groups.values()]
 
 
 def _name(runs: Sequence[RunSummary]) -> str:
@@ -134,7 +134,7 @@ class Comparison:
     configuration of each group. ``named``: someone has given them names that differ. Raises RunFolderError."""
 
     def __init__(self, groups: Sequence[Group], keys: Sequence[str] | None = None):
-        configs = [read_config(group.runs[0].folder) for group in groups]
+        configs = [read_config(group.run.folder) for group in groups]
         self.groups = tuple(groups)
         self.settings = [setting_of(config) for config in configs]
         self.keys = differing(self.settings) if keys is None else keys
@@ -147,14 +147,13 @@ class Comparison:
         found = {
             number: estimate
             for number, group in enumerate(self.groups)
-            if group.runs[0].status == "finished" and not group.flaw
+            if group.run.status == "finished" and not group.flaw
             if (estimate := group.with_error(figure)) is not None
         }
-        marks: list[Mark] = [""] * len(self.groups)
-        metrics = {self.groups[number].runs[0].metric for number in found}
+        metrics = {self.groups[number].run.metric for number in found}
         unknown = any(math.isnan(each.standard_error) for each in found.values())
         if len({each.mean for each in found.values()}) < 2 or len(metrics) > 1 or unknown:
-            return marks
+            return [""] * len(self.groups)
         better = max if AVERAGED[figure].as_metric and metrics == {"accuracy"} else min
         best = better(found, key=lambda number: found[number].mean)
         close = []
@@ -163,20 +162,16 @@ class Comparison:
             error = paired.standard_error if paired else math.hypot(each.standard_error, found[best].standard_error)
             if abs(each.mean - found[best].mean) <= error:
                 close.append(number)
-        for number in close:
-            marks[number] = "best" if len(close) == 1 else "close"
-        return marks
+        mark: Mark = "best" if len(close) == 1 else "close"
+        return [mark if number in close else "" for number in range(len(self.groups))]
 
     def difference(self, figure: str, number: int, other: int) -> Estimate | None:
         """Estimates it from the figure in runs of the same seed; of single runs, from the test metric of the same
         client: clients are the same where seed and data are, for all that is drawn of them follows from these. None
         where runs or clients of one group have not their like in the other."""
-        data, other_data = (
-            {key: value for key, value in self.settings[group].items() if key == "clients" or key.startswith("data.")}
-            for group in (number, other)
-        )
+        apart = {key.partition(".")[0] for key in differing([self.settings[number], self.settings[other]])}
         ours, theirs = ({run.seed: run for run in self.groups[group].runs} for group in (number, other))
-        if data != other_data or "clients" not in data or ours.keys() != theirs.keys():
+        if apart & {"clients", "data"} or "clients" not in self.settings[number] or ours.keys() != theirs.keys():
             return None
         values: list[dict[int, float | None]] = []
         if len(ours) > 1:
@@ -204,13 +199,13 @@ def render_summary(
     names = 3 + min(_LONGEST_NAME, max(len("method"), *(len(group.label) for group in groups)))  # with space around
     columns = columns_of(groups, target)
     cells = {title: [group.text(figure) for group in groups] for title, figure in columns.items()}
-    figures = _fitting(columns, cells, width - names)
-    table = new_table(caption=caption_of(groups, figures.values()), caption_justify="left")
+    shown = _fitting(columns, cells, width - names, highest=99)
+    table = new_table(caption=caption_of(groups, map(columns.__getitem__, shown)), caption_justify="left")
     table.add_column("method", overflow="fold")
-    for title in figures:
+    for title in shown:
         table.add_column(title, justify="right", vertical="bottom", no_wrap=True)
-    for number, group in enumerate(groups):
-        table.add_row(group.label, *(cells[title][number] for title in figures))
+    for group, *texts in zip(groups, *shown.values(), strict=True):
+        table.add_row(group.label, *texts)
     return table
 
 
@@ -220,16 +215,14 @@ def _one(run: RunSummary, target: float | None, every: bool) -> "Table":
     table = Table(title=run.name, show_header=False, caption=None if every else "summary --all shows every figure")
     table.add_column()
     table.add_column(justify="right")
-    in_virtual_time = run.conditions is not None and run.conditions.virtual_s is not None
-    rows: list[tuple[str, str] | None] = [
-        ("status", run.status + (f", but {run.divergence.kind}" if run.divergence else "")),
-        ("rounds completed by all", f"{run.rounds}" + (f", but for {run.gone} gone" if run.gone else "")),
-        *(figure.line(run) for figure in FIGURES if figure.brief),
-    ]
+    table.add_row("status", run.status + (f", but {run.divergence.kind}" if run.divergence else ""))
+    table.add_row("rounds completed by all", f"{run.rounds}" + (f", but for {run.gone} gone" if run.gone else ""))
+    rows = [figure.line(run) for figure in FIGURES if figure.brief]
     if every:
         rows += [("algorithm", run.algorithm), ("clients", str(run.clients))]
         rows += [figure.line(run) for figure in FIGURES if not figure.brief and not figure.of_target]
     if target is not None:
+        in_virtual_time = run.conditions is not None and run.conditions.virtual_s is not None
         shown = (each for each in FIGURES if each.of_target and (in_virtual_time or "virtual" not in each.title))
         rows += [figure.line(run, target) for figure in shown]
     for row in filter(None, rows):
@@ -247,14 +240,12 @@ def columns_of(groups: Sequence[Group], target: float | None = None) -> dict[str
     return {figure.column(metrics, target): figure for figure in COLUMNS if figure.key in there}
 
 
-def _fitting(
-    columns: Mapping[str, Figure], cells: Mapping[str, Sequence[Sized]], width: int, highest: int = 99
-) -> dict[str, Figure]:
-    """Returns the columns for which there is room; those of the lowest rank leave first, up to the ``highest``."""
-    there = dict(columns)
+def _fitting(columns: Mapping[str, Figure], cells: Mapping[str, Any], width: int, highest: int) -> dict[str, Any]:
+    """Returns the cells for which there is room; those of the lowest rank leave first, up to the ``highest``."""
+    there = dict(cells)
     leaving = sorted((figure.rank, title) for title, figure in columns.items() if 0 < figure.rank <= highest)
     for _, title in leaving:
-        if _width_of({title: cells[title] for title in there}) > width:
+        if _width_of(there) > width:
             del there[title]
     return there
 
@@ -295,7 +286,7 @@ def render_comparison(comparison: Comparison, target: float | None = None, width
         ]
     heads = _heads(comparison)
     room = width - 1 - _width_of(heads)
-    fitting = {title: figures[title] for title in _fitting(columns, figures, room, _MAY_LEAVE)}
+    fitting = _fitting(columns, figures, room, _MAY_LEAVE)
     if len(comparison.groups) > _FEW and _width_of(fitting) <= room:
         tables = [new_table()]
         for title in (*heads, *fitting):

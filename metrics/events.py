@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from .reader import metric_of, name_of, open_records
 from .records import COLLECTOR, LAUNCHER
 from .store import CLIENTS, CONSTANT_METRIC
+from .text import label
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 _STATUS: dict[str, Status] = {
@@ -21,6 +22,7 @@ _STATUS: dict[str, Status] = {
     "extend": "interrupted",  # the rounds that it is to have are not done yet
 }
 _GONE, _THERE = ("crash", "leave", "death"), ("restart", "join")
+_TOLD = ("warning", "drop", "lost-records", "death", "host-lost")
 _SUMMED = {"timeout": "timeout", "drop": "dropped"}  # their detail begins with how many there were; what is summed up
 _GROWN = 100.0  # a loss that is so many times what it was at the start has diverged
 _COMPARED = 200  # characters of a detail: the search for numbers takes the square of them
@@ -85,15 +87,14 @@ def divergence_of(records: sqlite3.Connection, metric: str) -> Divergence | None
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """``events`` counts crash, restart, join, leave, death; timeout: waits that the deadline ended; dropped: messages.
-    ``used`` are vectors of neighbours, all in all, ``older`` and ``newer`` those of another round than the client's."""
-
     virtual_s: float | None  # when the last client was done; None on the wall clock
     waited_s: float
     waited_share: float | None  # of the time in which clients were there; None before the first round
-    events: dict[str, int]
-    used: int
-    older: int
+    events: dict[
+        str, int
+    ]  # crash, restart, join, leave, death; timeout: waits ended by the deadline; dropped: messages
+    used: int  # vectors of neighbours, all in all
+    older: int  # those of an earlier round than the client's
     newer: int
     missing: int  # times that a client went without
 
@@ -140,12 +141,10 @@ def seconds_away(records: sqlite3.Connection, clock: str) -> float:
 def completed_rounds(records: sqlite3.Connection, gone: Collection[int]) -> int:
     """Counts the rounds completed by every client but those that are gone; where all are, by the one that got furthest.
     -1: not even round 0."""
-    rows = records.execute(
-        "SELECT node, coalesce(last, -1) FROM node LEFT JOIN"
-        " (SELECT node, max(round) AS last FROM round GROUP BY node) USING (node) WHERE role = 'client'"
-    ).fetchall()
-    there = [last for node, last in rows if node not in gone]
-    return min(there) if there else max((last for _, last in rows), default=-1)
+    query = """SELECT node, coalesce(last, -1) FROM node LEFT JOIN
+        (SELECT node, max(round) AS last FROM round GROUP BY node) USING (node) WHERE role = 'client'"""
+    last = dict(records.execute(query))
+    return min((last[node] for node in last.keys() - gone), default=max(last.values(), default=-1))
 
 
 class Event(NamedTuple):
@@ -167,25 +166,27 @@ def who_of(events: Sequence[Event], shown: Event) -> str:
     return shown.who + (f" and {others} more" if others else "")
 
 
+def events_of(records: sqlite3.Connection, which: str, detail: str = "detail") -> list[Event]:
+    """``which`` follows WHERE; ``detail`` is as much of each one's as is wanted."""
+    rows = records.execute(f"SELECT wall_s, node, substr(kind, 1, 200), {detail} FROM event WHERE {which}").fetchall()
+    names = {node: name_of(node, records) for node in {node for _, node, *_ in rows}}
+    return [Event(wall_s, node, label(kind), text, names[node]) for wall_s, node, kind, text in rows]
+
+
 def remarks_on(run_folder: Path | str) -> list[str]:
     """Returns what a user should be told after a run beside its figures: one line for each thing that happened, and one
     where a run has learned nothing. Raises RunFolderError."""
     with open_records(run_folder, check=("event",)) as records:
-        rows = records.execute(
-            "SELECT wall_s, node, kind, detail FROM event"
-            " WHERE kind IN ('warning', 'drop', 'lost-records', 'death', 'host-lost') ORDER BY wall_s, node"
-        ).fetchall()
+        told = events_of(records, f"kind IN {_TOLD} ORDER BY wall_s, node")
         diverged = divergence_of(records, metric_of(records)) if status_of(records) == "finished" else None
-        names = {node: name_of(node, records) for node in {node for _, node, *_ in rows}}
         counts = dict(records.execute("SELECT kind, count(*) FROM event WHERE node >= 0 GROUP BY kind"))
     lines = [f"finished, but {diverged}"] if diverged else []
     alike: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
-    for row in rows:
-        event = Event._make((*row, names[row[1]]))
+    for event in told:
         alike[event.pattern].append(event)
     for events in alike.values():
         first, who = events[0], who_of(events, events[0])
-        told = {"host-lost": first.detail, "death": f"{who} died: {first.detail}"}
-        lines.append(told.get(first.kind, f"{first.kind}: {who}: {first.detail}"))
+        said = {"host-lost": first.detail, "death": f"{who} died: {first.detail}"}
+        lines.append(said.get(first.kind, f"{first.kind}: {who}: {first.detail}"))
     planned = [f"{counts[kind]} {texts[counts[kind] > 1]}" for kind, texts in _PLANNED.items() if kind in counts]
     return lines + ([f"scenario: {', '.join(planned)}"] if planned else [])

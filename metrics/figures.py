@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal, NamedTuple
 
 from .summary import RunSummary
@@ -28,18 +28,13 @@ SECONDS, VIRTUAL_SECONDS = Unit("s", decimals=1), Unit("s")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``title`` names it where a run stands alone; its {metric} and {target} are filled in. ``key`` is its name in
-    files and in ``Group.estimate``; without one it is not averaged over seeds. ``head`` stands above its column where
-    runs stand side by side; without one it has none. Where a table is too narrow, columns of the lowest ``rank`` leave
-    first; 0 stays. ``note`` explains the column."""
-
-    title: str
+    title: str  # where a run stands alone; its {metric} and {target} are filled in
     of: Values
     unit: Unit
-    key: str = ""
-    head: str = ""
-    rank: int = 0
-    note: str = ""
+    key: str = ""  # its name in files and in ``Group.estimate``; without one it is not averaged over seeds
+    head: str = ""  # of its column where runs stand side by side; without one it has none
+    rank: int = 0  # where a table is too narrow, columns of the lowest leave first; 0 stays
+    note: str = ""  # explains the column
     brief: bool = False  # one of the few that a summary shows first
     hide: Literal["never", "unknown", "zero"] = "never"  # when a summary leaves its line out
     missing: str = UNKNOWN
@@ -79,14 +74,10 @@ def target_text(metrics: Sequence[str], target: float | None) -> str:
 def _at(path: str, needs: str = "") -> Values:
     """Returns what stands there in a summary; None where nothing does, or where what it ``needs`` is not true."""
 
-    def of(run: RunSummary) -> float | None:
-        there: Any = run if not needs or getattr(run, needs) else None
-        for name in path.split("."):
-            if there is not None:
-                there = there[name] if isinstance(there, dict) else getattr(there, name)
-        return there
+    def step(there: Any, name: str) -> Any:
+        return there[name] if isinstance(there, dict) else there and getattr(there, name)
 
-    return of
+    return lambda run: reduce(step, path.split("."), run if not needs or getattr(run, needs) else None)
 
 
 def overhead(*kinds: str) -> Values:

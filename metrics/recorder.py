@@ -38,6 +38,7 @@ class Recorder:
         if keys is not None:
             dial_with(self._socket, *keys)
             self.wire_bytes += handshake_bytes(connects=True)
+        self.connect = self._socket.connect
         if endpoint:
             self.connect(endpoint)
         self._sender = sender
@@ -46,9 +47,6 @@ class Recorder:
         self._gathered: list[Record] = []
         self._flush_due = 0.0
         self.batches = self.dropped = 0
-
-    def connect(self, endpoint: str) -> None:
-        self._socket.connect(endpoint)
 
     def write(self, *records: Record) -> None:
         self._gathered += records

@@ -154,10 +154,8 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
     folder = Path(run_folder)
     with open_records(folder, check=TABLES) as records:
         config = read_config(folder)
-        name, algorithm = labels_of(folder, config)
         metric, status = metric_of(records), events.status_of(records)
-        found = records.execute(_FIGURES).fetchone()
-        clients, hosts, in_one_process, has_lock, clients_cpu_s, others_cpu_s, flops, wall_s = found
+        hosts, in_one_process, has_lock = records.execute(_ABOUT).fetchone()
         if status == "running" and has_lock:
             status = "running" if lock.is_held(folder) else "interrupted"  # its last event is missing
         measured = config.get("measuring", {}).get("enabled", True)
@@ -168,14 +166,12 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         if "global_metric" in [column for _, column, *_ in records.execute("PRAGMA table_info(round)")]:  # else older
             global_metric = records.execute(_GLOBAL_METRIC).fetchone()[0]
         return RunSummary(
-            folder=str(run_folder),
-            name=name,
-            algorithm=algorithm,
+            str(run_folder),
+            *labels_of(folder, config),
             seed=config.get("seed", 0),
             status=status,
             measured=measured,
             processes_measured=measured and not in_one_process,
-            clients=clients,
             gone=len(gone),
             rounds=max(0, completed_rounds(records, gone)),
             metric=metric,
@@ -183,10 +179,7 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
             traffic=_traffic(records, "traffic"),
             overhead_bytes=dict(records.execute(_OVERHEAD)),
             memory=_memory(records),
-            clients_cpu_s=clients_cpu_s,
-            others_cpu_s=others_cpu_s,
-            flops=flops,
-            wall_s=wall_s,
+            **{name: records.execute(query).fetchone()[0] for name, query in _FIGURES.items()},
             conditions=conditions,
             global_metric=global_metric,
             between_hosts=_traffic(records, _BETWEEN_HOSTS) if hosts > 1 else None,
@@ -196,13 +189,16 @@ def summarize(run_folder: Path | str, target: float | None = None) -> RunSummary
         )
 
 
-_FIGURES = f"""SELECT (SELECT count(*) FROM node WHERE role = 'client'),
-    (SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')),
+_ABOUT = f"""SELECT (SELECT count(DISTINCT host) FROM node WHERE role IN ('client', 'server')),
     (SELECT count(*) FROM event WHERE node = {LAUNCHER} AND kind = 'engine'),
-    (SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}'),
-    (SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role = 'client'),
-    (SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role IS NOT 'client'),
-    (SELECT sum(flops) FROM work_total WHERE {CLIENTS}), (SELECT coalesce(max(wall_s), 0.0) FROM round)"""
+    (SELECT count(*) FROM meta WHERE key = '{CONFIG_DIGEST}')"""
+_FIGURES = {  # fields of a summary
+    "clients": "SELECT count(*) FROM node WHERE role = 'client'",
+    "clients_cpu_s": "SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role = 'client'",
+    "others_cpu_s": "SELECT total(cpu_s) FROM cpu_total LEFT JOIN node USING (node) WHERE role IS NOT 'client'",
+    "flops": f"SELECT sum(flops) FROM work_total WHERE {CLIENTS}",
+    "wall_s": "SELECT coalesce(max(wall_s), 0.0) FROM round",
+}
 _OVERHEAD = "SELECT kind, sum(wire_bytes) FROM overhead GROUP BY kind ORDER BY kind"
 _BETWEEN_HOSTS = """traffic JOIN node AS sender ON sender.node = src JOIN node AS receiver ON receiver.node = dst
     WHERE sender.host <> receiver.host"""

@@ -13,11 +13,10 @@ from pandas import DataFrame
 
 from ...topology import Graph
 from ...topology.picture import COLOURS, INK, SOFT, draw_graph, layout, legend_below, literal, new_figure
-from .. import open_run
 from ..figures import OPENING, Values, overhead
-from ..reader import client_name, frame_of, open_records, read_owners
+from ..reader import RunReader, client_name, frame_of, open_records, read_owners
 from ..text import short
-from .drawn import Drawn, Method, colour, line_look, list_rows, named
+from .drawn import Drawn, Method, colour, line_look, list_rows
 
 _PIXELS_UP_TO = 5_000  # clients
 _MOST_WAITING = 50_000_000  # clients times rounds
@@ -59,7 +58,7 @@ def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
         for axes in panels[::columns]:
             axes.set_ylabel(f"{same[0].scale[1]}, mean over clients")
         legend_below(figure, panels[0])
-        seeds = any(len(method.folders) > 1 for method, _ in shown)
+        seeds = any(len(method.runs) > 1 for method, _ in shown)
         over = "runs with different seeds (over clients where there is one run)" if seeds else "clients"
         level = " A method that sends nothing is a level line against bytes." if any(silent) and not all(silent) else ""
         yield Drawn(
@@ -75,8 +74,8 @@ def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
 def _curve(method: Method) -> DataFrame:
     """Returns means over seeds by round; standard_error is over seeds, or over clients where there is one seed."""
     frames = []
-    for folder in method.folders:
-        reader = open_run(folder)
+    for run in method.runs:
+        reader = RunReader(run.folder)
         each = reader.rounds[reader.rounds.node.isin(method.clients)].dropna(subset="test_metric")
         of_round = each.groupby("round").agg(
             metric=("test_metric", "mean"), over_clients=("test_metric", "sem"), virtual_s=("virtual_s", "max")
@@ -125,7 +124,7 @@ def spread(methods: Sequence[Method]) -> Iterator[Drawn]:
         list_rows(axes, [method.name for method, _ in shown])
         axes.set_xlabel(same[0].scale[1])
         axes.spines["left"].set_visible(False)
-        seeds = ", of each seed" if any(len(method.folders) > 1 for method, _ in shown) else ""
+        seeds = ", of each seed" if any(len(method.runs) > 1 for method, _ in shown) else ""
         yield Drawn(
             f"clients-{metric}",
             "Every client",
@@ -141,7 +140,7 @@ def bytes_by_level(methods: Sequence[Method]) -> Iterator[Drawn]:
         return
 
     def mb(sent: Values) -> list[float]:
-        return [float(np.mean([sent(run) or 0 for run in method.group.runs])) / 1e6 for method in shown]
+        return [float(np.mean([sent(run) or 0 for run in method.runs])) / 1e6 for method in shown]
 
     payload, rows = np.array(mb(lambda run: run.traffic.payload_bytes)), range(len(shown))
     data = DataFrame({"method": [method.name for method in shown], "payload_mb": payload})
@@ -214,15 +213,14 @@ def _memory(method: Method) -> DataFrame:
 
 
 def memory_by_process(method: Method) -> Iterator[Drawn]:
-    samples, nodes = method.reader.resources, method.reader.nodes
+    samples = method.reader.resources
     of_clients = samples[samples.node.isin(method.clients)]
     if of_clients.empty:
         return
     figure, (axes,) = new_figure(10.5, 3.6)
     for _, own in of_clients.groupby("node"):
         axes.plot(own.wall_s, own.uss / 1e6, color=SOFT, lw=0.7, alpha=0.55, marker="." if len(own) == 1 else None)
-    others = nodes[nodes.role != "client"].sort_values("node", ascending=False)
-    for place, (node, name) in enumerate(zip(others.node, named(others), strict=True)):
+    for place, (node, name) in enumerate(method.others.items()):
         own = samples[samples.node == node]
         if len(own):
             axes.plot(own.wall_s, own.uss / 1e6, color=colour(place), marker="o", ms=5, lw=1.4, label=literal(name))
@@ -297,7 +295,7 @@ def _norms(method: Method) -> DataFrame:
 
 
 def _ask(method: Method, query: str) -> DataFrame:
-    with open_records(method.folders[0], check=("edge",)) as records:
+    with open_records(method.run.folder, check=("edge",)) as records:
         return frame_of(records, query)
 
 
@@ -345,7 +343,7 @@ def waiting(method: Method) -> Iterator[Drawn]:
     _colour_bar(image, left, f"waited, {clock} s")
     left.set(xlabel="round", ylabel="client")
 
-    total, owners = method.reader.waited_total, read_owners(method.folders[0])
+    total, owners = method.reader.waited_total, read_owners(method.run.folder)
     total = total[total.waited_for >= 0]
     caused = total.groupby("waited_for").idle_s.sum().sort_values(ascending=False).head(12)
     right.barh(range(len(caused)), caused, height=0.66, color=COLOURS[0])

@@ -14,10 +14,8 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from ...topology.picture import COLOURS, GRID, INK, MARKERS, PAPER, SOFT, literal
-from .. import open_run
 from ..comparison import Group, summarize_all
 from ..reader import RunReader, read_owners
-from ..summary import RunSummary
 from ..text import label
 
 _PALETTE = tuple("#B5A800" if each == "#F0E442" else each for each in COLOURS)  # that yellow is too pale for lines
@@ -34,33 +32,27 @@ _OPTIONS: dict[str, dict] = {  # by format: equal figures are equal files
 
 
 @dataclass(frozen=True)
-class Method:
-    """Runs that differ only in their seed. ``number`` decides on the colour."""
+class Method(Group):
+    """A group that is shown. ``number`` decides on the colour; what is shown of one run alone is of the first."""
 
     number: int
-    group: Group
-
-    @property
-    def name(self) -> str:
-        return self.group.name
-
-    @property
-    def run(self) -> RunSummary:
-        return self.group.runs[0]
-
-    @cached_property
-    def folders(self) -> list[Path]:
-        return [Path(run.folder) for run in self.group.runs]
 
     @cached_property
     def reader(self) -> RunReader:
-        """Reads the first seed's run: what is shown of one run alone is of this one."""
-        return open_run(self.folders[0])
+        return RunReader(self.run.folder)
 
     @cached_property
     def clients(self) -> list[int]:
         nodes = self.reader.nodes
         return nodes.node[nodes.role == "client"].tolist()
+
+    @cached_property
+    def others(self) -> dict[int, str]:
+        """Names processes other than clients by their role, and where several have it by their host, too."""
+        nodes = self.reader.nodes
+        nodes = nodes[nodes.role != "client"].sort_values("node", ascending=False)
+        places = zip(nodes.node, nodes.role, nodes.host, nodes.role.duplicated(keep=False), strict=True)
+        return {node: label(f"{role} on {host}" if several else role) for node, role, host, several in places}
 
     @property
     def scale(self) -> tuple[float, str]:
@@ -71,22 +63,16 @@ class Method:
         """seed, client, owner ("" where it has no name), test_metric: the last evaluation of each client of each seed.
         The client of a number has other data in another seed, so nothing is averaged."""
         frames = []
-        for run, folder in zip(self.group.runs, self.folders, strict=True):
-            latest = open_run(folder).last_test_metric
+        for run in self.runs:
+            latest = RunReader(run.folder).last_test_metric
             latest = latest[latest.node.isin(self.clients)]
-            owners = latest.node.map(read_owners(folder)).astype(object).fillna("")
+            owners = latest.node.map(read_owners(run.folder)).astype(object).fillna("")
             frames.append(latest.rename(columns={"node": "client"}).assign(seed=run.seed, owner=owners))
         return pandas.concat(frames)[["seed", "client", "owner", "test_metric"]].reset_index(drop=True)
 
 
 def methods_of(folders: Sequence[Path]) -> list[Method]:
-    return [Method(number, group) for number, group in enumerate(summarize_all(folders))]
-
-
-def named(nodes: DataFrame) -> list[str]:
-    """Names processes other than clients by their role, and where several have it by their host, too."""
-    places = zip(nodes.role, nodes.host, nodes.role.duplicated(keep=False), strict=True)
-    return [label(f"{role} on {host}" if several else role) for role, host, several in places]
+    return [Method(group.name, group.runs, number) for number, group in enumerate(summarize_all(folders))]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..config_file import config_text, differing, setting_of
 from ..reader import client_name, read_owners
 from ..text import label, news, plain
 from .charts import bytes_by_level, curves, graph, map_norms, memory_by_process, memory_over_time, spread, waiting
-from .drawn import Drawn, Method, methods_of, named
+from .drawn import Drawn, Method, methods_of
 
 _ONE_BY_ONE = 6  # methods of which graph, maps, waiting and processes are shown; more make a page slow
 _WORST = 5  # clients
@@ -71,8 +71,8 @@ def page(methods: Sequence[Method], together: Sequence[Drawn], each: Sequence[tu
 
 
 def _header(methods: Sequence[Method], title: str) -> str:
-    runs = [run for method in methods for run in method.group.runs]
-    seeds = max(len(method.folders) for method in methods)
+    runs = [run for method in methods for run in method.runs]
+    seeds = max(len(method.runs) for method in methods)
     data = methods[0].reader.config.get("data", {}).get("dataset", "")
     named_runs = [(f"{run.name} (seed {run.seed})", run) for run in runs]
     unfinished = "; ".join(f"{name}: {run.status}" for name, run in named_runs if run.status != "finished")
@@ -85,14 +85,13 @@ def _header(methods: Sequence[Method], title: str) -> str:
 
 
 def _results(methods: Sequence[Method]) -> str:
-    groups = [method.group for method in methods]
-    figures, rows = columns_of(groups), []
-    for method, group in zip(methods, groups, strict=True):
+    figures, rows = columns_of(methods), []
+    for method in methods:
         title = f'<i style="background:var(--c{method.number % 8})"></i>{escape(method.name)}'
-        title += f" ({escape(group.flaw)})" if group.flaw else ""
-        rows.append(_row(title, map(group.text, figures.values())))
+        title += f" ({escape(method.flaw)})" if method.flaw else ""
+        rows.append(_row(title, map(method.text, figures.values())))
     table = _table(["method", *(" ".join(title.split()) for title in figures)], rows, kind="")
-    note = escape(caption_of(groups, figures.values())).replace("10^6", "10<sup>6</sup>").replace("\n", "<br>")
+    note = escape(caption_of(methods, figures.values())).replace("10^6", "10<sup>6</sup>").replace("\n", "<br>")
     return f"<section><h2>Results</h2>{table}<p class=note>{note}</p></section>"
 
 
@@ -101,7 +100,7 @@ def worst_clients(method: Method, count: int) -> str:
     accuracy = method.run.metric == "accuracy"
     latest = method.latest_metric().sort_values("test_metric", ascending=accuracy, kind="stable").head(count)
     return ", ".join(
-        f"{row.owner or row.client}{f' (seed {row.seed})' if len(method.folders) > 1 else ''}: "
+        f"{row.owner or row.client}{f' (seed {row.seed})' if len(method.runs) > 1 else ''}: "
         f"{method.scale[0] * row.test_metric:{'.1f' if accuracy else '.4g'}}"
         for row in latest.itertuples(index=False)
     )
@@ -131,12 +130,10 @@ def _figure(drawn: Drawn, heading: str = "h3") -> str:
 def _events(methods: Sequence[Method]) -> str:
     rows, total = [], 0
     for method in methods:
-        events, nodes = method.reader.events, method.reader.nodes
-        others, owners = nodes[nodes.role != "client"], read_owners(method.folders[0])
-        names = dict(zip(others.node, named(others), strict=True))
+        events, owners = method.reader.events, read_owners(method.run.folder)
         total += len(events)
         for event in events.head(_EVENTS_SHOWN).itertuples():
-            who = names.get(event.node, client_name(event.node, owners))
+            who = method.others.get(event.node, client_name(event.node, owners))
             when = [f"{event.wall_s:.2f}", "" if math.isnan(event.virtual_s) else f"{event.virtual_s:.2f}"]
             detail = event.detail[:_DETAIL].partition("\n")[0]
             detail += "…" if len(detail) == _DETAIL else ""
@@ -154,11 +151,10 @@ def _configuration(methods: Sequence[Method]) -> str:
         rows = [_row(name, map(value_text, map(own.get, keys))) for name, own in zip(names, settings, strict=True)]
         blocks = f"<h3>Keys that differ</h3>{_table(['method', *keys], rows)}"
     for method in methods:
-        seeds = ", ".join(str(run.seed) for run in method.group.runs)
-        runs = ", ".join(map(str, method.folders))
+        seeds, folders = (", ".join(str(getattr(run, name)) for run in method.runs) for name in ("seed", "folder"))
         blocks += (
-            f"<details><summary>{escape(method.name)}</summary><p class=note>Seeds: {escape(seeds)}. "
-            f"Folders: {escape(runs)}.</p><pre>{escape(config_text(method.folders[0]))}</pre></details>"
+            f"<details><summary>{escape(method.name)}</summary><p class=note>Seeds: {seeds}. "
+            f"Folders: {escape(folders)}.</p><pre>{escape(config_text(method.run.folder))}</pre></details>"
         )
     return (
         "<section><h2>Configuration, and how to repeat it</h2><p>Each block is complete. Saved as "

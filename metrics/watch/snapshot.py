@@ -4,61 +4,53 @@ import math
 import sqlite3
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ..config_file import read_config
-from ..events import Event, gone_clients, seconds_away, status_of
+from ..events import Event, events_of, gone_clients, seconds_away, status_of
 from ..reader import metric_of, name_of, open_records
 from ..records import TABLES
 from ..summary import labels_of
-from ..text import label
 
 State = Literal["starting", "running", "finished", "interrupted", "failed"]
 
 _PACE_ROUNDS = 20
 _EVENTS = 200
-_SHOWN = 500  # characters of an event's kind and detail
+_DETAIL = "substr(detail, 1, 500)"
 _TELLING = "kind NOT IN ('start', 'finish', 'failure', 'interrupt', 'scenario', 'engine')"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run at one moment, as far as it is committed; None stands for what is not known yet, or not recorded.
-
-    ``completed``: the last round of each client that is there, ascending; ``gone``: clients that crashed, left or died
-    and are not back. ``metric`` is the mean of each client's latest evaluation, ``history`` (round, mean) of every
-    evaluated round that half of those who are there have completed. Memory is the latest PSS of the ``memory_of``
-    clients that have told it. ``waited`` is the share of time that clients waited, ``left_s`` what the client that will
-    be last needs at its recent pace. ``behind``: there is more on record than this look had time to read.
-    """
+    """A run at one moment, as far as it is committed; None stands for what is not known yet, or not recorded."""
 
     name: str
     algorithm: str
     state: State
     clients: int
     started: int
-    gone: int
+    gone: int  # crashed, left or died, and are not back
     rounds: int
-    completed: tuple[int, ...]
+    completed: tuple[int, ...]  # the last round of each client that is there, ascending
     metric_name: str
-    metric: float | None
-    history: tuple[tuple[int, float], ...]
+    metric: float | None  # the mean of each client's latest evaluation
+    history: tuple[tuple[int, float], ...]  # (round, mean) of evaluated rounds that half of those there have completed
     payload_bytes: int | None
     payload_per_s: float | None
-    memory_bytes: int | None
-    memory_of: int
-    waited: float | None
+    memory_bytes: int | None  # the sum of the latest PSS
+    memory_of: int  # clients that have told theirs
+    waited: float | None  # the share of time that clients waited
     waited_for: str | None
     elapsed_s: float
-    left_s: float | None
+    left_s: float | None  # what the client that will be last needs at its recent pace
     virtual_s: float | None
     events: tuple[Event, ...]
     counts: Mapping[str, int]
     cause: str
-    behind: bool
+    behind: bool  # there is more on record than this look had time to read
 
     @property
     def has_ended(self) -> bool:
@@ -67,17 +59,17 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Process:
-    """What has been read of a client, or of the server. ``ends``: (round, wall seconds) of its latest rounds."""
+    """What has been read of a client, or of the server."""
 
     last: int = -1
     virtual_s: float | None = None
     metric: float | None = None
-    ends: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_PACE_ROUNDS + 1))
+    ends: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_PACE_ROUNDS + 1))  # (round, wall_s)
     gaps: int = 0
 
     @property
     def pace_s(self) -> float | None:
-        """Returns wall seconds of a round, lately; None before there are two."""
+        """Returns wall seconds of a round, lately."""
         if len(self.ends) < 2:
             return None
         (first, began_s), (last, ended_s) = self.ends[0], self.ends[-1]
@@ -102,15 +94,14 @@ class Follower:
         self._rounds: int = config.get("rounds", 0)
         self._clients: int = config.get("clients", 0)
         self._measured: bool = config.get("measuring", {}).get("enabled", True)
-        self._start, self._ignored = -1, -1
-        self._before: set[tuple[int, int]] = set()  # clients of an earlier start, by number and process
         with open_records(self._folder, check=TABLES) as records:
-            if anew:
-                self._ignored = _latest_start(records)
-                self._before = set(records.execute("SELECT node, pid FROM node"))
-        self._forget()
+            self._ignored: int = records.execute(_START).fetchone()[0] if anew else -1
+            # clients of an earlier start, by number and process
+            self._before = set(records.execute("SELECT node, pid FROM node")) if anew else set()
+        self._forget(-1)
 
-    def _forget(self) -> None:
+    def _forget(self, start: int) -> None:
+        self._start = start
         self._processes: defaultdict[int, _Process] = defaultdict(_Process)
         self._evaluated: dict[int, tuple[float, int]] = {}  # by round: sum and count
         self._payload = 0
@@ -125,10 +116,9 @@ class Follower:
         """Reads on for about ``seconds`` of CPU time; ``now`` is what time.monotonic() says. Raises RunFolderError."""
         now = time.monotonic() if now is None else now
         with open_records(self._folder) as records:
-            start = _latest_start(records)
+            start = records.execute(_START).fetchone()[0]
             if start != self._start:  # taken up again: what was read may be no longer so
-                self._start = start
-                self._forget()
+                self._forget(start)
             return self._snapshot(records, now, seconds, under_way=start > self._ignored)
 
     def _snapshot(self, records: sqlite3.Connection, now: float, seconds: float, *, under_way: bool) -> Snapshot:
@@ -138,8 +128,7 @@ class Follower:
         state: State = status_of(records) if under_way or self._ignored < 0 else "running"
         if state == "running" and not under_way:
             state = "starting"
-        nodes = sorted(node for node, *_ in started)
-        behind = under_way and not self._read_on(records, nodes, clients, time.thread_time() + seconds)
+        behind = under_way and not self._read_on(records, sorted(node for node, *_ in started), clients, seconds)
         there = sorted(clients - gone) if under_way else []
         # Nobody tells the time between two rounds, so the run's clock is carried on; it never goes back.
         self._ahead_s = max(self._ahead_s, self._clock_s - now)
@@ -149,7 +138,7 @@ class Follower:
         completed = tuple(sorted(process.last for process in at_work if process.last >= 0))
         half = completed[(len(completed) - 1) // 2] if completed else self._rounds
         evaluated = sorted((number, *sums) for number, sums in self._evaluated.items() if number <= half)
-        metrics = [p.metric for node, p in self._processes.items() if node in clients and p.metric is not None]
+        metrics = [process.metric for process in self._processes.values() if process.metric is not None]
         memory = [row[0] for node in there if (row := records.execute(_MEMORY, (node,)).fetchone())]
         waited, waited_for = self._waiting(records) if under_way else (None, None)
         return Snapshot(
@@ -172,16 +161,15 @@ class Follower:
             elapsed_s=elapsed_s,
             left_s=max(left_s, default=None) if state == "running" and not behind else None,
             virtual_s=max((p.virtual_s for p in self._processes.values() if p.virtual_s is not None), default=None),
-            events=self._events(records),
+            events=tuple(reversed(events_of(records, f"{_TELLING} ORDER BY rowid DESC LIMIT {_EVENTS}", _DETAIL))),
             counts=dict(records.execute(f"SELECT kind, count(*) FROM event WHERE {_TELLING} GROUP BY kind")),
             cause=records.execute(_CAUSE).fetchone()[0].partition("\n")[0] if state == "failed" else "",
             behind=behind,
         )
 
-    def _read_on(
-        self, records: sqlite3.Connection, nodes: Sequence[int], clients: Collection[int], deadline: float
-    ) -> bool:
+    def _read_on(self, records: sqlite3.Connection, nodes: Sequence[int], clients: set[int], seconds: float) -> bool:
         """Returns whether that was all. Seeks by the key cost the same however far the fastest client is ahead."""
+        deadline = time.thread_time() + seconds
         came = "SELECT node, count(*) FROM event WHERE kind IN ('restart', 'join') GROUP BY node"
         comebacks = dict(records.execute(came))
         while nodes:
@@ -227,14 +215,6 @@ class Follower:
             self._recent_payload -= self._recent.popleft()[1]
         return self._recent_payload / min(window_s, elapsed_s) if paces and elapsed_s else None
 
-    def _events(self, records: sqlite3.Connection) -> tuple[Event, ...]:
-        latest = records.execute(
-            f"SELECT wall_s, node, substr(kind, 1, {_SHOWN}), substr(detail, 1, {_SHOWN}) FROM event"
-            f" WHERE {_TELLING} ORDER BY rowid DESC LIMIT {_EVENTS}"
-        ).fetchall()
-        names = {node: name_of(node, records) for node in {node for _, node, *_ in latest}}
-        return tuple(Event(at, node, label(kind), detail, names[node]) for at, node, kind, detail in reversed(latest))
-
     def _waiting(self, records: sqlite3.Connection) -> tuple[float | None, str | None]:
         if self._idle_s is None:
             waited_s, total_s = records.execute(_WAITING).fetchone()
@@ -259,10 +239,6 @@ SELECT total(elapsed_s) FILTER (WHERE part = 'waiting'), total(elapsed_s) FROM w
     (SELECT (SELECT max(rowid) FROM work WHERE work.node = node.node AND work.part = parts.column1)
      FROM node, (VALUES ('gradient'), ('maps'), ('exchange'), ('waiting'), ('evaluation'), ('records')) AS parts
      WHERE role = 'client')"""
+_START = "SELECT coalesce(max(rowid), -1) FROM event WHERE kind = 'start' AND node = -1"
 _CAUSE = "SELECT detail FROM event WHERE kind = 'failure' AND node = -1 ORDER BY rowid DESC LIMIT 1"
 _MEMORY = "SELECT pss FROM resource WHERE node = ? ORDER BY rowid DESC LIMIT 1"
-
-
-def _latest_start(records: sqlite3.Connection) -> int:
-    query = "SELECT coalesce(max(rowid), -1) FROM event WHERE kind = 'start' AND node = -1"
-    return records.execute(query).fetchone()[0]
