@@ -90,9 +90,7 @@ class Conditions:
     virtual_s: float | None  # when the last client was done; None on the wall clock
     waited_s: float
     waited_share: float | None  # of the time in which clients were there; None before the first round
-    events: dict[
-        str, int
-    ]  # crash, restart, join, leave, death; timeout: waits ended by the deadline; dropped: messages
+    events: dict[str, int]  # crash, restart, join, leave, death; timeout: waits ended by it; dropped: messages
     used: int  # vectors of neighbours, all in all
     older: int  # those of an earlier round than the client's
     newer: int

@@ -7,7 +7,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,12 @@ def _export_together(run_folder: Path, to: str, folder: Path) -> list[Path]:
         frame = reader.frame(name)
         return list(frame.columns), frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
 
-    runs = zip(reader.runs, reader.keys, strict=True) if to == "json" else ()
-    figures = [keys | summarize(run.folder).as_dict() for run, keys in runs]
-    return _write_all(folder, _tables(to, reader.relations, rows, reader.frame, figures))
+    names, figures = set[str](), []
+    for run, keys in zip(reader.runs, reader.keys, strict=True):
+        with open_records(run.folder) as records:
+            names |= set(relations(records))
+        figures += [keys | summarize(run.folder).as_dict()] if to == "json" else []
+    return _write_all(folder, _tables(to, sorted(names), rows, reader.frame, figures))
 
 
 def _tables(
@@ -114,8 +117,7 @@ def _whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path, end: str = "\r\n") -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator=end).writerows([columns])
-        csv.writer(file, lineterminator=end).writerows(rows)
+        csv.writer(file, lineterminator=end).writerows(chain([columns], rows))
 
 
 def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> None:
@@ -179,10 +181,9 @@ def write_groups(path: Path, comparison: Comparison) -> None:
     """Writes a line a group: keys, how many runs, and figures with the standard error over them. Raises ExportError."""
     rows = []
     for group, setting in zip(comparison.groups, comparison.settings, strict=True):
-        run = group.runs[0]
         row = {key: _value(setting.get(key)) for key in comparison.keys}
-        row |= {"run": group.name, "status": run.status, "runs": len(group.runs)}
-        row |= {"seeds": " ".join(str(run.seed) for run in group.runs), "metric": run.metric}
+        row |= {"run": group.name, "status": group.run.status, "runs": len(group.runs)}
+        row |= {"seeds": " ".join(str(run.seed) for run in group.runs), "metric": group.run.metric}
         row |= {"flaw": group.flaw or None}
         for figure in AVERAGED:
             estimate = group.estimate(figure) or Estimate(math.nan, math.nan)

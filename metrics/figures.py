@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from .summary import RunSummary
@@ -74,10 +74,13 @@ def target_text(metrics: Sequence[str], target: float | None) -> str:
 def _at(path: str, needs: str = "") -> Values:
     """Returns what stands there in a summary; None where nothing does, or where what it ``needs`` is not true."""
 
-    def step(there: Any, name: str) -> Any:
-        return there[name] if isinstance(there, dict) else there and getattr(there, name)
+    def of(run: RunSummary) -> float | None:
+        there: Any = run if not needs or getattr(run, needs) else None
+        for name in path.split("."):
+            there = there[name] if isinstance(there, dict) else there and getattr(there, name)
+        return there
 
-    return lambda run: reduce(step, path.split("."), run if not needs or getattr(run, needs) else None)
+    return of
 
 
 def overhead(*kinds: str) -> Values:

@@ -136,10 +136,10 @@ def _prepared(run: Path) -> tuple[str, int]:
 
 
 def metric_of(records: sqlite3.Connection) -> str:
-    metric = records.execute("SELECT max(value) FROM meta WHERE key = 'metric'").fetchone()[0]
-    if metric is not None and metric not in _METRICS:
+    metric = records.execute("SELECT coalesce(max(value), 'accuracy') FROM meta WHERE key = 'metric'").fetchone()[0]
+    if metric not in _METRICS:
         raise RunFolderError(f"run.sqlite: metric = {metric!r:.80}; allowed: {', '.join(_METRICS)}")
-    return metric or _METRICS[0]
+    return metric
 
 
 def relations(records: sqlite3.Connection) -> list[str]:
@@ -206,14 +206,6 @@ class RunReader:
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *FRAMES]
-
-    @property
-    def relations(self) -> list[str]:
-        found: set[str] = set()
-        for folder in self._folders:
-            with open_records(folder) as records:
-                found |= set(relations(records))
-        return sorted(found)
 
     def frame(self, relation: str) -> "DataFrame":
         return self._together(lambda records: read_frame(records, relation), check={relation} & TABLES.keys())

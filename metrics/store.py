@@ -179,12 +179,10 @@ class Store:
         Comings and goings stay, and so does what others did to a client. A round's events are stored before the round;
         a timeout is told at the end of an incarnation, after its last round."""
         of_node = "FROM round WHERE round.node = event.node AND round.round"
-        self._connection.execute(
-            f"DELETE FROM event WHERE node >= 0 AND kind NOT IN ({_NOT_OF_ROUNDS})"
-            f" AND (wall_s >= (SELECT min(wall_s) {of_node} > :last)"
-            f" OR kind != 'timeout' AND wall_s > (SELECT coalesce(max(wall_s), -1) {of_node} <= :last))",
-            {"last": round},
-        )
+        told = f"node >= 0 AND kind NOT IN ({_NOT_OF_ROUNDS})"
+        later = f"wall_s >= (SELECT min(wall_s) {of_node} > :last)"
+        not_stored = f"kind != 'timeout' AND wall_s > (SELECT coalesce(max(wall_s), -1) {of_node} <= :last)"
+        self._connection.execute(f"DELETE FROM event WHERE {told} AND ({later} OR {not_stored})", {"last": round})
         for name, types in COLUMNS.items():
             if "round" in types:
                 self._connection.execute(f"DELETE FROM {name} WHERE round > ?", [round])
@@ -192,11 +190,8 @@ class Store:
 
     def forget_ends(self, round: int) -> None:
         """Removes what clients told of themselves when they ended after ``round``: they tell it again at their end."""
-        self._connection.execute(
-            "DELETE FROM event WHERE node >= 0 AND kind = 'timeout' AND wall_s >="
-            " (SELECT wall_s FROM round WHERE round.node = event.node AND round.round = ?)",
-            [round],
-        )
+        end = "SELECT wall_s FROM round WHERE round.node = event.node AND round.round = ?"
+        self._connection.execute(f"DELETE FROM event WHERE kind = 'timeout' AND wall_s >= ({end})", [round])
 
     def describe(self, facts: Mapping[str, str], *, once: bool = False) -> None:
         """Stores facts about the run as a whole, for table ``meta``; those that it has ``once`` stay as they are."""

@@ -27,6 +27,7 @@ _AXES = {
     "wall_s": "wall time, s",
     "virtual_s": "virtual time, s",
 }
+_OF_ROUND = {"metric": ("test_metric", "mean"), "error": ("test_metric", "sem"), "virtual_s": ("virtual_s", "max")}
 _ON_TOP: dict[str, tuple[str, Values]] = {
     "message": ("and message headers", lambda run: run.traffic.message_bytes - run.traffic.payload_bytes),
     "wire": ("and framing", lambda run: run.traffic.wire_bytes - run.traffic.message_bytes),
@@ -37,38 +38,33 @@ _ON_TOP: dict[str, tuple[str, Values]] = {
 }
 
 
-def _by_metric(methods: Sequence[Method]) -> Iterator[tuple[str, list[Method]]]:
-    for metric in sorted({method.run.metric for method in methods}):
-        yield metric, [method for method in methods if method.run.metric == metric]
-
-
 def curves(methods: Sequence[Method]) -> Iterator[Drawn]:
-    for metric, same in _by_metric(methods):
-        shown = [(method, curve) for method in same if len(curve := _curve(method))]
-        axes_of = [x for x in _AXES if any(curve[x].notna().any() for _, curve in shown)]
-        if not axes_of:
-            continue
-        silent = [not curve.payload_mb.any() for _, curve in shown]
-        if all(silent):
-            axes_of.remove("payload_mb")
-        columns = 3 if len(axes_of) == 3 else 2
-        figure, panels = new_figure(10.5, 3.9 if len(axes_of) < 4 else 7.4, columns, len(axes_of), sharey=True)
-        for axes, x in zip(panels, axes_of, strict=True):
-            _draw_curves(axes, x, shown)
-        for axes in panels[::columns]:
-            axes.set_ylabel(f"{same[0].scale[1]}, mean over clients")
-        legend_below(figure, panels[0])
-        seeds = any(len(method.runs) > 1 for method, _ in shown)
-        over = "runs with different seeds (over clients where there is one run)" if seeds else "clients"
-        level = " A method that sends nothing is a level line against bytes." if any(silent) and not all(silent) else ""
-        yield Drawn(
-            f"learning-{metric}",
-            f"Test {metric}",
-            f"Mean over clients of the test {metric}, by rounds, bytes and time. Bands: standard error over {over}."
-            f"{level}",
-            figure,
-            pandas.concat([curve.assign(method=method.name) for method, curve in shown]),
-        )
+    """Draws methods of one metric, as ``spread`` does."""
+    shown = [(method, curve) for method in methods if len(curve := _curve(method))]
+    axes_of = [x for x in _AXES if any(curve[x].notna().any() for _, curve in shown)]
+    if not axes_of:
+        return
+    silent = [not curve.payload_mb.any() for _, curve in shown]
+    if all(silent):
+        axes_of.remove("payload_mb")
+    columns = 3 if len(axes_of) == 3 else 2
+    figure, panels = new_figure(10.5, 3.9 if len(axes_of) < 4 else 7.4, columns, len(axes_of), sharey=True)
+    for axes, x in zip(panels, axes_of, strict=True):
+        _draw_curves(axes, x, shown)
+    for axes in panels[::columns]:
+        axes.set_ylabel(f"{methods[0].scale[1]}, mean over clients")
+    legend_below(figure, panels[0])
+    seeds = any(len(method.runs) > 1 for method, _ in shown)
+    over = "runs with different seeds (over clients where there is one run)" if seeds else "clients"
+    metric = methods[0].run.metric
+    caption = f"Mean over clients of the test {metric}, by rounds, bytes and time. Bands: standard error over {over}."
+    if any(silent) and not all(silent):
+        caption += " A method that sends nothing is a level line against bytes."
+    yield Drawn(f"learning-{metric}", f"Test {metric}", caption, figure, _together(shown))
+
+
+def _together(shown: Sequence[tuple[Method, DataFrame]]) -> DataFrame:
+    return pandas.concat([frame.assign(method=method.name) for method, frame in shown])
 
 
 def _curve(method: Method) -> DataFrame:
@@ -76,15 +72,13 @@ def _curve(method: Method) -> DataFrame:
     frames = []
     for run in method.runs:
         reader = RunReader(run.folder)
-        each = reader.rounds[reader.rounds.node.isin(method.clients)].dropna(subset="test_metric")
-        of_round = each.groupby("round").agg(
-            metric=("test_metric", "mean"), over_clients=("test_metric", "sem"), virtual_s=("virtual_s", "max")
-        )
-        sent = reader.round_cumulative.set_index("round")
+        rounds, sent = reader.rounds, reader.round_cumulative.set_index("round")
+        evaluated = rounds[rounds.node.isin(method.clients)].dropna(subset="test_metric").groupby("round")
+        of_round = evaluated.agg(**_OF_ROUND)
         frames.append(of_round.assign(payload_mb=sent.payload_bytes / 1e6, wall_s=sent.wall_s))
     together = pandas.concat(frames).groupby("round")
     curve = together[["metric", "payload_mb", "wall_s", "virtual_s"]].mean()
-    errors = together.metric.sem() if len(frames) > 1 else together.over_clients.mean()
+    errors = together.metric.sem() if len(frames) > 1 else together.error.mean()
     return curve.assign(standard_error=errors).reset_index()
 
 
@@ -111,27 +105,22 @@ def _draw_curves(axes: Axes, x: str, shown: Sequence[tuple[Method, DataFrame]]) 
 
 
 def spread(methods: Sequence[Method]) -> Iterator[Drawn]:
-    for metric, same in _by_metric(methods):
-        shown = [(method, latest) for method in same if len(latest := method.latest_metric())]
-        if not shown:
-            continue
-        figure, (axes,) = new_figure(10.5, 1.1 + 0.55 * len(shown))
-        for row, (method, latest) in enumerate(shown):
-            values = method.scale[0] * latest.test_metric.to_numpy()
-            lift = np.random.default_rng(0).uniform(-0.26, 0.26, len(values))  # only so that dots do not hide others
-            axes.plot(values, row + lift, "o", ms=4, color=colour(method.number), alpha=0.6, mew=0)
-            axes.plot(values.mean(), row, "|", ms=26, mew=2.2, color=INK)
-        list_rows(axes, [method.name for method, _ in shown])
-        axes.set_xlabel(same[0].scale[1])
-        axes.spines["left"].set_visible(False)
-        seeds = ", of each seed" if any(len(method.runs) > 1 for method, _ in shown) else ""
-        yield Drawn(
-            f"clients-{metric}",
-            "Every client",
-            f"A dot is a client's last test {metric}{seeds}; the bar is the mean over these. Heights have no meaning.",
-            figure,
-            pandas.concat([latest.assign(method=method.name) for method, latest in shown]),
-        )
+    shown = [(method, latest) for method in methods if len(latest := method.latest_metric())]
+    if not shown:
+        return
+    figure, (axes,) = new_figure(10.5, 1.1 + 0.55 * len(shown))
+    for row, (method, latest) in enumerate(shown):
+        values = method.scale[0] * latest.test_metric.to_numpy()
+        lift = np.random.default_rng(0).uniform(-0.26, 0.26, len(values))  # only so that dots do not hide others
+        axes.plot(values, row + lift, "o", ms=4, color=colour(method.number), alpha=0.6, mew=0)
+        axes.plot(values.mean(), row, "|", ms=26, mew=2.2, color=INK)
+    list_rows(axes, [method.name for method, _ in shown])
+    axes.set_xlabel(methods[0].scale[1])
+    axes.spines["left"].set_visible(False)
+    seeds = ", of each seed" if any(len(method.runs) > 1 for method, _ in shown) else ""
+    metric = methods[0].run.metric
+    caption = f"A dot is a client's last test {metric}{seeds}; the bar is the mean over these. Heights have no meaning."
+    yield Drawn(f"clients-{metric}", "Every client", caption, figure, _together(shown))
 
 
 def bytes_by_level(methods: Sequence[Method]) -> Iterator[Drawn]:
@@ -161,14 +150,11 @@ def bytes_by_level(methods: Sequence[Method]) -> Iterator[Drawn]:
     list_rows(left, [method.name for method in shown])
     list_rows(right, [""] * len(shown))
     legend_below(figure, right)
-    yield Drawn(
-        "bytes",
-        "Bytes by level",
+    caption = (
         "Left: the vectors alone, which papers count. Right: what comes on top of them on the sockets, and what "
-        "measuring itself sends. 1 MB = 10^6 bytes; means over the seeds.",
-        figure,
-        data,
+        "measuring itself sends. 1 MB = 10^6 bytes; means over the seeds."
     )
+    yield Drawn("bytes", "Bytes by level", caption, figure, data)
 
 
 def memory_over_time(methods: Sequence[Method]) -> Iterator[Drawn]:
@@ -187,15 +173,12 @@ def memory_over_time(methods: Sequence[Method]) -> Iterator[Drawn]:
     for axes in (left, right):
         axes.set(xlabel="wall time, s", ylim=(0, 1.08 * axes.dataLim.y1))
     legend_below(figure, left)
-    yield Drawn(
-        "memory",
-        "Memory over time",
+    caption = (
         "Left: proportional set size, where memory shared by several processes counts once, summed over clients. "
         "Right: what a client alone holds; the line is the median client, the band goes from the smallest to the "
-        "largest. The first run of each method.",
-        figure,
-        pandas.concat([frame.assign(method=method.name) for method, frame in shown]),
+        "largest. The first run of each method."
     )
+    yield Drawn("memory", "Memory over time", caption, figure, _together(shown))
 
 
 def _memory(method: Method) -> DataFrame:
@@ -227,14 +210,12 @@ def memory_by_process(method: Method) -> Iterator[Drawn]:
     axes.set(xlabel="wall time, s", xlim=(0, 1.03 * axes.dataLim.x1))
     axes.set(ylabel="own memory (USS), MB", ylim=(0, 1.08 * axes.dataLim.y1))
     legend_below(figure, axes)
-    yield Drawn(
-        f"processes-{method.number + 1}",
-        "Memory by process",
+    caption = (
         f"Each grey line is one of {len(method.clients)} clients: what it alone holds. The libraries that all "
-        "share are the fork server's; launcher, collector and fork server are sampled at the end.",
-        figure,
-        samples[["node", "wall_s", "rss", "pss", "uss", "peak_rss"]],
+        "share are the fork server's; launcher, collector and fork server are sampled at the end."
     )
+    data = samples[["node", "wall_s", "rss", "pss", "uss", "peak_rss"]]
+    yield Drawn(f"processes-{method.number + 1}", "Memory by process", caption, figure, data)
 
 
 def graph(method: Method) -> Iterator[Drawn]:
@@ -313,13 +294,8 @@ def map_norms(method: Method) -> Iterator[Drawn]:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(0, len(clients), every), [str(client) for client in clients[::every]])
     axes.set(xlabel="neighbour j", ylabel="client i")
-    yield Drawn(
-        f"maps-{method.number + 1}",
-        "Restriction maps",
-        "Pixel (i, j) is the Frobenius norm of P_ij after the last round; pairs without an edge are empty.",
-        figure,
-        norms,
-    )
+    caption = "Pixel (i, j) is the Frobenius norm of P_ij after the last round; pairs without an edge are empty."
+    yield Drawn(f"maps-{method.number + 1}", "Restriction maps", caption, figure, norms)
 
 
 def _colour_bar(image: AxesImage, axes: Axes, label: str, **options) -> Colorbar:
@@ -349,12 +325,9 @@ def waiting(method: Method) -> Iterator[Drawn]:
     right.barh(range(len(caused)), caused, height=0.66, color=COLOURS[0])
     list_rows(right, [client_name(node, owners) for node in caused.index])
     right.set_xlabel(f"others waited for it, {clock} s")
-    yield Drawn(
-        f"waiting-{method.number + 1}",
-        "Who waited for whom",
+    caption = (
         "Left: how long each client waited in each round (empty: it took no part), "
         f"{np.nansum(pixels.to_numpy()):,.3g} {clock} seconds in all. Right: the clients that others waited for "
-        "longest; a round's waiting is put down to the neighbour that came last.",
-        figure,
-        total,
+        "longest; a round's waiting is put down to the neighbour that came last."
     )
+    yield Drawn(f"waiting-{method.number + 1}", "Who waited for whom", caption, figure, total)

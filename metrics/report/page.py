@@ -31,7 +31,9 @@ def write_report(folders: Sequence[Path], page_file: Path, figures: Path | None 
         folder.mkdir(parents=True, exist_ok=True)
     with news() as tell, matplotlib.rc_context(LOOK | {"axes.grid": True}):
         tell(f"drawing {len(methods)} method{'s' if len(methods) > 1 else ''}")
-        together = [drawn for draw in (curves, spread, bytes_by_level, memory_over_time) for drawn in draw(methods)]
+        same = [[each for each in methods if each.run.metric == metric] for metric in ("accuracy", "mse")]
+        together = [drawn for draw in (curves, spread) for alike in filter(None, same) for drawn in draw(alike)]
+        together += [drawn for draw in (bytes_by_level, memory_over_time) for drawn in draw(methods)]
         of_one = (graph, map_norms, waiting, memory_by_process)
         each = [(method, [drawn for draw in of_one for drawn in draw(method)]) for method in methods[:_ONE_BY_ONE]]
         tell("writing the page")
