@@ -91,10 +91,8 @@ class Group:
         """Returns plain values that JSON can carry."""
         figures = {name: self.estimate(name) for name in AVERAGED}
         errors = {name: found.standard_error if found else math.nan for name, found in figures.items()}
-        return {
-            "name": self.name,
-            "algorithm": self.run.algorithm,
-            "metric": self.run.metric,
+        about: dict[str, Any] = {"name": self.name, "algorithm": self.run.algorithm, "metric": self.run.metric}
+        return about | {
             "seeds": [run.seed for run in self.runs],
             "mean": {name: found and found.mean for name, found in figures.items()},
             "standard_error": {name: None if math.isnan(error) else error for name, error in errors.items()},
@@ -130,15 +128,13 @@ def _name(runs: Sequence[RunSummary]) -> str:
 
 
 class Comparison:
-    """``keys`` are those of the configuration in which groups differ, unless they are given, ``settings`` the
-    configuration of each group. ``named``: someone has given them names that differ. Raises RunFolderError."""
-
     def __init__(self, groups: Sequence[Group], keys: Sequence[str] | None = None):
+        """Raises RunFolderError."""
         configs = [read_config(group.run.folder) for group in groups]
         self.groups = tuple(groups)
-        self.settings = [setting_of(config) for config in configs]
+        self.settings = [setting_of(config) for config in configs]  # of each group
         self.keys = differing(self.settings) if keys is None else keys
-        self.named = len({config.get("name") for config in configs}) > 1
+        self.named = len({config.get("name") for config in configs}) > 1  # by someone
 
     def marks(self, figure: str) -> list[Mark]:
         """Returns for each group: alone best by more than the standard error of the difference, or too close to it.

@@ -157,9 +157,7 @@ Record = (
     NodeRecord | RoundRecord | TrafficRecord | OverheadRecord | ResourceRecord
     | EventRecord | EdgeRecord | KernelRecord | WorkRecord | UsedRecord
 )  # fmt: skip
-TABLES: dict[str, type[Record]] = {
-    record_class.__name__.removesuffix("Record").lower(): record_class for record_class in get_args(Record)
-}
+TABLES: dict[str, type[Record]] = {each.__name__.removesuffix("Record").lower(): each for each in get_args(Record)}
 COLUMNS: dict[str, dict[str, Any]] = {name: get_type_hints(record_class) for name, record_class in TABLES.items()}
 _TABLE_NAMES = tuple(TABLES)
 _TAGS = {record_class: tag for tag, record_class in enumerate(TABLES.values())}

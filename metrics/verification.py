@@ -15,14 +15,13 @@ _BAD = "✗"
 
 
 class Direction(NamedTuple):
-    """One direction of a connection: the wire bytes that ``src`` recorded as sent to ``dst``, and the kernel's counts
-    at src (``sent``) and at dst (``received``); None: that end has no counter in the records."""
+    """One direction of a connection, in wire bytes."""
 
     src: int
     dst: int
-    counted: int
-    sent: int | None
-    received: int | None
+    counted: int  # as recorded by src
+    sent: int | None  # as the kernel counted at src; None: that end has no counter in the records
+    received: int | None  # at dst
 
     @property
     def agrees(self) -> bool:
@@ -71,13 +70,12 @@ def compare_with_kernel(run_folder: Path | str) -> ByteCheck:
 
 
 class Verified(NamedTuple):
-    """A run over tcp, held against the kernel and the same run over ipc: ``differing_over_ipc`` are the directed edges
-    on which the two recorded different bytes, ``complaints`` texts for the user."""
+    """A run over tcp, held against the kernel and the same run over ipc."""
 
     name: str
     comparison: ByteCheck
-    differing_over_ipc: list[str]
-    complaints: list[str]
+    differing_over_ipc: list[str]  # directed edges on which the two recorded different bytes
+    complaints: list[str]  # texts for the user
 
 
 def verify_run(name: str, over_tcp: Path | str, over_ipc: Path | str, *, keys: bool = False) -> Verified:
