@@ -25,16 +25,7 @@ from chaos.records import Records
 from made import damaged, done, event, sent
 from runs import until
 from sheafgossip.metrics import collector as collector_module
-from sheafgossip.metrics.records import (
-    COLLECTOR,
-    LAUNCHER,
-    MAX_BATCH_BYTES,
-    TABLES,
-    MalformedRecords,
-    pack_batch,
-    pack_end,
-    unpack,
-)
+from sheafgossip.metrics import records
 from sheafgossip.metrics.store import Store
 from sheafgossip.transport.keys import KeyPair, dial_with
 
@@ -49,7 +40,7 @@ def command(folder, *options: str) -> list[str]:
 
 
 def batch(sender: int, sequence: int) -> bytes:
-    return pack_batch(sender, sequence, [done(sender, sequence, wall_s=0.1)])
+    return records.pack_batch(sender, sequence, [done(sender, sequence, wall_s=0.1)])
 
 
 class RunningCollector(Records):
@@ -58,7 +49,7 @@ class RunningCollector(Records):
         super().__init__(folder)
         self._context = context
         options = ["--epoch", str(time.monotonic()), "--parent", str(os.getpid())]
-        options += [f"--launcher-key={keys[LAUNCHER].public}", "--endpoint=tcp://127.0.0.1:*"] if keys else []
+        options += [f"--launcher-key={keys[records.LAUNCHER].public}", "--endpoint=tcp://127.0.0.1:*"] if keys else []
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command(folder, *options), **pipes, text=True)
         for node, pair in (keys or {}).items():
@@ -111,13 +102,14 @@ def collector(tmp_path, context):
 
 def test_it_stores_what_is_sent_and_ends_with_the_last_announced_batch_and_a_report_of_itself(collector):
     collector.process.send_signal(signal.SIGINT)  # Ctrl-C is left to the launcher
-    collector.send(b"\x00" * (MAX_BATCH_BYTES + 1))  # does not even reach it
-    once = pack_batch(1, 0, [event(0, "warning", detail="once")])
-    collector.send(*(batch(0, number) for number in range(50)), once, once, pack_end({0: 50, 1: 1}))
+    collector.send(b"\x00" * (records.MAX_BATCH_BYTES + 1))  # does not even reach it
+    once = records.pack_batch(1, 0, [event(0, "warning", detail="once")])
+    collector.send(*(batch(0, number) for number in range(50)), once, once, records.pack_end({0: 50, 1: 1}))
     assert collector.process.wait(100) == 0
     assert collector.count() == 50
     assert collector.rows("SELECT detail FROM event") == [("once",)]
-    assert collector.rows("SELECT node, role, pid FROM node") == [(COLLECTOR, "collector", collector.process.pid)]
+    processes = collector.rows("SELECT node, role, pid FROM node")
+    assert processes == [(records.COLLECTOR, "collector", collector.process.pid)]
     [(wall_s, rss, peak_rss)] = collector.rows("SELECT wall_s, rss, peak_rss FROM resource")
     assert 0 < wall_s < 60
     assert 0 < rss < 2 * peak_rss
@@ -164,30 +156,26 @@ def collected(tmp_path, context, monkeypatch):
     return collected
 
 
-def test_batches_that_never_come_are_told_by_sender(collected):
-    messages = [batch(0, 0), batch(1, 0), pack_end({0: 1, 1: 3})]
-    told = ["batches that never came: 2 of 3 from sender 1"]
-    assert collected(messages, wait_for_missing_s=0.2) == (2, told)
-
-
 def test_time_spent_on_a_slow_disk_is_no_reason_to_miss_what_has_come_meanwhile(collected):
     class Slow(Store):
         def commit(self) -> None:
             time.sleep(0.3)
             super().commit()
 
-    messages = [pack_end({0: 3}), *(batch(0, number) for number in range(3))]
+    messages = [records.pack_end({0: 3}), *(batch(0, number) for number in range(3))]
     assert collected(messages, Slow, wait_for_missing_s=0.2, burst=1, commit_every_s=0.0) == (3, [])
 
 
-def test_it_waits_as_long_as_something_comes(collected):
+def test_it_waits_as_long_as_something_comes_and_tells_of_batches_that_never_came_by_sender(collected):
     def messages():
-        yield pack_end({0: 2})
+        yield batch(1, 0)
+        yield records.pack_end({0: 2, 1: 3})
         for number in range(2):
             time.sleep(0.6)
             yield batch(0, number)
 
-    assert collected(messages(), wait_for_missing_s=1.0) == (2, [])
+    told = ["batches that never came: 2 of 3 from sender 1"]
+    assert collected(messages(), wait_for_missing_s=1.0) == (3, told)
 
 
 def test_drops_are_told_at_most_once_in_a_while_and_all_of_them_in_the_end(collected, tmp_path):
@@ -201,7 +189,7 @@ def test_drops_are_told_at_most_once_in_a_while_and_all_of_them_in_the_end(colle
             yield b"nonsense"
             until(is_told)
             yield batch(0, number)
-        yield pack_end({0: 3})
+        yield records.pack_end({0: 3})
 
     told = [f"{count} malformed messages on the metrics plane" for count in (1, 2)]
     assert collected(messages(), drops_every_s=30.0, commit_every_s=0.0) == (3, told)
@@ -213,7 +201,7 @@ def test_when_told_to_stop_it_stores_what_is_waiting(collector):
     collector.process.send_signal(signal.SIGTERM)
     assert collector.process.wait(100) == 0
     assert collector.count() == 2000
-    assert collector.rows(f"SELECT kind FROM event WHERE node = {COLLECTOR}") == [("interrupt",)]
+    assert collector.rows(f"SELECT kind FROM event WHERE node = {records.COLLECTOR}") == [("interrupt",)]
 
 
 def test_waiting_costs_no_cpu_once_records_are_committed_without_further_messages(collector):
@@ -227,14 +215,14 @@ def test_waiting_costs_no_cpu_once_records_are_committed_without_further_message
 
 
 def test_with_keys_each_writer_is_heard_under_its_own_number_only(tmp_path, context):
-    keys, second_start = {node: KeyPair.make() for node in (LAUNCHER, 0, 1)}, 1_000_001
+    keys, second_start = {node: KeyPair.make() for node in (records.LAUNCHER, 0, 1)}, 1_000_001
     with contextlib.closing(RunningCollector(tmp_path, context, keys)) as collector:
         collector.send(batch(0, 0), batch(0, 1), own=keys[0])
         # a connection that closes while another one's handshake is under way may be taken for that one
         until(lambda: collector.count() == 2)
-        collector.send(batch(1, 0), batch(second_start, 0), batch(0, 2), pack_end({}), own=keys[1])
+        collector.send(batch(1, 0), batch(second_start, 0), batch(0, 2), records.pack_end({}), own=keys[1])
         until(collector.drops)
-        collector.send(pack_end({0: 2, 1: 1, second_start: 1}), own=keys[LAUNCHER])
+        collector.send(records.pack_end({0: 2, 1: 1, second_start: 1}), own=keys[records.LAUNCHER])
         assert collector.process.wait(100) == 0
         assert collector.count() == 4
         assert collector.drops() == {"messages under another's number": 2}
@@ -275,7 +263,7 @@ def mutated(draw: random.Random, number: int) -> bytes:
     """A message made out of a legal batch; it is legal where the changes are to figures alone."""
     events = event(0, "warning", 0.5, "wröng"), event(0, "", virtual_s=1.5)
     legal = [done(0, number, wall_s=number / 10), sent(0, 1, number, 2), *events]
-    batch = pack_batch(0, number, draw.choices(legal, k=draw.randint(1, 5)))
+    batch = records.pack_batch(0, number, draw.choices(legal, k=draw.randint(1, 5)))
     for _ in range(draw.randint(1, 2)):
         batch = damaged(draw, batch) if draw.random() < 0.8 else msgpack.packb(odd(draw))
     return batch
@@ -284,7 +272,7 @@ def mutated(draw: random.Random, number: int) -> bytes:
 def odd(draw: random.Random) -> object:
     value = draw.choice((None, True, 2**64 - 1, -1, 1.5, "x", b"x", [1], {1: 1}, msgpack.Timestamp(1), float("nan")))
     tag = draw.choice((0, 1, 3, 9, 10, -1, 2**63, "round"))
-    row = [tag, *[value] * draw.choice((0, 1, len(TABLES["round"]._fields), 200))]
+    row = [tag, *[value] * draw.choice((0, 1, len(records.TABLES["round"]._fields), 200))]
     return draw.choice(([0, 0, [row]], [value, 0, [row]], ["end", value], ["end", [[0, value]]], [row], value))
 
 
@@ -296,19 +284,19 @@ def test_nothing_illegal_is_stored_or_left_uncounted_or_kept(collector):
             for _ in range(AT_ONCE):
                 message = mutated(draw, 1 + illegal + legal)
                 try:
-                    unpack(message)
+                    records.unpack(message)
                     legal += 1
-                except MalformedRecords:
+                except records.MalformedRecords:
                     push.send(message)
                     illegal += 1
             time.sleep(0.01)
             memory.append(process.memory_info().rss)
-        push.send(pack_batch(1, 0, [event(1, "last", detail="after all that")]))
-        push.send(pack_end({1: 1}))
+        push.send(records.pack_batch(1, 0, [event(1, "last", detail="after all that")]))
+        push.send(records.pack_end({1: 1}))
     assert collector.process.wait(60) == 0
     assert 0 < legal < illegal
     assert collector.drops() == {"malformed messages": illegal}
     assert collector.rows("SELECT detail FROM event WHERE kind <> 'drop'") == [("after all that",)]
-    assert [table for table in TABLES if collector.count(table)] == ["node", "resource", "event"]
+    assert [table for table in records.TABLES if collector.count(table)] == ["node", "resource", "event"]
     assert collector.count("node") == collector.count("resource") == 1
     assert max(memory) < memory[len(memory) // 2] + GROWTH

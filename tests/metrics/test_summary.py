@@ -42,19 +42,28 @@ def event(client, kind, virtual_s=None, detail="", wall_s=0.0):
     return at_wall(client, kind, wall_s, detail, virtual_s)
 
 
+CRASHED = [node(0), node(1), node(2), after(0, 20, 1.0), after(1, 4, 1.0), event(1, "crash", 1.0)]
+BACK = [after(2, 3, 1.0), event(2, "crash", 1.0), event(2, "restart", 2.0), after(2, 19, 3.0)]
+
+
 @pytest.mark.parametrize(
-    ("records", "clients", "rounds"),
+    ("records", "clients", "rounds", "gone"),
     [
-        ((node(0), node(1), done(0, 5), done(1, 3)), 2, 3),
-        ((node(0), node(1), done(0, 5)), 2, 0),
-        ((node(0), node(1, "server"), node(LAUNCHER, "launcher"), done(0, 5)), 1, 5),
+        ([node(0), node(1), done(0, 5), done(1, 3)], 2, 3, 0),
+        ([node(0), node(1), done(0, 5)], 2, 0, 0),
+        ([node(0), node(1, "server"), node(LAUNCHER, "launcher"), done(0, 5)], 1, 5, 0),
+        ([*CRASHED, *BACK], 3, 19, 1),
+        ([*CRASHED, *BACK, event(0, "leave", 4.0), event(2, "death")], 3, 20, 3),
     ],
-    ids=["the slowest", "one that never reported", "not server and launcher"],
+    ids=["the slowest", "one that never reported", "not server and launcher", "not who has gone", "who got furthest"],
 )
-def test_rounds_are_those_that_every_client_has_completed(folder, records, clients, rounds):
+def test_rounds_are_those_that_every_client_has_completed_but_for_who_has_gone_for_good(
+    folder, records, clients, rounds, gone
+):
     summary = summarize(folder(*records))
-    assert (summary.clients, summary.rounds, summary.final) == (clients, rounds, None)
+    assert (summary.clients, summary.rounds, summary.gone, summary.final) == (clients, rounds, gone, None)
     assert summary.as_dict()["flops"] is None
+    assert (f"{rounds}, but for {gone} gone" in shown_all(summary.folder)) == (gone > 0)
 
 
 def test_final_spreads_the_last_evaluation_of_each_client(folder):
@@ -267,18 +276,6 @@ def test_vectors_that_were_used_late_early_or_not_at_all(folder):
     totals = open_run(run).used_total
     assert totals[["same_round", "older", "newer", "missing"]].sum().tolist() == [2, 2, 1, 1]
     assert totals["oldest"].max() == 4
-
-
-def test_rounds_completed_by_all_leaves_out_clients_that_have_gone_for_good(folder):
-    run = folder(
-        node(0), node(1), node(2), after(0, 20, 1.0), after(1, 4, 1.0), event(1, "crash", 1.0),
-        after(2, 3, 1.0), event(2, "crash", 1.0), event(2, "restart", 2.0), after(2, 19, 3.0),
-    )  # fmt: skip
-    summary = summarize(run)
-    assert (summary.rounds, summary.gone, summary.clients) == (19, 1, 3)
-    assert "19, but for 1 gone" in shown_all(run)
-    all_gone = summarize(folder(event(0, "leave", 4.0), event(2, "death")))
-    assert (all_gone.rounds, all_gone.gone) == (20, 3)  # of the one that got furthest
 
 
 PROGRESS = [
