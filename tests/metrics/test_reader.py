@@ -14,12 +14,12 @@ from safetensors.numpy import save_file
 
 from chaos.records import Records
 from made import done, write
-from sheafgossip.metrics import bytes_to_reach, open_run
+from sheafgossip.metrics import open_run
 from sheafgossip.metrics.export import EVENT_FILE, ExportError, export
 from sheafgossip.metrics.reader import FRAMES, runs_in
 from sheafgossip.metrics.records import TABLES, ResourceRecord
 from sheafgossip.metrics.store import VIEWS, RunFolderError, Store
-from sheafgossip.metrics.summary import Reached, summarize
+from sheafgossip.metrics.summary import summarize
 
 
 def values_of(frame: pd.DataFrame) -> list[tuple]:
@@ -101,16 +101,6 @@ def test_theta_of_every_client_comes_from_the_state_files(make_run):
     assert {client: theta.tolist() for client, theta in run.theta(40).items()} == {0: [40.0] * 2, 11: [51.0] * 13}
     with pytest.raises(RunFolderError, match="no state of round 7; rounds with state: 0, 40"):
         run.theta(7)
-
-
-def test_the_target_is_reached_in_the_first_round_that_is_good_enough_and_evaluated_by_all(make_run):
-    run = make_run(payload=100)
-    assert bytes_to_reach(run, 0.6) == Reached(1, payload_bytes=200, message_bytes=240, wire_bytes=260, wall_s=1.5)
-    assert bytes_to_reach(run, 0.9) == Reached(2, payload_bytes=400, message_bytes=480, wire_bytes=520, wall_s=2.5)
-    assert bytes_to_reach(make_run("some", ((0.1, 0.1), (0.9, None), (0.7, 0.9))), 0.8).round == 2
-    falling = make_run("mse", ((9.0, 7.0), (5.0, 3.0), (2.0, 2.0)), metric="mse")
-    assert bytes_to_reach(falling, 4.0).round == 1
-    assert bytes_to_reach(falling, 1.0) is None
 
 
 CONFIG = 'seed = {seed}\nclients = {clients}\n[algorithm]\nname = "dfedu"\nlam = {lam}\n[training]\nalpha = 0.1\n'

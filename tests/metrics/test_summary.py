@@ -17,7 +17,7 @@ from sheafgossip.metrics.comparison import render_summary, summarize_all
 from sheafgossip.metrics.events import remarks_on
 from sheafgossip.metrics.figures import FIGURES
 from sheafgossip.metrics.records import COLLECTOR, LAUNCHER, OverheadRecord, ResourceRecord, UsedRecord, WorkRecord
-from sheafgossip.metrics.summary import ReachedVirtually, Spread, mean, summarize, worst
+from sheafgossip.metrics.summary import Reached, ReachedVirtually, Spread, mean, summarize, worst
 
 
 @pytest.fixture
@@ -183,13 +183,18 @@ def test_a_target_adds_what_it_took_to_reach_it_unless_a_run_or_a_seed_did_not(m
     assert "not reached" in shown(groups[1:], 0.6)
 
 
-def test_a_narrow_terminal_keeps_the_names_and_the_metric(make_run):
+def test_a_narrow_terminal_keeps_the_names_and_the_metric_and_80_columns_the_virtual_time(make_run, folder):
     names = {"Sheaf-FMTL, one tenth": "dfedu", "local": "local"}
-    groups = summarize_all([make_run(name, config=config_of(1, title, name)) for title, name in names.items()])
+    runs = [make_run(name, config=config_of(1, title, name)) for title, name in names.items()]
     for width in (40, 60, 80):
-        text = shown(groups, width=width)
+        text = shown(summarize_all(runs), width=width)
         assert [word for word in (*names, "accuracy", "90.0 ± 10.0") if word not in text] == []
         assert "…" not in text
+    groups = summarize_all([folder(*PROGRESS), runs[0]], 0.6)
+    text = shown(groups) + shown(groups, 0.6)
+    assert text.count("virtual") >= 2
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_single_run_shows_its_first_figures_and_the_rest_on_request_but_nothing_that_was_not_measured(make_run):
@@ -255,18 +260,6 @@ def test_without_a_scenario_there_are_no_conditions_and_on_the_wall_clock_second
     assert "virtual time" not in shown_all(run)
 
 
-def test_events_are_counted_and_numbers_in_them_added(folder):
-    run = folder(
-        node(0), after(0, 1, 1.0),
-        event(0, "crash", 1.0), event(0, "restart", 2.0), event(1, "crash", 1.0), event(2, "join", 1.0),
-        event(3, "leave", 1.0), event(4, "death"), event(0, "timeout", detail="12 waits ended by the deadline"),
-        event(1, "timeout", detail="3 waits ended by the deadline"), event(1, "drop", 1.0, "5 x unknown sender"),
-        event(LAUNCHER, "scenario", 0.0, "slow"),
-    )  # fmt: skip
-    once = dict.fromkeys(("restart", "join", "leave", "death"), 1)
-    assert summarize(run).conditions.events == once | {"crash": 2, "timeout": 15, "dropped": 5}
-
-
 def test_vectors_that_were_used_late_early_or_not_at_all(folder):
     used = [UsedRecord(0, 5, 0, neighbour, number) for neighbour, number in enumerate((5, 5, 4, 1, 6, None))]
     run = folder(node(0), after(0, 5, 1.0), *used)
@@ -310,11 +303,20 @@ def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_b
     assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
 
 
-def test_a_target_is_reached_by_all_who_take_part_and_in_no_round_that_somebody_still_works_on(folder, make_run):
+def test_a_target_is_reached_in_the_first_round_that_is_good_enough_by_all_and_that_nobody_still_works_on(
+    folder, make_run
+):
     late = folder(node(0), node(1), after(0, 0, 0.0, 0.9), after(1, 0, 0.0), after(1, 1, 5.0, 0.9))
     assert virtual_time_to_reach(late, 0.8).virtual_s == 5.0
+    run = make_run(payload=100)
+    assert bytes_to_reach(run, 0.6) == Reached(1, payload_bytes=200, message_bytes=240, wire_bytes=260, wall_s=1.5)
+    assert bytes_to_reach(run, 0.9) == Reached(2, payload_bytes=400, message_bytes=480, wire_bytes=520, wall_s=2.5)
+    assert bytes_to_reach(make_run("some", ((0.1, 0.1), (0.9, None), (0.7, 0.9))), 0.8).round == 2
+    falling = make_run("mse", ((9.0, 7.0), (5.0, 3.0), (2.0, 2.0)), metric="mse")
+    assert bytes_to_reach(falling, 4.0).round == 1
+    assert bytes_to_reach(falling, 1.0) is None
     run = write(
-        make_run(metrics=()),
+        make_run("crashed", ()),
         node(0), node(1), node(2), *(after(0, number, number, number / 10) for number in range(7)),
         *(after(1, number, number, number / 10) for number in range(3)), event(1, "crash", 2.5),
         *(after(2, number, number, number / 10) for number in (0, 1, 2, 4, 5)),
@@ -331,29 +333,24 @@ def test_who_waited_for_whom(folder):
     assert reader.client_total[["idle_s", "virtual_s"]].to_numpy().tolist() == [[1.75, 3.0], [0.0, 9.0]]
 
 
-def test_several_runs_are_compared_by_virtual_time_in_80_columns(folder, make_run):
-    groups = summarize_all([folder(*PROGRESS), make_run("plain")], 0.6)
-    text = shown(groups) + shown(groups, 0.6)
-    assert text.count("virtual") >= 2
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
-
-
-def test_what_happened_is_told_in_a_line_a_cause_with_the_first_it_happened_to(folder):
+def test_what_happened_is_counted_and_told_in_a_line_a_cause_with_the_first_it_happened_to(folder):
     run = folder(
-        node(2, "server"), event(2, "warning", detail="one"), event(LAUNCHER, "start"), event(LAUNCHER, "finish"),
+        node(2, "server"), after(0, 1, 1.0), event(2, "warning", detail="one"), event(LAUNCHER, "finish"),
         event(3, "warning", detail="x = 1.25 is large"), event(1, "warning", detail="x = 7e-3 is large"),
         event(3, "death", detail="killed by SIGKILL; the others go on without it", wall_s=2.0),
-        event(3, "drop", detail="2 x foreign", wall_s=3.0),
+        event(3, "drop", detail="5 x foreign", wall_s=3.0), event(LAUNCHER, "scenario", 0.0, "slow"),
         event(-2, "lost-records", detail="client 1: 3", wall_s=4.0),
         event(1, "crash", 1.0), event(2, "crash", 1.0), event(1, "restart", 2.0), event(5, "join", 2.0),
-        owners='["", "Ann"]',
+        event(4, "leave", 1.0), event(0, "timeout", detail="12 waits ended by the deadline"),
+        event(1, "timeout", detail="3 waits ended by the deadline"), owners='["", "Ann"]',
     )  # fmt: skip
+    once = dict.fromkeys(("restart", "join", "leave", "death"), 1)
+    assert summarize(run).conditions.events == once | {"crash": 2, "timeout": 15, "dropped": 5}
     assert remarks_on(run) == [
         "warning: client 1 (Ann) and 1 more: x = 7e-3 is large",
         "warning: the server: one",
         "client 3 died: killed by SIGKILL; the others go on without it",
-        "drop: client 3: 2 x foreign",
+        "drop: client 3: 5 x foreign",
         "lost-records: the collector: client 1: 3",
-        "scenario: 2 crashes, 1 restart, 1 client that joined late",
+        "scenario: 2 crashes, 1 restart, 1 client that joined late, 1 client that left",
     ]
