@@ -44,11 +44,9 @@ def read(path) -> list[dict[str, str]]:
 
 
 def test_keys_that_differ_are_found_also_where_some_do_not_have_them():
-    settings = [
-        setting_of({"seed": 1, "name": "a", "rounds": 5, "time": {"clock": "wall"}}),
-        setting_of({"seed": 2, "name": "b", "rounds": 5, "time": {"clock": "virtual", "deadline_s": 2.0}}),
-    ]
-    assert differing(settings) == ["time.clock", "time.deadline_s"]
+    wall = setting_of({"seed": 1, "name": "a", "rounds": 5, "time": {"clock": "wall"}})
+    virtual = setting_of({"seed": 2, "name": "b", "rounds": 5, "time": {"clock": "virtual", "deadline_s": 2.0}})
+    assert differing([wall, virtual]) == ["time.clock", "time.deadline_s"]
     algorithms = [{"name": "local"}, {"name": "dfedu", "lam": 0.1}, {"name": "sheaf-fmtl", "lam": 0.2, "gamma": 0.1}]
     settings = [setting_of({"algorithm": algorithm}) for algorithm in algorithms]
     assert differing(settings) == ["algorithm.name", "algorithm.lam"]  # those of one algorithm go without saying
@@ -100,19 +98,15 @@ def test_many_groups_stand_one_below_the_other_unless_a_key_is_too_many_for_line
     assert rows[-1][2:6] == ["82.0", "±", "2.0", "*"]
     assert all(len(line) <= 80 for line in text.splitlines()[:-4])
     long = "".join(f'a_key_with_a_long_name_{number} = "{{gamma}}"\n' for number in range(4))
-    configs = [
-        CONFIG.replace('""', f'"run {gamma}"').format(seed=0, gamma=gamma) + long.format(gamma=gamma)
-        for gamma in range(6)
-    ]
-    beside = shown(Comparison(summarize_all([make_run(f"r{at}", config=each) for at, each in enumerate(configs)])))
+    named = CONFIG.replace('""', '"run {gamma}"') + long
+    folders = [make_run(f"r{gamma}", config=named.format(seed=0, gamma=gamma)) for gamma in range(6)]
+    beside = shown(Comparison(summarize_all(folders)))
     wanted = ["training.a_key_with_a_long_name_3", *(f"run {gamma}" for gamma in range(6))]
     assert [word for word in wanted if word not in beside] == []
     assert "…" not in text + beside
 
 
-def test_csv_has_a_line_a_group_with_standard_errors_or_a_run_with_figures_where_it_finished(
-    compare, make_run, tmp_path
-):
+def test_csv_has_a_line_a_group_with_standard_errors_or_a_run_with_figures_if_finished(compare, make_run, tmp_path):
     write_groups(tmp_path / "groups.csv", compare({0.1: (0.80, 0.84), 0.2: (0.70,)}))
     first, second = read(tmp_path / "groups.csv")
     assert (first["algorithm.gamma"], first["runs"], first["seeds"], first["metric"]) == ("0.1", "2", "0 1", "accuracy")
@@ -158,11 +152,9 @@ def test_what_two_methods_have_in_common_is_compared_one_by_one(make_run, metric
 
 
 def test_a_client_of_one_seed_is_not_taken_for_that_of_another_in_a_report(make_run):
-    folders = [
-        make_run(str(seed), ((0.0, 0.0), values), config=SAME_CLIENTS.format(seed=seed, data="digits", name="local"))
-        for seed, values in ((3, (0.1, 0.9)), (4, (0.9, 0.1)))
-    ]
-    (method,) = methods_of(folders)
+    configs = {seed: SAME_CLIENTS.format(seed=seed, data="digits", name="local") for seed in (3, 4)}
+    last = {3: (0.1, 0.9), 4: (0.9, 0.1)}
+    (method,) = methods_of([make_run(f"{k}", ((0.0, 0.0), last[k]), config=each) for k, each in configs.items()])
     assert sorted(method.latest_metric().test_metric) == [0.1, 0.1, 0.9, 0.9]
     assert worst_clients(method, 2) == "0 (seed 3): 10.0, 1 (seed 4): 10.0"
 
@@ -174,12 +166,10 @@ def learned(make_run):
     def learned(folder, losses, metrics=(), *, metric="mse", constant=1.0, seed=0, status="finish"):
         config = SAME_CLIENTS.format(seed=seed, data="digits", name=folder.partition("-")[0])
         path = make_run(folder, ((0.5, 0.5),) * len(losses), config=config, metric=metric, status=status)
-        rounds = [
-            done(client, round, value, float(round))._replace(train_loss=None, test_loss=loss)
-            for round, (loss, value) in enumerate(zip(losses, metrics or losses, strict=True))
-            for client in (0, 1)
-        ]
-        return write(path, *rounds, constant_metric=repr(constant))
+        for round, (loss, value) in enumerate(zip(losses, metrics or losses, strict=True)):
+            rounds = (done(client, round, value, float(round)) for client in (0, 1))
+            write(path, *(each._replace(train_loss=None, test_loss=loss) for each in rounds))
+        return write(path, constant_metric=repr(constant))
 
     return learned
 
@@ -206,9 +196,8 @@ def test_a_loss_that_has_grown_a_hundredfold_is_told_and_marked_in_every_table(l
 def test_of_several_seeds_it_is_told_how_many_diverged_and_they_are_best_in_nothing(learned):
     ends = {"local": (0.5, 0.6), "dfedu": (0.7, 0.8), "d2": (900, 0.4)}
     runs = [(name, seed, loss) for name, losses in ends.items() for seed, loss in enumerate(losses)]
-    comparison = Comparison(
-        summarize_all([learned(f"{name}-{seed}", (2.0, loss), seed=seed) for name, seed, loss in runs])
-    )
+    folders = [learned(f"{name}-{seed}", (2.0, loss), seed=seed) for name, seed, loss in runs]
+    comparison = Comparison(summarize_all(folders))
     assert comparison.marks("test_metric") == ["best", "", ""]
     assert "(2 seeds, 1 diverged)" in printed(render_summary(comparison.groups))
 
@@ -224,9 +213,7 @@ def test_of_several_seeds_it_is_told_how_many_diverged_and_they_are_best_in_noth
         ("accuracy", (2.3, None), 0.4, 0.1, "diverged"),  # a test loss that is no number at the end
     ],
 )
-def test_a_metric_that_a_constant_would_beat_is_told_of_a_run_that_has_finished(
-    learned, metric, losses, end, constant, kind
-):
+def test_a_metric_that_a_constant_would_beat_is_told_at_the_end(learned, metric, losses, end, constant, kind):
     metrics = {"metrics": (0.5, end), "metric": metric, "constant": constant}
     found = summarize(learned("local", losses, **metrics)).divergence
     assert (found.kind if found else None) == kind

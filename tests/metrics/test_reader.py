@@ -33,9 +33,7 @@ def in_file(path) -> list[dict]:
     return json.loads(path.read_text(), parse_constant=pytest.fail)
 
 
-def test_every_table_and_view_is_a_frame_and_a_file_in_every_format_and_nothing_else_in_the_database_is(
-    make_run, tmp_path
-):
+def test_every_table_and_view_and_nothing_else_is_a_frame_and_a_file_in_every_format(make_run, tmp_path):
     folder = write(make_run(metrics=((1 / 3, 2 / 3), (None, 1.0))), done(0, 3)._replace(train_loss=0.1))
     with closing(sqlite3.connect(folder / "run.sqlite")) as connection:
         connection.executescript('CREATE TABLE "../../x"(a); CREATE TABLE passwords(a)')
@@ -61,13 +59,9 @@ def test_every_table_and_view_is_a_frame_and_a_file_in_every_format_and_nothing_
         assert {column: str(frame[column].dtype) for column in types} == types
     with pytest.raises(AttributeError, match="no 'round' in a run; its tables and views: nodes, rounds"):
         _ = run.round
-
-
-def test_json_has_no_infinity_and_the_summary(make_run):
-    folder = write(make_run(), done(0, 3)._replace(train_loss=float("inf")))
-    export(folder, "json")
+    export(write(folder, done(0, 4)._replace(train_loss=float("inf"))), "json")
     rounds, told = (in_file(folder / "export" / name) for name in ("round.json", "summary.json"))
-    assert [record["train_loss"] for record in rounds if record["round"] == 3] == [None]
+    assert [record["train_loss"] for record in rounds if record["round"] == 4] == [None]  # JSON has no infinity
     assert told == summarize(folder).as_dict()
 
 
@@ -117,7 +111,7 @@ def runs(make_run, tmp_path):
     return tmp_path / "runs"
 
 
-def test_frames_of_all_runs_have_a_column_for_each_differing_key(runs):
+def test_frames_of_all_runs_have_a_column_for_each_differing_key_and_older_runs_stand_by_their_dates(runs):
     reader = open_run(runs)
     rounds = reader.rounds
     assert list(rounds.columns[:6]) == ["run", "seed", "clients", "algorithm.lam", "node", "round"]
@@ -133,9 +127,6 @@ def test_frames_of_all_runs_have_a_column_for_each_differing_key(runs):
     for ask, what in ((lambda: reader.theta(0), "state"), (lambda: reader.config, "configuration")):
         with pytest.raises(RunFolderError, match=f"holds 2 runs, each with a {what} of its own"):
             ask()
-
-
-def test_runs_of_before_they_told_when_are_in_the_order_of_their_dates(runs):
     for run in runs.iterdir():
         with closing(sqlite3.connect(run / "run.sqlite")) as records, records:
             records.execute("DELETE FROM meta WHERE key = 'prepared'")
@@ -158,8 +149,9 @@ def test_exports_hold_all_runs(runs, to):
         assert found == [("b", 0.1, "finished"), ("a", 0.2, "finished")]
 
 
-def test_a_format_that_is_unknown_or_not_installed_is_refused_before_anything_is_written(make_run, monkeypatch):
-    folder = make_run()
+def test_an_unknown_format_is_refused_and_nothing_overwritten_nor_a_link_followed(make_run, tmp_path, monkeypatch):
+    folder, mine = make_run(), tmp_path / "mine"
+    mine.mkdir()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     refusals = {"xlsx": "--to xlsx: allowed: csv, parquet, json", "parquet": r"pyarrow: .* -e '.\[parquet\]'"}
     refusals["tensorboard"] = r"needs tensorboard: .venv/bin/pip install -e '.\[tensorboard\]'"
@@ -167,11 +159,6 @@ def test_a_format_that_is_unknown_or_not_installed_is_refused_before_anything_is
         with pytest.raises(ExportError, match=complaint):
             export(folder, to)
     assert not (folder / "export").exists()
-
-
-def test_nothing_is_overwritten_nor_written_through_a_link(make_run, tmp_path):
-    folder, mine = make_run(), tmp_path / "mine"
-    mine.mkdir()
     (mine / "round.csv").write_text("mine")
     with pytest.raises(ExportError, match=r"round\.csv exists; nothing is overwritten"):
         export(folder, "csv", mine)

@@ -57,9 +57,7 @@ BACK = [after(2, 3, 1.0), event(2, "crash", 1.0), event(2, "restart", 2.0), afte
     ],
     ids=["the slowest", "one that never reported", "not server and launcher", "not who has gone", "who got furthest"],
 )
-def test_rounds_are_those_that_every_client_has_completed_but_for_who_has_gone_for_good(
-    folder, records, clients, rounds, gone
-):
+def test_rounds_are_those_that_all_but_who_has_gone_for_good_have_completed(folder, records, clients, rounds, gone):
     summary = summarize(folder(*records))
     assert (summary.clients, summary.rounds, summary.gone, summary.final) == (clients, rounds, gone, None)
     assert summary.as_dict()["flops"] is None
@@ -127,10 +125,9 @@ def config_of(seed: int, name: str = "", algorithm: str = "dfedu") -> str:
 
 def test_runs_that_differ_only_in_seed_and_name_are_one_line_with_means_and_standard_errors_over_runs(make_run):
     means = {4: (0.70, 0.80), 5: (0.80, 0.90), 9: (0.90, 1.00)}  # 0.75, 0.85, 0.95
-    folders = [
-        make_run(f"r{seed}", ((0.1, 0.1), metrics), config=config_of(seed, f"dFedU seed {seed}"), payload=1000 * seed)
-        for seed, metrics in means.items()
-    ]
+    configs = {seed: config_of(seed, f"dFedU seed {seed}") for seed in means}
+    ends = {seed: ((0.1, 0.1), metrics) for seed, metrics in means.items()}
+    folders = [make_run(f"r{k}", ends[k], config=each, payload=1000 * k) for k, each in configs.items()]
     (group,) = summarize_all(folders)
     assert (group.name, [run.seed for run in group.runs]) == ("dFedU", [4, 5, 9])
     told = group.as_dict()
@@ -303,9 +300,7 @@ def test_virtual_time_to_a_target_comes_with_the_bytes_of_the_rounds_completed_b
     assert virtual_time_to_reach(folder(metric="mse"), 0.2).virtual_s == 0.0  # an error must fall to its target
 
 
-def test_a_target_is_reached_in_the_first_round_that_is_good_enough_by_all_and_that_nobody_still_works_on(
-    folder, make_run
-):
+def test_a_target_is_reached_in_the_first_round_good_enough_of_all_that_nobody_still_works_on(folder, make_run):
     late = folder(node(0), node(1), after(0, 0, 0.0, 0.9), after(1, 0, 0.0), after(1, 1, 5.0, 0.9))
     assert virtual_time_to_reach(late, 0.8).virtual_s == 5.0
     run = make_run(payload=100)
